@@ -6,6 +6,7 @@ micro-batches of all processes, so how an update is cut into micro-batches and p
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -107,6 +108,7 @@ def train(
             if due_save:
                 yield training.save()
 
+        end = training.stopped(reason)
         if training.unreported:
             yield training.report()
         if reason != "interrupted" and not training.is_validated:
@@ -115,7 +117,7 @@ def train(
         last = [] if training.is_saved else [training.save()]
         _settle(files)
         yield from last
-        yield training.stopped(reason)
+        yield replace(end, seconds=training.seconds)
 
 
 def _stop_threads(batches: ReadAhead, files: BackgroundCheckpoints) -> None:

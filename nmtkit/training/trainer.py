@@ -141,8 +141,8 @@ class Trainer:
         out_of_time, used = False, 0.0
         if processes.rank() == 0:
             used = self._used
-            last = 0.0 if self.is_validated else self._validating  # within the minutes, too
-            out_of_time = config.max_minutes is not None and self.seconds + last >= 60 * config.max_minutes
+            end = self.seconds + self._validating  # within the minutes, too
+            out_of_time = config.max_minutes is not None and end >= 60 * config.max_minutes
         interrupted, timed_out, self._used = processes.max_over_ranks([stop is not None and stop(), out_of_time, used])
         if interrupted:
             return "interrupted"
@@ -304,10 +304,9 @@ class Trainer:
         return Saved(str(self.checkpoints.last), self.update)
 
     def stopped(self, reason: Reason) -> Stopped:
-        """The last event: why and where training ends."""
-        # The minutes are over also where the last validation took less time than was left for it.
-        seconds = 60 * (self.config.max_minutes or 0.0) if reason == "max_minutes" else self.seconds
-        scheduled = self.config.scheduled(self.update, seconds)
+        """The last event: why and where training ends, before the last validation, for which there is time."""
+        end = self.seconds + (0.0 if self.is_validated else self._validating)
+        scheduled = self.config.scheduled(self.update, end)
         return Stopped(reason, self.update, self.lr, self.peak_lr, self.seconds, scheduled)
 
     def restore(self, seed: int) -> Resumed:

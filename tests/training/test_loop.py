@@ -234,6 +234,16 @@ def test_a_training_whose_last_validation_would_be_its_first_ends_within_its_min
     assert (ended(events)[0], pace.spent) == ("max_minutes", 60)
 
 
+def test_after_a_validation_that_leaves_no_time_for_a_second_one_training_ends(tmp_path):
+    pace, schedule = Pace(1), {"kind": "linear", "over": "budget"}
+    config = settings(max_updates=None, max_minutes=1, validate_every=1000, schedule=schedule)
+    _, events = run(tmp_path, config, None, pace, pace.evaluation(20))
+    assert [event.seconds for event in events if isinstance(event, Evaluated)] == [31 + 20]
+    assert (ended(events), pace.spent, events[-1].scheduled) == (("max_minutes", 31), 51, 51 / 60)
+    _, events = run(tmp_path, config, None, pace, pace.evaluation(20), resume=True)
+    assert (ended(events), events[-1].seconds) == (("max_minutes", 31), 51)
+
+
 def test_a_validation_that_would_take_the_rest_of_the_time_is_left_to_the_end(tmp_path):
     """Updates of 10 seconds, a validation of 15 after each second one: the one after update 6 is the last."""
     pace, schedule = Pace(10), {"kind": "linear", "over": "budget"}
