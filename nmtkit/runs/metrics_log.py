@@ -101,7 +101,7 @@ class MetricsLog:
         """Drops events after an update, and a last line cut short: a resumed run logs them again."""
         kept = []
         try:
-            lines = self._text(errors="replace").splitlines()
+            lines = self._text(errors="replace").split("\n")  # samples may hold other separators
         except OSError as fault:
             raise NmtkitError(f"{self.path}: cannot read it ({fault}); move it away to go on") from fault
         for line in lines:

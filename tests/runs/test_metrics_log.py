@@ -59,6 +59,8 @@ def test_a_training_that_goes_on_takes_back_what_came_after_its_state(tmp_path: 
     log = MetricsLog(RunFolder(tmp_path))
     for update in (1, 2, 3):
         log.add(step(update, 2.0))
+        log.add(evaluated(update), samples=[["a\u2028b", "c\x85d", "e"]])
     log.path.write_text(log.path.read_text() + '{"update": 4, "ev')
     log.truncate_after(after=2)
-    assert [event.update for _, event in log.read()] == [1, 2]
+    assert [event.update for _, event in log.read()] == [1, 1, 2, 2]
+    assert log.samples() == [(update, [["a\u2028b", "c\x85d", "e"]]) for update in (1, 2)]
