@@ -19,12 +19,14 @@ def require_same_weights(weights: Mapping[str, Tensor], update: int) -> None:
     integers = (one.detach().view(_AS_INTEGERS[one.element_size()]) for one in weights.values())
     own = torch.stack([one.sum(dtype=torch.int64) for one in integers]).tolist()
     everyone = processes.all_gather_objects(own)
-    usual = Counter(map(tuple, everyone)).most_common(1)[0][0]
+    usual, count = Counter(map(tuple, everyone)).most_common(1)[0]
+    unsure = f"process {everyone.index([*usual])}", "in one of the two"
+    others, place = ("the others", "there") if 2 * count > len(everyone) else unsure
     for number, sums in enumerate(everyone):
         for name, one, other in zip(weights, sums, usual, strict=True):
             if one != other:
                 raise TrainingError(
-                    f"update {update}: process {number} has other weights than the others, first in {name!r}: a "
-                    "processor or its memory is at fault there; the last saved state, in which all were equal, can be "
-                    "resumed without it"
+                    f"update {update}: process {number} has other weights than {others}, first in {name!r}: a "
+                    f"processor or its memory is at fault {place}; the last saved state, in which all were equal, can "
+                    "be resumed without it"
                 )

@@ -102,6 +102,21 @@ def test_validation_of_three_processes_is_that_of_one(tmp_path):
     assert [lines for _, lines in found] == [[4], [3], [3]]
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([1, 1, 2], "process 2 has other weights than the others, first in 'b': .* is at fault there; "),
+        ([1, 2], "process 1 has other weights than process 0, first in 'b': .* is at fault in one of the two; "),
+        ([3, 2, 2, 1, 1], "process 0 has other weights than process 1, first in 'b': .* in one of the two; "),
+    ],
+)
+def test_only_a_majority_is_taken_to_be_right(monkeypatch, values, said):
+    monkeypatch.setattr(processes, "is_initialized", lambda: True)
+    monkeypatch.setattr(processes, "all_gather_objects", lambda own: [[0, value] for value in values])
+    with pytest.raises(TrainingError, match=said):
+        require_same_weights({"a": torch.zeros(2), "b": torch.ones(3)}, 7)
+
+
 def one_is_missing(rank, port, folder):
     processes._TIMEOUT, processes._TO_MEET = timedelta(seconds=3), timedelta(seconds=2)
     join_as(rank, port, 3)
