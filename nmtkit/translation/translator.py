@@ -175,14 +175,15 @@ class Translator(TextModel):
         )
 
     def _build_search(self, outputs: _Outputs) -> DecodeLoop:
+        count = max(outputs.n_best, self.config.hypotheses if self.config.chooses_afterwards else 1)
         if self.other is not None:
-            return self._other_search(self.other, outputs)
+            return self._other_search(self.other, outputs, count)
         engine = self._engines.get(outputs)
         if engine is None:
             engine = self._engines[outputs] = Engine(
                 self.model,
                 self.config,
-                self.config.hypotheses if self.config.chooses_afterwards else outputs.n_best,
+                count,
                 outputs.attention or self.replacer is not None or (outputs.copies and self.model.config.copies),
                 steps=self.steps,
                 shortlist=self.shortlist,
@@ -209,11 +210,10 @@ class Translator(TextModel):
 
         return search
 
-    def _other_search(self, other: OtherSearch, outputs: _Outputs) -> DecodeLoop:
+    def _other_search(self, other: OtherSearch, outputs: _Outputs, count: int) -> DecodeLoop:
         asked = {"attention": outputs.attention, "unknown words to replace": self.replacer, "terms": self.terminology}
         for what in (what for what, one in asked.items() if one):
             raise NmtkitError(f"engine {self.speed_config.engine} has no {what}: leave that out, or take another one")
-        count = self.config.hypotheses if self.config.chooses_afterwards else outputs.n_best
 
         def search(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
             while given := take(None, None):

@@ -348,6 +348,8 @@ def test_samples_do_not_depend_on_what_is_searched_with_them() -> None:
 def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> None:
     one = made()
     drawing = replace(one, config=one.config.changed({"samples": 8, "mbr": "chrf"}))
+    with pytest.raises(NmtkitError, match="n_best 9 is more than samples 8: raise samples"):
+        drawing.search(LINES[3:6], 9)
     every = replace(drawing, config=drawing.config.changed({"mbr": "none"})).search(LINES[3:6], 8)
     for best, several in zip(drawing.search(LINES[3:6], 2), every, strict=True):
         assert len(best) == 2
