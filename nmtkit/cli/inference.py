@@ -98,7 +98,8 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
         except ValueError:
             raise click.BadParameter(f"{alpha!r} is not a number", param_hint="--length-penalty") from None
     if "n_best" in given and given["n_best"] is None:  # all samples, unless one of them is chosen by its risk
-        given["n_best"] = 1 if settings.get("mbr", "none") != "none" else settings.get("samples") or 1
+        drawn = settings.get("samples") if settings.get("mbr", "none") == "none" else None
+        given["n_best"] = drawn if drawn and isinstance(drawn, int) else 1
     if "prefix_bias" in settings and not (given.get("prefix") or given.get("jsonl")):
         raise click.UsageError("prefix_bias weighs prefixes: it needs `translate` with --prefix or --jsonl")
     other = [name for name in _OTHER_FORMS if given.get(name)]
@@ -107,8 +108,7 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
         raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
     if given.get("engine") is None:  # --search may name how steps are run
         given.pop("engine", None)
-    names = {field.name for field in fields(DecodingOptions)} & given.keys()
-    values = {key: given.pop(key) for key in names}
+    values = {key: given.pop(key) for key in {field.name for field in fields(DecodingOptions)} & given.keys()}
     return DecodingOptions(**(combination.model_dump() | values), search_settings=settings)
 
 

@@ -119,9 +119,8 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
     """
     if top_p == 1.0:
         return log_probs
-    if (
-        log_probs.device.type != "cpu" or log_probs.shape[1] <= TOP_P_FIRST_WORDS
-    ):  # to ask an accelerator is to wait for it
+    # To ask an accelerator is to wait for it.
+    if log_probs.device.type != "cpu" or log_probs.shape[1] <= TOP_P_FIRST_WORDS:
         least = _last_of_mass(log_probs.sort(1, descending=True)[0], log_probs, top_p)[0]
     else:
         least, reached = _last_of_mass(log_probs.topk(TOP_P_FIRST_WORDS, 1)[0], log_probs, top_p)

@@ -39,6 +39,8 @@ MISTAKES = {
     "summarize": {
         "--lead 3 -m NEWS": "--lead copies sentences without a model",
         "--lead 3 --min-length 4": "--lead copies sentences without a model",
+        "--lead 3 --search samples=x": "--lead copies sentences without a model",
+        "-m NEWS --window 9 --search samples=x": "samples",
         "--lead 3 --shortlist t.src": "--lead copies sentences without a model",
         "-m NEWS --window 9 --max-source-tokens 4": "--window reads whole articles",
         "-m NEWS --window 9 --n-best 2": "--window reads whole articles",
