@@ -112,7 +112,7 @@ def _record(printer: Printer, number: int, tree: SearchTree, translations: Seque
 ALTERNATIVES = 3
 """Results of each line, where nothing else is said."""
 HELP = """\
-  :set KEY=VALUE ...  change the search; the keys are those of --search
+  :set KEY=VALUE ...  change the search; the keys are those of `nmtkit recipe explain search`
   :explain            show the search of the last line, step by step
   :help               show this
   :quit               end; Ctrl-D and Ctrl-C do the same
@@ -132,8 +132,8 @@ def converse(translator: Translator, n_best: int) -> None:
             line = input("> ")
             match line.split() if line.startswith(":") else []:
                 case [":set", *assignments]:
-                    settings, _ = inference.parse_search(assignments)
-                    config = translator.config.changed(settings)
+                    settings, of_opening = inference.parse_search(assignments)  # these are refused by their names
+                    config = translator.config.changed(settings | of_opening.model_dump(exclude_unset=True))
                     config.reject_unused(settings)
                     translator = replace(translator, config=config)
                 case [":explain"]:

@@ -54,6 +54,17 @@ def test_a_conversation(trained: Path, console: Command, monkeypatch: pytest.Mon
     assert any(":explain" in line for line in helped)
 
 
+def test_what_is_set_when_a_model_is_opened_is_refused_later(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = iter([":set ensemble=log-probabilities", ":set engine=eager beam_size=2", ":quit"])
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    converse(Translator.load(str(trained), "cpu"), 4)
+    shown = capsys.readouterr().err
+    assert "`ensemble`" in shown
+    assert "`engine`" in shown
+
+
 @pytest.mark.parametrize("key", [b"\x04", b"\x03"])
 def test_ctrl_d_and_ctrl_c_end_it(trained: Path, key: bytes) -> None:
     code, shown = typed([b"ba\r", key], "translate", "-m", trained, "--interactive", after=b"> ")
