@@ -197,9 +197,7 @@ def max_lengths(
     by_source = (lengths.float() * settings.max_length_ratio).floor().clamp(max=settings.max_length).long()
     by_source = by_source + (settings.max_length_offset if settings.max_length_ratio else settings.max_length)
     limits = by_source.maximum(min_lengths(settings, src_lengths) + 1).clamp(max=settings.max_length)
-    least = torch.ones_like(limits)
-    if prefix is not None:
-        least = least + (prefix != PAD).sum(1)
+    least = torch.ones_like(limits) if prefix is None else 1 + (prefix != PAD).sum(1)
     return limits.maximum(least if room is None else least + room)
 
 
@@ -331,20 +329,23 @@ def source_words(mask: Tensor) -> Tensor:
 
 
 def score_given(
-    config: SearchConfig, ids: Sequence[int], log_probs: Tensor, attention: npt.NDArray[np.floating[Any]] | None
+    config: SearchConfig,
+    ids: Sequence[int],
+    log_probs: Tensor,
+    attention: npt.NDArray[np.floating[Any]] | None,
+    prompt: Sequence[int] = (),
 ) -> float:
     """The ranking score of a given hypothesis.
 
-    Its tokens `ids` are extended ids, without EOS; `log_probs` `(T,)` have that of EOS, too, if it has ended. Attention
-    is `(T,S)`, EOS of the source included; None where there is none.
+    Its tokens `ids`, behind a `prompt`, are extended ids, without EOS; `log_probs` `(T,)` have that of EOS, too, if it
+    has ended. Attention is `(T,S)`, EOS of the source included; None where there is none.
     """
     summed = float(log_probs.sum())
     if config.repetition_penalty > 1:
-        again = [place for place, token in enumerate(ids) if token in ids[:place]]
+        again = [place for place, token in enumerate(ids) if token in ids[:place] or token in prompt]
         summed += (config.repetition_penalty - 1) * float(log_probs[again].sum())
     score = summed / float(config.divisors(torch.tensor(len(log_probs))))
     if config.coverage_penalty and attention is not None:
         coverage = torch.from_numpy(attention).sum(0)[:-1]  # EOS is not to be covered
-        words = torch.ones_like(coverage).bool()
-        score += float(coverage_penalty(config.coverage_kind, coverage, words, config.coverage_penalty))
+        score += float(coverage_penalty(config.coverage_kind, coverage, torch.tensor(True), config.coverage_penalty))
     return score + config.word_reward * len(log_probs)

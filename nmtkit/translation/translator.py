@@ -309,14 +309,14 @@ class Translator(TextModel):
             for row, number in enumerate(numbers):
                 target = targets[number]
                 finished = isinstance(target, str) or target.finished
-                begin = len(src[number].ids) if src[number].is_prompt else 0
-                own = slice(begin, begin + len(tgt[number].ids) + finished)
+                prompt = src[number].ids if src[number].is_prompt else []
+                own = slice(len(prompt), len(prompt) + len(tgt[number].ids) + finished)
                 log_probs = chosen[row, own].double()
                 weights = None if attention is None else attention[row, own, : lengths[row]]
                 hypothesis = Hypothesis(
                     ids=tgt[number].extended,
                     finished=finished,
-                    score=score_given(self.config, tgt[number].extended, log_probs, weights),
+                    score=score_given(self.config, tgt[number].extended, log_probs, weights, prompt),
                     log_prob=float(log_probs.sum()),
                     token_log_probs=log_probs.tolist(),
                     attention=weights if need_attention else None,

@@ -67,7 +67,10 @@ def test_batches_windows_and_processes_change_nothing(writer: Translator, thread
     same(others.search(nothing), [alone[1]] * 40)
 
 
-def test_what_was_written_is_scored_behind_its_prompt(writer: Translator) -> None:
+@pytest.mark.parametrize("repetition_penalty", [1.0, 1.5])
+def test_what_was_written_is_scored_behind_its_prompt(writer: Translator, repetition_penalty: float) -> None:
+    changed = {"repetition_penalty": repetition_penalty, "no_repeat_ngram": 0}
+    writer = replace(writer, config=writer.config.changed(changed))
     found = [best[0] for best in writer.search(LINES)]
     rescored = writer.rescore(LINES, found)
     same([[one] for one in rescored], [[one] for one in found])
