@@ -134,8 +134,8 @@ class Run(SavedRun):
         changes = checks.recipe_differences(run.recipe, recipe, batches=True)
         if changes:
             notify(
-                f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches; from "
-                "here on it is no longer the training that was begun, bit for bit"
+                f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches: some "
+                "of it may come twice or not at all. It is no longer the training that was begun, bit for bit"
             )
         return cls(run.folder, recipe, held)
 

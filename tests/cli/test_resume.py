@@ -9,6 +9,9 @@ from daily import daily
 from processes import Server
 from same_run import differences, wait_for_update
 
+from nmtkit import recipe
+from nmtkit.experiment.run import Run
+
 SETTINGS = [
     *sets("training.max_updates=26", "training.validate_every=13", "training.save_every=7"),
     *sets("training.log_every=1", "data.test=null", "evaluation.max_sentences=5"),
@@ -51,6 +54,15 @@ def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Comman
     refused(other, "`model.hidden_size` was 48 and is 50", "`training.lr` was 0.005 and is 0.1")
     refused(nmtkit(*command), "--resume", "--overwrite")
     assert (straight / "metrics.jsonl").read_bytes() == before
+
+
+def test_what_other_batches_mean_for_an_epoch_is_said(corpus: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    for resume, tokens in ((False, 512), (True, 256)):
+        loaded = recipe.load(str(corpus / "tiny.yaml"), [f"batch.batch_tokens={tokens}"])
+        Run.begin(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
+    said = "was 512 and is 256: training goes on with what is left of its epoch, cut into other batches: some of it "
+    assert f"{said}may come twice or not at all" in "".join(notes)
 
 
 @pytest.mark.slow
