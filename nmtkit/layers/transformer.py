@@ -55,6 +55,7 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.width, self.kind = width, kind
         self.register_buffer("table", sinusoids(256, width, kind), persistent=False)
+        self._outgrown: list[Tensor] = []  # CUDA graphs read them where they stand, and do not keep them
 
     def forward(self, length: int) -> Tensor:
         """The encodings of positions 0 to length-1: `(length,H)`."""
@@ -64,6 +65,7 @@ class SinusoidalPositions(nn.Module):
         """The table, with at least so many rows. A search reserves them before it begins: they are made on the CPU."""
         table = self.table  # another thread may put another one in its place
         if length > table.shape[0]:
+            self._outgrown.append(table)
             table = self.table = sinusoids(2 * length, self.width, self.kind).to(table)
         return table
 

@@ -1,6 +1,7 @@
 """The Transformer's parts against the paper's formulas, written out with numpy in float64."""
 
 import math
+import weakref
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -100,6 +101,15 @@ def test_sinusoidal_positions_have_no_end() -> None:
     assert torch.equal(positions(3), sinusoids(3, 4))
     assert torch.equal(SinusoidalPositions(4, "sinusoidal_halves")(1000), sinusoids(1000, 4, "sinusoidal_halves"))
     assert "table" not in positions.state_dict()
+
+
+def test_a_table_that_is_outgrown_stays_for_captured_steps() -> None:
+    """A CUDA graph reads its numbers where they stand, and keeps no tensor."""
+    positions = SinusoidalPositions(4)
+    read = weakref.ref(positions.table)
+    positions(1000)
+    assert read() is not positions.table
+    assert read() is not None
 
 
 def test_projections_start_in_xaviers_range() -> None:
