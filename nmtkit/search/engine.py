@@ -152,8 +152,9 @@ class Engine:
             taped = kept, *tapes.record(partial(self._start, numbers, kept), read)
             self._tapes_starts = taped[2] is not None
             self._starts_room -= taped[2].nbytes if taped[2] else 0
-        if len(self._starts) > MOST_STARTS:
-            self._starts = {key: taped for key, taped in self._starts.items() if taped is not None}
+        if len(self._starts) > MOST_STARTS:  # other threads add and take some meanwhile
+            for other in [one for one, its in [*self._starts.items()] if its is None]:
+                self._starts.pop(other, None)
         if taped is None or not taped[2]:
             begun = self._start(numbers, batch) if taped is None else taped[1]
             return *begun, partial(self._starts.setdefault, key, None)

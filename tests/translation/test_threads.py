@@ -12,6 +12,7 @@ import pytest
 import torch
 from untrained import KNOWN, WORDS, untrained
 
+from nmtkit.search import engine as search_engine
 from nmtkit.translation.translator import Translator
 
 
@@ -93,3 +94,20 @@ def test_translators(name: str, shared: bool, device: str, count: int) -> None:
     ways = (one_by_one, one_by_one) if count < 100 else (one_by_one, few_by_few)
     jobs = [partial(way, translator, own) for way, translator, own in zip(ways, both, lines, strict=True)]
     assert at_once(*jobs) == expected
+
+
+def test_lengths_are_forgotten_while_another_thread_adds_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_engine, "MOST_STARTS", 0)
+    translator = translator_on("transformer", "cpu")
+    expected = translator.translate("the old man")
+    (engine,) = translator._engines.values()
+
+    class Met:
+        """Lengths at which another thread comes in."""
+
+        def __hash__(self) -> int:
+            engine._starts[len(engine._starts),] = None
+            return 1
+
+    engine._starts[Met(),] = "a tape"
+    assert translator.translate("the old man") == expected
