@@ -201,7 +201,7 @@ class RunLock(AbstractContextManager["RunLock"]):
         with write_errors(kept), ExitStack() as stack:
             stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
             unfinished.mkdir()
-            before = [folder.recipe, folder.chosen, folder.request, folder.text, folder.origin]
+            before = [folder.chosen, folder.request, folder.text, folder.origin]
             for part in filter(Path.exists, [*before, folder.vocabulary, folder.data, folder.report]):
                 # Arrays and text are never changed in place, so a hard link is as good as a copy.
                 copy = _linked if part in (folder.data, folder.text) else shutil.copy2
@@ -212,19 +212,23 @@ class RunLock(AbstractContextManager["RunLock"]):
             os.replace(unfinished, kept)
             for part in folder.training_files():
                 os.replace(part, kept / part.name)
+            _linked(folder.recipe, RunFolder(kept).recipe)  # last: with it the earlier run is whole there
 
     def commit_or_rollback(self) -> None:
         """Removes the run that was set aside if the new one has a checkpoint; else restores it."""
         folder, kept = self._folder, self._folder.replaced
+        earlier, stay = RunFolder(kept), {folder.lock, folder.recipe, folder.ctranslate2, kept}
         if not kept.is_dir():
             return
         with write_errors(kept):
             if folder.has_checkpoint():
                 shutil.rmtree(kept)
                 return
-            for part in folder.training_files():
-                _remove(part)
-            for part in sorted(kept.iterdir()):
+            if earlier.exists():  # else the process that moved it there, or back, was killed meanwhile
+                for part in {*folder.parts()} - stay:
+                    _remove(part)
+            # The checkpoints come last: while there are none, it is known that not all is back.
+            for part in sorted(kept.iterdir(), key=lambda one: (one == earlier.checkpoints) - (one == earlier.recipe)):
                 _remove(folder.path / part.name)
                 os.replace(part, folder.path / part.name)
             kept.rmdir()
@@ -274,7 +278,7 @@ def _holder(file: int) -> str:
     return os.pread(file, 200, 0).decode("utf-8", "replace").strip() or "one whose name is unknown"
 
 
-def _linked(source: str, target: str) -> None:
+def _linked(source: str | Path, target: str | Path) -> None:
     """A hard link, or a copy where the file system has none."""
     try:
         os.link(source, target)

@@ -188,16 +188,10 @@ def training_curves(run: SavedRun, name: str) -> Training:
 
     The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L.
     """
-    steps: list[Step] = []
-    validations: list[Evaluated] = []
-    stages: dict[str, int] = {}
-    for stage, event in MetricsLog(run.folder).read():
-        if stage:
-            stages[stage] = event.update
-        if isinstance(event, Step):
-            steps.append(event)
-        else:
-            validations.append(event)
+    events = [*MetricsLog(run.folder).read()]
+    steps = [event for _, event in events if isinstance(event, Step)]
+    validations = [event for _, event in events if isinstance(event, Evaluated)]
+    stages = {stage: event.update for stage, event in events if stage}
     # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
     chosen = [run.newest_stage().recipe.training.best_metric] if run.folder.exists() else []
     measured = dict.fromkeys(name for one in validations for name in one.metrics if name not in _NO_SCORES)
