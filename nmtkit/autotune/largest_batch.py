@@ -50,9 +50,8 @@ def find_batch_tokens(run: SavedRun, device: torch.device) -> tuple[int, str]:
     A trial is a forward and backward pass of a fresh model in training with the longest examples. Of several processes
     the one that has the least room decides.
     """
-    recipe, tokenizers = next(iter(run.recipe.by_stage().values())), run.load_tokenizers()
-    store = Store.open(run.folder.data, "train")
-    on_cuda = device.type == "cuda"
+    stage, tokenizers, on_cuda = run.stages()[0], run.load_tokenizers(), device.type == "cuda"
+    recipe, (store, text) = stage.recipe, [Store.open(place, "train") for place in (stage.data, run.folder.data)]
     with randomness.fork_rng(device):
         model = build_model(recipe, tokenizers)
         config = recipe.training.changed({"compile": False, "shard": False})
@@ -74,7 +73,7 @@ def find_batch_tokens(run: SavedRun, device: torch.device) -> tuple[int, str]:
             limit = SHARE["cuda"] * (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
         else:
             limit = _peak_rss() + SHARE["cpu"] * free_memory() / processes.size()
-        epoch = int(np.maximum(*widths(store, recipe.data.truncation, np.arange(len(store)))).sum())
+        epoch = int(np.maximum(*widths(text, recipe.data.truncation, np.arange(len(text)))).sum())
         found = largest_batch(needed, limit, _LEAST, min(_MOST, epoch // _UPDATES))
     devices.trim_malloc()
     found = -int(processes.max_over_ranks([-found])[0])

@@ -208,8 +208,8 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
 
 def workload_of_run(run: SavedRun, device: torch.device) -> TrainingWorkload:
     """The training of a preprocessed run; where its recipe has stages, the first one."""
-    first = next(iter(run.recipe.by_stage().values()))
-    tokenizers, store = run.load_tokenizers(), Store.open(run.folder.data, "train")
+    stage, tokenizers = run.stages()[0], run.load_tokenizers()
+    first, store = stage.recipe, Store.open(stage.data, "train")
 
     def first_batches(count: int) -> list[Batch]:
         return list(islice(training_batches(first, store, tokenizers, first.seed), count))

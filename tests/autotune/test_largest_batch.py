@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -91,6 +92,27 @@ def test_it_is_found_with_the_longest_told_and_kept(folder: Path, monkeypatch: p
     again.resolve_auto(CPU, told.append)
     assert (again.recipe.batch.batch_tokens, len(told), len(seen)) == (1536, 1, 4)
     again.close()
+
+
+def test_the_longest_are_those_of_the_first_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[int] = set()
+
+    def longest(*given: Any) -> Batch:
+        batch = longest_examples(*given)
+        seen.add(batch.targets.ids.shape[1])
+        return batch
+
+    longest_examples = finding.longest_examples
+    monkeypatch.setattr(finding, "longest_examples", longest)
+    (folder / "long.src").write_text("a b c d e " * 6 + "\n", encoding="utf-8")
+    text = f"data: {{train: {{tgt: {folder}/long.src}}, valid: {{tgt: {folder}/valid.src}}}}"
+    training = "training: {denoising: {rate: 0}, best_metric: loss, higher_is_better: false}"
+    stages = f"[{{name: pretrain, task: language-modelling, {text}, {training}}}, {{name: tune}}]"
+    loaded = recipe.load(folder / "auto.yaml", [f"stages={stages}", "tokenizer.specials=[<mask>]"])
+    run = Run.begin(loaded, str(folder / "run"))
+    finding.find_batch_tokens(run, CPU)
+    assert seen == {31}
+    run.close()
 
 
 def test_of_several_processes_the_smallest_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from commands import logged, sentence_pairs, write_lines
 from same_run import differences
 
 from nmtkit import recipe
+from nmtkit.autotune.training import workload_of_run
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.store import Store
@@ -104,6 +105,15 @@ def test_a_stage_of_one_text_cuts_that_one_anew(place: Path, tmp_path: Path) -> 
     for files, found in zip((("mono.src", "mono.tgt"), ("train.tgt",)), texts, strict=True):
         lines = [line for file in files for line in (place / file).read_text(encoding="utf-8").splitlines()]
         assert found == [sorted(lines)] * 2
+
+
+def test_what_is_tuned_is_the_first_stage_on_its_own_text(place: Path, tmp_path: Path) -> None:
+    run = Run.begin(recipe.load(place / "two.yaml"), str(tmp_path / "run"))
+    mono, workload = Store.open(run.folder.data / "pretrain", "train"), workload_of_run(run, CPU)
+    assert workload.updates_an_epoch == (mono.lengths("tgt") + 1).sum() / 256
+    first = training_batches(run.stages()[0].recipe, mono, run.load_tokenizers(), run.recipe.seed)
+    assert torch.equal(workload.first_batches(1)[0].inputs.ids, next(first).inputs.ids)
+    run.close()
 
 
 @pytest.mark.slow
