@@ -16,8 +16,8 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The worst first."""
 MAX_EXAMPLES = 5
 """Places that are kept of one kind of fault."""
-MAX_COUNTED, MAX_RATIO = 1000, 50
-"""The last keys of a histogram of lengths and of ratios in tenths; greater ones are counted there."""
+MAX_RATIO = 50
+"""The last key of a histogram of ratios in tenths; greater ones are counted there."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Side:
 
     def count(self, text: TextArrays) -> None:
         """Counts some lines."""
-        add_counts(self.words, np.minimum(text.words, MAX_COUNTED))
+        add_counts(self.words, text.words)
         for script, letters in text.letters.items():
             self.scripts[SCRIPTS[script]] += int(letters.sum())
 
@@ -107,7 +107,6 @@ class Diagnosis:
 
 
 def add_counts(histogram: Counter[int], keys: NDArray[np.int64]) -> None:
-    """Counts each of the keys, which are not negative, once more."""
-    for key, number in enumerate(np.bincount(keys).tolist()):
-        if number:
-            histogram[key] += number
+    """Counts each of the keys once more."""
+    for key, number in zip(*map(np.ndarray.tolist, np.unique(keys, return_counts=True)), strict=True):
+        histogram[key] += number

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nmtkit.corpus.faults import EMPTY, IN_TRAIN, FaultKind, FaultLocation, Severity
-from nmtkit.diagnosis.findings import MAX_COUNTED, SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
+from nmtkit.diagnosis.findings import SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
 CONTROL_NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
 HIDDEN_CATEGORIES = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
@@ -207,10 +207,9 @@ def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram
     for name, counts in sides:
         series.append((name, _heights(counts, edges)))
         mean = sum(length * lines for length, lines in counts.items()) / max(1, counts.total())
-        longest = f"{max(counts)}" + (" or more" if max(counts) == MAX_COUNTED else "")
         notes.append(
             f"{name}: mean {mean:.1f}, half at most {percentile(counts, 0.5)}, "
-            f"99% at most {percentile(counts, 0.99)}, longest {longest}"
+            f"99% at most {percentile(counts, 0.99)}, longest {max(counts)}"
         )
     return Histogram(title, tuple(labels), tuple(series), tuple(notes))
 

@@ -152,8 +152,10 @@ def test_histograms_of_little_and_of_much() -> None:
     split.src.words = Counter({0: 4})
     (words,) = report.histograms(split)
     assert (words.labels, words.series) == (("0",), (("source", (4,)),))
-    split.src.words = Counter({1000: 1})
-    assert report.histograms(split)[0].notes[0].endswith("longest 1000 or more")
+    split.src.words = Counter({1_500: 50, 2_500: 50})
+    (words,) = report.histograms(split)
+    assert words.notes[0] == "source: mean 2000.0, half at most 1500, 99% at most 2500, longest 2500"
+    assert sum(words.series[0][1]) == 100
 
 
 def test_rare_scripts_are_told_together() -> None:
