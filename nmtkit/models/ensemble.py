@@ -76,6 +76,7 @@ class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
         super().__init__(config, members[0].sizes)
         self.members = nn.ModuleList(members)
         self.has_attention = any(one.has_attention for one in members)
+        self.source_end = "src" in self.sizes  # rows of numbers have none
         self.eval()
 
     def models(self) -> list[Model]:

@@ -13,6 +13,7 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.features import Rows
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.models.base import Decoder
+from nmtkit.models.ensemble import Ensemble
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.requests import Request, Terminology
@@ -135,3 +136,10 @@ def test_what_a_model_cannot_read_is_named() -> None:
     for text_reader in (translator(AttendingModel(len(VOCABULARY))), untrained("rnnsearch", WORDS)):
         with pytest.raises(DataError, match=r"example 1: the model '\w*' reads text, which this is not"):
             text_reader.search([FEATURES[0]])
+
+
+@pytest.mark.parametrize("kind", ["gnmt", "summary"])
+def test_several_captioners_cover_the_last_region_too(kind: str) -> None:
+    settings = {"coverage_penalty": 2.0, "coverage_kind": kind, "beam_size": 6}
+    one = Captioner(len(VOCABULARY))
+    same(*(translator(model, **settings).search(FEATURES, 6) for model in (Ensemble([one, one]), one)))
