@@ -19,7 +19,7 @@ from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.results import Printer, write_json_line
 from nmtkit.console.tables import plain_console, wrapped
 from nmtkit.console.trees import show_search
-from nmtkit.core.errors import NmtkitError
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.pictures.pages import require_html
 from nmtkit.pictures.trees import SearchTree, save_search
@@ -165,7 +165,10 @@ def _show(translator: Translator, line: str, n_best: int) -> None:
 
 def _aligned(translator: Translator, line: str, text: str) -> str:
     """Each target word, with the source words that it is aligned to in brackets."""
-    (aligned,) = translator.align([line], [text])
+    try:
+        (aligned,) = translator.align([line], [text])
+    except DataError as fault:  # by an imported tokenizer, words may have no tokens
+        return str(fault)
     sources: list[list[str]] = [[] for _ in aligned.tgt_words]
     for source, target in sorted(aligned.links()):
         sources[target].append(aligned.src_words[source])

@@ -1,8 +1,8 @@
 """Words and their tokens: of a text, and of tokens alone.
 
 Word alignments count words separated by white space (`str.split`). Each word is tokenized by itself, which gives the
-same tokens as the whole line: no tokenizer joins characters across white space. Of tokens alone, the mark "▁" tells
-where words begin.
+same tokens as the whole line: no tokenizer joins characters across white space, and imported ones that have other
+tokens are refused. Of tokens alone, the mark "▁" tells where words begin.
 """
 
 import unicodedata
@@ -87,6 +87,12 @@ def _cut_apart(
     distinct = list(dict.fromkeys(word for words in texts for word in words))
     ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
     for words, other, place in zip(texts, given, places, strict=True):
+        by_words = [token for word in words for token in ids[word]]
+        if tokenizer.config.kind == "huggingface" and by_words != tokenizer.encode(" ".join(words)):
+            raise DataError(
+                f"{place}: the tokenizer of this imported model cuts a line otherwise than its words, so that words "
+                "have no tokens of their own; look at tokens with plot-attention"
+            )
         parts = [(word,) for word in words] if other is None else _parts(words, other.split(), place)
         yield list(zip(parts, map(ids.__getitem__, words), strict=True))
 

@@ -8,7 +8,9 @@ from learned import learn_tokenizers
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
+from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
+from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.data.words import (
     WORDS_AT_ONCE,
     WordSegmentation,
@@ -17,6 +19,7 @@ from nmtkit.data.words import (
     merge_to_words,
     piece_shares,
     share_table,
+    token_spans,
     word_spans,
 )
 
@@ -198,3 +201,23 @@ def test_long_lines_are_merged_as_short_ones_are() -> None:
     weights = draw.random((of_tgt.shape[1], of_src.shape[1]))
     expected = of_tgt / of_tgt.sum(axis=1, keepdims=True) @ weights @ of_src.T
     assert merge_to_words(weights, *sides) == pytest.approx(expected)
+
+
+def test_words_of_an_imported_tokenizer_that_have_no_tokens_of_their_own() -> None:
+    """Around each text it may put the token of a language, so around each word too."""
+    library = pytest.importorskip("tokenizers")
+    tokens = [*SPECIALS, "en_XX", "▁the", "▁dog"]
+    cut = library.Tokenizer(library.models.WordLevel({token: n for n, token in enumerate(tokens)}, unk_token="<unk>"))
+    cut.pre_tokenizer = library.pre_tokenizers.Metaspace()
+    content = HuggingFaceTokenizer.pack(cut.to_str(), range(len(tokens)), False)
+    settings = {"kind": "huggingface", "specials": ["en_XX"]}
+    for affixes in ({}, {"src": {"before": ["en_XX"]}}):
+        config = TokenizerConfig.model_validate({**settings, "affixes": affixes})
+        tokenizer = HuggingFaceTokenizer(config, content, Vocabulary(tokens, ["en_XX"]), "src")
+        if not affixes:
+            assert of_one(tokenizer, "the dog").ids == [5, 6]
+            continue
+        assert of_one(tokenizer, "dog").ids == [4, 6]
+        for ask in (cut_words, token_spans):
+            with pytest.raises(DataError, match="line 2: the tokenizer of this imported model cuts a line otherwise"):
+                ask(tokenizer, ["dog", "the dog"], [None, None], ["line 1", "line 2"])
