@@ -96,10 +96,8 @@ def diverse_beam_step(
         places = goes_on[:, None].clamp(min=0).expand(-1, width, -1)
         lowered.scatter_add_(2, places, cost.to(lowered.dtype).expand(-1, width, -1))
         choices.append(replace(step, parents=step.parents + first, kept=step.kept + 2 * each * group))
-    whole = StepCandidates(
-        *(torch.cat([getattr(one, field.name) for one in choices], 1) for field in fields(StepCandidates))
-    )
-    return whole, torch.cat(amounts, 1).to(log_probs.dtype)
+    joined = (torch.cat([getattr(one, field.name) for one in choices], 1) for field in fields(StepCandidates))
+    return StepCandidates(*joined), torch.cat(amounts, 1).to(log_probs.dtype)
 
 
 def keep_beam_places(step: StepCandidates, beam_size: int, ended: Tensor | None) -> StepCandidates:

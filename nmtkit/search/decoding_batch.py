@@ -308,9 +308,8 @@ class DecodingBatch:
             step = replace(step, tokens=self.memory.ids_of(step.tokens))
         if config.at_limit == "end":
             limit, constraints = (self.cache.position >= sentences.last_position)[:, None], self.constraints
-            step = end_at_limit(
-                limit, step, sentences.scores if constraints is None else constraints.enough(sentences.scores)
-            )
+            scores = sentences.scores if constraints is None else constraints.enough(sentences.scores)
+            step = end_at_limit(limit, step, scores)
             if penalties is not None and sentences.penalties is not None:
                 penalties = torch.where(limit, sentences.penalties.gather(1, step.parents), penalties)
         if config.rule in rules.BEAM_PLACE_RULES:

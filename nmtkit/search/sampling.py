@@ -57,9 +57,8 @@ def sample_step(
     scores = scores.gather(1, parents) + log_probs.gather(1, drawn).view(keys.shape)
     is_end = tokens == EOS
     kept, kept_scores = torch.arange(keys.shape[1], device=keys.device), scores.masked_fill(is_end, -INFINITY)
-    return StepCandidates(
-        tokens, parents, scores, is_end & (scores > -INFINITY), kept.expand(n_sentences, -1), kept_scores
-    )
+    ended = is_end & (scores > -INFINITY)
+    return StepCandidates(tokens, parents, scores, ended, kept.expand(n_sentences, -1), kept_scores)
 
 
 def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:

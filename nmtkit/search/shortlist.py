@@ -76,9 +76,8 @@ class Shortlist:
         sentences = torch.arange(batch.size, device=src.device).repeat_interleave(src.shape[1])
         places = (begin - before).repeat_interleave(counts)
         chosen = self.always.repeat(batch.size, 1)
-        chosen[
-            sentences.repeat_interleave(counts), self.words[places + torch.arange(len(places), device=src.device)]
-        ] = True
+        words = self.words[places + torch.arange(len(places), device=src.device)]
+        chosen[sentences.repeat_interleave(counts), words] = True
         for ids in ([batch.inputs.copy.extended] if copies else []) + ([] if prefix is None else [prefix]):
             chosen.scatter_(1, ids.masked_fill(ids >= size, PAD), True)
         return chosen

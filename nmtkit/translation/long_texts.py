@@ -82,9 +82,8 @@ def join_sentences(sentences: Iterable[str]) -> str:
 
 def looks_like_paragraph(line: str) -> bool:
     """Whether a line holds far more than the lines that models are trained on; see `PARAGRAPH_SENTENCES`."""
-    return (
-        len(line.encode("utf-8", "replace")) >= PARAGRAPH_BYTES and len(segment_sentences(line)) >= PARAGRAPH_SENTENCES
-    )
+    is_long = len(line.encode("utf-8", "replace")) >= PARAGRAPH_BYTES
+    return is_long and len(segment_sentences(line)) >= PARAGRAPH_SENTENCES
 
 
 @dataclass(frozen=True)

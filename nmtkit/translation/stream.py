@@ -114,9 +114,8 @@ class RequestQueue:
         if self._reader.batch_tokens:
             fitting = budget // columns
         else:
-            fitting = budget // max(
-                min(columns, budget // self._least_rows), columns // self._most_over, inputs.MIN_COUNTED_LENGTH
-            )
+            least = min(columns, budget // self._least_rows)
+            fitting = budget // max(least, columns // self._most_over, inputs.MIN_COUNTED_LENGTH)
             fitting = fitting * TYPICAL_BEAM[0] // min(self._hypotheses, TYPICAL_BEAM[0])
             fitting //= max(1, self._hypotheses // TYPICAL_BEAM[-1])
         return max(1, fitting)
