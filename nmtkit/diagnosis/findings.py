@@ -16,8 +16,6 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The worst first."""
 MAX_EXAMPLES = 5
 """Places that are kept of one kind of fault."""
-MAX_RATIO = 50
-"""The last key of a histogram of ratios in tenths; greater ones are counted there."""
 
 
 @dataclass
@@ -67,7 +65,7 @@ class SplitDiagnosis:
     columns: tuple[str, ...] = TEXT_COLUMNS
     """The columns of the sides."""
     ratios: Counter[int] = field(default_factory=Counter)
-    """Pairs by target words per source word, in tenths (key 12: 1.2 to 1.3), 50 and more together."""
+    """Pairs by target words per source word, in tenths (key 12: 1.2 to 1.3)."""
     findings: dict[str, Finding] = field(default_factory=dict)
     """Faults by the name of their kind."""
 
@@ -91,7 +89,7 @@ class SplitDiagnosis:
         if tgt is not None:
             self.tgt.count(tgt)
             both = (src.words > 0) & (tgt.words > 0)
-            add_counts(self.ratios, np.minimum(tgt.words[both] * 10 // src.words[both], MAX_RATIO))
+            add_counts(self.ratios, tgt.words[both] * 10 // src.words[both])
 
 
 @dataclass

@@ -136,7 +136,7 @@ def test_histograms_hold_every_line_once() -> None:
     split = SplitDiagnosis("train", pairs=100)
     split.src.words = Counter({1: 10, 5: 60, 12: 29, 900: 1})
     split.tgt.words = Counter({3: 50, 14: 50})
-    split.ratios = Counter({2: 10, 10: 80, 50: 10})
+    split.ratios = Counter({2: 10, 10: 20, 140: 60, 9_000: 10})  # a line without spaces is one word
     words, ratios = report.histograms(split)
     assert words.labels == ("0–1", "2–3", "4–5", "6–7", "8–9", "10–11", "12–13", "14–15", "16 and more")
     assert words.series == (("source", (10, 0, 60, 0, 0, 0, 29, 0, 1)), ("target", (0, 50, 0, 0, 0, 0, 0, 50, 0)))
@@ -144,6 +144,7 @@ def test_histograms_hold_every_line_once() -> None:
     assert ratios.labels[0] == "0.2–0.3"
     assert ratios.labels[-1] == "5 and more"
     assert sum(ratios.series[0][1]) == 100
+    assert ratios.notes == ("half of the pairs are below 14.1",)
 
 
 def test_histograms_of_little_and_of_much() -> None:
