@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -237,8 +238,9 @@ def preprocess_command(
     except KeyboardInterrupt:
         tell("stopped; what is complete is kept, and the same command goes on from there")
         raise SystemExit(130) from None
-    same = "".join(f" --set {text}" for text in overrides) + (f" --run {run_path}" if run_path else "")
-    tell(f"{run.folder.data} and {run.folder.vocabulary} are ready; next: nmtkit train {name}{same}")
+    same = [*(f"--set={text}" for text in overrides), *([f"--run={run_path}"] if run_path else [])]
+    following = shlex.join(["nmtkit", "train", name, *same])
+    tell(f"{run.folder.data} and {run.folder.vocabulary} are ready; next: {following}")
     if text is not None:
         for one in {id(one): one for one in tokenizers.values()}.values():
             steps = [

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -93,7 +94,9 @@ def test_other_settings_begin_anew(
 def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path) -> None:
     files = "{src: [train.src, valid.src], tgt: [train.tgt, valid.tgt], weights: [0.5, 10]}"
     command = [corpus / "tiny.yaml", "--run", "run", *sets(f"data.train={files}", f"data.folder={corpus}")]
-    succeeded(console("preprocess", *command))
+    said = succeeded(console("preprocess", *command)).err.rpartition("next: ")[2]
+    same = [f"--set=data.train={files}", f"--set=data.folder={corpus}", "--run=run"]
+    assert shlex.split(said) == ["nmtkit", "train", str(corpus / "tiny.yaml"), *same]
     opened = Store.open(tmp_path / "run" / "data", "train")
     assert opened.by_file == [1500, 30]
     epoch = ["training.max_updates=null", "training.max_epochs=1", "training.log_every=1"]
