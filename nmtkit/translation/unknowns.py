@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS, UNK
+from nmtkit.data.vocabulary import EOS, SPECIALS, UNK
 from nmtkit.data.words import known_ids, word_spans
 
 MIN_UNKNOWN_SHARE = 0.25
@@ -76,18 +76,25 @@ class UnknownReplacer:
         written = list(tokens)
         replaced = []
         for place in places:
-            token, word = source.pointed_to(attention[place, tags : tags + len(source.tokens)])
+            first = tags + source.first
+            token, word = source.pointed_to(attention[place, first : first + len(source.tokens)])
             replacement = self._dictionary.get(word, word)
             written[place] = tokens[place].replace(SPECIALS[UNK], replacement)
-            replaced.append(Replacement(place, tags + token, word, replacement))
+            replaced.append(Replacement(place, first + token, word, replacement))
         return tgt.join(written), replaced
 
 
 class _SourceWords:
-    """A source line: its tokens by their own spelling, and the words that they make up."""
+    """A source line: its tokens by their own spelling, and the words that they make up.
+
+    An imported tokenizer puts the tokens of languages around a line: these are left out, and those before it counted.
+    """
 
     def __init__(self, tokenizer: Tokenizer, line: str, limit: int) -> None:
-        self.tokens = tokenizer.tokens(line)[:limit]
+        tokens, is_imported = tokenizer.tokens(line)[:limit], tokenizer.config.kind == "huggingface"
+        marks = {*tokenizer.vocabulary.specials, SPECIALS[EOS]} if is_imported else set[str]()
+        self.tokens = [token for token in tokens if token not in marks]
+        self.first = next((number for number, token in enumerate(tokens) if token not in marks), 0)
         self._unknown = np.array([number == UNK for number in known_ids(tokenizer, self.tokens)], dtype=bool)
         # A word tokenizer's tokens are words each.
         each = [range(place, place + 1) for place in range(len(self.tokens))]
