@@ -18,7 +18,7 @@ from nmtkit.distributed.processes import join, rank, run_on_rank_zero
 from nmtkit.experiment import checks
 from nmtkit.experiment.evaluation import evaluate_test_set, require_validation_files
 from nmtkit.experiment.preprocessing import Preprocessing, prepare_tokenizers
-from nmtkit.experiment.stages import StagedTraining, StageStarted
+from nmtkit.experiment.stages import StagedTraining, StageStarted, prepare_device
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
@@ -150,11 +150,10 @@ class Run(SavedRun):
 
     def with_resolved(self, recipe: Recipe) -> Recipe:
         """The recipe with this run's values where it says `auto`, and with this run's names of the same files."""
-        changes: dict[str, Any]
         before, now = self.recipe.training, recipe.training
         known = {key: getattr(before, key) for key in AUTO_KEYS if getattr(now, key) == "auto"}
         data = self.recipe.data if checks.is_same_text(self.recipe, recipe) else recipe.data
-        changes = {"training": now.model_copy(update=known), "data": data}
+        changes: dict[str, Any] = {"training": now.model_copy(update=known), "data": data}
         if recipe.batch.is_auto:
             changes["batch"] = recipe.batch.model_copy(update={"batch_tokens": self.recipe.batch.batch_tokens})
         own, named = self.recipe.init_from, recipe.init_from
@@ -258,10 +257,3 @@ def choose_device(name: str, recipe: Recipe) -> torch.device:
     device = join(device)
     prepare_device(device, recipe)
     return device
-
-
-def prepare_device(device: torch.device, recipe: Recipe) -> None:
-    """Sets the process up as the recipe says."""
-    config = recipe.training
-    threads = devices.cpu_threads() if config.threads == "auto" else config.threads
-    devices.prepare(device, config.matmul_precision, threads)

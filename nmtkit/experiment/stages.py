@@ -9,6 +9,7 @@ import torch
 from nmtkit.autotune.cache import machine_facts
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
+from nmtkit.core import device as devices
 from nmtkit.core.files import write_json
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
@@ -121,6 +122,9 @@ class StagedTraining:
         if processes.rank() == 0 and not going_on:
             self._forget_average()
         stage, recipe = stages[number], stages[number].recipe
+        recipes = [self.run.recipe, *(one.recipe for one in stages)]
+        if len({(one.training.matmul_precision, one.training.threads) for one in recipes}) > 1:
+            prepare_device(self.device, recipe)
         torch.manual_seed(recipe.seed)
         model = build_model(recipe, self.tokenizers)
         freeze(model, recipe.training.freeze)
@@ -196,6 +200,13 @@ class StagedTraining:
         return stream
 
 
+def prepare_device(device: torch.device, recipe: Recipe) -> None:
+    """Sets the process up as the recipe, or that of a stage, says."""
+    config = recipe.training
+    threads = devices.cpu_threads() if config.threads == "auto" else config.threads
+    devices.prepare(device, config.matmul_precision, threads)
+
+
 def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event, device: torch.device) -> None:
     assert isinstance(event, Stopped)
     ended = {"reason": event.reason, "scheduled": event.scheduled, "updates": event.update, "seconds": event.seconds}
@@ -232,15 +243,14 @@ def _load_previous_stage(
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
     new, gone = assign_matching_weights(model, read_weights(path, before.checkpoints.vocabulary), path)
-    kind = before.recipe.training.optimizer
-    same = kind == stage.recipe.training.optimizer
+    kind, other = (one.recipe.training.optimizer for one in (before, stage))
     message = f"stage {stage.name} begins ({number + 1} of {len(stages)}); it starts from the best checkpoint of stage "
     message += f"{before.name} (update {int(path.stem.removeprefix('weights-'))} of that stage)"
     message += f"; new weights, drawn at random: {', '.join(new)}" if new else ""
     message += f"; weights that it does not use: {', '.join(gone)}" if gone else ""
-    other = stage.recipe.training.optimizer
-    notify(f"{message}; {kind} keeps its state" if same else f"{message}; {other} starts without a state, after {kind}")
-    if not same:
+    kept = f"{kind} keeps its state" if kind == other else f"{other} starts without a state, after {kind}"
+    notify(f"{message}; {kept}")
+    if kind != other:
         return None
     state = strip_prefix(OPTIMIZER, before.checkpoints.load_last()[0])
     own = {name for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -116,6 +116,23 @@ def test_what_is_tuned_is_the_first_stage_on_its_own_text(place: Path, tmp_path:
     run.close()
 
 
+def test_each_stage_has_its_own_threads_and_exactness(place: Path, tmp_path: Path) -> None:
+    given = [f"training.{one}" for one in ("threads=1", "matmul_precision=high", "max_updates=1", "validate_every=1")]
+    changes = [f"stages.{name}.training.max_updates=1" for name in ("pretrain", "tune", "tune-more")]
+    changes += ["stages.tune.training.threads=2", "stages.tune.training.matmul_precision=medium"]
+    run = Run.begin(recipe.load(place / "two.yaml", [*given, *changes]), str(tmp_path / "run"))
+    before, found = (torch.get_num_threads(), torch.get_float32_matmul_precision()), []
+    try:
+        for event in run.train(CPU):
+            if isinstance(event, Step):
+                found.append((torch.get_num_threads(), torch.get_float32_matmul_precision()))
+    finally:
+        torch.set_num_threads(before[0])
+        torch.set_float32_matmul_precision(before[1])
+        run.close()
+    assert found == [(1, "high"), (2, "medium"), (1, "high")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("update", [5, 8, 11])
 def test_killed_and_resumed_in_any_stage_it_is_the_same_run(place: Path, tmp_path: Path, update: int) -> None:
