@@ -137,17 +137,16 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
     """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
     stages = data.get("stages")
     for one in (data, *(stages if isinstance(stages, list) else ())):
-        groups: list[tuple[str, ...]] = [("pretrained_embeddings",), ("init_from", "test")]
-        if all(_value_at(group, ("data", "folder")) is None for group in (one, data)):
-            groups += [("data", split) for split in ("train", "valid", "test")]
+        splits = [("data", split) for split in ("train", "valid", "test")]
+        settled = splits if any(_value_at(group, ("data", "folder")) is not None for group in (one, data)) else ()
         if isinstance(one, dict):
             _settle_folders(one, path.parent)
-        for keys in groups:
+        for keys in (("pretrained_embeddings",), ("init_from", "test"), *splits):
             files = _value_at(one, keys)
             if isinstance(files, list):
                 with suppress(ValueError):  # what is wrong is told when the settings are checked
                     files = one[keys[0]][keys[1]] = joined_corpora(files)
-            for kind in files.keys() & {*FILE_KINDS} if isinstance(files, dict) else ():
+            for kind in files.keys() & {*FILE_KINDS} if isinstance(files, dict) and keys not in settled else ():
                 files[kind] = _beside(files[kind], path)
 
 
@@ -231,7 +230,7 @@ def _overridden(layer: Layer, text: str) -> Layer:
         raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
     listed = layer.data.get("stages")
     stages = {n: one for n, one in enumerate(listed if isinstance(listed, list) else []) if isinstance(one, dict)}
-    if keys[0] == "stages" and len(keys) > 1:
+    if keys[0] == "stages":
         names = {str(stage.get("name", "")): number for number, stage in reversed(stages.items())}
         number = {**{str(number): number for number in stages}, **names}.get(keys[1])
         if number is None:

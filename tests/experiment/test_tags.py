@@ -70,6 +70,19 @@ def test_a_list_of_corpora_is_one_split(folder: Path) -> None:
     assert {example.tags for example in read_pairs(train)} == {*train.tags}
 
 
+def test_what_is_laid_over_a_list_in_a_folder_keeps_the_rest(folder: Path) -> None:
+    """As `--set` does, and the recipe that `check --fix` writes."""
+    given = json.loads(written(folder).read_text(encoding="utf-8"))
+    (folder / "base.yaml").write_text(json.dumps({**given, "data": {"folder": ".", **given["data"]}}), encoding="utf-8")
+    own = {"folder": ".", "train": {"src": ["x", "y", "z"]}, "valid": {"src": "v"}}
+    (folder / "child.yaml").write_text(json.dumps({"extends": "base.yaml", "data": own}), encoding="utf-8")
+    data = recipe.load(folder / "child.yaml", ["data.train.weights=[3, 1, 1]"]).data
+    assert (data.train.src, data.train.tgt) == (["x", "y", "z"], ["de.tgt", "fr.tgt", "back.tgt"])
+    assert (data.train.weights, data.train.tags) == ([3, 1, 1], ["<2de>", "<2fr>", "<2de> <BT>"])
+    assert data.valid is not None
+    assert (data.valid.src, data.valid.tags) == (["v"], ["<2fr>"])
+
+
 @pytest.mark.parametrize(
     ("corpora", "fault"),
     [
