@@ -207,6 +207,12 @@ def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> N
     checks.require_memory(recipe.load(base, ["tokenizer.kind=word", "tokenizer.vocab_size=100000000"]))
 
 
+def test_a_list_in_place_of_a_group_is_told(base: Path) -> None:
+    base.write_text(f"{TEXT}pretrained_embeddings:\n  - src: vectors.txt\n")
+    (fault,) = faults(base)
+    assert fault.startswith(f"{base}, line 9: `pretrained_embeddings`")
+
+
 def test_a_file_that_is_no_name_wants_one(base: Path) -> None:
     odd = base.rename(base.with_name("{odd}.yaml"))
     with pytest.raises(RecipeError, match=r"`name`.*--set name=NAME"):

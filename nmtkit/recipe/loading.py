@@ -143,7 +143,7 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
             _settle_folders(one, path.parent)
         for keys in (("pretrained_embeddings",), ("init_from", "test"), *splits):
             files = _value_at(one, keys)
-            if isinstance(files, list):
+            if isinstance(files, list) and len(keys) > 1:
                 with suppress(ValueError):  # what is wrong is told when the settings are checked
                     files = one[keys[0]][keys[1]] = joined_corpora(files)
             for kind in files.keys() & {*FILE_KINDS} if isinstance(files, dict) and keys not in settled else ():
