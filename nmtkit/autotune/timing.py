@@ -97,9 +97,7 @@ def time_interleaved(
                 spent += most  # in all processes the same, as the clock is not
             taken[config].append(seconds)
             spent += seconds if seconds < math.inf else 0.0
-        slower = {
-            config: math.inf if math.inf in taken[config] else median(_shares(taken, config)) for config in configs
-        }
+        slower = {one: math.inf if math.inf in taken[one] else median(_shares(taken, one)) for one in configs}
         fewest = min(slower[config] for config in left)
         if number + 1 < MAX_ROUNDS:
             left = [config for config in left if slower[config] <= _OUT_OF_QUESTION[number] * fewest]

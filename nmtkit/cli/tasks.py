@@ -45,9 +45,8 @@ _GOES_ON = 'A text is printed whole, with its beginning; "tokens" of --json are 
 def task_command(task: Task) -> click.Command:
     """The command that prints what a model of the task answers, see `Task.predict`; of a task that writes, searches."""
     first = task.columns[0].name
-    reads = (
-        "Features are in .npy or .npz FILEs." if first == "features" else "A line of FILEs or standard input is one."
-    )
+    reads = "A line of FILEs or standard input is one."
+    reads = "Features are in .npy or .npz FILEs." if first == "features" else reads
     writes = _WRITES + _GOES_ON * (first == "tgt") if task.searches else ""
     invitation = "type an example on each line"
 
@@ -67,11 +66,10 @@ def task_command(task: Task) -> click.Command:
         printer.report("texts", "--max-length")
 
     ranks = isinstance(task, LabellingTask) and label_type(task.columns) == "label"
+    more = _RANKING if ranks else []
 
     @options.files
-    @cloup.option_group(
-        "Common", options.model, inference.checkpoint, results.output, *_RANKING * ranks, options.device
-    )
+    @cloup.option_group("Common", options.model, inference.checkpoint, results.output, *more, options.device)
     @cloup.option_group("Speed", inference.batch_tokens, options.threads)
     @options.quiet
     @results.into_output

@@ -112,12 +112,10 @@ class RnnLM(Decoder[Memory, RnnLMState]):
     def _layer(self, inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *biases: Tensor) -> Tensor:
         """A layer over `(B,T,H)`, some columns of whose recurrent matrix `(4H,H)` are dropped."""
         of_hidden = of_hidden * dropout(torch.ones_like(of_hidden[:1]), self.rates.recurrent_dropout, True)
-        zeros = of_hidden.new_zeros(1, len(inputs), of_hidden.shape[1])
+        zeros = 2 * (of_hidden.new_zeros(1, len(inputs), of_hidden.shape[1]),)
         with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
             weights = [of_inputs, of_hidden, *biases]
-            states, *_ = torch.lstm(
-                inputs.to(of_hidden), (zeros, zeros), weights, True, 1, 0.0, self.training, False, True
-            )
+            states, *_ = torch.lstm(inputs.to(of_hidden), zeros, weights, True, 1, 0.0, self.training, False, True)
         return states
 
     def _dropped(self, states: Tensor) -> Tensor:

@@ -186,9 +186,7 @@ class ConstrainedBeam:
 
     def after(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
         """The progress of hypotheses, by number `(B,M)`, after one more token each `(B,M)`, by its id."""
-        now = self.progress.mapped(
-            lambda tensor: tensor.index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[1:])
-        )
+        now = self.progress.mapped(lambda one: one.index_select(0, rows.flatten()).view(*rows.shape, *one.shape[1:]))
         positive = self.terms.positive[:, None]
         met = now.met | (_is_whole(now.reached, positive) & self._starts(tokens)[..., None])
         reached = _extended(now.reached, positive, tokens) & (~met & self._may_begin(met))[..., None]

@@ -169,9 +169,8 @@ class Engine:
         is_plain = _is_plain(given[1])
         is_again = is_plain and given[1].reads_text and self._traces(size) and not self.config.brackets
         is_again &= self._tapes_starts and (1 << (size - 1).bit_length(), width) in self._captured
-        fresh, result, release = (
-            self._start_again(*given) if is_again else (*self._start(*given, compacts), lambda: None)
-        )
+        begun = self._start_again(*given) if is_again else (*self._start(*given, compacts), lambda: None)
+        fresh, result, release = begun
         captured = self._capture(fresh, width) if is_plain else None
         release()
         decoding = fresh if captured is None else captured.decoding

@@ -213,9 +213,8 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
     pictures: dict[int, HeadsPicture] = {}
     for numbers, batch in reader.batches(src, tgt):
         weights = model.attentions(batch.to(reader.device))
-        encoder, decoder, cross = (
-            torch.stack(side, 1).float().cpu().numpy() for side in (weights.encoder, weights.decoder, weights.cross)
-        )  # (B,L,A,S,S), (B,L,A,T,T), (B,L,A,T,S)
+        sides = weights.encoder, weights.decoder, weights.cross  # (B,L,A,S,S), (B,L,A,T,T), (B,L,A,T,S)
+        encoder, decoder, cross = (torch.stack(side, 1).float().cpu().numpy() for side in sides)
         for row, number in enumerate(numbers):
             translation, columns = translations[number], len(src[number].ids) + 1
             rows = len(translation.tokens) + translation.finished
