@@ -52,7 +52,7 @@ class ReinforceConfig(Settings):
     """Texts drawn for each source. One is compared with the most probable words (self-critical); several with the mean
     of them all: Wu et al. draw 15."""
     max_length: Length = Field(default=100, ge=1)
-    """Largest length of a sampled summary, in tokens, EOS counted."""
+    """Largest length of a sampled summary, in tokens, EOS counted; a model's learned positions limit it, too."""
     max_length_ratio: float = Field(default=1.5, gt=0, le=1e6)
     """Largest length relative to the longest reference of the batch. The smaller limit holds."""
 
@@ -78,7 +78,7 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
     An article leaves the batch when all its summaries have ended: the steps behind it are those of the others alone.
     """
     sentences, device, several = memory.mask.shape[0], memory.mask.device, samples + 1
-    model.reserve_positions(limit)
+    limit = next(length for length in range(limit, 0, -1) if model.reserve_positions(length))
     articles, summaries = torch.arange(sentences, device=device), torch.arange(several, device=device)
     state = model.start(memory).select(articles.repeat_interleave(several))
     cache = KVCache(sentences, several, device)

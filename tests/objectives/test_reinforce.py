@@ -229,6 +229,15 @@ def test_a_word_of_the_padding_ends_no_summary() -> None:
     assert rollouts.lengths.tolist() == [[3, 3]] * 2
 
 
+@pytest.mark.parametrize("kind", ["transformer", "convs2s"])
+def test_summaries_end_where_the_learned_positions_do(kind: str) -> None:
+    learned = {"positions": "learned", "heads": 2} if kind == "transformer" else {}
+    model = small_model(kind, hidden_size=8, max_positions=7, **learned)
+    torch.manual_seed(1)
+    rollouts = sample_rollouts(model, model.encode(UNKNOWN_WORDS), 20, samples=30)
+    assert int(rollouts.lengths.max()) == rollouts.ids.shape[2] == 7
+
+
 def test_limits() -> None:
     settings = ReinforceConfig(max_length=10, max_length_ratio=1.5)
     assert [settings.limit(length) for length in (1, 2, 3, 6, 7, 50)] == [2, 3, 5, 9, 10, 10]
