@@ -58,10 +58,10 @@ def joined_corpora(given: Any) -> Any:
         tags += [" ".join([*language, *str(corpus.get("tag", "")).split()])] * max(counts)
         languages = [corpus[key] for key in ("src_lang", "tgt_lang") if corpus.get(key)]
         directions += ["-".join(map(str, languages))] * max(counts)
-    joined |= {"temperature": temperatures[0]} if temperatures else {}
-    joined |= {"weights": weights} if any(weight != 1.0 for weight in weights) else {}
-    joined |= {"directions": directions} if any(directions) else {}
-    return joined | ({"tags": tags} if any(tags) else {})
+    # Also what is as it is without: it takes the place of what an extended recipe says.
+    joined |= {"temperature": temperatures[0] if temperatures else 1.0, "tags": tags if any(tags) else []}
+    joined |= {"weights": weights if any(weight != 1.0 for weight in weights) else []}
+    return joined | {"directions": directions if any(directions) else []}
 
 
 class SplitFiles(Settings):

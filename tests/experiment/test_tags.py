@@ -83,6 +83,19 @@ def test_what_is_laid_over_a_list_in_a_folder_keeps_the_rest(folder: Path) -> No
     assert (data.valid.src, data.valid.tags) == (["v"], ["<2fr>"])
 
 
+def test_a_list_takes_the_place_of_weights_and_tags(folder: Path) -> None:
+    """An extended recipe's are of its own corpora."""
+    corpora = [{"src": f"{name}.src", "tgt": f"{name}.tgt"} for name in ("fr", "de", "back")]
+    child = {
+        "extends": written(folder).name,
+        "data": {"train": [{**one, "weight": 1} for one in corpora], "valid": corpora[:1]},
+    }
+    (folder / "child.yaml").write_text(json.dumps(child), encoding="utf-8")
+    data = recipe.load(folder / "child.yaml").data
+    assert (data.train.weights, data.train.tags, data.train.directions) == ([], [], [])
+    assert [Path(path).name for path in data.train.tgt] == ["fr.tgt", "de.tgt", "back.tgt"]
+
+
 @pytest.mark.parametrize(
     ("corpora", "fault"),
     [
