@@ -67,10 +67,15 @@ class CTranslate2Search:
         place = run.folder.ctranslate2 / bytes_checksum(json.dumps([*facts, src, tgt], sort_keys=True).encode())
         if not place.is_dir():
             model: Any = run.open_for_inference(torch.device("cpu"), which)[0]  # a Transformer
-            with new_folder(place, "remove it") as beside, write_errors(place):
-                to_ctranslate2(model, src, tgt, POSITIONS).save(str(beside))
-            for other in {*place.parent.iterdir()} - {place}:
-                shutil.rmtree(other, ignore_errors=True)
+            try:
+                with new_folder(place, "remove it") as beside, write_errors(place):
+                    to_ctranslate2(model, src, tgt, POSITIONS).save(str(beside))
+            except NmtkitError:
+                if not place.is_dir():  # else another process has made it meanwhile
+                    raise
+            for other in place.parent.iterdir():
+                if place.name not in other.name:  # as those have that are being made
+                    shutil.rmtree(other, ignore_errors=True)
         return place
 
     def __call__(

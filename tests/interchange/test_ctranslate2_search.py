@@ -1,6 +1,7 @@
 """`--engine ctranslate2` searches as nmtkit does, by a conversion that is kept, and refuses the rest by name."""
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from nmtkit.checkpoints.weights import read_weights, save_weights
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.vocabulary import EOS
 from nmtkit.experiment.loading import beside_ctranslate2
-from nmtkit.interchange import export_weights
+from nmtkit.interchange import ctranslate2_search, export_weights
 from nmtkit.interchange.ctranslate2_search import CTranslate2Search
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
@@ -154,6 +155,22 @@ def test_the_conversion_is_kept_and_made_anew_for_other_weights(tmp_path: Path) 
     assert by_ctranslate2(path).translate(LINES) == opened(path).translate(LINES) != first
     (other,) = (path / "ctranslate2").glob("*/model.bin")
     assert other != kept
+
+
+def test_two_processes_convert_one_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_run(tmp_path / "run", {}, learned())
+    convert, number = ctranslate2_search.to_ctranslate2, os.getpid()
+
+    def beside_another(*given: Any) -> Any:
+        monkeypatch.setattr(ctranslate2_search, "to_ctranslate2", convert)
+        monkeypatch.setattr(os, "getpid", lambda: number + 1)
+        by_ctranslate2(tmp_path / "run")  # which ends first
+        monkeypatch.setattr(os, "getpid", lambda: number)
+        return convert(*given)
+
+    monkeypatch.setattr(ctranslate2_search, "to_ctranslate2", beside_another)
+    assert by_ctranslate2(tmp_path / "run").translate(LINES) == opened(tmp_path / "run").translate(LINES)
+    assert len([*(tmp_path / "run" / "ctranslate2").iterdir()]) == 1
 
 
 def test_a_damaged_conversion_is_named(tmp_path: Path) -> None:
