@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.checkpoints.weights import count_parameters, get_weights, save_weights
-from nmtkit.core.errors import DataError, NmtkitError, RecipeError
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.version import __version__
@@ -18,7 +18,7 @@ from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.export_weights import require_convertible, to_ctranslate2, to_hugging_face
-from nmtkit.models.base import Seq2Seq, as_seq2seq
+from nmtkit.models.base import Model, Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
@@ -57,7 +57,7 @@ TOKENS and hypotheses are pieces of the SentencePiece models `source.spm` and `t
 are none, and TOKENS are words of its vocabulary.""",
     "safetensors": """\
 ```sh
-nmtkit COMMAND -m DIR < TEXT
+nmtkit COMMAND -m DIR FILE
 ```""",
 }
 
@@ -71,9 +71,7 @@ def export_run(
     gets a warning if the other program cannot search as the recipe says.
     """
     with new_folder(folder, "name another folder") as beside:
-        opened, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
-        if (model := as_seq2seq(opened)) is None:
-            raise RecipeError(f"{recipe.model.kind}: only models that write a text from a text are exported")
+        model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
         if to != "safetensors" and tokenizers.config.kind == "huggingface":
             raise NmtkitError(
                 f"the tokenizer of this model came with it, and --to {to} cannot write it: take safetensors"
@@ -88,7 +86,7 @@ def export_run(
             if part.is_file():
                 with write_errors(folder):
                     shutil.copyfile(part, beside / part.name)
-        atomic_write_text(beside / "README.md", _model_card(run.folder, recipe, model, to, licence))
+        atomic_write_text(beside / "README.md", _model_card(run.folder, recipe, model, tokenizers, to, licence))
 
 
 def require_comparable(engine: str, config: SearchConfig) -> None:
@@ -191,7 +189,7 @@ def _ctranslate2(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder:
         _write_pieces(tokenizers, folder)
 
 
-def _safetensors(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
+def _safetensors(model: Model, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
     """A run of weights, tokenizers and recipe; paths of its text are private and left out."""
     data, splits = recipe.data, {}
     for split, files in data.splits().items():
@@ -212,12 +210,15 @@ def write_untrained_run(
     SavedRun(run).save_inference()
 
 
-def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence: str | None) -> str:
+def _model_card(
+    run: RunFolder, recipe: Recipe, model: Model, tokenizers: Tokenizers, to: str, licence: str | None
+) -> str:
     """The text of a README.md, with the head that Hugging Face's hub reads."""
     imported, measured = _read_object(run.imported), _read_object(run.test_scores)
     scores = [one for one in measured.get("scores") or [] if isinstance(one, dict)]
     shown = (f"* {one['name']} {one['value']:.2f} (`{one['signature']}`)" for one in scores)
-    task = TASKS.get(recipe.task)
+    task, sides = TASKS.get(recipe.task), {"src": "source", "tgt": "target"}
+    tokens = " and ".join(f"{len(one.vocabulary):,} {sides[column]}" for column, one in tokenizers.items())
     head = {
         "license": licence or imported.get("license") or "unknown",
         "library_name": {"huggingface": "transformers", "safetensors": "nmtkit"}.get(to, to),
@@ -227,8 +228,8 @@ def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
         recipe.description,
-        f"A {recipe.model.kind} for {task.name} with {count_parameters(model):,} weights, {model.sizes['src']:,} "
-        f"source and {model.sizes['tgt']:,} target tokens. nmtkit {__version__} wrote this folder.",
+        f"A {recipe.model.kind} for {task.name} with {count_parameters(model):,} weights, {tokens} tokens. "
+        f"nmtkit {__version__} wrote this folder.",
         "## Use",
         _USE[to].replace("COMMAND", task.command),
         "## Data",
@@ -261,7 +262,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-EXPORTS: dict[str, Callable[[Seq2Seq, Tokenizers, Recipe, Path], None]] = {
+EXPORTS: dict[str, Callable[[Any, Tokenizers, Recipe, Path], None]] = {
     "huggingface": _hugging_face,
     "ctranslate2": _ctranslate2,
     "safetensors": _safetensors,
