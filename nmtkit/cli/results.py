@@ -90,7 +90,7 @@ class Printer:
     cut: int = 0
     """Lines of input that were not read to their end."""
     fewer: int = 0
-    """Lines with fewer than `n_best` outputs, since equal texts are merged."""
+    """Lines with fewer than `n_best` outputs: a search found no more, or equal texts are merged."""
 
     def write(self, outputs: Sequence[Translation]) -> None:
         """Writes the outputs of one line of input, best first."""
@@ -124,7 +124,8 @@ class Printer:
     def report(self, outputs: str, remedy: str) -> None:
         """Says on stderr how many lines reached the length limit, or have fewer outputs than asked for."""
         if self.fewer:
-            tell(f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}: equal texts are one")
+            count = f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}"
+            tell(f"{count}: the search ended with no more, or equal texts are one")
         if self.unfinished:
             tell(
                 f"{self.unfinished} of the {outputs} reached the length limit before their end; "

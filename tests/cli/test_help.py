@@ -238,5 +238,7 @@ def test_fewer_results_than_asked_for_are_told(trained: Path, corpus: Path, cons
     counts = [sum(one.startswith(f"{number}\t") for one in done.out.splitlines()) for number in range(1, 7)]
     fewer = sum(count < 6 for count in counts)
     assert fewer, "groups have found the same"
-    assert f"{fewer} of 7 lines have fewer than 6 translations: equal texts are one" in done.err
+    assert f"{fewer} of 7 lines have fewer than 6 translations: the search ended with no more, or" in done.err
     assert "fewer than" not in console("translate", "-m", trained, "--n-best", "6", stdin=text).err
+    few = console("translate", "-m", trained, "--n-best", "6", "--search", "patience=0.1", stdin=text)
+    assert "have fewer than 6 translations: the search ended with no more" in few.err
