@@ -57,6 +57,8 @@ def examine(
             norms = norms.swapped()
         for block in _examined(readers[name], diagnosis.splits[name], norms, monolingual, overlap, see):
             take(block)
+        if not diagnosis.splits[name].pairs and not diagnosis.splits[name].findings:
+            diagnosis.splits[name].find(faults.NO_LINES, FaultLocation(splits[name].texts()[0], 1))
     if overlap is not None:
         for name, files in splits.items():
             overlap.add_findings(diagnosis.splits[name], SplitReader(name, files))

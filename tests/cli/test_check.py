@@ -46,6 +46,11 @@ def test_clean_files_pass(check: Command) -> None:
     assert all(len(line) <= 80 for line in done.out.splitlines())
     assert done.err == ""
     assert succeeded(check("train.en")).out.endswith("Nothing wrong was found in 60 lines.\n")
+    write_lines("none.en", [])
+    write_lines("none.de", [])
+    done = check("none.en", "none.de")
+    assert (done.code, done.out.splitlines()[-1]) == (1, "Not ready to train on: 1 error in 0 lines.")
+    assert "no lines at all" in done.out
 
 
 def test_where_files_part_is_told_whole(check: Command) -> None:
