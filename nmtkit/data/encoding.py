@@ -118,7 +118,7 @@ class PairEncoder:
             limit = self.limit(side)
             columns[side] = RaggedArray.of(rows if limit is None else [row[:limit] for row in rows], self.dtype)
             unknown[side] = _count(columns[side], UNK)
-        if self.copying:
+        if self.copying and "src" in chunk.texts:
             columns.update(self._extended(chunk))
         if self.split == "train" and "links" in chunk.columns:
             columns["alignment"] = self._alignment(chunk)

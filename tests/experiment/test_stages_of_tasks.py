@@ -107,6 +107,15 @@ def test_a_stage_of_one_text_cuts_that_one_anew(place: Path, tmp_path: Path) -> 
         assert found == [sorted(lines)] * 2
 
 
+def test_a_model_that_copies_is_pretrained_on_one_text(place: Path, tmp_path: Path) -> None:
+    changes = ["model.copying=learned", "tokenizer={kind: word, vocab_size: 20, sentinels: 4}"]
+    run = Run.begin(recipe.load(place / "two.yaml", changes), str(tmp_path / "run"))
+    pairs, mono = (Store.open(stage.data, "train") for stage in run.stages()[1::-1])
+    assert [pairs.has("src_extended"), mono.has("tgt"), mono.has("tgt_extended")] == [True, True, False]
+    assert next(event.update for event in run.train(CPU) if isinstance(event, Step)) == 1
+    run.close()
+
+
 def test_what_is_tuned_is_the_first_stage_on_its_own_text(place: Path, tmp_path: Path) -> None:
     run = Run.begin(recipe.load(place / "two.yaml"), str(tmp_path / "run"))
     mono, workload = Store.open(run.folder.data / "pretrain", "train"), workload_of_run(run, CPU)
