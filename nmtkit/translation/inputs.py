@@ -287,7 +287,8 @@ class TextModel:
 
     def encode_target_tokens(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
         """A translation that is given token for token; `number` is the pair's, for the message."""
-        target = self._target(tokens, source)
+        ids = self.tokenizers.tgt.vocabulary.ids(tokens)  # of marks too, such as the token of a language
+        target = self._target(tokens, source) if self.model.config.copies else TargetLine(ids, ids)
         known = self.tokenizers.tgt.pieces(target.extended, source.oov)
         if known != list(tokens):
             # Marks such as </s> are in no translation, so that fewer may be known than there are.

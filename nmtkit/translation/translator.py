@@ -311,7 +311,9 @@ class Translator(TextModel):
                 finished = isinstance(target, str) or target.finished
                 prompt = src[number].ids if src[number].is_prompt else []
                 own = slice(len(prompt), len(prompt) + len(tgt[number].ids) + finished)
-                log_probs = chosen[row, own].double()
+                log_probs, begun = chosen[row, own].double(), [*src[number].prefix]
+                if self.config.certain_prefix and tgt[number].ids[: len(begun)] == begun:
+                    log_probs[: len(begun)] = 0.0
                 weights = None if attention is None else attention[row, own, : lengths[row]]
                 hypothesis = Hypothesis(
                     ids=tgt[number].extended,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Command
+from untrained import imported, untrained
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
@@ -125,3 +126,14 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
             assert (refused.code, refused.out, refused.err.count("error:")) == (2, "", 1), refused
             assert message in refused.err
     assert "leave --prefix out" in console(*run, "--jsonl", "--prefix").err
+
+
+def test_a_certain_prefix_is_certain_when_it_is_scored_again() -> None:
+    """The token of a language, as imported models begin with."""
+    translator = untrained("rnnsearch", imported({"tgt": {"before": ["en_XX"]}}), beam_size=2, certain_prefix=True)
+    for found in translator.search(["the dog", "dog"], 2):
+        source = " ".join(found[0].src_tokens).replace("▁", "")
+        for one, again in zip(found, translator.rescore([source] * len(found), found), strict=True):
+            assert (one.tokens[0], one.token_log_probs[0]) == ("en_XX", 0.0)
+            assert again.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-6)
+            assert (again.score, again.log_prob) == pytest.approx((one.score, one.log_prob), abs=1e-6)

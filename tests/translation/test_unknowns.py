@@ -4,13 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from untrained import learned, untrained
+from untrained import imported, learned, untrained
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS, UNK, Vocabulary
+from nmtkit.data.vocabulary import UNK
 from nmtkit.translation.requests import parse_dictionary
 from nmtkit.translation.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
 
@@ -77,17 +74,9 @@ def test_tags_before_a_source_are_never_copied() -> None:
 
 
 def test_tokens_of_languages_around_a_source_are_never_copied() -> None:
-    library = pytest.importorskip("tokenizers")
-    names = [*SPECIALS, "en_XX", "▁the", "▁dog"]
-    cut = library.Tokenizer(library.models.WordLevel({name: n for n, name in enumerate(names)}, unk_token="<unk>"))
-    cut.pre_tokenizer, cut.decoder = library.pre_tokenizers.Metaspace(), library.decoders.Metaspace()
-    content = HuggingFaceTokenizer.pack(cut.to_str(), range(len(names)), False)
-    around = {"src": {"before": ["en_XX"], "after": ["</s>", "en_XX"]}}
-    config = TokenizerConfig.model_validate({"kind": "huggingface", "specials": ["en_XX"], "affixes": around})
-    vocabulary = Vocabulary(names, ["en_XX"])
-    sides = {side: HuggingFaceTokenizer(config, content, vocabulary, side) for side in ("src", "tgt")}
+    tokenizers = imported({"src": {"before": ["en_XX"], "after": ["</s>", "en_XX"]}})
     attention = np.array([[0.5, 0.02, 0.02, 0.1, 0.3, 0.06]])
-    (one,) = UnknownReplacer(Tokenizers(config, sides)).replace("the dog Zyx", ["<unk>"], attention)[1]
+    (one,) = UnknownReplacer(tokenizers).replace("the dog Zyx", ["<unk>"], attention)[1]
     assert (one.source_word, one.source_token) == ("Zyx", 3)
 
 

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 from learned import learn_tokenizers
 
 import nmtkit.models
 import nmtkit.recurrent_models  # noqa: F401  # both fill the registry
 from nmtkit.corpus.blocks import Example
+from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
@@ -49,6 +52,21 @@ def learned(texts: Sequence[str] = KNOWN, kind: str = "word", **settings: object
     """Tokenizers for sentences that are their own translations."""
     config = TokenizerConfig.model_validate({"kind": kind, **settings})
     return learn_tokenizers(config, [Example(text, text, number) for number, text in enumerate(texts, start=1)])
+
+
+def imported(affixes: dict[str, dict[str, list[str]]]) -> Tokenizers:
+    """Tokenizers as an imported model has them, with the token of one language and two words."""
+    library = pytest.importorskip("tokenizers")
+    names = [*SPECIALS, "en_XX", "▁the", "▁dog"]
+    cut = library.Tokenizer(library.models.WordLevel({name: n for n, name in enumerate(names)}, unk_token="<unk>"))
+    cut.pre_tokenizer, cut.decoder = library.pre_tokenizers.Metaspace(), library.decoders.Metaspace()
+    content, vocabulary = (
+        HuggingFaceTokenizer.pack(cut.to_str(), range(len(names)), False),
+        Vocabulary(names, names[4:5]),
+    )
+    config = TokenizerConfig.model_validate({"kind": "huggingface", "specials": ["en_XX"], "affixes": affixes})
+    sides = {side: HuggingFaceTokenizer(config, content, vocabulary, side) for side in ("src", "tgt")}
+    return Tokenizers(config, sides)
 
 
 WORDS = learned()
