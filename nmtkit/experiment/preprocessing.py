@@ -55,13 +55,15 @@ class Preprocessing:
     def require_same_text(self) -> None:
         """Refuses text to train or validate on that has changed since the run was begun."""
         before = read_checksums(self._written)
+        what = f"not the text that {self._folder.path} was begun with; bring that text back, or go on"
+        if not before:  # as after a kill
+            what = f"without {self._written} nobody knows if this is the text of the run; leave --resume out, or go on"
         for split in sorted(self.splits.keys() - {"test"}):
             for path, checksum in FileChecksums().of(self.splits[split].paths()).items():
                 if before.get(split, {}).get(path) != checksum:
                     raise DataError(
-                        f"{path}: not the text that {self._folder.path} was begun with; bring that text back, or go on "
-                        "with the new one by --resume --allow-new-data: with the tokenizer of the old text, from the "
-                        "beginning of an epoch"
+                        f"{path}: {what} with the new one by --resume --allow-new-data: with the tokenizer of the old "
+                        "text, from the beginning of an epoch"
                     )
 
     def begin(self, facts: Mapping[str, str | int]) -> None:

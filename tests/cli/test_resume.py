@@ -10,6 +10,7 @@ from processes import Server
 from same_run import differences, wait_for_update
 
 from nmtkit import recipe
+from nmtkit.core.errors import DataError
 from nmtkit.experiment.run import Run
 
 SETTINGS = [
@@ -54,6 +55,16 @@ def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Comman
     refused(other, "`model.hidden_size` was 48 and is 50", "`training.lr` was 0.005 and is 0.1")
     refused(nmtkit(*command), "--resume", "--overwrite")
     assert (straight / "metrics.jsonl").read_bytes() == before
+
+
+def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(corpus: Path, tmp_path: Path) -> None:
+    """As after a kill in the midst of preprocessing."""
+    loaded = recipe.load(str(corpus / "tiny.yaml"))
+    Run.create(loaded, str(tmp_path / "run")).close()
+    said = "data-report.json nobody knows if this is the text of the run; leave --resume out, or go on with the new one"
+    with pytest.raises(DataError, match=said):
+        Run.begin(loaded, str(tmp_path / "run"), resume=True)
+    Run.begin(loaded, str(tmp_path / "run")).close()
 
 
 def test_what_other_batches_mean_for_an_epoch_is_said(corpus: Path, tmp_path: Path) -> None:
