@@ -270,9 +270,9 @@ def _tokenizers(folder: Path, given: Mapping[str, Any], maps: Maps) -> tuple[Tok
     place, models = folder / "config.json", [folder / "source.spm", folder / "target.spm"]
     if any(path.exists() for path in models):
         return build_tokenizers("marian", maps, place, models, **more), []
+    if (kind := exported.get("kind")) in ("word", "whitespace", "pieces", "wordpiece"):
+        return build_tokenizers(str(kind), maps, place, **more), []
     pair = build_tokenizers("word", maps, place, **more)
-    if exported.get("kind") == "word":
-        return pair, []
     if exported or not all(map(_cuts_words, (pair.src, pair.tgt))):
         raise CheckpointError(
             f"{folder}: source.spm and target.spm are missing, and its tokens are no words as nmtkit cuts them; put "

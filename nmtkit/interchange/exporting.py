@@ -15,6 +15,7 @@ from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS
+from nmtkit.data.tokenizer import SentencePieceTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.export_weights import require_convertible, to_ctranslate2, to_hugging_face
@@ -113,9 +114,9 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
 
 def _hugging_face(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
     config = require_convertible(model.config, "huggingface")
-    cut = tokenizers.src.config
-    if cut.cuts_words or cut.lowercase:
-        text = "words" if cut.cuts_words else "text that was turned into lower case"
+    pieces = all(isinstance(one, SentencePieceTokenizer) for one in tokenizers.values())
+    if not pieces or any(one.config.lowercase for one in tokenizers.values()):
+        text = "text that was turned into lower case" if pieces else "words"
         raise NmtkitError(
             f"huggingface has no tokenizer like this one, of {text}; take --to safetensors, or train with a tokenizer "
             "of kind bpe or unigram that leaves case as it is"
@@ -129,16 +130,14 @@ def _hugging_face(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder
     tables = {"vocab.json": tokenizers.src} | ({} if tokenizers.shared else {"target_vocab.json": tokenizers.tgt})
     for file, one in tables.items():
         write_json(folder / file, {word: number for number, word in enumerate(one.vocabulary.tokens)})
-    special = {"pad_token": PAD, "unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
+    special = dict(zip(("pad_token", "unk_token", "bos_token", "eos_token"), SPECIALS, strict=True))
     tokenizer_settings: dict[str, Any] = {
         "tokenizer_class": "MarianTokenizer",
         "clean_up_tokenization_spaces": False,
         "separate_vocabs": not tokenizers.shared,
         "model_max_length": longest,
     }
-    write_json(
-        folder / "tokenizer_config.json", tokenizer_settings | {key: SPECIALS[row] for key, row in special.items()}
-    )
+    write_json(folder / "tokenizer_config.json", tokenizer_settings | special)
 
 
 def _origin(recipe: Recipe) -> dict[str, Any]:
@@ -174,7 +173,8 @@ def _generation_config(search: SearchConfig) -> dict[str, Any]:
 def _write_pieces(tokenizers: Tokenizers, folder: Path) -> None:
     for name, one in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
         with write_errors(folder / name):
-            (folder / name).write_bytes(one.content())
+            if isinstance(one, SentencePieceTokenizer):
+                (folder / name).write_bytes(one.content())
 
 
 def _ctranslate2(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
@@ -185,8 +185,7 @@ def _ctranslate2(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder:
     spec.config.add_attribute("nmtkit", _origin(recipe) | {"tokenizer": cut})
     with write_errors(folder):
         spec.save(str(folder))
-    if not tokenizers.src.config.cuts_words:
-        _write_pieces(tokenizers, folder)
+    _write_pieces(tokenizers, folder)
 
 
 def _safetensors(model: Model, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:

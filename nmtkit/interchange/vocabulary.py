@@ -19,6 +19,7 @@ from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.data.wordpiece import WordPieceTokenizer
 from nmtkit.interchange.external_files import read_file, unsupported
 
 
@@ -119,8 +120,9 @@ def build_tokenizers(
         pairs = zip(models, maps, strict=True)
         both = (_sentencepiece_tokenizer(path, config, one.vocabulary, restrict) for path, one in pairs)
         return Tokenizers(config, dict(zip(TEXT_COLUMNS, both, strict=True)))
-    words = WordTokenizer(config, src.vocabulary)
-    return Tokenizers(config, {"src": words, "tgt": words if src is tgt else WordTokenizer(config, tgt.vocabulary)})
+    cutter = WordPieceTokenizer if kind == "wordpiece" else WordTokenizer
+    words = cutter(config, src.vocabulary)
+    return Tokenizers(config, {"src": words, "tgt": words if src is tgt else cutter(config, tgt.vocabulary)})
 
 
 def _sentencepiece_tokenizer(
@@ -153,8 +155,7 @@ def toolkit_tokenizers(
     kind = "marian" if models else "pieces" if pieces else "whitespace"
     right = tgt.mapped(kind != "whitespace")
     maps = (right if [*src.tokens] == [*tgt.tokens] else src.mapped(kind != "whitespace"), right)
-    settings = {"lowercase": lowercase, "normalization": "none"}
-    return build_tokenizers(kind, maps, src.place, models, restrict, **settings), maps
+    return build_tokenizers(kind, maps, src.place, models, restrict, lowercase=lowercase, normalization="none"), maps
 
 
 def find_sentencepiece_models(folder: Path, names: Sequence[str]) -> tuple[tuple[Path, Path] | None, list[str]]:

@@ -96,6 +96,19 @@ def test_ctranslate2_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     assert (folder / "source.spm").read_bytes() == src.content()
 
 
+@needs("ctranslate2")
+@pytest.mark.parametrize("kind", ["word", "wordpiece", "whitespace", "pieces"])
+def test_words_go_out_and_in_again(kind: str, tmp_path: Path) -> None:
+    export_run(made_run(tmp_path / "run", {}, learned(kind=kind, vocab_size=100)), "ctranslate2", tmp_path / "out")
+    assert not [*(tmp_path / "out").glob("*.spm")]
+    import_run(tmp_path / "out", str(tmp_path / "again"))
+    before, after = (opened(tmp_path / name).tokenizers for name in ("run", "again"))
+    assert after.config.kind == kind
+    ids = before.src.encode_many(SOURCES)
+    assert after.src.encode_many(SOURCES) == ids
+    assert [after.tgt.decode(row) for row in ids] == [before.tgt.decode(row) for row in ids]
+
+
 def test_as_safetensors_any_model_is_a_run_without_text(trained: Path, tmp_path: Path) -> None:
     export_run(SavedRun(RunFolder(trained)), "safetensors", tmp_path / "out", licence="cc-by-4.0")
     assert opened(tmp_path / "out").translate(["ba zu fo"]) == opened(trained).translate(["ba zu fo"])
@@ -116,6 +129,7 @@ def test_as_safetensors_any_model_is_a_run_without_text(trained: Path, tmp_path:
         ({"copying": "head"}, {}, "copies"),
         ({}, {"lowercase": True, "vocab_size": 45}, "lower case"),
         ({}, {"kind": "word", "vocab_size": 100}, "of words"),
+        ({}, {"kind": "wordpiece", "vocab_size": 100}, "of words"),
     ],
 )
 def test_what_hugging_face_has_not_is_refused_by_name(
