@@ -140,7 +140,8 @@ def align_command(
     translator = inference.open_model(how)
     backward = None
     if reverse_model is not None:
-        backward = inference.open_model(replace(how, model=reverse_model, ensemble_weights=None))
+        other = replace(how, to=None, source_language=None)  # languages are those of the first direction
+        backward = inference.open_model(replace(other, model=reverse_model, ensemble_weights=None))
         method = method or "grow-diag"
     counting: AbstractContextManager[LinkCounts | None] = nullcontext()
     if likely is not None:

@@ -19,7 +19,7 @@ from commands import (
     write_lines,
     write_pairs,
 )
-from untrained_runs import ARTICLES, SUMMARIZATION, make_run
+from untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
 
 from nmtkit import Translator
 from nmtkit.cli import pairs as commands
@@ -203,3 +203,13 @@ def test_summaries_copy_what_is_not_listed(console: Command, tmp_path: Path, mon
         assert tokens <= {*record["source_tokens"], "▁house", "<unk>"}
         written |= tokens
     assert written - {"▁house", "<unk>"}  # copied
+
+
+def test_the_language_to_write_is_that_of_the_first_direction(console: Command, tmp_path: Path) -> None:
+    several = make_run(tmp_path, "several", TRANSLATION.replace("kind: word", "kind: word, specials: [<2de>]"))
+    back = make_run(tmp_path, "back", TRANSLATION)
+    (tmp_path / "lines").write_text(as_text(LINES))
+    words = ["align", "--source", tmp_path / "lines", "--target", tmp_path / "lines", "-m"]
+    done = succeeded(console(*words, several, "--to", "de", "--reverse-model", back))
+    assert len(done.out.splitlines()) == len(LINES)
+    refused(console(*words, several, "--to", "fr"), "has not learned the tag <2fr>; its tags are: <2de>")
