@@ -159,8 +159,7 @@ class Trainer:
         batches = [batch for batch in [next(self.stream) for _ in range(turns)] if batch is not None]
         counts = self.gradients.count(batches)
         scores = [score for _, score in self.validations]
-        limit = 60 * (self.config.max_minutes or 0.0)
-        lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
+        lasting = self._used / self.update if self.update else _FIRST_UPDATE * 60 * (self.config.max_minutes or 0.0)
         share = self.config.share(self.update + 1, self._used + lasting + self._validating) or 0.0
         progress = TrainingProgress(self.update + 1, epoch, scores, share)
         self.lr = self.config.schedule.rate(self.config.lr, progress)
@@ -305,8 +304,7 @@ class Trainer:
 
     def stopped(self, reason: Reason) -> Stopped:
         """The last event: why and where training ends, before the last validation, for which there is time."""
-        end = self.seconds + (0.0 if self.is_validated else self._validating)
-        scheduled = self.config.scheduled(self.update, end)
+        scheduled = self.config.scheduled(self.update, self.seconds + self._validating * (not self.is_validated))
         return Stopped(reason, self.update, self.lr, self.peak_lr, self.seconds, scheduled)
 
     def restore(self, seed: int) -> Resumed:
