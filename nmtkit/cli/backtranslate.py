@@ -12,8 +12,10 @@ from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
+from nmtkit.core.files import file_sha256
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.runs.saved import find_run
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.translation.result import Translation
 from nmtkit.translation.synthetic import SyntheticCorpus, SyntheticFilter, describe_faults
@@ -79,21 +81,24 @@ def command(
       nmtkit backtranslate -m runs/large train.en -o distilled --forward --beam-size 5
     """
     translator = inference.open_model(how, TRANSLATION.name)
-    search = translator.config.model_dump(mode="json")
+    search, members = translator.config.model_dump(mode="json"), find_run(how.model, task=TRANSLATION.name)[0].members()
+    beside = "source_language", "lm", "lm_weight", "ensemble_weights", "shortlist"
     settings = {
         "model": translator.name,
         "checkpoint": how.weights,
         "direction": "forward" if forward else "backward",
         "language": how.to,
+        "checkpoint file": [file_sha256(one.weights(how.weights))[:16] for one in members],
+        "ensemble": how.ensemble if how.ensemble != "probabilities" else None,
+        **{key: value and str(value) for key in beside for value in [getattr(how, key)]},
         "max_ratio": max_ratio,
         "min_log_prob": min_log_prob,
         **{f"search.{key}": value for key, value in search.items()},
     }
     corpus = SyntheticCorpus(folder, settings, forward)
     if corpus.over:
-        raise DataError(
-            f"{folder}: is complete, with {corpus.kept:,} pairs; for another one name another folder with -o"
-        )
+        pairs_kept = f"with {corpus.kept:,} pairs; for another one name another folder with -o"
+        raise DataError(f"{folder}: is complete, {pairs_kept}")
     if corpus.read:
         tell(f"{folder}: goes on after {corpus.read:,} lines")
     waiting: deque[str] = deque()

@@ -27,3 +27,15 @@ def test_a_corpus_of_back_translations(trained: Path, corpus: Path, console: Com
     done = succeeded(console("backtranslate", "-m", trained, mono, "-o", "there", "--forward", "--max-ratio", "2"))
     assert done.err.splitlines()[-1].endswith("- {src: there/src.txt, tgt: there/tgt.txt}")
     assert lines_in(Path("there/tgt.txt")) == sources
+
+
+def test_it_goes_on_with_the_same_models_alone(trained: Path, corpus: Path, console: Command) -> None:
+    one = ["backtranslate", corpus / "test.tgt", "-o", "back", "-m", trained]
+    both = [*one, "-m", trained]
+    succeeded(console(*both))
+    refused(console(*one), "was begun with another checkpoint file: ['")
+    for setting, message in {
+        "ensemble=log-probabilities": "another ensemble: None, not 'log-probabilities'",
+        "ensemble_weights=[2, 1]": "another ensemble_weights: None, not '[2.0, 1.0]'",
+    }.items():
+        refused(console(*both, "--search", setting), f"was begun with {message}")
