@@ -146,11 +146,9 @@ def library_version(name: str) -> str:
 
 def get(key: Mapping[str, Any], config: Callable[..., AnyConfig]) -> TuningResult[AnyConfig] | None:
     """What `put` stored under this key, if its file is whole; `config` is the class of its configurations."""
-    entry = _read(_path(key))
     with suppress(TypeError, KeyError):
-        if entry is not None:
-            values = entry["result"]
-            return TuningResult(**{**values, "config": config(**values["config"]), "kept": True})
+        values = (_read(_path(key)) or {})["result"]
+        return TuningResult(**{**values, "config": config(**values["config"]), "kept": True})
     return None
 
 
