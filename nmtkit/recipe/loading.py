@@ -230,7 +230,7 @@ def _overridden(layer: Layer, text: str) -> Layer:
         raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
     listed = layer.data.get("stages")
     stages = {n: one for n, one in enumerate(listed if isinstance(listed, list) else []) if isinstance(one, dict)}
-    if keys[0] == "stages":
+    if keys[0] == "stages" and len(keys) > 1:
         names = {str(stage.get("name", "")): number for number, stage in reversed(stages.items())}
         number = {**{str(number): number for number in stages}, **names}.get(keys[1])
         if number is None:
