@@ -9,8 +9,8 @@ from commands import Command, refused, succeeded
 from nmtkit import recipe
 from nmtkit.autotune import cache
 from nmtkit.autotune import training as tuning
-from nmtkit.cli import train
 from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.cli import train
 from nmtkit.core import device as devices
 from nmtkit.distributed import processes
 from nmtkit.experiment import evaluation
