@@ -62,6 +62,15 @@ def test_a_page_counts_operations_and_shows_texts_as_they_are(run: Path, console
     assert "not counted: " in drawn(console, run)
 
 
+def test_a_page_names_the_best_weights_alone_by_the_update_from_the_first_stage(run: Path, console: Command) -> None:
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    kept = [{"update": update, "value": value} for update, value in ((4, 10.0), (8, 30.0), (12, 20.0))]
+    of_stages = [{"name": "first", "updates": 100}, {"name": "second", "updates": 12}]
+    result |= {"kept": kept, "best": "weights-00000008.safetensors", "stages": of_stages}
+    (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    assert '<th scope="row">best</th><td>30.00 at update 108</td>' in drawn(console, run)
+
+
 @pytest.mark.parametrize("samples", ["5", '["a"]', '[["a", "b"]]'])
 def test_a_damaged_log_is_one_clear_error(run: Path, console: Command, samples: str) -> None:
     (run / "result.json").unlink()
