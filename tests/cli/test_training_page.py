@@ -71,6 +71,18 @@ def test_a_page_names_the_best_weights_alone_by_the_update_from_the_first_stage(
     assert '<th scope="row">best</th><td>30.00 at update 108</td>' in drawn(console, run)
 
 
+def test_the_only_point_of_a_curve_is_a_dot(run: Path, console: Command) -> None:
+    assert "<circle" not in drawn(console, run)
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    last = [line for line in lines if json.loads(line)["event"] == "evaluated"][-1]
+    kept = [line for line in lines if json.loads(line)["event"] == "step"] + [last]
+    (run / "metrics.jsonl").write_text("\n".join(kept) + "\n", encoding="utf-8")
+    dots = drawn(console, run).split("<circle ")[1:]
+    assert [dot.split('"')[1] for dot in dots] == ["", ""]  # loss and score of the validation set
+    updates = [json.loads(line)["update"] for line in kept]
+    assert f'cx="{58 + updates[-1] / max(updates) * (512 - 58):.1f}"' in dots[0]
+
+
 @pytest.mark.parametrize("samples", ["5", '["a"]', '[["a", "b"]]'])
 def test_a_damaged_log_is_one_clear_error(run: Path, console: Command, samples: str) -> None:
     (run / "result.json").unlink()
