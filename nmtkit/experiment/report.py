@@ -37,6 +37,8 @@ def _facts(run: SavedRun, count: bool) -> dict[str, Any]:
     named = {"ended": folder.result, "tested": folder.test_scores, "data": folder.report}
     read = {key: parse_json(path.read_bytes(), str(path)) if path.is_file() else {} for key, path in named.items()}
     steps, samples = [event for _, event in log.read() if isinstance(event, Step)], log.samples()
+    examples = [[text[:2] for text in texts] for _, texts in samples]  # a stage before may have had others
+    samples = [one for one, own in zip(samples, examples, strict=True) if own == examples[-1]]
     shown = {round(part * (len(samples) - 1) / (_SHOWN - 1)) for part in range(_SHOWN)} if samples else ()
     charts = [
         _chart("loss (nats a token)", training=curves.loss, validation=curves.valid_loss),

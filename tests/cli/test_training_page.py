@@ -83,6 +83,18 @@ def test_the_only_point_of_a_curve_is_a_dot(run: Path, console: Command) -> None
     assert f'cx="{58 + updates[-1] / max(updates) * (512 - 58):.1f}"' in dots[0]
 
 
+def test_answers_to_examples_of_another_stage_do_not_stand_under_those_of_the_last(run: Path, console: Command) -> None:
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    first, *_, last = [event for event in events if event["event"] == "evaluated"]
+    first["samples"] = [["another source", "another reference", "an answer to it"]]
+    last["samples"][0][2] = "an answer to this"
+    lines = [json.dumps(event | {"stage": "tune"}) + "\n" for event in events]
+    (run / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+    page = drawn(console, run)
+    assert ("an answer to it" in page, "an answer to this" in page) == (False, True)
+    assert "the first validation examples of the last stage; long texts are cut" in page
+
+
 @pytest.mark.parametrize("samples", ["5", '["a"]', '[["a", "b"]]'])
 def test_a_damaged_log_is_one_clear_error(run: Path, console: Command, samples: str) -> None:
     (run / "result.json").unlink()
