@@ -1,7 +1,7 @@
 """A run that was exported is the same model: for Hugging Face, for CTranslate2, and back here."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ import nmtkit
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import collate
 from nmtkit.data.shards import VERSION
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import export_run, require_comparable
 from nmtkit.interchange.importing import import_run
@@ -187,3 +188,7 @@ def test_the_page_on_the_format_names_every_file_of_a_run(tmp_path: Path) -> Non
     assert len(names) > 15
     assert [name for name in names if f"`{name}" not in page] == []
     assert f"`version` of this format, now {VERSION}." in page
+    kinds = {
+        kind for line in page.splitlines() if line.startswith("| ") for kind in line.split(" | ")[0][2:].split(", ")
+    }
+    assert {*get_args(TokenizerConfig.model_fields["kind"].annotation)} - kinds == set()
