@@ -124,7 +124,8 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         super().__init__(config, sizes, config.reverse_source)
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
         self.input_feeding, self.source_end = config.input_feeding, config.source_end
-        self.window_half_width = None if config.window == "global" else config.window_size
+        shows_all = config.window == "global" or config.copying == "own"
+        self.window_half_width = None if shows_all else config.window_size
         self.bridge = recurrent.Bridge(config.bridge, config.cell, memory, hidden, config.layers)
         fed = hidden if config.input_feeding else 0
         self.decoder = recurrent.build_rnn(config.cell, embedding + fed, hidden, config.layers, config.dropout)

@@ -112,6 +112,15 @@ def test_centres_are_given_with_the_attention() -> None:
     assert torch.equal(kept.centres, centres[:, 1])
 
 
+@pytest.mark.parametrize(("copying", "half_width"), [("none", 2), ("shared", 2), ("own", None)])
+def test_an_attention_to_copy_by_has_no_window(copying: str, half_width: int | None) -> None:
+    """Pictures ask for the centres where there is a half-width."""
+    model = build(window="local_m", copying=copying)
+    output, _ = model.read(batch_of([[4, 5, 6, 7, 8, 9]], [[4, 5]]), need_attention=True)
+    assert (model.window_half_width, output.centres is None) == (half_width, half_width is None)
+    assert bool((output.attention[0, 0] > 0).all()) == (copying == "own")
+
+
 def test_the_initialisation_of_the_paper() -> None:
     model = build(initialisation="paper", hidden_size=64, window="local_p")
     for name, parameter in model.named_parameters():
