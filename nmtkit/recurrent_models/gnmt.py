@@ -101,4 +101,5 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
                 answer, after = recurrent.run_rnn(layer, inputs, recurrent.layers_first(*own[number]))
                 own[number] = recurrent.rows_first(after)
             states = answer if number == 1 else answer + states
+        states = self.dropout(states)
         return ModelOutput(states, looks), RecurrentState(*(torch.cat(parts, 1) for parts in zip(*own, strict=True)))

@@ -203,7 +203,7 @@ class BareGnmt(Floor):
         for name, layer in self.decoder.items():
             answer = layer(torch.cat([self.dropout(states), contexts], -1))[0]
             states = answer if name == "1" else answer + states
-        return likelihood(self.output, states, batch)
+        return likelihood(self.output, self.dropout(states), batch)
 
 
 class BareLstmn(BareRnnLM):

@@ -79,6 +79,13 @@ def test_only_the_bottom_layer_reads_word_by_word() -> None:
 
 
 @torch.no_grad()
+def test_dropout_is_before_the_output_words_too() -> None:
+    model = build(dropout=0.5).train()
+    features = model.unroll(batch := batch_of([SOURCE], [TARGET]), model.encode(batch)).features
+    assert 0 < int((features == 0).sum()) < features.numel()
+
+
+@torch.no_grad()
 def test_all_layers_of_the_decoder_are_stepped_through_in_a_lower_precision() -> None:
     model, batch = build().float(), batch_of([SOURCE])
     quantize_for_inference(model, "fp32")
