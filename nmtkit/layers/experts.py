@@ -50,9 +50,12 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(FeedForward(config) for _ in range(count))
         self.gate = UnquantizedLinear(width, count, bias=False)
         self.noise = UnquantizedLinear(width, count, bias=False) if settings.noise else None
-        if self.noise is not None:  # so at first chance alone chooses: appendix A
-            nn.init.zeros_(self.gate.weight)
-            nn.init.zeros_(self.noise.weight)
+        self.begin_by_chance()
+
+    def begin_by_chance(self) -> None:
+        """Where there is noise, it alone chooses at first: appendix A."""
+        for weights in (self.gate, self.noise) if self.noise is not None else ():
+            nn.init.zeros_(weights.weight)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_routed": None}  # a copy of the model is none of its gradients

@@ -22,6 +22,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.embeddings import Side
 from nmtkit.layers.elementary import Dropout
+from nmtkit.layers.experts import Experts
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import LayerForm, RelativePositions
 from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
@@ -96,8 +97,11 @@ class T5(Transformer):
                 nn.init.normal_(parameter, std=width**-0.5)
             elif parameter.dim() > 1:
                 nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
-                if name.endswith(("query.weight", "query_keys_values.weight")):
+                if name.endswith((".query.weight", "query_keys_values.weight")):  # energies of a copy are divided
                     parameter[:inner] *= config.head_size**-0.5
+        for part in self.modules():
+            if isinstance(part, Experts):
+                part.begin_by_chance()
 
     def positions(self, most: int) -> tuple[str, Tensor]:
         """It has none."""

@@ -66,3 +66,17 @@ def test_it_has_as_many_parameters_as_published(name: str) -> None:
     with torch.device("meta"):
         model = kind(config, VocabularySizes({"src": tokens, "tgt": tokens}, shared=True))
     assert count_parameters(model) - tokens == wanted
+
+
+def test_experts_begin_by_chance_and_copying_with_energies_that_are_divided() -> None:
+    """Shazeer et al. 2017, appendix A; of all queries only those of heads make up for what divides no energy."""
+    torch.manual_seed(1)
+    settings = {"hidden_size": 64, "heads": 2, "head_size": 16, "experts": {"every": 1}, "copying": "learned"}
+    model = MODELS.get("t5")(parse(MODELS.get("t5").Config, settings, "test"), VocabularySizes({"src": 9, "tgt": 9}))
+    for layer in (*model.encoder, *model.decoder):
+        assert not layer.feed_forward.gate.weight.any()
+        assert not layer.feed_forward.noise.weight.any()
+        assert layer.feed_forward.experts[0].inner.weight.std() > 0.1
+    deviations = [weight.std().item() * 8 for weight in model.copy_query.weight.split(32)]
+    assert deviations == pytest.approx([1.0, 1.0], rel=0.1)
+    assert model.decoder[0].cross_attention.query.weight.std().item() * 8 == pytest.approx(0.25, rel=0.1)
