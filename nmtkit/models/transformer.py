@@ -170,8 +170,8 @@ class TransformerConfig(LayersConfig):
 
     @property
     def shows_one_head(self) -> bool:
-        """Whether `alignment_heads` names a head."""
-        return self.alignment_heads != "mean"
+        """Whether `alignment_heads` names a head; the attention that learns to copy, which then is shown, is none."""
+        return self.alignment_heads != "mean" and self.copying != "learned"
 
     @property
     def bf16_allowed(self) -> bool:

@@ -251,6 +251,8 @@ class Recipe(Settings):
             raise ValueError(f"`training.guided_alignment`: its source is file, {must}")
         if guided is not None and guided.source == "model" and not self.model.shows_one_head:
             must = "so the model must be a transformer and `model.alignment_heads` a head number"
+            if getattr(self.model, "copying", None) == "learned":
+                must = "and `model.copying: learned` shows an attention of its own: set it to head or none"
             raise ValueError(f"`training.guided_alignment`: with source model all heads of a layer teach one, {must}")
         return self
 

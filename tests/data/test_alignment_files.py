@@ -289,6 +289,10 @@ training: {max_updates: 10}
         (["training.guided_alignment.weight=0.1"], "its source is file, so `data.train.alignment` must name"),
         (["training.guided_alignment.source=model"], "`model.alignment_heads` a head number"),
         (["training.guided_alignment.source=model", "model.kind=rnnsearch"], "the model must be a transformer"),
+        (
+            ["training.guided_alignment.source=model", "model.alignment_heads=1", "model.copying=learned"],
+            "shows an attention of its own: set it to head or none",
+        ),
         (["data.train.alignment=x", "model.kind=rnn_encdec", "training.guided_alignment.weight=1"], "has no attention"),
         (["data.train.alignment=x", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),
         (["model.kind=pointer_generator", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),

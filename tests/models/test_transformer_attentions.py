@@ -170,8 +170,9 @@ def test_who_has_heads_says_so() -> None:
     model, without = build(), small_models.build("rnnsearch")
     assert as_headed(model) is model
     assert as_headed(without) is None
-    shows_one = [one.config.shows_one_head for one in (build(alignment_heads=2), model, without)]
-    assert shows_one == [True, False, False]
+    copying = [build(alignment_heads=2, copying=way) for way in ("head", "learned")]
+    shows_one = [one.config.shows_one_head for one in (build(alignment_heads=2), model, without, *copying)]
+    assert shows_one == [True, False, False, True, False]  # a learned attention is of no head
 
 
 @pytest.mark.cuda
