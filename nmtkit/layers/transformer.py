@@ -85,7 +85,8 @@ class LearnedPositions(nn.Module):
         if length > most:
             raise DataError(
                 f"a sentence reaches position {length}, but the model learned only {most} positions: "
-                "leave out or split longer sentences, or train with a larger max_positions or sinusoidal positions"
+                "leave out or split longer sentences, or train with a larger max_positions or, where the model has the "
+                "setting `positions`, sinusoidal ones"
             )
         return self.table[:length]
 

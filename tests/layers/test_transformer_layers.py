@@ -10,9 +10,11 @@ import torch
 from formulas import Array, linear
 from torch import Tensor
 
+from nmtkit.core.errors import DataError
 from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.transformer import (
     FeedForward,
+    LearnedPositions,
     SelfAttention,
     SinusoidalPositions,
     attend,
@@ -93,6 +95,11 @@ def test_sinusoids_of_fairseq_by_the_formula(width: int) -> None:
             angle = (position + 2) / 10000 ** (column / (half - 1))
             expected = pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
             assert table[position, [column, half + column]].tolist() == expected
+
+
+def test_the_end_of_learned_positions_has_a_remedy_in_models_without_others() -> None:
+    with pytest.raises(DataError, match="a larger max_positions or, where the model has the setting `positions`, sin"):
+        LearnedPositions(4, 3)(4)
 
 
 def test_sinusoidal_positions_have_no_end() -> None:
