@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from nmtkit.core.trees import Tree, read_linear, read_penn
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.pictures.pages import picture_format
 from nmtkit.pictures.trees import save_trees
 from nmtkit.tasks.builtin import PARSING
 from nmtkit.translation.result import Translation
@@ -57,6 +59,8 @@ def parse_command(
     """
     if draw and (how.n_best > 1 or scores or as_json or form != "text"):
         raise click.UsageError("--draw shows the best tree alone: leave --n-best, --scores, --json and --format out")
+    if picture is not None:
+        picture_format(picture)
     system = inference.open_model(how, PARSING.name)
     printer = results.Printer(system.tokenizers.tgt, how.n_best, as_json, scores, form)
     waiting: deque[str] = deque()
@@ -80,8 +84,8 @@ def parse_command(
     stream = system.stream(windows(), how.n_best, need_copies=as_json)
     results.write_stream(stream, write, "lines", "" if files else "type a sentence on each line")
     results.tell_cut(printer.cut, printer.lines, "sentences", system, ": their trees are of the beginnings")
-    if drawn and picture is not None:
-        save_pictures([picture], lambda path: save_trees(drawn, path))
+    if drawn and (path := picture) is not None:  # once -o has kept the trees, since the picture may be too large
+        click.get_current_context().call_on_close(lambda: save_pictures([path], partial(save_trees, drawn)))
 
 
 def _tree(one: Translation, words: Sequence[str], place: str) -> Tree | None:

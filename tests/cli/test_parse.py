@@ -91,6 +91,16 @@ def test_trees_are_drawn(console: Command, tmp_path: Path) -> None:
     )
 
 
+def test_trees_are_kept_where_no_picture_of_them_can_be_drawn(console: Command, tmp_path: Path) -> None:
+    parse, lines = ["parse", "-m", "runs/parser", "-o", tmp_path / "kept"], "".join(f"{SENTENCES[0]}\n" for _ in range(9))
+    early = refused(console(*parse, "--picture", tmp_path / "tree.jpg", stdin=lines), "'.jpg' is not a picture format")
+    assert "model runs/parser" not in early.err  # before anything is parsed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nmtkit.pictures.drawing.MAX_PIXELS", 10)
+        refused(console(*parse, "--picture", tmp_path / "tree.png", stdin=lines), "cannot be read as PNG")
+    assert len(lines_in(tmp_path / "kept")) == 9
+
+
 def test_a_test_set_is_scored_by_brackets(console: Command) -> None:
     done = succeeded(console("evaluate", "runs/parser", "--source", "test.words", "--ref", "test.trees"))
     assert "Bracket F1" in done.out + done.err
