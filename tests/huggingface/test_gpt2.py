@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import Command, succeeded
 from portable import opened, raw
 from public import TEXTS, byte_level
 
@@ -58,3 +59,12 @@ def test_gpt2_computes_and_writes_what_it_did(generation: dict[str, Any], tmp_pa
         texts.append(tokenizer.decode(written[0], skip_special_tokens=True))
     assert len(set(texts)) > 20
     assert [one[0].text for one in ours.search(prompts)] == texts
+
+
+def test_tokens_of_a_line_without_spaces_are_joined_again(tmp_path: Path, console: Command) -> None:
+    """GPT-2 has no mark before the first word of a line."""
+    gpt2(tmp_path / "theirs")
+    how, text = ["-m", import_run(tmp_path / "theirs", str(tmp_path / "run")).path], "Unbelievable!\nOne word more.\n"
+    cut = succeeded(console("tokenize", *how, "--side", "target", stdin=text)).out
+    assert len(cut.splitlines()[0].split()) > 1
+    assert succeeded(console("detokenize", *how, stdin=cut)).out == text
