@@ -168,8 +168,9 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
     tokenizers, tags = in_direction(tokenizers, how.source_language, how.to)
     model = as_decoder(opened)
     if model is None:
-        if how.search_settings or how.shortlist:
-            raise RecipeError(f"{run.folder.path}: {trained.model.kind} writes no text: leave out what a search needs")
+        if how.search_settings or how.shortlist or (how.workers or 1) > 1 or how.precision not in ("auto", "fp32"):
+            needs = "what a search needs, --workers and --precision"
+            raise RecipeError(f"{run.folder.path}: {trained.model.kind} writes no text: leave out {needs}")
         devices.prepare(place, threads=how.threads)
         return TextModel(
             opened,
