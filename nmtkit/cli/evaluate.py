@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -101,7 +101,8 @@ def command(
     saved, _ = find_run(how.model)
     task = TASKS.get(saved.inference.task)
     if source is None and test_set is None and [column.name for column in task.columns] == ["tgt"]:
-        _evaluate_language_model(saved, how, ref, as_json)
+        beside = {"-o": output, "--metrics": metrics, "--tokenize": tokenize, "--[no-]lowercase": lowercase}
+        _evaluate_language_model(saved, how, ref, as_json, {**beside, "--confusion": confusion})
         return
     _require_pairs(task, source, ref, test_set, confusion)
     names = metric_names(saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split())
@@ -169,7 +170,13 @@ def _require_pairs(
         raise NmtkitError(f"evaluate compares answers to texts with references, and a {task.name} has no such ones")
 
 
-def _evaluate_language_model(saved: SavedRun, how: DecodingOptions, ref: tuple[Path, ...], as_json: bool) -> None:
+def _evaluate_language_model(
+    saved: SavedRun, how: DecodingOptions, ref: tuple[Path, ...], as_json: bool, beside: Mapping[str, object]
+) -> None:
+    """Loss and perplexity on a text; refuses what is given `beside`, by the names of the options."""
+    beside = {**beside, "what a search needs": how.search_settings or how.shortlist or None}
+    if ignored := [name for name, value in beside.items() if value is not None]:
+        raise click.UsageError(f"a language model has loss and perplexity alone: leave {', '.join(ignored)} out")
     files = SplitFiles(tgt=[*map(str, ref)]) if ref else saved.recipe.data.splits().get("test")
     if files is None:
         raise NmtkitError(f"{saved.folder.path}: its recipe names no test set; name a text with --ref FILE")

@@ -86,6 +86,10 @@ def test_perplexity_is_that_of_each_block_by_itself(folder: Path, console: Comma
     evaluated = succeeded(console("evaluate", folder / "runs" / "story"))
     level, of_a_word = (math.exp(-total / counts[unit]) for unit in ("token", "word"))
     assert f"perplexity {level:.2f}  word perplexity {of_a_word:.2f}" in evaluated.out
+    ignored = {"-o": ["-o", "out"], "--metrics": ["--metrics", "bleu"], "what a search needs": ["--beam-size", 2]}
+    ignored |= {"--confusion": ["--confusion", "a.png"], "--[no-]lowercase": ["--no-lowercase"]}
+    for name, more in ignored.items():
+        refused(console("evaluate", folder / "runs" / "story", *more), f"loss and perplexity alone: leave {name} out")
 
 
 def test_texts_are_rescored_with_and_without_prompts(folder: Path, console: Command) -> None:
