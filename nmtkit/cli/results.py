@@ -96,7 +96,7 @@ class Printer:
         """Writes the outputs of one line of input, best first."""
         self._count(outputs[:1])
         best = outputs[0]
-        self.fewer += len(outputs) < self.n_best and bool(best.src_tokens)
+        self.fewer += len(outputs) < self.n_best and bool(best.token_log_probs)  # an empty line has none
         if self.as_json:
             left_out = {"source_tokens_left_out": best.src_left_out} if best.src_left_out else {}
             record = {"line": self.lines, "source_tokens": best.src_tokens, **left_out}

@@ -117,6 +117,8 @@ def test_texts_are_drawn_by_a_seed_and_listed(folder: Path, console: Command) ->
     rows = [line.split("\t") for line in first.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "1", "2", "2", "2"]
     assert all(row[3].startswith("ba") for row in rows[:3])
+    from_nothing = [*how[:3], "--n-best", 90, "--max-length", 1]  # of at most 50 tokens
+    assert "1 of 1 lines have fewer than 90 texts" in succeeded(console(*from_nothing, stdin="\n")).err
 
 
 def test_without_a_recipe(console: Command) -> None:
