@@ -113,6 +113,8 @@ def linearize_command(files: tuple[Path, ...], source: Path, target: Path, tags:
     """
     read = chain.from_iterable(read_penn("\n".join(read_lines(file)), str(file)) for file in files)
     count = 0
+    if source.resolve() == target.resolve():
+        raise click.UsageError(f"--source and --target are both {source}: name two files")
     with results.output_file(source, files) as words, results.output_file(target, files) as trees:
         for tree in read:
             if (plain := tree.plain()) is not None:

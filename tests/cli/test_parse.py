@@ -92,7 +92,7 @@ def test_trees_are_drawn(console: Command, tmp_path: Path) -> None:
 
 
 def test_trees_are_kept_where_no_picture_of_them_can_be_drawn(console: Command, tmp_path: Path) -> None:
-    parse, lines = ["parse", "-m", "runs/parser", "-o", tmp_path / "kept"], "".join(f"{SENTENCES[0]}\n" for _ in range(9))
+    parse, lines = ["parse", "-m", "runs/parser", "-o", tmp_path / "kept"], f"{SENTENCES[0]}\n" * 9
     early = refused(console(*parse, "--picture", tmp_path / "tree.jpg", stdin=lines), "'.jpg' is not a picture format")
     assert "model runs/parser" not in early.err  # before anything is parsed
     with pytest.MonkeyPatch.context() as patch:
@@ -128,6 +128,7 @@ def test_a_treebank_becomes_the_two_files_of_a_parser(console: Command, tmp_path
     assert lines_in(trees) == ["(S (NP XX XX )NP (VP XX )VP . )S", "(FRAG XX )FRAG"]
     succeeded(console(*common, "--tags"))
     assert lines_in(trees) == ["(S (NP DT NN )NP (VP VBZ )VP . )S", "(FRAG UH )FRAG"]
+    refused(console(*common[:4], "--target", str(tmp_path / "." / "bank.words")), "bank.words: name two files")
     write_lines(bank, ["(S (NP"])
     assert "bank.mrg: brackets that nothing closes" in refused(console(*common)).err
     assert lines_in(words) == ["the cat sleeps .", "oh"]  # as it was
