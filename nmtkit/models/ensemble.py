@@ -181,6 +181,11 @@ class Ensemble(SideBySide):
         looks = [(one.attention, share) for one, share in shared if one.attention is not None]
         attention = gate = None
         if looks and (need_attention or self.config.copies):
+            if len({look.shape for look, _ in looks}) > 1:
+                raise RecipeError(
+                    "the attention of these models has no mean: they see pictures in different numbers of regions "
+                    "(`model.cnn`); name one of them, or set coverage_penalty to 0 where they only write"
+                )
             total = sum(share for _, share in looks)
             attention = torch.stack([look.to(at_least_float32(look)) * (share / total) for look, share in looks]).sum(0)
         if self.config.copies:

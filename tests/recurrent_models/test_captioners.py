@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.ensemble import Ensemble
 from nmtkit.recurrent_models.show_and_tell import Captioner, PictureEncoder, ShowAndTell
 from nmtkit.recurrent_models.show_attend_tell import ShowAttendTell
 from nmtkit.search.engine import beam_search
@@ -152,3 +153,12 @@ def test_a_search_tells_of_all_regions_and_pictures_have_one_size() -> None:
     for wrong in ([*PIXELS, PIXELS[0][:4]], [one[:, :, :2] for one in PIXELS]):
         with pytest.raises(DataError, match="reads pictures of one size"):
             model.encode(of_pictures(wrong))
+
+
+@torch.no_grad()
+def test_models_that_see_different_regions_write_together_but_show_nothing() -> None:
+    both = Ensemble([build(ShowAttendTell, features=21, cnn=channels)[0] for channels in ([4], [4, 4])])
+    batch, config = of_pictures(PIXELS), SearchConfig(beam_size=2, max_length=4)
+    assert len(beam_search(both, batch, config)) == 3
+    with pytest.raises(RecipeError, match="different numbers of regions"):
+        beam_search(both, batch, config, need_attention=True)
