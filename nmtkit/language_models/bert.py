@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtkit.core.settings import Depth, Field, Width
+from nmtkit.core.settings import Depth, Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout, run_by_length
 from nmtkit.layers.transformer import Activation, EncoderLayer, LayerStack, LearnedPositions
@@ -55,6 +55,12 @@ class BertConfig(EncoderConfig):
     """Which model."""
     next_sentence: bool = False
     """Whether there is a head for `training.next_sentence`; its texts have two segments."""
+
+    @model_validator(mode="after")
+    def _has_both_segments(self) -> "BertConfig":
+        if self.next_sentence and self.segments < 2:
+            raise ValueError("next_sentence: its texts have two segments: set segments to 2, or next_sentence to false")
+        return self
 
     @property
     def further_head(self) -> str:

@@ -10,6 +10,8 @@ from gradients import backward, gradients
 from pretraining import WORDS, seeded, texts, tokenizers
 from torch import Tensor, nn
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch
 from nmtkit.language_models.bert import Bert, BertConfig, PretrainedEncoder
 from nmtkit.language_models.electra import Electra, ElectraConfig
@@ -231,3 +233,9 @@ def test_names_of_the_encoder_are_those_of_the_transformer(model: type[Pretraine
     given = model(model.Config(layers=3, norm=norm), SIZES).state_dict()
     assert {name: given[name].shape for name in wanted} == wanted
     assert "src_positions.table" in given
+
+
+def test_pairs_of_texts_need_two_segments() -> None:
+    assert parse(BertConfig, {"segments": 1}, "r").segments == 1
+    with pytest.raises(RecipeError, match="set segments to 2, or next_sentence to false"):
+        parse(BertConfig, {"segments": 1, "next_sentence": True}, "r")
