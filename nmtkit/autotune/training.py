@@ -206,9 +206,9 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
     return result
 
 
-def workload_of_run(run: SavedRun, device: torch.device) -> TrainingWorkload:
-    """The training of a preprocessed run; where its recipe has stages, the first one."""
-    stage, tokenizers = run.stages()[0], run.load_tokenizers()
+def workload_of_run(run: SavedRun, device: torch.device, number: int = 0) -> TrainingWorkload:
+    """The training of a preprocessed run; where its recipe has stages, the one of this number, from 0."""
+    stage, tokenizers = run.stages()[number], run.load_tokenizers()
     first, store = stage.recipe, Store.open(stage.data, "train")
 
     def first_batches(count: int) -> list[Batch]:

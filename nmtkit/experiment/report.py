@@ -1,6 +1,8 @@
 """A page about a training: curves, samples over time, data, machine, and what it cost."""
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,9 @@ def _facts(run: SavedRun, count: bool) -> dict[str, Any]:
     folder, curves, log = run.folder, training_curves(run, ""), MetricsLog(run.folder)
     named = {"ended": folder.result, "tested": folder.test_scores, "data": folder.report}
     read = {key: parse_json(path.read_bytes(), str(path)) if path.is_file() else {} for key, path in named.items()}
-    steps, samples = [event for _, event in log.read() if isinstance(event, Step)], log.samples()
+    tokens, samples = Counter[str](), log.samples()
+    for stage, event in log.read():
+        tokens[stage] += event.tokens if isinstance(event, Step) else 0
     examples = [[text[:2] for text in texts] for _, texts in samples]  # a stage before may have had others
     samples = [one for one, own in zip(samples, examples, strict=True) if own == examples[-1]]
     shown = {round(part * (len(samples) - 1) / (_SHOWN - 1)) for part in range(_SHOWN)} if samples else ()
@@ -46,14 +50,13 @@ def _facts(run: SavedRun, count: bool) -> dict[str, Any]:
         _chart("learning rate", training=curves.lr),
         _chart("gradient norm", training=curves.grad_norm),
     ]
-    tokens = sum(step.tokens for step in steps)
     return read | {
         "title": f"Training of {folder.path.resolve().name}",
         "recipe": run.recipe,
         "charts": [one for one in charts if one["lines"]],
         "stages": curves.stages,
         "samples": [samples[number] for number in sorted(shown)],
-        "tokens": tokens,
+        "tokens": tokens.total(),
         "operations": _operations(run, tokens) if count else "not counted for so short a training",
         "published": PUBLISHED.get(run.recipe.name),
         "counted": WHAT_COUNTS,
@@ -69,8 +72,12 @@ def _chart(title: str, **lines: Points) -> dict[str, Any]:
     return {"title": title, "lines": thinned, "low": min(values), "high": max(values), "last": last}
 
 
-def _operations(run: SavedRun, tokens: float) -> str:
+def _operations(run: SavedRun, tokens: Mapping[str, float]) -> str:
+    """By the tokens of each stage, or of "" where training has none."""
+    begun = [(number, tokens[stage.name]) for number, stage in enumerate(run.stages()) if tokens[stage.name]]
+    cpu = torch.device("cpu")
     try:
-        return f"{tokens * operations_a_token(workload_of_run(run, torch.device('cpu'))):.2e}"
+        of_stages = [count * operations_a_token(workload_of_run(run, cpu, number)) for number, count in begun]
+        return f"{sum(of_stages):.2e}"
     except (NmtkitError, OSError) as fault:
         return f"not counted: {fault}"

@@ -1,5 +1,6 @@
 """Pretraining on texts alone and tuning on pairs as stages of one recipe, each with its own task and text."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS
+from nmtkit.experiment.costs import operations_a_token
+from nmtkit.experiment.report import save_report
 from nmtkit.experiment.run import Run
 from nmtkit.runs.batches import training_batches
 from nmtkit.training.events import Step
@@ -123,6 +126,20 @@ def test_what_is_tuned_is_the_first_stage_on_its_own_text(place: Path, tmp_path:
     first = training_batches(run.stages()[0].recipe, mono, run.load_tokenizers(), run.recipe.seed)
     assert torch.equal(workload.first_batches(1)[0].inputs.ids, next(first).inputs.ids)
     run.close()
+
+
+def test_the_page_counts_the_operations_of_each_stage_by_its_own_work(place: Path, tmp_path: Path) -> None:
+    run = run_all(place, tmp_path / "run")
+    save_report(run, tmp_path / "page.html")
+    tokens = Counter({stage.name: 0 for stage in run.stages()})
+    for step in logged(run.folder.path, "step"):
+        tokens[step["stage"]] += step["tokens"]
+    costs = [operations_a_token(workload_of_run(run, CPU, number)) for number in range(3)]
+    assert costs[0] != costs[1] == costs[2]
+    wanted = sum(count * cost for count, cost in zip(tokens.values(), costs, strict=True))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"all updates</th><td>{wanted:.2e}</td>" in page
+    assert f"target tokens</th><td>{tokens.total():,}</td>" in page
 
 
 def test_each_stage_has_its_own_threads_and_exactness(place: Path, tmp_path: Path) -> None:
