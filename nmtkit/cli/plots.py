@@ -113,7 +113,8 @@ def plot_attention_command(
     _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head))
     system = load_from_options(how, notify=note)
     if system.tokenizers.labels is not None:
-        _plot_documents(system, source, output, bool(target or grid or layers or what != "attention"), style)
+        other = target or grid or layers or what != "attention" or how.layer or how.head
+        _plot_documents(system, source, output, bool(other), style)
         return
     if system.reads == "features":
         if source is None or not output or grid or layers or what != "attention":
@@ -156,7 +157,7 @@ def _plot_documents(
     """Draws what a classifier looks at; `has_options`: those that are for models which write."""
     if has_options:
         raise click.UsageError(
-            "TARGET, --grid, --layers and --what are for models that write, and this one gives labels"
+            "TARGET, --grid, --layers, --layer, --head and --what are for models that write, and this one gives labels"
         )
     drawn = attention_views.document_pictures(system, _read_pairs(source, None)[0])
     if output:

@@ -124,7 +124,8 @@ def test_attention_is_drawn_on_the_text(trained: Path, console: Command) -> None
     assert len(shown) == 2
     assert f"{weights['ba be bi bo.']:.2f}" == shown[0]
     assert drawn[-3:] == ["gu", "ga", "ge."]
-    refused(console(*how, text, "a target"), "this one gives labels")
+    for more in (["a target"], ["--layer", "1"], ["--head", "2"]):
+        refused(console(*how, text, *more), "this one gives labels")
     refused(console(*how, " "), "has no letters that the tokenizer knows")
 
 
