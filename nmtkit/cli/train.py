@@ -154,7 +154,7 @@ def command(
     In the log, "loss" is the training loss with label smoothing and other objectives; "ppl" is the perplexity of the
     references alone. Each stage of a recipe begins with the best weights of the one before; --resume continues the
     stage that was stopped. With --resume, --set may change limits, batch.*, training.accumulate, what is logged,
-    saved and kept, and threads.
+    saved and kept, threads and shard.
 
     \b
     Examples:

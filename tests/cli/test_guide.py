@@ -25,6 +25,7 @@ from nmtkit.cli import COMMANDS, cli, guide
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import key_paths
+from nmtkit.experiment.checks import _MAY_CHANGE
 from nmtkit.metrics import METRICS
 from nmtkit.objectives.objective import OBJECTIVES
 from nmtkit.tasks.task import TASKS
@@ -383,6 +384,11 @@ def anchors(text: str) -> set[str]:
     """What GitHub calls the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_what_a_resumed_training_may_change_is_named_in_full() -> None:
+    named = TEXT["second"].split("these keys of `training`:")[1].split(".")[0]
+    assert {*re.findall(r"`(\w+)`", named)} == {*_MAY_CHANGE, "accumulate"}
 
 
 @pytest.mark.parametrize("page", PAGES)
