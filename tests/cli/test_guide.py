@@ -391,6 +391,11 @@ def test_what_a_resumed_training_may_change_is_named_in_full() -> None:
     assert {*re.findall(r"`(\w+)`", named)} == {*_MAY_CHANGE, "accumulate"}
 
 
+def test_no_page_denies_that_operations_are_counted() -> None:
+    assert [page for page, text in TEXT.items() if "no such count" in text] == []
+    assert "counts its operations" in TEXT["tour"]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for address in re.findall(r"\]\((?!https://)([^)]+)\)", FENCE.sub("", TEXT[page])):
