@@ -22,6 +22,7 @@ from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
+from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.distributed import processes
@@ -29,6 +30,7 @@ from nmtkit.experiment import bench, checks, costs
 from nmtkit.experiment.evaluation import require_validation_files
 from nmtkit.experiment.loading import DecodingOptions, beside_ctranslate2, open_autotuned
 from nmtkit.experiment.run import Run, choose_device
+from nmtkit.metrics.systems import named
 from nmtkit.runs.folder import RunFolder, lock_run
 from nmtkit.runs.saved import find_run
 
@@ -164,6 +166,7 @@ def read_test_lines(
     """The first lines of a file or of the recipe's test set, and their references if there are any."""
     if source is not None:
         lines = list(stdin_lines()) if source == "-" else list(read_lines(Path(source)))
+        refuse_json_lines(lines, named(source), EXTRACT_HINT)
         return lines[:count], None if ref is None else list(read_lines(ref))[:count]
     if ref is not None:
         raise click.UsageError("--ref belongs to --source; give both")

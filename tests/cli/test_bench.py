@@ -22,6 +22,8 @@ def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -
     assert measured["latency_ms_median"] <= measured["latency_ms_p95"]
     assert measured["peak_mib"] > 0
     assert measured["scores"].keys() >= {"BLEU"}
+    done = console("bench", "decode", "-m", trained, "--source", "-", stdin='{"article": "ba"}\n')
+    refused(done, "standard input: each line is a JSON object")
 
 
 TRAINED = ["--updates", "2", "--rounds", "2", "--device", "cpu", "--threads", "1"]
