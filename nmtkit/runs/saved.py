@@ -226,7 +226,8 @@ class EnsembleRun(SavedRun):
                 )
         members = [as_decoder(model) for model, _, _ in opened]
         if None in members:
-            raise RecipeError(f"{first.folder.path}: only models that write texts make an ensemble")
+            place = self.runs[members.index(None)].folder.path
+            raise RecipeError(f"{place}: only models that write texts make an ensemble, and this one writes none")
         return Ensemble([one for one in members if one is not None], self._mean, self._weights), tokenizers, config
 
 

@@ -7,15 +7,18 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from nmtkit import recipe
-from nmtkit.core.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.runs.saved import EnsembleRun, SavedRun, find_run
 from nmtkit.translation.translator import Translator
 
 
@@ -119,3 +122,14 @@ def test_no_folder_of_a_run(tmp_path: Path) -> None:
         _ = run.recipe
     with pytest.raises(CheckpointError, match=r"no finished run for summarization .*train demo-news-pointer-generator"):
         find_run(runs=tmp_path, task="summarization")
+
+
+def test_the_member_of_an_ensemble_that_writes_no_text_is_named() -> None:
+    tokenizers, sizes = SimpleNamespace(checksum="1"), VocabularySizes({"tgt": 9})
+    runs = []
+    for kind in ("rnn_lm", "bert"):
+        run, model = SavedRun(RunFolder(Path(kind))), MODELS.get(kind)(MODELS.get(kind).Config(), sizes)
+        run.open_for_inference = lambda *_, model=model: (model, tokenizers, None)
+        runs.append(run)
+    with pytest.raises(RecipeError, match=r"^bert: only models that write texts"):
+        EnsembleRun(runs, "probabilities", None).open_for_inference(torch.device("cpu"))
