@@ -47,6 +47,10 @@ PARSED = {
         "hf ",
     ),
     "needs a CUDA device": ("nmtkit translate -m runs/mine --device cuda", "nmtkit train mine.yaml --device cuda"),
+    "is for layers of a Transformer": (
+        "nmtkit train mine.yaml --set training.activation_checkpointing=",
+        "nmtkit train mine.yaml --set training.compile=",
+    ),
     "trains or measures for minutes": (
         "nmtkit train demo",
         "nmtkit train --source train.en --target train.de --minutes 20",
