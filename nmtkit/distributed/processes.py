@@ -48,6 +48,8 @@ def join(device: torch.device) -> torch.device:
             # Over its restarts torchrun keeps one store, which has the addresses of processes that have ended.
             store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
             on_gpu: dict[str, Any] = {"timeout": 2 * _TIMEOUT, "device_id": device} if device.type == "cuda" else {}
+            if on_gpu and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count():
+                on_gpu = {}  # some share a GPU, which NCCL refuses: their gradients go by the CPU
             kind, given = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", {"timeout": _TIMEOUT, **on_gpu}
             dist.init_process_group(kind, store=store, rank=number, world_size=count, **given)
         except RuntimeError as fault:

@@ -14,6 +14,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.distributed import gradients, processes
 from nmtkit.training.loop import train
 
+NCCL = "cpu:gloo,cuda:nccl"
 SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "1234567"}
 
 
@@ -36,21 +37,25 @@ def test_one_task_of_slurm_trains_alone(monkeypatch):
     assert processes._slurm_environment() == {}
 
 
-@pytest.mark.parametrize(("local", "seen", "taken"), [("3", 8, 3), ("3", 1, 0), ("5", 4, 1)])
-def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken):
+@pytest.mark.parametrize(
+    ("local", "seen", "taken", "kind"), [("3", 8, 3, NCCL), ("3", 1, 0, NCCL), ("5", 4, 1, "gloo")]
+)
+def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken, kind):
     """Only the driver is stood in for: what `join` decides, and what it asks torch for."""
     asked = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *a, **k: asked.append((a, k["device_id"])))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *a, **k: asked.append((a, k.get("device_id"))))
     monkeypatch.setattr(processes, "rendezvous", lambda url, timeout: iter([(dist.HashStore(), 0, 8)]))
     monkeypatch.setattr(torch.distributed, "new_group", lambda **k: None)
     monkeypatch.setattr(processes, "_groups", {})
     for name, value in zip(GIVEN, ("8", local, local, "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
+    if kind == "gloo":  # torchrun says that some share a GPU, which NCCL refuses
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "6")
     device = torch.device("cuda", taken)
     assert processes.join(torch.device("cuda")) == device
-    assert asked == [device, (("cpu:gloo,cuda:nccl",), device)]
+    assert asked == [device, ((kind,), device if kind == NCCL else None)]
 
 
 def one_of_srun(rank: int, port: int, folder: str) -> None:

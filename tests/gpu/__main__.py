@@ -119,6 +119,7 @@ def main(words: list[str]) -> int:
         part = Part(name, place, out, options.quick, run)
         if options.here:
             os.chdir(ROOT)
+            device.prepare(place)  # as nmtkit's own commands do
             do(part)
         else:
             command = [sys.executable, "-m", "tests.gpu", *words, "--only", name, "--here"]

@@ -19,10 +19,17 @@ def run_doctor(part: Part) -> None:
 
 
 class Outcomes:
-    """A plugin of pytest that adds a row for all tests together, and one for each of the first that failed."""
+    """A plugin of pytest that adds a row for each of the first tests that fail, and one for all together."""
 
     def __init__(self, part: Part) -> None:
-        self.part = part
+        self.part, self.shown = part, 0
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Named at once: the part may be stopped before its end."""
+        if report.failed and self.shown < SHOWN:
+            self.shown += 1
+            faults = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
+            self.part.add(report.nodeid.rpartition("::")[2], False, (faults or ["failed"])[0][:100])
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         reports = terminalreporter.stats
@@ -33,9 +40,6 @@ class Outcomes:
         figure += f" ({', '.join(sorted(reasons))})" if reasons else ""
         holds = not failed if passed or failed else None
         self.part.add("tests", holds, figure, passed=passed, failed=len(failed))
-        for report in failed[:SHOWN]:
-            faults = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
-            self.part.add(report.nodeid.rpartition("::")[2], False, (faults or ["failed"])[0][:100])
 
 
 def run_tests(part: Part, arguments: list[str]) -> None:

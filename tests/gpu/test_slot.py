@@ -73,7 +73,7 @@ def test_what_pytest_says(part: Part, names: list[str], holds: bool | None, figu
     file.write_text("import pytest\n" + "\n\n".join(functions), encoding="utf-8")
     with pytest.raises(SystemExit) if holds is False else nullcontext():
         checks.run_tests(part, [str(file)])
-    all_tests, *failed = read(part.results)["rows"]
+    *failed, all_tests = read(part.results)["rows"]
     assert (all_tests["name"], all_tests["holds"], all_tests["figure"]) == ("tests", holds, figure)
     assert [(row["name"], row["figure"]) for row in failed] == [("test_bad", "assert (1 + 1) == 3")] * ("bad" in names)
 
