@@ -74,6 +74,10 @@ def command(
     """
     if tune is not None and (tuned is not None or as_json):
         raise click.UsageError("--tune prints weights: leave --weights and --json out")
+    names = metric_names([metric])
+    if len(names) > 1:
+        raise click.UsageError(f"--metric {metric} stands for {', '.join(names)}: take one of them")
+    references = [] if tune is None else read_texts(tune, "--tune")
     chosen = parse(ChannelWeights, {} if tuned is None else load_yaml(tuned)[0], str(tuned))
     translator = inference.open_model(how, TRANSLATION.name)
     other = replace(how, n_best=1, search_settings=None, ensemble_weights=None)
@@ -82,9 +86,9 @@ def command(
     text = text_windows(files, EXTRACT_HINT, inference.window_lines(translator))
     scored = (score_candidates(lines, translator.search(lines, how.n_best), back, lm) for lines in text)
     if tune is not None:
-        candidates, references = [several for window in scored for several in window], read_texts(tune, "--tune")
+        candidates = [several for window in scored for several in window]
         require_pairs(candidates, references, "reference")
-        best, value, alone = tune_weights(candidates, references, *metric_names([metric]))
+        best, value, alone = tune_weights(candidates, references, names[0])
         tell(f"{metric} {value:.2f}, and {alone:.2f} with the model alone")
         sys.stdout.write(dump_yaml(best.model_dump()))
         return

@@ -83,3 +83,10 @@ def test_reranking_prints_the_best_of_its_candidates_and_tunes_its_weights(runs:
     Path("weights.yaml").write_text("channel: -1\n")
     refused(console(*words, "--weights", "weights.yaml"), "weights.yaml", "channel")
     refused(console(*words[:5], "--lm", "mine", "text"), "was trained for translation")
+
+
+def test_mistakes_of_tuning_are_told_before_anything_is_translated(runs: Path, console: Command) -> None:
+    words = ("rerank", "-m", "mine", "--channel", "no-run", "text", "--tune")
+    refused(console(*words, "text", "--metric", "rouge"), "rouge1, rouge2, rougeL, rougeLsum: take one of them")
+    refused(console(*words, "text", "--metric", "blue"), "unknown metric 'blue'")
+    refused(console(*words, "no-text"), "no-text")
