@@ -38,7 +38,7 @@ from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, scor
         "--weights", "tuned", type=FILE, metavar="FILE", help="YAML that --tune wrote. Default: channel 1, lm 1."
     ),
     click.option("--tune", type=FILE, metavar="REF", help="Print the best weights by these references of FILEs."),
-    click.option("--metric", default="bleu", show_default=True, help="What --tune goes by."),
+    click.option("--metric", help="What --tune goes by. Default: bleu."),
     results.output,
     options.as_json("Print a JSON object for each line: candidates with nats a token of each model."),
     options.device,
@@ -60,7 +60,7 @@ def command(
     speaker: str | None,
     tuned: Path | None,
     tune: Path | None,
-    metric: str,
+    metric: str | None,
     as_json: bool,
 ) -> None:
     """Translate FILEs, or standard input; of the N best a channel and a language model choose (Yee et al. 2019).
@@ -74,11 +74,15 @@ def command(
     """
     if tune is not None and (tuned is not None or as_json):
         raise click.UsageError("--tune prints weights: leave --weights and --json out")
-    names = metric_names([metric])
+    if tune is None and metric is not None:
+        raise click.UsageError("--metric is for --tune; give both")
+    names = metric_names([metric or "bleu"])
     if len(names) > 1:
         raise click.UsageError(f"--metric {metric} stands for {', '.join(names)}: take one of them")
     references = [] if tune is None else read_texts(tune, "--tune")
     chosen = parse(ChannelWeights, {} if tuned is None else load_yaml(tuned)[0], str(tuned))
+    if speaker is None and "lm" in chosen.model_fields_set and chosen.lm:
+        raise click.UsageError(f"{tuned} has a weight of a language model, {chosen.lm:g}: name its run with --lm")
     translator = inference.open_model(how, TRANSLATION.name)
     other = replace(how, n_best=1, search_settings=None, ensemble_weights=None)
     back = inference.open_model(replace(other, model=channel), TRANSLATION.name)
@@ -89,7 +93,7 @@ def command(
         candidates = [several for window in scored for several in window]
         require_pairs(candidates, references, "reference")
         best, value, alone = tune_weights(candidates, references, names[0])
-        tell(f"{metric} {value:.2f}, and {alone:.2f} with the model alone")
+        tell(f"{names[0]} {value:.2f}, and {alone:.2f} with the model alone")
         sys.stdout.write(dump_yaml(best.model_dump()))
         return
     written = count(1)

@@ -90,3 +90,12 @@ def test_mistakes_of_tuning_are_told_before_anything_is_translated(runs: Path, c
     refused(console(*words, "text", "--metric", "rouge"), "rouge1, rouge2, rougeL, rougeLsum: take one of them")
     refused(console(*words, "text", "--metric", "blue"), "unknown metric 'blue'")
     refused(console(*words, "no-text"), "no-text")
+
+
+def test_reranking_passes_over_no_metric_and_no_weight_in_silence(runs: Path, console: Command) -> None:
+    words = ("rerank", "-m", "mine", "--channel", "mine", "text", "-q")
+    refused(console(*words, "--metric", "chrf"), "--metric is for --tune")
+    Path("weights.yaml").write_text("channel: 0.5\nlm: 0.3\n")
+    refused(console(*words, "--weights", "weights.yaml"), "weights.yaml has a weight of a language model, 0.3")
+    Path("weights.yaml").write_text("channel: 0.5\nlm: 0.0\n")
+    succeeded(console(*words, "--weights", "weights.yaml"))
