@@ -183,8 +183,10 @@ def caption_view(reader: TextModel, rows: Rows, caption: Translation) -> tuple[A
     high, wide = (round(regions**0.5),) * 2 if image is None else image.shape[:2]
     grids = ((-(-high // 2**halved), -(-wide // 2**halved)) for halved in range(9))
     grid = next((grid for grid in grids if grid[0] * grid[1] == regions), None)
-    if caption.attention is None or grid is None:
+    if caption.attention is None:
         raise NmtkitError(f"the model {reader.name!r} looks at no grid of regions to be drawn; take show_attend_tell")
+    if grid is None:
+        raise NmtkitError(f"the {regions} regions that the model {reader.name!r} looks at fill no square to be drawn")
     weights, cells = caption.attention[: len(caption.tokens)].astype(np.float64), [f"{WORD_START}-"] * regions
     return image, *merge_subwords(cells, caption.tokens, weights)[1:], grid
 

@@ -41,7 +41,9 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
         if fits:
             assert caption_view(system, regions, given)[3] == (3, 3)
         else:
-            with pytest.raises(NmtkitError, match="looks at no grid of regions"):
+            with pytest.raises(
+                NmtkitError, match=rf"the {shape[0]} regions that the model 'eyes' looks at fill no square"
+            ):
                 caption_view(system, regions, given)
     with pytest.raises(NmtkitError, match="looks at no grid of regions"):
         caption_view(system, rows, replace(caption, attention=None))
