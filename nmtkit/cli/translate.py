@@ -120,7 +120,7 @@ def translate_command(
     if split_sentences and (how.n_best > 1 or scores or constrained):
         raise click.UsageError(
             "--split-sentences joins translations of parts of lines: leave --n-best, --scores, --prefix, --jsonl and "
-            "--terms out"
+            "--terms out, and draw one of --samples at most"
         )
     translator = _open(how, terms, replace_unknown, dictionary)
     printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replace_unknown)

@@ -21,6 +21,7 @@ MISTAKES = {
         "short t.src -o link": "-o names a file that is read",
         "short -o ./short": "-o names a file that is read",
         "t.src --split-sentences --n-best 2": "leave --n-best, --scores, --prefix",
+        "t.src --split-sentences --samples 2": "draw one of --samples at most",
         "t.src --dictionary t.tgt": "--dictionary is for --replace-unknown",
         "--interactive --json": LEAVE_OUT,
         "--interactive --prefix": LEAVE_OUT,
