@@ -132,7 +132,8 @@ class ResultReader:
     def __enter__(self) -> "ResultReader":
         if self._is_asynchronous:
             self._thread = ThreadPoolExecutor(1)
-            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch does not type it
+            # Torch deals out 32 streams of each priority in turn, and nobody may use the one of a capture meanwhile.
+            self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]  # as torch has it
         return self
 
     def __exit__(self, *_: object) -> None:

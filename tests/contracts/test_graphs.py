@@ -1,6 +1,7 @@
 """Captured steps give the results of eager steps, whatever the model."""
 
 from collections import Counter
+from contextlib import nullcontext
 from itertools import product
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import recorder
 import torch
 from comparing import for_model, same
+from pretended_cuda import pretended_cuda
 from recorder import Recorder
 from test_models import SOURCES, batch_of
 from variants import EVERY, FIRST, build, in_turns, with_contract
@@ -23,6 +25,7 @@ from nmtkit.search.decoding_batch import DecodingBatch
 from nmtkit.search.engine import Engine, StepMode, beam_search
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
+from nmtkit.search.step_log import ResultReader
 
 BLOCKING = {"no_repeat_ngram": 2, "min_length_ratio": 0.3, "forbid_unknown": True, "repetition_penalty": 1.4}
 SEARCHES: list[dict[str, Any]] = [
@@ -128,6 +131,24 @@ def test_graphs_are_of_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
     with pytest.raises(RecipeError, match="CUDA"):
         Engine(build(*EVERY["transformer"]).eval(), SearchConfig(), steps="graph")
+
+
+def test_no_results_are_read_on_the_stream_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the driver is stood in for; torch has 32 streams of each priority, which it deals out in turn."""
+    dealt: Counter[int] = Counter()
+
+    def stream(_: object, priority: int = 0) -> tuple[int, int]:
+        dealt[priority] += 1
+        return priority, dealt[priority] % 32
+
+    played = {"Stream": stream, "CUDAGraph": object, "graph_pool_handle": object, "is_available": lambda: True}
+    for name, part in {**played, "graph": lambda *_, **__: nullcontext(), "set_device": lambda _: None}.items():
+        monkeypatch.setattr(torch.cuda, name, part)
+    with pretended_cuda():
+        _, capturing, _ = graphs._capturing_on.__wrapped__(0)
+    for _ in range(32):
+        with ResultReader(torch.device("cuda:0")) as reader:
+            assert reader._stream != capturing
 
 
 # ------------------------------------------------------------------------------------------ operations of a step
