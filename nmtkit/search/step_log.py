@@ -131,6 +131,7 @@ class ResultReader:
 
     def __enter__(self) -> "ResultReader":
         if self._is_asynchronous:
+            torch.cuda.set_device(self._device)  # a new thread has the first one, whatever `prepare` set in another
             self._thread = ThreadPoolExecutor(1)
             # Torch deals out 32 streams of each priority in turn, and nobody may use the one of a capture meanwhile.
             self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]  # as torch has it

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from threading import Barrier
+from threading import Barrier, Thread, current_thread
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 from untrained import KNOWN, WORDS, untrained
 
 from nmtkit.search import engine as search_engine
+from nmtkit.search.step_log import ResultReader
 from nmtkit.translation.translator import Translator
 
 
@@ -111,3 +112,19 @@ def test_lengths_are_forgotten_while_another_thread_adds_some(monkeypatch: pytes
 
     engine._starts[Met(),] = "a tape"
     assert translator.translate("the old man") == expected
+
+
+def test_the_thread_of_a_search_takes_the_device_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its events and graphs are those of the thread's own device. Only the driver is stood in for."""
+    taken: list[tuple[Thread, torch.device]] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: taken.append((current_thread(), device)))
+    second = torch.device("cuda:1")
+
+    def search() -> Thread:
+        with ResultReader(second):
+            return current_thread()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert [(pool.submit(search).result(), second)] == taken
