@@ -228,8 +228,8 @@ class Engine:
 
     def _keep(self, captured: graphs.CapturedBatch, slots: int, width: int) -> None:
         self._captured[slots, width] = captured
-        while len(self._captured) > graphs.MAX_SHAPES[self.device.type]:
-            self._captured.pop(next(iter(self._captured)), None)  # searches in several threads keep theirs here
+        for oldest in [*self._captured][: -graphs.MAX_SHAPES[self.device.type]]:
+            self._captured.pop(oldest, None)  # searches in several threads keep theirs here
 
     def _may_capture(self, sentences: int) -> bool:
         return self._traces(sentences) or (self.steps != "eager" and graphs.supports_cuda_graphs(self.device))

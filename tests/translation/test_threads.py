@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from threading import Barrier, Thread, current_thread
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import torch
 from untrained import KNOWN, WORDS, untrained
 
 from nmtkit.search import engine as search_engine
+from nmtkit.search import graphs
+from nmtkit.search.rules import SearchConfig
 from nmtkit.search.step_log import ResultReader
 from nmtkit.translation.translator import Translator
 
@@ -112,6 +115,27 @@ def test_lengths_are_forgotten_while_another_thread_adds_some(monkeypatch: pytes
 
     engine._starts[Met(),] = "a tape"
     assert translator.translate("the old man") == expected
+
+
+def test_captures_give_way_while_another_thread_keeps_some() -> None:
+    engine = search_engine.Engine(translator_on("transformer", "cpu").model, SearchConfig())
+    kept: Any = "a captured batch"
+
+    def other(frame: FrameType, event: str, _: object) -> Any:
+        """The other thread comes in before each instruction."""
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            engine._captured[len(engine._captured), 0] = kept
+        return other if frame.f_code is search_engine.Engine._keep.__code__ else None
+
+    before = sys.gettrace()
+    sys.settrace(other)
+    try:
+        for slots in range(graphs.MAX_SHAPES["cpu"] + 1):
+            engine._keep(kept, slots, 1)
+    finally:
+        sys.settrace(before)
+    assert (slots, 1) in engine._captured
 
 
 def test_the_thread_of_a_search_takes_the_device_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
