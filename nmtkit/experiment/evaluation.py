@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Validation:
         self.tokenizers = tokenizers
         most = recipe.evaluation.max_sentences if recipe.validation_metrics else 0  # the loss is of what is stored
         self.files = require_validation_files(recipe)
-        self.examples = list(islice(read_pairs(self.files), most))
+        self.examples = _first_examples(self.files, most)
         self.store = Store.open(data, "valid")
         self.samples: list[list[str]] = []
         """Source, reference and answer of the first examples at the last validation."""
@@ -92,6 +92,17 @@ class Validation:
         for direction, scores in _scores_by_direction(recipe, self.files, result, names).items():
             named |= {f"{name} {direction}": score for name, score in zip(names, scores, strict=True)}
         return {name: score.value for name, score in named.items()} | {"seconds": time.monotonic() - begun}
+
+
+def _first_examples(files: SplitFiles, most: int | None) -> list[Example]:
+    """The first examples, in their order; of several directions as many of each, as far as there are so many."""
+    if most is None or len({*files.directions}) < 2:
+        return list(islice(read_pairs(files), most))
+    seen: dict[str, list[Example]] = {}
+    for example in read_pairs(files):
+        seen.setdefault(files.directions[example.file], []).append(example)
+    turns = [one for turn in zip_longest(*seen.values()) for one in turn if one is not None]
+    return sorted(turns[:most], key=lambda one: one.line)
 
 
 class _SharedTranslator(Translator):

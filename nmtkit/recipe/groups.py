@@ -70,7 +70,8 @@ class EvaluationConfig(Settings):
     beam_size: Beam = Field(default=1, ge=1)
     """Beam size of the validation's search; the final translation uses `search.beam_size`."""
     max_sentences: int | None = Field(default=None, ge=1)
-    """Translate only this many validation sentences, the first ones. Default: all. The loss is always of all."""
+    """Translate only this many validation sentences, the first ones; of several `directions` as many of each. Default:
+    all. The loss is always of all."""
     tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
     """sacrebleu's tokenization for BLEU; none is for text that is already tokenized."""
     lowercase: bool = False

@@ -14,6 +14,7 @@ from nmtkit.core.settings import parse
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.store import Store
+from nmtkit.experiment.evaluation import Validation
 from nmtkit.experiment.run import Run
 from nmtkit.metrics import score_all
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream
@@ -180,6 +181,18 @@ def test_scores_are_told_by_direction(folder: Path) -> None:
     references = [[str(result.examples[n].tgt) for n in chosen]]
     (alone,) = score_all([result.outputs[n] for n in chosen], references, ["chrf"], run.recipe.evaluation.options)
     assert scores["chrF2 fr-de"] == alone.value
+
+
+def test_few_validation_sentences_are_of_all_directions(folder: Path) -> None:
+    corpora = [{"src": f"{name}.src", "tgt": f"{name}.tgt", "tgt_lang": name} for name in ("de", "fr", "nl")]
+    for end in ("src", "tgt"):
+        write_lines(folder / f"nl.{end}", ["ba"])
+    plain = {"train": corpora, "valid": corpora}
+    for most, lines in ((4, [1, 2, 7, 13]), (None, [*range(1, 14)])):
+        run = begun(folder, written(folder, data=plain, evaluation={"max_sentences": most}))
+        chosen = Validation(run.folder.data, run.recipe, run.load_tokenizers()).examples
+        assert [one.line for one in chosen] == lines
+        run.close()
 
 
 def test_a_tokenizer_that_is_not_learned_gets_no_tag(folder: Path) -> None:
