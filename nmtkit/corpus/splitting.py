@@ -151,7 +151,9 @@ def choose_hold_out(
                 train(one)
     kept = frozenset(first.values())
     digests = sorted(smallest.groups.keys() - kept)
-    each = min(max(1, count // HOLD_OUT_ONE_IN), MAX_HELD_OUT, len(digests) // (purposes + 1))
+    wanted, known = max(1, count // HOLD_OUT_ONE_IN), sum(len(smallest.groups[one]) for one in digests)
+    # Sources that have so many pairs, as far as those tell that are known.
+    each = min(-(-wanted * len(digests) // max(known, 1)), MAX_HELD_OUT, len(digests) // (purposes + 1))
     if not each:
         raise DataError(
             f"{len(digests)} different source lines{' beside the first of each label' * labelled} are too few to hold "

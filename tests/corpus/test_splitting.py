@@ -63,7 +63,7 @@ def test_a_source_is_on_one_side_only_however_it_is_written() -> None:
     assert not keys["train"] & (keys["valid"] | keys["test"])
     assert not keys["valid"] & keys["test"]
     assert all(len(found[name]) == 5 * len(keys[name]) for name in found)
-    assert len(keys["valid"]) == 2_000 // 20
+    assert len(found["valid"]) == len(found["test"]) == 2_000 // 20
 
 
 def test_all_parts_of_the_corpus_are_drawn_from() -> None:
