@@ -1,6 +1,7 @@
 """Span corruption, denoising and permutations of texts: the papers' examples, rates, and what is never lost."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from seeds import moved
 from torch import Tensor
 
+from nmtkit.cli import guide
 from nmtkit.core.errors import DataError
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
@@ -65,6 +67,14 @@ def test_the_spans_of_figure_2_of_t5() -> None:
     assert told == ["Thank you <X> me to your party <Y> week", "<X> for inviting <Y> last <Z>"]
     with pytest.raises(DataError, match="2 spans are hidden, which takes 3 sentinels, and the tokenizer has 2"):
         hide_spans(ids, torch.tensor([10]), hidden, sentinels[:2])
+
+
+def test_the_sentinels_of_t5_are_enough_for_as_many_tokens_as_the_guide_says() -> None:
+    (said,) = re.findall(r"100 are enough for ([\d,]+) tokens", guide.page("pretraining"))
+    lengths = torch.tensor([int(said.replace(",", "")), 2_000])
+    hidden = random_spans(lengths, 0.15, 3.0, generator(1))
+    spans = (hidden & ~torch.nn.functional.pad(hidden[:, :-1], (1, 0))).sum(1)
+    assert (spans < 100).tolist() == [True, False]
 
 
 def test_spans_are_hidden_at_the_rate_with_the_mean_length_and_anywhere() -> None:
