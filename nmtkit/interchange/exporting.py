@@ -83,7 +83,9 @@ def export_run(
                 require_comparable(to, recipe.search)
             except NmtkitError as fault:
                 notify(f"warning: {fault}; with the same weights its texts may differ")
-        for part in (run.folder.imported, run.folder.report, run.folder.test_scores) if to == "safetensors" else ():
+        if to == "safetensors" and (report := _read_object(run.folder.report)):
+            write_json(beside / run.folder.report.name, report | {"files": {}})
+        for part in (run.folder.imported, run.folder.test_scores) if to == "safetensors" else ():
             if part.is_file():
                 with write_errors(folder):
                     shutil.copyfile(part, beside / part.name)
@@ -189,12 +191,20 @@ def _ctranslate2(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder:
 
 
 def _safetensors(model: Model, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
-    """A run of weights, tokenizers and recipe; paths of its text are private and left out."""
-    data, splits = recipe.data, {}
+    """A run of weights, tokenizers and recipe; the folders of its text and of other runs are private and left out."""
+    data, splits, init, vectors = recipe.data, {}, recipe.init_from, recipe.pretrained_embeddings
     for split, files in data.splits().items():
         names = {kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}
         splits[split] = files.model_copy(update=names)
-    recipe = recipe.model_copy(update={"data": data.model_copy(update={"folder": "", **splits}), "stages": []})
+    changes: dict[str, Any] = {"data": data.model_copy(update={"folder": "", **splits}), "stages": []}
+    if init is not None:
+        names_of_runs = {key: Path(run).resolve().name for key, run in init.runs.items()}
+        names_of_runs["checkpoint"] = Path(init.checkpoint).name
+        changes["init_from"] = init.model_copy(update={**names_of_runs, "test": None})
+    if vectors is not None:
+        names_of_vectors = {side: Path(path).name for side, path in vectors.files().items()}
+        changes["pretrained_embeddings"] = vectors.model_copy(update=names_of_vectors)
+    recipe = recipe.model_copy(update=changes)
     write_untrained_run(RunFolder(folder), recipe, tokenizers, get_weights(model), "exported")
 
 

@@ -117,11 +117,28 @@ def test_as_safetensors_any_model_is_a_run_without_text(trained: Path, tmp_path:
     assert not names & {"data", "checkpoints", "metrics.jsonl"}
     texts = "".join((tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("recipe.yaml", "README.md"))
     assert "train.src" in texts
+    report = read(tmp_path / "out" / "data-report.json")
+    assert report == {**read(trained / "data-report.json"), "files": {}}
     assert str(trained.parent) not in texts
     assert "/corpus" not in texts
     scores = read(trained / "test.json")["scores"]
     assert f"* {scores[0]['name']} {scores[0]['value']:.2f} (`{scores[0]['signature']}`)" in texts
     assert "\nlicense: cc-by-4.0\n" in texts
+
+
+def test_as_safetensors_the_folders_of_other_runs_are_not_told(tmp_path: Path) -> None:
+    run_of({}, tmp_path / "run")
+    path, there = tmp_path / "run" / "recipe.yaml", tmp_path / "private"
+    text = path.read_text(encoding="utf-8")
+    named = f"{{encoder: {there}/base, checkpoint: {there}/a.safetensors, test: {{src: {there}/a, tgt: {there}/b}}}}"
+    text = text.replace("init_from: null", f"init_from: {named}")
+    path.write_text(text.replace("pretrained_embeddings: null", f"pretrained_embeddings: {{tgt: {there}/vectors}}"))
+    export_run(SavedRun(RunFolder(tmp_path / "run")), "safetensors", tmp_path / "out")
+    assert str(tmp_path) not in (tmp_path / "out" / "recipe.yaml").read_text(encoding="utf-8")
+    again = SavedRun(RunFolder(tmp_path / "out")).recipe
+    assert (begun := again.init_from) is not None
+    assert (begun.encoder, begun.checkpoint, begun.test) == ("base", "a.safetensors", None)
+    assert Path(again.embedding_files["tgt"]).name == "vectors"
 
 
 @pytest.mark.parametrize(
