@@ -14,6 +14,8 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import collate
 from nmtkit.data.shards import VERSION
 from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.vocabulary import LabelVocabulary
 from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import export_run, require_comparable
 from nmtkit.interchange.importing import import_run
@@ -205,6 +207,11 @@ def test_the_page_on_the_format_names_every_file_of_a_run(tmp_path: Path) -> Non
     assert len(names) > 15
     assert [name for name in names if f"`{name}" not in page] == []
     assert f"`version` of this format, now {VERSION}." in page
+    one_text = learned()
+    Tokenizers(one_text.config, {"tgt": one_text.tgt}, LabelVocabulary(["Y", "X"])).save(tmp_path)
+    assert one_text.config.joint
+    assert [path.name for path in tmp_path.iterdir() if f"`{path.name}`" not in page] == []
+    assert (tmp_path / "tgt.model").is_file()
     kinds = {
         kind for line in page.splitlines() if line.startswith("| ") for kind in line.split(" | ")[0][2:].split(", ")
     }
