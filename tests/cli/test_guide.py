@@ -400,6 +400,11 @@ def test_no_page_denies_that_operations_are_counted() -> None:
     assert "counts its operations" in TEXT["tour"]
 
 
+def test_readme_names_every_command() -> None:
+    names = [*COMMANDS, "caption", "classify", "generate"]
+    assert [name for name in names if f"`{name}`" not in TEXT["README"]] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for address in re.findall(r"\]\((?!https://)([^)]+)\)", FENCE.sub("", TEXT[page])):
