@@ -152,11 +152,15 @@ def _try_training(
 
 
 def dry_run(loaded: recipe.Recipe, run_path: str, place: torch.device) -> None:
-    """Makes one update of a recipe, after one to warm up, and shows what its training will take, by process 0."""
+    """Makes one update of a recipe, after one to warm up, and shows by process 0 what it takes, or its first stage."""
     rows = _try_training(loaded, run_path, place, 1, 1, plan=True)[1]
     if processes.rank():
         return
-    console.table(f"the whole training of {loaded.name}", ["what", "value"], rows)
+    first, *others = [stage.name for stage in loaded.stages] or [""]
+    whole = f"stage {first}" if others else "the whole training"
+    console.table(f"{whole} of {loaded.name}", ["what", "value"], rows)
+    if others:
+        tell(f"what the other stages take comes on top: {', '.join(others)}")
     tell("nothing was saved: train without --dry-run to begin")
 
 

@@ -85,7 +85,8 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Make one update and print memory, speed, operations and the time of the whole; save nothing.",
+        help="Make one update and print memory, speed, operations and the time of the whole, or of the first stage; "
+        "save nothing.",
     ),
     options.device,
     options.training_threads,

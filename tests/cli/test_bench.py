@@ -5,7 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from commands import Command, backwards_links, lines_in, refused, sets, succeeded, write_lines
+
+from nmtkit import recipe
+from nmtkit.cli import bench
 
 
 def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -> None:
@@ -64,13 +68,27 @@ def test_a_dry_run_tells_what_the_training_will_take(corpus: Path, console: Comm
     assert not Path("runs").exists()
 
 
+def test_a_dry_run_says_that_it_knows_the_first_stage_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "_try_training", lambda *_, **__: (None, [["updates", "71,000"]]))
+    for name, title, more in (
+        ("demo", "the whole training of demo", ""),
+        ("demo-news-pointer-generator", "stage pointer of demo-news-pointer-generator", "on top: coverage\n"),
+    ):
+        bench.dry_run(recipe.load(name), "", torch.device("cpu"))
+        said = capsys.readouterr()
+        assert "".join(title.split()) in "".join(said.out.split())
+        assert ("on top" in said.err, more in said.err) == (bool(more), True)
+
+
 def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
-    recipe = tmp_path / "tiny.yaml"
-    recipe.write_text((corpus / "tiny.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    done = succeeded(nmtkit("bench", "train", recipe, *TRAINED, cwd=tmp_path))
+    own = tmp_path / "tiny.yaml"
+    own.write_text((corpus / "tiny.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    done = succeeded(nmtkit("bench", "train", own, *TRAINED, cwd=tmp_path))
     assert "on random words, 25 and 25 a line, for its text is not here" in done.out
     assert "train.src" in done.err
-    refused(nmtkit("bench", "train", recipe, *TRAINED, "--run", tmp_path / "none", "--updates", "0", cwd=tmp_path))
+    refused(nmtkit("bench", "train", own, *TRAINED, "--run", tmp_path / "none", "--updates", "0", cwd=tmp_path))
 
 
 @pytest.fixture
