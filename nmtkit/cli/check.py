@@ -147,6 +147,8 @@ def command(
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
+    _require_place(html_path, b"<!")
+    _require_place(json_path, b"{\n")
 
     def see(block: Block) -> None:
         require_plain_text(block, corpus.splits[block.split], AS_JSON_LINES)
@@ -308,6 +310,16 @@ def _show_places(diagnosis: Diagnosis) -> None:
 def _say_wrapped(text: str) -> None:
     for line in textwrap.wrap(text, WIDTH - 2):
         console.say(f"  {line}")
+
+
+def _require_place(path: str | None, begin: bytes) -> None:
+    """Refuses a file that is no earlier report, and a missing folder, before the text is read."""
+    if path and not Path(path).parent.is_dir():
+        raise NmtkitError(f"{path}: the folder {Path(path).parent} does not exist; make it first or choose another")
+    if path and Path(path).is_file():
+        with write_errors(path), open(path, "rb") as file:
+            if file.read(len(begin)) not in (b"", begin):
+                raise NmtkitError(f"{path}: this file is no report, and a report would replace it; name another file")
 
 
 def _write_report(path: str, text: str) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands import Command, sets, succeeded, write_lines
+from commands import Command, lines_in, refused, sets, succeeded, write_lines
 
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.corpus.faults import EMPTY, FaultLocation
@@ -100,6 +100,16 @@ def test_reports_are_written(check: Command) -> None:
     assert "wrote report.html" in done.err
     assert "Nothing wrong was found in 60 pairs." in Path("report.html").read_text(encoding="utf-8")
     assert json.loads(Path("report.json").read_text(encoding="utf-8"))["wrong"] is False
+
+
+def test_a_report_replaces_nothing_but_a_report(check: Command) -> None:
+    for option in ("--json", "--html"):  # --json is a flag of other commands
+        refused(check(option, *FILES), "train.en: this file is no report, and a report would replace it")
+        assert lines_in(Path("train.en")) == [source for source, _ in PAIRS]
+        refused(check(*FILES, option, "nowhere/report"), "the folder nowhere does not exist")
+        for _ in range(2):
+            succeeded(check("train.en", option, "report"))
+        Path("report").write_text("")
 
 
 def test_json_lines(check: Command) -> None:
