@@ -133,7 +133,8 @@ class SyntheticCorpus:
                         file.write(text.encode("utf-8") + b"\n")
                 self.read += len(new)
                 self._add_text([line for line, _ in new])
-                self._save(files)
+                if new:  # of lines that were done before, not all may have been read again
+                    self._save(files)
                 yield len(new)
             self.over = True
             self._save(files)

@@ -76,6 +76,18 @@ def test_a_stopped_one_goes_on_to_the_same_files(search: dict[str, object], tmp_
     assert texts(tmp_path / "part") == texts(tmp_path / "whole")
 
 
+def test_one_goes_on_that_was_stopped_before_it_came_to_new_lines(tmp_path: Path) -> None:
+    def write(groups: int | None) -> SyntheticCorpus:
+        corpus = SyntheticCorpus(tmp_path, {})
+        lines = (line for window in corpus.to_translate(iter([["a"], ["b"], ["c"]])) for line in window)
+        pairs = ([(text, found(line, 1, 1, -1.0))] for text, line in zip("abc", lines, strict=False))
+        for _ in islice(corpus.write(pairs, ANY), groups):
+            pass
+        return corpus
+
+    assert [write(groups).read for groups in (2, 1, None)] == [2, 2, 3]
+
+
 def test_forward_translations_are_targets(tmp_path: Path) -> None:
     translator = untrained("transformer", WORDS, 2.0, **SAMPLING)
     for forward in (False, True):
