@@ -32,6 +32,7 @@ ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
 """Takes the path of a file that is opened; returns a function that takes all its bytes, as they are on disk."""
 
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
+_PACKED = (b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")  # how files of xz, zstd and bzip2 begin
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
 
@@ -108,7 +109,9 @@ def explain_bad_bytes(line: str) -> str:
 
 def not_utf8_message(where: str, line: str, mark: int = 0) -> str:
     """The message for a line that is not UTF-8, after a byte-order mark of `mark` bytes."""
-    return f"{where}: not UTF-8 (byte {mark + first_bad_byte(line) + 1} of the line); convert it, e.g. with iconv"
+    packed = line.encode("utf-8", "surrogateescape").startswith(_PACKED)
+    remedy = "it is compressed, and only gzip is read: unpack it first" if packed else "convert it, e.g. with iconv"
+    return f"{where}: not UTF-8 (byte {mark + first_bad_byte(line) + 1} of the line); {remedy}"
 
 
 def _broken_gzip_message(where: str, count: int, fault: Exception) -> str:

@@ -1,5 +1,7 @@
+import bz2
 import gzip
 import json
+import lzma
 from dataclasses import asdict
 from pathlib import Path
 
@@ -40,6 +42,14 @@ def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
     assert list(read_lines(write(tmp_path / "t.txt", gzip.compress("ä\nb\n".encode())))) == ["ä", "b"]
     assert list(read_lines(write(tmp_path / "t.gz", "plain\n"))) == ["plain"]
     assert list(read_lines(write(tmp_path / "empty", b""))) == []
+
+
+@pytest.mark.parametrize("content", [lzma.compress(b"a\n"), bz2.compress(b"a\n"), b"\x28\xb5\x2f\xfd\x24\x02"])
+def test_other_packed_files_are_not_to_be_converted(tmp_path: Path, content: bytes) -> None:
+    path = write(tmp_path / "t", content)
+    for read in (lambda: read_lines(path), lambda: read_pairs(SplitFiles(src=[path], tgt=[path]))):
+        with pytest.raises(DataError, match="it is compressed, and only gzip is read: unpack it first"):
+            list(read())
 
 
 WHOLE = gzip.compress(b"line\n" * 9999)
