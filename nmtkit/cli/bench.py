@@ -14,7 +14,7 @@ import torch
 from nmtkit import console, recipe
 from nmtkit.autotune import cache
 from nmtkit.autotune.training import tune_training, workload_of_run
-from nmtkit.cli import inference, options
+from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, NEW_FILE, Number, with_threads
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import tell
@@ -92,6 +92,8 @@ def bench_decoding(
       nmtkit bench decode -m runs/mine
       nmtkit bench decode --source test.en --ref test.de --beam-size 5 --lines 300 -o figures.json
     """
+    if output is not None:
+        results.require_other(output, [None if source is None else Path(source), ref])
     sources, references = read_test_lines(how, source, ref, lines)
     facts, config, speed = bench.measure_decoding(how, sources, references, rounds, alone, tell)
     show_machine(facts)

@@ -28,12 +28,17 @@ from nmtkit.translation.result import Translation, copied_spans, moses_line
 Written = TypeVar("Written")
 
 
+def require_other(path: Path, inputs: Iterable[Path | None]) -> None:
+    """Refuses a file for results that is one of those that are read, of which some may not be given."""
+    for other in inputs:
+        if other is not None and path.exists() and other.exists() and path.samefile(other):
+            raise NmtkitError(f"{path}: -o names a file that is read or written too; name another")
+
+
 @contextmanager
 def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
     """A file for results: whole at the end of the block, or as it was before; compressed if its name ends in .gz."""
-    for other in inputs:
-        if path.exists() and other.exists() and path.samefile(other):
-            raise NmtkitError(f"{path}: -o names a file that is read or written too; name another")
+    require_other(path, inputs)
     with ExitStack() as stack:
         with write_errors(path):
             temporary = stack.enter_context(atomic_path(path))

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 import nmtkit.huggingface  # noqa: F401  # importing it registers its reader
-from nmtkit.cli import inference, options
+from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import NmtkitError
@@ -43,6 +43,8 @@ def average_command(
     for path in files:
         if path.is_dir():
             raise click.UsageError(f"{path} is a folder, and FILES are checkpoints; a run is named with -m {path}")
+    if output is not None:
+        results.require_other(output, files)
     if files and output is not None and model is None:
         run, written, of_run, chosen = None, output, "", list(files)
     else:
