@@ -268,6 +268,8 @@ def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], repor
     """
     for path in output:
         pictures.picture_format(path)
+    if (report or not output) and style != FigureStyle():
+        raise click.UsageError("--title, --size, --font and --colours are of a figure: give -o FILE, without --report")
     if report:
         if len(runs) != 1 or not output:
             raise click.UsageError("--report is a page about one run: name the run, and the page with -o FILE.html")

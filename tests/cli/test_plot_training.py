@@ -50,6 +50,12 @@ def test_a_table_without_a_file(trained: Path, plot: Command) -> None:
     assert not_finite.out.splitlines()[-1].split() == ["lost", "20", "2.500", "-", "-", "0.00", "at", "20"]
 
 
+def test_the_look_of_a_figure_is_not_given_where_there_is_none(plot: Command) -> None:
+    run = run_with_log("run", GOOD)
+    for words in (["--title", ""], ["--size", "3", "--report", "-o", "a.html"]):
+        refused(plot(run, *words), "--title, --size, --font and --colours are of a figure")
+
+
 def test_the_log_of_a_finished_training_is_whole_or_refused(trained: Path, plot: Command) -> None:
     run = Path(shutil.copytree(trained, "run"))
     whole = plot(run).out
