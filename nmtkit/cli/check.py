@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -251,7 +252,7 @@ def _fix(corpus: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
         console.say(f"every pair that was left out or mended is in {out / LOG_NAME}", to_stderr)
     if corpus.recipe is not None:
         path = corpus.recipe.write(out, {name: split.files for name, split in done.items()})
-        console.say(f"the recipe for it is {path}; next: nmtkit train {path}", to_stderr)
+        console.say(f"the recipe for it is {path}; next: nmtkit train {shlex.quote(str(path))}", to_stderr)
     return bool(refused)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections import Counter
@@ -184,10 +185,10 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
     both = ((option, shown(before.get(option)), shown(now.get(option))) for option in sorted({*before, *now}))
     faults = [f"\n  {option} was {old} and is {new}" for option, old, new in both if old != new]
     if faults:
+        command = shlex.join(["nmtkit", "train", str(folder.chosen), "--run", str(folder.path), "--resume"])
         raise NmtkitError(
             f"{folder.path}: begun with other options, so it cannot be resumed with these (give the same ones, take "
-            f"`nmtkit train {folder.chosen} --run {folder.path} --resume`, or train anew with "
-            f"--overwrite):{''.join(faults)}"
+            f"`{command}`, or train anew with --overwrite):{''.join(faults)}"
         )
 
 

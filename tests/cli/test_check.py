@@ -112,6 +112,14 @@ def test_a_report_replaces_nothing_but_a_report(check: Command) -> None:
         Path("report").write_text("")
 
 
+def test_commands_that_are_told_can_be_pasted(check: Command, console: Command) -> None:
+    done = succeeded(check("mine.yaml", "--no-tokens", "--fix", "all clean"))
+    assert done.out.endswith("the recipe for it is all clean/mine.yaml; next: nmtkit train 'all clean/mine.yaml'\n")
+    Path("all clean", "request.json").write_text('{"--preset": "tiny"}')
+    again = console("train", "--source", "train.en", "--target", "train.de", "--run", "all clean", "--resume")
+    refused(again, "take `nmtkit train 'all clean/chosen.yaml' --run 'all clean' --resume`, or train anew")
+
+
 def test_json_lines(check: Command) -> None:
     write_lines("corpus.jsonl", [json.dumps({"article": src, "summary": tgt}) for src, tgt in PAIRS])
     done = succeeded(check("corpus.jsonl", "--src-field", "article", "--tgt-field", "summary"))
