@@ -84,6 +84,7 @@ def parse_command(
     stream = system.stream(windows(), how.n_best, need_copies=as_json)
     results.write_stream(stream, write, "lines", "" if files else "type a sentence on each line")
     results.tell_cut(printer.cut, printer.lines, "sentences", system, ": their trees are of the beginnings")
+    printer.report("trees", "--max-length")
     if drawn and (path := picture) is not None:  # once -o has kept the trees, since the picture may be too large
         click.get_current_context().call_on_close(lambda: save_pictures([path], partial(save_trees, drawn)))
 

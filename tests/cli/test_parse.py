@@ -75,6 +75,9 @@ def test_several_trees_and_objects(console: Command) -> None:
     assert all(len(read_tree(tree, "output").words()) == 7 for *_, tree in several)
     record = json.loads(parsed(console, "--json", lines=SENTENCES[:1])[0])
     assert record["best"]["text"] == several[0][-1]
+    short = succeeded(console("parse", "-m", "runs/parser", "--n-best", "99", "--max-length", "4", stdin="xyz\n"))
+    assert 0 < len(short.out.splitlines()) < 99
+    assert "1 of 1 lines have fewer than 99 trees" in short.err
 
 
 def test_trees_are_drawn(console: Command, tmp_path: Path) -> None:
