@@ -81,6 +81,8 @@ def scoring(summaries: bool) -> Decorator:
         significance, paired_ar, n_samples, seed = (
             given.pop(key) for key in ("significance", "paired_ar", "n_samples", "seed")
         )
+        if [*given["hyps"], *given["ref_paths"], given["source"]].count("-") > 1:
+            raise click.UsageError("standard input (-) is read once, so only one of the files can be it")
         several = len(given["hyps"]) > 1
         if paired_ar and not several:
             raise click.UsageError("--paired-ar compares several HYPs")

@@ -154,6 +154,11 @@ def test_forms_of_files(score: Command) -> None:
     assert bleu["value"] == metrics.score_all(gap, [REF], ["bleu"])[0].value
 
 
+def test_standard_input_is_read_once(console: Command) -> None:
+    for words in (["score", "-", "--ref", "-"], ["score-summaries", "-", "--ref", "b", "--source", "-"]):
+        refused(console(*words, stdin="a\n"), "only one of the files can be it")
+
+
 def test_titles_are_file_names_where_they_differ(score: Command) -> None:
     for folder in ("one", "two"):
         write_lines(f"{folder}/out.txt", HYP)
