@@ -172,8 +172,10 @@ def read_test_lines(
     """The first lines of a file or of the recipe's test set, and their references if there are any."""
     if source is not None:
         lines = list(stdin_lines()) if source == "-" else list(read_lines(Path(source)))
-        refuse_json_lines(lines, named(source), EXTRACT_HINT)
-        return lines[:count], None if ref is None else list(read_lines(ref))[:count]
+        references = None if ref is None else list(read_lines(ref))
+        for text, name in ((lines, named(source)), (references or (), str(ref))):
+            refuse_json_lines(text, name, EXTRACT_HINT)
+        return lines[:count], references and references[:count]
     if ref is not None:
         raise click.UsageError("--ref belongs to --source; give both")
     run = find_run(how.model)[0]

@@ -12,7 +12,6 @@ from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.corpus.json_records import EXTRACT_HINT
-from nmtkit.corpus.text import read_lines
 from nmtkit.data.store import Store
 from nmtkit.experiment.evaluation import count_words, fit_text
 from nmtkit.experiment.loading import DecodingOptions
@@ -57,7 +56,8 @@ def command(
     lines, tokenizer = [*chain.from_iterable(text_windows(files, EXTRACT_HINT))], system.tokenizers.tgt
     counts = None
     if frequencies is not None:
-        counts = count_words(tokenizer, map(tokenizer.encode, read_lines(frequencies)))
+        known = chain.from_iterable(text_windows([frequencies], EXTRACT_HINT))
+        counts = count_words(tokenizer, map(tokenizer.encode, known))
     elif run.folder.manifest("train").is_file():
         store = Store.open(run.folder.data, "train")
         counts = count_words(tokenizer, (store.ids("tgt", number).tolist() for number in range(len(store))))

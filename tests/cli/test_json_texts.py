@@ -41,6 +41,8 @@ def in_folder(tmp_path: Path, trained: Path, nmtkit: Command) -> Command:
         ("rescore -m tiny --source json.txt --target test.tgt", "json.txt", "jq"),
         ("rescore -m tiny --source test.src --target json2.txt", "json2.txt", "jq"),
         ("align -m tiny --source test.src --target json.txt", "json.txt", "jq"),
+        ("bench decode --source test.src --ref json.txt", "json.txt", "jq"),
+        ("perplexity -m tiny test.src --frequencies json.txt", "json.txt", "jq"),
         ("check json.txt", "json.txt", ".jsonl"),
         ("check test.src json2.txt", "json2.txt", "--tgt-field"),
         ("check tiny.yaml --no-tokens", "json.txt", "src_field"),
