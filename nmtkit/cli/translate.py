@@ -207,7 +207,7 @@ def summarize_command(
     if stories is not None and (files or article_field is not None):
         raise click.UsageError("--stories reads a folder, FILE and --article-field do not: leave one of them out")
     if lead is not None:
-        if any((how.model, how.search_settings, how.max_source_tokens, how.n_best > 1, as_json, window, how.shortlist)):
+        if how != DecodingOptions(search_settings={}) or as_json or window:
             raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
         from nmtkit.metrics import lead as lead_of
 

@@ -177,6 +177,8 @@ def test_stories(console: Command, tmp_path: Path) -> None:
 
 def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for words in ("--checkpoint best", "--lm runs/lm", "--precision int8", "--device cuda", "--engine graph"):
+        refused(console("summarize", "--lead", "1", *words.split()), "--lead copies sentences without a model")
     done = console("summarize", "--lead", "1", stdin=as_text(ARTICLES))
     assert done.out.splitlines() == ["Zyx sees the old dog.", "", "The man sleeps.", "Abc and Def see the old house."]
     done = console("summarize", "--lead", "2", "--article-field", "text", stdin=jsonl(ARTICLES))
