@@ -87,6 +87,7 @@ LAZY = {
     "translation/attention_views.py",
     "translation/result.py",
     "translation/long_texts.py",
+    "translation/synthetic.py",
     "tasks",
     "pictures",
     "corpus/features.py",

@@ -88,6 +88,19 @@ def test_one_goes_on_that_was_stopped_before_it_came_to_new_lines(tmp_path: Path
     assert [write(groups).read for groups in (2, 1, None)] == [2, 2, 3]
 
 
+def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
+    def write() -> Iterator[int]:
+        return SyntheticCorpus(tmp_path, {}).write(([(text, found(text, 1, 1, -1.0))] for text in "ab"), ANY)
+
+    first = write()
+    next(first)
+    with pytest.raises(DataError, match="another process writes there"):
+        next(write())
+    assert texts(tmp_path) == (["a"], ["a"])
+    first.close()  # type: ignore[attr-defined]  # it is a generator
+    next(write())
+
+
 def test_forward_translations_are_targets(tmp_path: Path) -> None:
     translator = untrained("transformer", WORDS, 2.0, **SAMPLING)
     for forward in (False, True):
