@@ -273,8 +273,6 @@ def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], repor
     if report:
         if len(runs) != 1 or not output:
             raise click.UsageError("--report is a page about one run: name the run, and the page with -o FILE.html")
-        if style != FigureStyle():
-            raise click.UsageError("--report has its own look: leave --title, --size, --font[-size], --colours out")
         save_pictures(output, partial(save_report, find_run(runs[0])[0]))
         return
     trainings = [training_curves(find_run(run)[0], name) for name, run in zip(titles(runs), runs, strict=True)]

@@ -107,7 +107,7 @@ def test_a_page_is_of_one_run(run: Path, console: Command) -> None:
     refused(console("plot-training", run, run, "--report", "-o", "page.html"), "--report is a page about one run")
     refused(console("plot-training", run, "--report"), "--report is a page about one run")
     for look in (["--title", "x"], ["--size", 3], ["--font-size", 9], ["--colours", "tab10"]):
-        refused(console("plot-training", run, "--report", "-o", "page.html", *look), "--report has its own look")
+        refused(console("plot-training", run, "--report", "-o", "page.html", *look), "without --report")
     assert not Path("page.html").exists()
     refused(console("plot-training", run, "--report", "-o", "page.png"), "let the name end in .html")
 
