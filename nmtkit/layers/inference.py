@@ -405,7 +405,7 @@ class PaddedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.out_features = linear.out_features
+        self.out_features, self.in_features = linear.out_features, linear.in_features
         missing = -linear.out_features % self.ROWS
         self.weight = F.pad(linear.weight.detach(), (0, 0, 0, missing))
         self.bias = None if linear.bias is None else F.pad(linear.bias.detach(), (0, missing))

@@ -35,6 +35,7 @@ def steps(model: Decoder, rows: list[int]) -> torch.Tensor:
 def pack_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The maps of these models are small."""
     monkeypatch.setattr(inference, "MIN_OUTPUTS", 2)
+    monkeypatch.setattr(inference.PaddedLinear, "ROWS", 8)
     monkeypatch.setattr(inference, "lower_pays", lambda *_: [True] * 4)
 
 
