@@ -12,7 +12,7 @@ from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from nmtkit.huggingface.reading import FAMILIES, GenerationConfig, read_config
+from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config
 from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import ExternalWeights, read_json, read_weights, require_equal
 from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel, SourceNames
@@ -54,7 +54,7 @@ class HuggingFaceConfig(PairConfig):
     decoder_attention_heads: int = Field(ge=1)
     encoder_ffn_dim: Width = Field(ge=1)
     decoder_ffn_dim: Width = Field(ge=1)
-    activation_function: Literal["relu", "gelu", "swish", "silu"]
+    activation_function: Literal["relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "swish", "silu"]
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -138,7 +138,7 @@ def convert(
         "feed_forward_size": config.encoder_ffn_dim,
         "heads": config.encoder_attention_heads,
         "scale_embeddings": config.scale_embedding,
-        "activation": {"swish": "silu"}.get(config.activation_function, config.activation_function),
+        "activation": ACTIVATIONS[config.activation_function],
     }
     ignored = [f"model.{side}.embed_positions.weights" for side in ("encoder", "decoder")]  # sinusoids, once saved
     return converter.convert(TransformerConfig, {**settings, **more}, {**own, **tables}, names, ignored)

@@ -32,7 +32,7 @@ from nmtkit.core.settings import parse
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS
-from nmtkit.interchange.export_weights import ctranslate2_names
+from nmtkit.interchange.export_weights import CTRANSLATE2_ACTIVATIONS, ctranslate2_names
 from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, read_json, read_text, unsupported
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel
 from nmtkit.interchange.importing import READERS, exported_task, license_of
@@ -172,7 +172,7 @@ def _variables(reader: _Reader) -> dict[str, _Variable]:
     return variables
 
 
-_ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
+_ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}
 _START = "decoder/start_from_zero_embedding"
 _ALIGNMENT = {"decoder/alignment_layer": -1, "decoder/alignment_heads": 1}
 """Values that these have in a model that was not trained to align."""
@@ -353,7 +353,7 @@ def _numbers(file: CTranslate2Model) -> dict[str, int | float]:
             raise unsupported(path, f"'{name}' of encoder and decoder differ or are missing ({left} and {right})")
         numbers[name] = left
     if numbers["activation"] not in _ACTIVATIONS:
-        raise unsupported(path, f"activation {numbers['activation']}", "supported: relu (0), swish (2), gelu (3)")
+        raise unsupported(path, f"activation {numbers['activation']}", f"supported: {_ACTIVATIONS}")
     return numbers
 
 

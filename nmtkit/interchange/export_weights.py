@@ -57,6 +57,10 @@ _ctranslate2_attributes = transformer_names(
 )
 
 
+CTRANSLATE2_ACTIVATIONS: dict[str, int] = {"relu": 0, "gelu_tanh": 1, "silu": 2, "gelu": 3}
+"""Its numbers of our activations."""
+
+
 def _ctranslate2_attribute(name: str) -> str:
     (path,) = _ctranslate2_attributes(name)
     return path.replace("layer_norm.weight", "layer_norm.gamma").replace("layer_norm.bias", "layer_norm.beta")
@@ -155,7 +159,7 @@ def _hugging_face_settings(config: TransformerConfig, longest: int) -> dict[str,
         "architectures": [architecture],
         "d_model": config.hidden_size,
         "max_position_embeddings": longest,
-        "activation_function": config.activation,
+        "activation_function": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config.activation, config.activation),
         "scale_embedding": config.scale_embeddings,
         "pad_token_id": PAD,
         "bos_token_id": BOS,
@@ -183,7 +187,7 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
         (config.encoder_layers, config.decoder_layers),
         config.heads,
         pre_norm=config.norm == "pre",
-        activation=getattr(specs.Activation, "SWISH" if config.activation == "silu" else config.activation.upper()),
+        activation=specs.Activation(CTRANSLATE2_ACTIVATIONS[config.activation]),
     )
     weights = plain_weights(model)
     for side, name in (("encoder", "src"), ("decoder", "tgt")):

@@ -42,7 +42,7 @@ from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import Seq2Seq
 
 KINDS: list[dict[str, Any]] = [
-    {"tie": "all"},
+    {"tie": "all", "activation": "gelu_tanh"},
     {"norm": "post", "positions": "sinusoidal_halves", "activation": "silu", "scale_embeddings": False, "tie": "none"},
     {"positions": "learned", "max_positions": 64, "activation": "gelu", "tie": "embeddings"},
     {"two": True, "tie": "decoder", "source_end": False, "norm_epsilon": 1e-6},
@@ -80,8 +80,8 @@ def variables_of(model: Any, kind: str = "float32") -> Variables:
 
 
 def scalars(config: Any) -> Variables:
-    small = {"pre_norm": config.norm == "pre", "activation": {"relu": 0, "silu": 2, "gelu": 3}[config.activation]}
-    small |= {"scale_embeddings": config.scale_embeddings}
+    small = {"pre_norm": config.norm == "pre", "scale_embeddings": config.scale_embeddings}
+    small |= {"activation": ["relu", "gelu_tanh", "silu", "gelu"].index(config.activation)}
     numbers = {"num_heads": integer(config.heads, "int16")} | {name: integer(one) for name, one in small.items()}
     return {f"{side}/{name}": number for side in ("encoder", "decoder") for name, number in numbers.items()}
 
@@ -293,7 +293,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "alibi": (with_variables({"decoder/alibi": integer(1)}), "decoder/alibi' is 1"),
     "positions of its own": (without(POSITIONS), "position_encodings/encodings' is missing"),
     "narrow positions": (with_variables({POSITIONS: floats(9, 8)}), "position_encodings/encodings' has shape"),
-    "an activation": (both_sides("activation", integer(1)), "activation 1, which is not supported.*relu"),
+    "an activation": (both_sides("activation", integer(4)), "activation 4, which is not supported.*relu"),
     "unlike sides": (with_variables({"decoder/pre_norm": integer(0)}), "'pre_norm' of encoder and decoder"),
     "an odd scale": (with_variables({"encoder/scale_embeddings": floats(value=3.0)}), "scale_.*3.0"),
     "unlike scales": (with_variables({"encoder/scale_embeddings": integer(0)}), "scale_embeddings.*1.0, 4.0"),

@@ -30,7 +30,7 @@ KINDS: list[dict[str, Any]] = [
     {},
     {"norm": "post", "positions": "sinusoidal_halves", "activation": "silu", "scale_embeddings": False},
     {"norm": "post", "positions": "learned", "max_positions": 64, "tie": "embeddings", "activation": "gelu"},
-    {"tie": "decoder", "positions": "learned", "max_positions": 64},
+    {"tie": "decoder", "positions": "learned", "max_positions": 64, "activation": "gelu_tanh"},
     {"norm": "post", "tie": "decoder", "two": True},
     {"tie": "none", "two": True},
     {"tie": "none", "more source tokens": True},
