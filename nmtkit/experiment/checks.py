@@ -145,10 +145,19 @@ def _count(shapes: dict[str, torch.Size]) -> int:
 
 
 def require_embeddings(recipe: Recipe) -> None:
-    """Raises DataError if the recipe's word vectors are missing, or of another size than the model's."""
-    setting = embedding_size_key(recipe)
-    for path in recipe.embedding_files.values():
-        check_size(path, recipe.model.model_dump()[setting.removeprefix("model.")], setting)
+    """Raises DataError if the recipe's word vectors are missing, or of another size than the model's.
+
+    RecipeError if they are of a side that the task lacks, or that has no word vectors of its own in the model.
+    """
+    texts = [one.name for one in TASKS.get(recipe.task).columns if one.type == "text"]
+    tables = {side: getattr(_on_meta(recipe), f"{side}_embedding", None) for side in texts if recipe.embedding_files}
+    sizes = {side: one.embedding_dim for side, one in tables.items() if isinstance(one, torch.nn.Embedding)}
+    for side, path in recipe.embedding_files.items():
+        if side not in sizes:
+            takes = f"word vectors only as {' and '.join(sizes)}" if sizes else "no word vectors"
+            where = f"recipe {recipe.name}: `pretrained_embeddings.{side}`"
+            raise RecipeError(f"{where}: a {recipe.model.kind} for {recipe.task} takes {takes}; leave it out")
+        check_size(path, sizes[side], embedding_size_key(recipe))
 
 
 def embedding_size_key(recipe: Recipe) -> str:

@@ -12,8 +12,9 @@ from daily import daily
 from torch import Tensor
 
 from nmtkit import recipe
-from nmtkit.core.errors import DataError
-from nmtkit.experiment.checks import dry_run
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import parse
+from nmtkit.experiment.checks import dry_run, require_embeddings
 from nmtkit.experiment.run import Run
 from nmtkit.training.events import Stopped
 
@@ -127,6 +128,27 @@ def mine(small_corpus: Path, words: list[str], tmp_path: Path) -> Path:
         "data: {test: null}\nevaluation: {max_sentences: 1}\ntraining: {max_updates: 1}\n"
     )
     return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "side", "way"),
+    [
+        ("rnn_lm", "src", ""),
+        ("bert", "src", "masked_words"),
+        ("bert", "tgt", "masked_words"),
+        ("elmo", "tgt", "both_directions"),
+        ("xlnet", "tgt", "permutation"),
+    ],
+)
+def test_a_side_without_word_vectors_is_refused_before_anything_is_begun(kind: str, side: str, way: str) -> None:
+    training = {"max_updates": 1, "best_metric": "loss", "higher_is_better": False} | ({way: {}} if way else {})
+    texts = {split: {"tgt": ["text"]} for split in ("train", "valid")}
+    given = {"data": texts, "tokenizer": {"specials": ["<mask>"]}, "model": {"kind": kind}, "training": training}
+    vectors = {"pretrained_embeddings": {side: "vectors"}}
+    settings = parse(recipe.Recipe, {"name": "one", "task": "language-modelling", **given, **vectors}, "one")
+    takes = "no word vectors" if way else "word vectors only as tgt"
+    with pytest.raises(RecipeError, match=f"_embeddings.{side}`: a {kind} for language-modelling takes {takes}; leave"):
+        require_embeddings(settings)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_begun(mine: Path) -> None:
