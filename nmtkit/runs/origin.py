@@ -183,6 +183,7 @@ _OF_TOKENS = {
     "tgt_embedding.weight": "tgt",
     "output.weight": "tgt",
     "output.bias": "tgt",
+    "output_bias": "tgt",
 }
 """Weights with a row for each token of a text."""
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,13 @@ from torch import Tensor
 
 from nmtkit import Translator, recipe
 from nmtkit.checkpoints.weights import read_weights
+from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.experiment.run import Run
+from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.presets.fine_tuning import score_before
-from nmtkit.runs.origin import read_origin
+from nmtkit.runs.origin import read_origin, take_part
 from nmtkit.runs.saved import SavedRun
 
 CPU = torch.device("cpu")
@@ -128,6 +133,20 @@ def test_rows_of_embeddings_are_taken_by_token(runs: Path) -> None:
     new = [token for token in run.load_tokenizers().tgt.vocabulary.tokens if token not in before]
     assert "▁new" in new
     assert any(f"grown: tgt_embedding.weight by {len(new)} of" in note for note in notes)
+
+
+@pytest.mark.parametrize("kind", ["intra_attention", "luong"])
+def test_biases_of_output_words_are_taken_by_token(kind: str) -> None:
+    config, models = TokenizerConfig(kind="whitespace"), list[Any]()
+    both = [Vocabulary([*SPECIALS, *words]) for words in (["a", "b", "c"], ["d", "c", "a"])]
+    for vocabulary in both:
+        sizes = VocabularySizes({"src": len(vocabulary), "tgt": len(vocabulary)})
+        models.append(MODELS.get(kind)(MODELS.get(kind).Config(kind=kind, tie="none"), sizes))
+    now, before = (one.output.bias if kind == "luong" else one.output_bias for one in models)
+    torch.nn.init.normal_(before)
+    tokenizers = [Tokenizers(config, {"tgt": WordTokenizer(config, one)}) for one in both]
+    take_part(models[0], "decoder", models[1], [], tokenizers)
+    assert torch.equal(now[both[0].ids(["a", "c"])], before[both[1].ids(["a", "c"])])
 
 
 @pytest.mark.parametrize("kind", daily(["transformer", "luong"]))
