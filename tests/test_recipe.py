@@ -197,6 +197,14 @@ def test_every_number_has_bounds(base: Path, key: str, values: list[object]) -> 
         assert re.match(f"--set {key}=.*: `{key}", fault)
 
 
+def test_what_writes_no_text_gets_no_reward(base: Path) -> None:
+    texts = [f"data.{split}={{labels: b, tgt: []}}" for split in ("train", "valid")]
+    given = ["task=classification", *texts, "model.kind=word_mean", "training.best_metric=accuracy"]
+    assert recipe.load(base, given).training.reinforce is None
+    (fault,) = faults(base, *given, "training.reinforce={}")
+    assert fault.endswith("`training.reinforce`: word_mean writes no text that could be rewarded; leave it out")
+
+
 def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> None:
     loaded = recipe.load(base, [f"model.hidden_size={2**20}", "model.layers=1"])
     assert dict(checks.dry_run(loaded))["parameters"]

@@ -17,7 +17,7 @@ from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS
-from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, VocabularySizes
+from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, Decoder, VocabularySizes
 from nmtkit.objectives.objective import OBJECTIVES, chosen_objectives
 from nmtkit.recipe import groups
 from nmtkit.search.rules import SearchConfig
@@ -238,6 +238,8 @@ class Recipe(Settings):
         for key, value in needed.items() if not attends else ():
             if value:
                 raise ValueError(f"`training.{key}`: {kind} has no attention of written words to compute it from")
+        if training.reinforce is not None and not issubclass(MODELS.get(kind), Decoder):
+            raise ValueError(f"`training.reinforce`: {kind} writes no text that could be rewarded; leave it out")
         if getattr(self.model, "hard_attention", False) != (training.hard_attention is not None):
             both = "`model.hard_attention: true` and `training.hard_attention` belong together"
             raise ValueError(f"{both}: set both (`training.hard_attention: {{}}` takes the defaults), or neither")
