@@ -17,7 +17,7 @@ from nmtkit.autotune.searching import quantize_as_before, search_workload_key, t
 from nmtkit.autotune.timing import time_limit
 from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
-from nmtkit.core.errors import NmtkitError, RecipeError, shorten
+from nmtkit.core.errors import DataError, NmtkitError, RecipeError, shorten
 from nmtkit.data.batch import collate
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
@@ -313,24 +313,28 @@ def _requested_precision(model: Model, precision: Literal[PrecisionChoice, Other
 
 
 @torch.no_grad()
-def fits_fp16(model: Model) -> bool:
+def fits_fp16(model: Model, tokens: int = FP16_PROBE_TOKENS) -> bool:
     """Whether all that the model makes of a text in fp16 is finite, with tokens from all over the vocabulary.
 
-    Of a model that reads no text but other inputs this is not known.
+    There are so many, or half of them, and so on, where the model knows no more positions. Of a model that reads no
+    text but other inputs this is not known.
     """
     if as_seq2seq(model) is not None and "src" not in model.sizes:
         return False
     halved = deepcopy(model)
     cast_to_16_bits(halved, torch.float16)
-    ids = torch.linspace(UNK, min(model.sizes.values()) - 1, FP16_PROBE_TOKENS).long().tolist()
+    ids = torch.linspace(UNK, min(model.sizes.values()) - 1, tokens).long().tolist()
     finite: list[bool] = []
 
     def look(part: torch.Tensor) -> torch.Tensor:
         finite.append(bool(part.isfinite().all()))
         return part
 
-    for part in filter(None, halved.read(collate([ids], [ids]).to(next(model.parameters()).device))):
-        part.mapped(look)
+    try:
+        for part in filter(None, halved.read(collate([ids], [ids]).to(next(model.parameters()).device))):
+            part.mapped(look)
+    except DataError:  # the text is too long for it
+        return fits_fp16(model, tokens // 2)
     return all(finite)
 
 

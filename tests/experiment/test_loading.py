@@ -21,6 +21,10 @@ from nmtkit.layers.inference import (
     Precision,
     supported_precisions,
 )
+from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
+from nmtkit.models.convs2s import ConvS2SConfig
+from nmtkit.models.transformer import TransformerConfig
+from nmtkit.recurrent_models.luong import LuongConfig
 from nmtkit.runs.saved import find_run
 
 
@@ -94,6 +98,19 @@ def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
     assert fits_fp16(model)
     model.src_embedding.weight.data.fill_(1e6)
     assert not fits_fp16(model)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TransformerConfig(hidden_size=4, heads=1, layers=1, positions="learned", max_positions=20),
+        ConvS2SConfig(embedding_size=4, hidden_size=4, layers=1, max_positions=1),
+        LuongConfig(embedding_size=4, hidden_size=4, score="location", max_positions=40),
+    ],
+    ids=lambda config: config.kind,
+)
+def test_a_model_of_few_positions_is_asked_for_no_more(config: ModelConfig) -> None:
+    assert fits_fp16(MODELS.get(config.kind)(config, VocabularySizes({"src": 90, "tgt": 80})).eval())
 
 
 def test_what_a_reader_of_other_than_text_makes_is_not_known() -> None:
