@@ -205,6 +205,14 @@ def test_what_writes_no_text_gets_no_reward(base: Path) -> None:
     assert fault.endswith("`training.reinforce`: word_mean writes no text that could be rewarded; leave it out")
 
 
+@pytest.mark.parametrize("kind", ["rnn_lm", "bert"])
+def test_a_language_model_is_not_given_sources_that_it_does_not_read(base: Path, kind: str) -> None:
+    with pytest.raises(
+        RecipeError, match=f"`model.kind`: {kind} does not read the src of a translation: set `task` to"
+    ):
+        checks.require_fitting_stages(recipe.load(base, [f"model={{kind: {kind}}}"]))
+
+
 def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> None:
     loaded = recipe.load(base, [f"model.hidden_size={2**20}", "model.layers=1"])
     assert dict(checks.dry_run(loaded))["parameters"]

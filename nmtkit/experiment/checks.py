@@ -23,7 +23,7 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
-from nmtkit.models.base import MODELS, Model, VocabularySizes
+from nmtkit.models.base import MODELS, Model, VocabularySizes, as_seq2seq
 from nmtkit.recipe import Recipe, load, locate
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import find_origin, origin_tokenizers
@@ -91,12 +91,21 @@ def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> Non
 
 
 def require_fitting_stages(recipe: Recipe) -> None:
-    """Raises RecipeError if a stage asks for layers that its model lacks, or changes the shape of a weight."""
+    """Raises RecipeError if a stage's model does not read what its task has, or lacks layers that are asked for.
+
+    As well if it changes the shape of a weight.
+    """
     before: dict[str, torch.Size] = {}
     for name, one in recipe.by_stage().items():
         if any(stage.batch.get("batch_tokens") == "auto" for stage in recipe.stages):
             raise RecipeError(f"recipe {recipe.name}: a stage cannot find its own batch_tokens: auto; give it a number")
         model = _on_meta(one)
+        reads = [column.name for column in TASKS.get(one.task).columns if column.name in ("src", "features")]
+        if reads and model.output_column == "tgt" and as_seq2seq(model) is None:
+            raise RecipeError(
+                f"recipe {recipe.name}: `model.kind`: {one.model.kind} does not read the {reads[0]} of a {one.task}: "
+                "set `task` to language-modelling, or take a model that reads"
+            )
         freeze(model, one.training.freeze)
         for key in (key for key in LAYER_KEYS if getattr(one.training, key) and not model.layers()):
             raise RecipeError(
