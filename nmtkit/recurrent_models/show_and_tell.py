@@ -72,7 +72,7 @@ class Captioner(Seq2Seq[M, RecurrentState]):
     def __init__(self, config: CaptionerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         self.encoder = PictureEncoder(config.cnn) if config.cnn else None
-        self.region_size = config.cnn[-1] if config.cnn else sizes["features"]
+        self.region_size = [sizes["features"], *config.cnn][-1]
         self.dropout = Dropout(config.dropout)
         self.tgt_embedding = nn.Embedding(sizes["tgt"], config.embedding_size)
 

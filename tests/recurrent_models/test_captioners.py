@@ -162,3 +162,9 @@ def test_models_that_see_different_regions_write_together_but_show_nothing() -> 
     assert len(beam_search(both, batch, config)) == 3
     with pytest.raises(RecipeError, match="different numbers of regions"):
         beam_search(both, batch, config, need_attention=True)
+
+
+def test_a_captioner_with_convolutions_is_for_features_alone() -> None:
+    config = parse(ShowAndTell.Config, {**SIZES, "cnn": [4]}, "test")
+    with pytest.raises(RecipeError, match="asks for the size of column 'features', and an example has src, tgt"):
+        ShowAndTell(config, VocabularySizes({"src": V, "tgt": V}))
