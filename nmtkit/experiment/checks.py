@@ -93,10 +93,18 @@ def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> Non
 def require_fitting_stages(recipe: Recipe) -> None:
     """Raises RecipeError if a stage's model does not read what its task has, or lacks layers that are asked for.
 
-    As well if it changes the shape of a weight.
+    As well if it changes the shape of a weight, or if no stage trains what stays of a model.
     """
     before: dict[str, torch.Size] = {}
-    for name, one in recipe.by_stage().items():
+    stages = recipe.by_stage()
+    if recipe.model.further_head == "replaced_tokens" and not any(
+        one.training.replaced_tokens for one in stages.values()
+    ):
+        raise RecipeError(
+            f"recipe {recipe.name}: `training.replaced_tokens`: without it {recipe.model.kind} trains its generator "
+            "alone, and the encoder, which is what stays of it, remains random; set it (50 in the paper)"
+        )
+    for name, one in stages.items():
         if any(stage.batch.get("batch_tokens") == "auto" for stage in recipe.stages):
             raise RecipeError(f"recipe {recipe.name}: a stage cannot find its own batch_tokens: auto; give it a number")
         model = _on_meta(one)

@@ -12,6 +12,7 @@ from torch import Tensor
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.language_models.electra import Electra, ElectraConfig
 from nmtkit.models.base import VocabularySizes
 from nmtkit.objectives.masked_words import MaskedWords, MaskedWordsConfig, NextSentence
@@ -146,6 +147,15 @@ def test_a_recipe_that_fits(tmp_path: Path) -> None:
 
 
 SMALL = {"hidden_size": 16, "feed_forward_size": 16, "heads": 4, "layers": 1}
+
+
+def test_an_electra_whose_encoder_learns_nothing_is_refused(tmp_path: Path) -> None:
+    given = "model={kind: electra}", "training.masked_words.mask=1"
+    with pytest.raises(RecipeError, match=r"`training.replaced_tokens`: without it electra trains its generator alone"):
+        require_fitting_stages(loaded(tmp_path, *given))
+    require_fitting_stages(loaded(tmp_path, *given, "training.replaced_tokens=50"))
+    staged = "stages=[{name: warm}, {name: both, training: {replaced_tokens: 50}}]"
+    require_fitting_stages(loaded(tmp_path, *given, staged))
 
 
 def fresh_electra() -> Electra:
