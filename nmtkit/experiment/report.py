@@ -31,7 +31,8 @@ def save_report(run: SavedRun, path: Path, count: bool = True) -> None:
     except NmtkitError:
         raise
     except Exception as fault:  # whatever files hold that were changed by hand
-        raise DataError(f"{run.folder.path}: its logs are damaged, or a part of your own fails on one example ({fault!r}); take a copy of the run") from fault
+        what = f"its logs are damaged, or a part of your own fails on one example ({fault!r})"
+        raise DataError(f"{run.folder.path}: {what}; take a copy of the run") from fault
 
 
 def _facts(run: SavedRun, count: bool) -> dict[str, Any]:
