@@ -202,7 +202,7 @@ def _safetensors(model: Model, tokenizers: Tokenizers, recipe: Recipe, folder: P
         names_of_runs["checkpoint"] = Path(init.checkpoint).name
         changes["init_from"] = init.model_copy(update={**names_of_runs, "test": None})
     if vectors is not None:
-        names_of_vectors = {side: Path(path).name for side, path in vectors.files().items()}
+        names_of_vectors: dict[str, Any] = {side: Path(path).name for side, path in vectors.files().items()}
         changes["pretrained_embeddings"] = vectors.model_copy(update=names_of_vectors)
     recipe = recipe.model_copy(update=changes)
     write_untrained_run(RunFolder(folder), recipe, tokenizers, get_weights(model), "exported")
