@@ -191,7 +191,7 @@ def test_minutes_are_planned_by_the_measured_speed(made: Made) -> None:
     assert cut.batch.batch_tokens == whole.batch.batch_tokens // 2
     assert cut.training.max_updates is None
     few = made(choose_preset("summarization", corpus(3_000, 200, side(90_000, 30)), minutes=1))
-    assert (whole.evaluation.max_sentences, cut.evaluation.max_sentences) == (500, 200)
+    assert (whole.evaluation.max_sentences, cut.evaluation.max_sentences) == (500, 400)
     assert few.evaluation.max_sentences == 40
     assert presets[1].minutes is presets[1].passes is None
     assert presets[1].is_useful
