@@ -235,9 +235,8 @@ class Recipe(Settings):
             f"objectives.{name}": OBJECTIVES.get(name).needs in ("attention", "heads") for name in training.objectives
         }
         attends = MODELS.get(kind).has_attention and label_type(TASKS.get(self.task).columns) is None
-        for key, value in needed.items() if not attends else ():
-            if value:
-                raise ValueError(f"`training.{key}`: {kind} has no attention of written words to compute it from")
+        for key in [key for key, value in needed.items() if value and not attends]:
+            raise ValueError(f"`training.{key}`: {kind} has no attention of written words to compute it from")
         if training.reinforce is not None and not issubclass(MODELS.get(kind), Decoder):
             raise ValueError(f"`training.reinforce`: {kind} writes no text that could be rewarded; leave it out")
         if getattr(self.model, "hard_attention", False) != (training.hard_attention is not None):
