@@ -148,8 +148,8 @@ def command(
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
-    _require_place(html_path, b"<!")
-    _require_place(json_path, b"{\n")
+    _require_report_path(html_path, b"<!")
+    _require_report_path(json_path, b"{\n")
 
     def see(block: Block) -> None:
         require_plain_text(block, corpus.splits[block.split], AS_JSON_LINES)
@@ -313,7 +313,7 @@ def _say_wrapped(text: str) -> None:
         console.say(f"  {line}")
 
 
-def _require_place(path: str | None, begin: bytes) -> None:
+def _require_report_path(path: str | None, begin: bytes) -> None:
     """Refuses a file that is no earlier report, and a missing folder, before the text is read."""
     if path and not Path(path).parent.is_dir():
         raise NmtkitError(f"{path}: the folder {Path(path).parent} does not exist; make it first or choose another")

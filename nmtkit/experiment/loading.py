@@ -334,7 +334,7 @@ def fits_fp16(model: Model, tokens: int = FP16_PROBE_TOKENS) -> bool:
         for part in filter(None, halved.read(collate([ids], [ids]).to(next(model.parameters()).device))):
             part.mapped(look)
     except DataError:  # the text is too long for it
-        return fits_fp16(model, tokens // 2)
+        return not tokens or fits_fp16(model, tokens // 2)
     return all(finite)
 
 

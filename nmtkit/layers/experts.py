@@ -50,9 +50,9 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(FeedForward(config) for _ in range(count))
         self.gate = UnquantizedLinear(width, count, bias=False)
         self.noise = UnquantizedLinear(width, count, bias=False) if settings.noise else None
-        self.begin_by_chance()
+        self.initialize()
 
-    def begin_by_chance(self) -> None:
+    def initialize(self) -> None:
         """Where there is noise, it alone chooses at first: appendix A."""
         for weights in (self.gate, self.noise) if self.noise is not None else ():
             nn.init.zeros_(weights.weight)

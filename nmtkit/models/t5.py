@@ -101,7 +101,7 @@ class T5(Transformer):
                     parameter[:inner] *= config.head_size**-0.5
         for part in self.modules():
             if isinstance(part, Experts):
-                part.begin_by_chance()
+                part.initialize()
 
     def positions(self, most: int) -> tuple[str, Tensor]:
         """It has none."""
