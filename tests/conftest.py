@@ -17,9 +17,15 @@ from processes import Server
 from nmtkit.cli import main
 
 # What was measured on this machine must not decide what a test sees, nor a test what is measured.
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="nmtkit-tests-")
+CACHE = tempfile.TemporaryDirectory(prefix="nmtkit-tests-", ignore_cleanup_errors=True)
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 MATMUL_PRECISION = os.environ.get("NMTKIT_TEST_MATMUL", "highest")
+
+
+def pytest_unconfigure() -> None:
+    """Without this a worker of xdist, which ends without its exit handlers, would leave the folder."""
+    CACHE.cleanup()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

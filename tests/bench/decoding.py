@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -114,6 +115,7 @@ def start_engine(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
     if name != NmtkitEngine.name and devices.WAITING_VARIABLE in variables:  # chosen for nmtkit alone
         for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", devices.WAITING_VARIABLE):
             variables.pop(variable, None)
+    variables["TMPDIR"] = stack.enter_context(tempfile.TemporaryDirectory())  # the process is killed in the end
     worker = WorkerProcess(variables=variables)
     stack.callback(worker.end)
     worker.connection.send(partial(call_each, EngineServer(name, how)))
