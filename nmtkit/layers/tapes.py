@@ -163,6 +163,11 @@ def _reduced(ufunc: np.ufunc, out: Any, one: Any, axis: Any) -> Play | None:
     return partial(ufunc.reduce, one, axis, None, out) if one.size <= _FEWEST else None
 
 
+def _taken(out: Any, one: Any, at: Any, axis: int | None) -> Play | None:
+    # NumPy takes from a copy of what is not contiguous: of windows over logits, which overlap, it is 64 times as large.
+    return partial(one.take, at, axis, out, "clip") if one.flags.c_contiguous else None
+
+
 _OTHERS: dict[str, Callable[..., Play | None]] = {
     "clone": lambda out, one, *_: partial(_copy, out, one),
     "copy_": lambda out, one, other, *_: partial(_copy, out, other),
@@ -173,7 +178,7 @@ _OTHERS: dict[str, Callable[..., Play | None]] = {
     "amax": lambda out, one, axis=(), *_: _reduced(np.maximum, out, one, tuple(axis)),
     "masked_fill": lambda out, one, where, value: lambda: (_copy(out, one), _copy(out, value, where=where)),
     "masked_fill_": lambda out, one, where, value: partial(_copy, out, value, where=where),
-    "embedding": lambda out, table, at, *_: partial(table.take, at, 0, out, "clip"),
-    "index_select": lambda out, one, axis, at: partial(one.take, at, axis, out, "clip"),
-    "gather": lambda to, one, axis, at: partial(one.take, at, None, to, "clip") if one.shape[:-1] == (axis,) else None,
+    "embedding": lambda out, table, at, *_: _taken(out, table, at, 0),
+    "index_select": lambda out, one, axis, at: _taken(out, one, at, axis),
+    "gather": lambda out, one, axis, at: _taken(out, one, at, None) if one.shape[:-1] == (axis,) else None,
 }

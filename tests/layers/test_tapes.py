@@ -1,5 +1,6 @@
 """A tape computes what its function computes, to the last bit, from whatever stands in the tensors it was given."""
 
+import tracemalloc
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -55,6 +56,21 @@ def test_a_tape_computes_what_its_function_does(dtype: torch.dtype) -> None:
         tapes.play(tape)
         for result, expected in zip(results, small_operations(*places), strict=True):
             torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_rows_of_overlapping_windows_are_taken_without_a_copy_of_all_windows() -> None:
+    """NumPy copies what is not contiguous before it takes from it; its memory is traced, torch's is not."""
+    numbers, at = torch.randn(20_000), torch.tensor([3, 19_000])
+    windows = numbers.as_strided((19_937, 64), (1, 1))
+    (result,), tape = tapes.record(lambda: [windows.index_select(0, at)], list)
+    assert tape is not None
+    at.copy_(torch.tensor([7, 12_345]))
+    tracemalloc.start()
+    tapes.play(tape)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert torch.equal(result, torch.stack([numbers[7 : 7 + 64], numbers[12_345 : 12_345 + 64]]))
+    assert most < 100_000  # of 5 million
 
 
 def test_sizes_that_depend_on_numbers_are_not_taped() -> None:
