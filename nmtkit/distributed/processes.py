@@ -32,10 +32,15 @@ _VISIBLE_WITHIN = 30.0  # seconds; a file that another machine has written is no
 
 def join(device: torch.device) -> torch.device:
     """Joins the processes that torchrun or srun started, if any; returns the device of this process."""
-    if "WORLD_SIZE" not in os.environ:
+    if not {"WORLD_SIZE", "RANK"} <= os.environ.keys():  # a script of Slurm may set the first, and not the second
         os.environ.update(_slurm_environment())
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return device
+    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise TrainingError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {missing[0]} is not set: start the processes by torchrun "
+            "or srun, or unset WORLD_SIZE to train with one alone"
+        )
     if device.type == "cuda":
         local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
         device = torch.device("cuda", local % torch.cuda.device_count())

@@ -37,6 +37,19 @@ def test_one_task_of_slurm_trains_alone(monkeypatch):
     assert processes._slurm_environment() == {}
 
 
+def test_a_world_size_without_ranks_is_srun_s_or_refused(monkeypatch):
+    """Scripts for Slurm often export WORLD_SIZE, and leave the rank to the program."""
+    for name in (*GIVEN, *SLURM, "SLURM_STEP_NODELIST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(NmtkitError, match="WORLD_SIZE is 4, but RANK is not set"):
+        processes.join(torch.device("cpu"))
+    monkeypatch.setattr(processes, "is_initialized", lambda: True)
+    monkeypatch.setattr(os, "environ", {"WORLD_SIZE": "4", **SLURM, "SLURM_STEP_NODELIST": "one,two"})
+    processes.join(torch.device("cpu"))
+    assert [os.environ[name] for name in GIVEN] == ["4", "3", "1", "one", "24567"]
+
+
 @pytest.mark.parametrize(
     ("local", "seen", "taken", "kind"), [("3", 8, 3, NCCL), ("3", 1, 0, NCCL), ("5", 4, 1, "gloo")]
 )
