@@ -142,7 +142,7 @@ def broadcast_object(value: T | None) -> T:
 def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> None:
     """Process 0 calls `function` while the others wait, for days if need be; where it fails, none goes on.
 
-    `made` is a file or folder that it leaves behind, and every process needs.
+    `made` is a folder that it leaves behind, and every process needs: the same one, and not its own of an earlier run.
     """
     fault: NmtkitError | None = None
     if rank() == 0:
@@ -158,12 +158,22 @@ def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> 
         raise fault
     if failed:
         raise NmtkitError("process 0 could not begin; see its message")
-    if made is None:
-        return
+    if made is not None and size() > 1:
+        _require_in_sight(made)
+
+
+def _require_in_sight(made: Path) -> None:
+    """Looks in all processes for a new file that the first one makes in a folder, and removes."""
+    name = f".seen-{time.time_ns()}"
+    if rank() == 0:  # before anybody looks, for other machines remember for a while what is not there
+        (made / name).touch()
+    mark = made / broadcast_object(name)
     until = time.monotonic() + _VISIBLE_WITHIN
-    while not made.exists() and time.monotonic() < until:
+    while not mark.exists() and time.monotonic() < until:
         time.sleep(0.5)
-    visible = all_gather_objects(made.exists())
+    visible = all_gather_objects(mark.exists())
+    if rank() == 0:
+        mark.unlink()
     if not all(visible):
         raise NmtkitError(
             f"{made}: process 0 made it, but process {visible.index(False)} does not see it: "

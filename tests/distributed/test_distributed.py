@@ -88,6 +88,24 @@ def one_of_srun(rank: int, port: int, folder: str) -> None:
     processes.leave()
 
 
+def test_a_folder_of_an_earlier_run_on_a_disk_of_its_own_is_not_that_of_process_0(monkeypatch, tmp_path):
+    """Else process 1 would go on from a state of its own there, with another optimizer and other batches."""
+    monkeypatch.setattr(processes, "_VISIBLE_WITHIN", 0)
+    monkeypatch.setattr(processes, "size", lambda: 2)
+    monkeypatch.setattr(processes, "rank", lambda: 1)
+    monkeypatch.setattr(processes, "broadcast_object", lambda value: False if value is False else ".seen-1")
+    monkeypatch.setattr(processes, "all_gather_objects", lambda own: [True, own])
+    with pytest.raises(NmtkitError, match="process 1 does not see it: put it on a file system that all machines share"):
+        processes.run_on_rank_zero(lambda: None, tmp_path)
+    (tmp_path / ".seen-1").touch()  # as process 0 does on a disk that they share
+    processes.run_on_rank_zero(lambda: None, tmp_path)
+    (tmp_path / ".seen-1").unlink()
+    monkeypatch.setattr(processes, "rank", lambda: 0)
+    monkeypatch.setattr(processes, "broadcast_object", lambda value: value)
+    processes.run_on_rank_zero(lambda: None, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_two_processes_of_srun(tmp_path):
     start_two(one_of_srun, tmp_path)
