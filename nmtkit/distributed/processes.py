@@ -53,8 +53,10 @@ def join(device: torch.device) -> torch.device:
             # Over its restarts torchrun keeps one store, which has the addresses of processes that have ended.
             store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
             on_gpu: dict[str, Any] = {"timeout": 2 * _TIMEOUT, "device_id": device} if device.type == "cuda" else {}
-            if on_gpu and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count():
-                on_gpu = {}  # some share a GPU, which NCCL refuses: their gradients go by the CPU
+            if on_gpu:  # which of its GPUs each sees, and whether it has one alone, no variable of Slurm says
+                store.set(f"gpu {number}", str(torch.cuda.get_device_properties(device).uuid))
+                if len({store.get(f"gpu {other}") for other in range(count)}) < count:
+                    on_gpu = {}  # some share a GPU, which NCCL refuses: their gradients go by the CPU
             kind, given = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", {"timeout": _TIMEOUT, **on_gpu}
             dist.init_process_group(kind, store=store, rank=number, world_size=count, **given)
         except RuntimeError as fault:

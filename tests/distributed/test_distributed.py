@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,18 +55,22 @@ def test_a_world_size_without_ranks_is_srun_s_or_refused(monkeypatch):
     ("local", "seen", "taken", "kind"), [("3", 8, 3, NCCL), ("3", 1, 0, NCCL), ("5", 4, 1, "gloo")]
 )
 def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken, kind):
-    """Only the driver is stood in for: what `join` decides, and what it asks torch for."""
-    asked = []
+    """Only the driver is stood in for: what `join` decides, and what it asks torch for.
+
+    Processes that share a GPU, which NCCL refuses, find so by its number; Slurm may show each of them one of its own.
+    """
+    asked, store = [], dist.HashStore()
+    for other in range(1, 8):
+        store.set(f"start 0/gpu {other}", str(other % 4 if kind == "gloo" else other))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *a, **k: asked.append((a, k.get("device_id"))))
-    monkeypatch.setattr(processes, "rendezvous", lambda url, timeout: iter([(dist.HashStore(), 0, 8)]))
+    monkeypatch.setattr(processes, "rendezvous", lambda url, timeout: iter([(store, 0, 8)]))
     monkeypatch.setattr(torch.distributed, "new_group", lambda **k: None)
     monkeypatch.setattr(processes, "_groups", {})
     for name, value in zip(GIVEN, ("8", local, local, "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
-    if kind == "gloo":  # torchrun says that some share a GPU, which NCCL refuses
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "6")
     device = torch.device("cuda", taken)
     assert processes.join(torch.device("cuda")) == device
     assert asked == [device, ((kind,), device if kind == NCCL else None)]
