@@ -72,9 +72,11 @@ def planned(workload: TrainingWorkload, speed: TrainingSpeed) -> list[list[str]]
     rows = [["parameters", f"{speed.parameters:,}"], ["a checkpoint", f"{speed.checkpoint_mib:,.1f} MiB"]]
     operations = operations_a_token(workload) * tokens
     rows.append(["operations an update", f"{operations:.2e}"])
-    if math.isinf(seconds):
-        return [*rows, ["until", "patience ends it, nobody knows when"]]
+    if math.isinf(seconds):  # with max_epochs: of random words in place of its text
+        epochs = "max_epochs ends it; how long an epoch is only its text tells"
+        return [*rows, ["until", epochs if workload.config.max_epochs else "patience ends it, nobody knows when"]]
     updates = seconds / an_update
-    rows.append(["updates", f"{updates:,.0f} of {an_update:,.2f} s, {updates / workload.updates_an_epoch:.3g} epochs"])
+    epochs = f", {updates / workload.updates_an_epoch:.3g} epochs" if workload.updates_an_epoch < math.inf else ""
+    rows.append(["updates", f"{updates:,.0f} of {an_update:,.2f} s{epochs}"])
     rows.append(["time, without validation", str(timedelta(seconds=round(seconds)))])
     return [*rows, ["operations", f"{operations * updates:.2e}"], ["operations are", WHAT_COUNTS]]

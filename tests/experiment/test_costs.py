@@ -1,10 +1,15 @@
 """Floating-point operations, counted from shapes, against formulas written by hand."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import nn
 
 from nmtkit import recipe
-from nmtkit.autotune.training import synthetic_workload
+from nmtkit.autotune.training import TrainingSpeedConfig, synthetic_workload
+from nmtkit.experiment import costs
+from nmtkit.experiment.bench import TrainingSpeed
 from nmtkit.experiment.costs import _Operations, operations_a_token
 
 CPU = torch.device("cpu")
@@ -29,3 +34,15 @@ def test_a_fused_lstm_counts_as_its_products() -> None:
     with _Operations() as operations:
         layer(inputs)[0].sum().backward()
     assert operations.total == 3 * 2 * 7 * 2 * 4 * 5 * (3 + 5)
+
+
+def test_epochs_are_not_told_of_a_text_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were 0, and of a recipe with max_epochs alone it was said that patience ends it."""
+    monkeypatch.setattr(costs, "operations_a_token", lambda workload: 1.0)
+    loaded = recipe.load("compare-transformer", ["training.max_updates=10", "training.max_minutes=null"])
+    workload = synthetic_workload(loaded, (9, 7), CPU)
+    speed = TrainingSpeed({}, "", TrainingSpeedConfig("fp32", "highest", 1), 1, 64, [2.0])
+    assert dict(costs.planned(workload, speed))["updates"] == "10 of 2.00 s"
+    assert dict(costs.planned(replace(workload, updates_an_epoch=4.0), speed))["updates"] == "10 of 2.00 s, 2.5 epochs"
+    epochs = replace(workload, config=workload.config.changed({"max_updates": None, "max_epochs": 3}))
+    assert "max_epochs ends it" in dict(costs.planned(epochs, speed))["until"]
