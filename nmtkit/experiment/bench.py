@@ -24,6 +24,7 @@ from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core import device as devices
 from nmtkit.core.device import read_clock
 from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.distributed import processes
 from nmtkit.experiment import checks
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.experiment.run import Run
@@ -131,7 +132,7 @@ class TrainingSpeed:
     updates: int
     """In a round."""
     tokens: int
-    """Target tokens of a round, EOS counted, padding not."""
+    """Target tokens of a round in all processes, EOS counted, padding not."""
     seconds: list[float] = field(default_factory=list)
     """Seconds of each round."""
     peak_mib: float = 0.0
@@ -197,7 +198,7 @@ def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds
     stream = tuning.CyclingStream(batches)
     trainer = Trainer(workload.build(), stream, workload.config, CheckpointManager(Path()), device)
     trainer.gradients.in_bf16 = config.precision == "bf16"
-    tokens = sum(batches[number % len(batches)].n_tokens for number in range(count))
+    tokens = processes.size() * sum(batches[number % len(batches)].n_tokens for number in range(count))
     speed = TrainingSpeed(machine_facts(config.threads, device), data, config, updates, tokens)
     for number in range(rounds + 1):
         stream.next = 0

@@ -8,8 +8,9 @@ from torch import nn
 
 from nmtkit import recipe
 from nmtkit.autotune.training import TrainingSpeedConfig, synthetic_workload
+from nmtkit.distributed import processes
 from nmtkit.experiment import costs
-from nmtkit.experiment.bench import TrainingSpeed
+from nmtkit.experiment.bench import TrainingSpeed, measure_training
 from nmtkit.experiment.costs import _Operations, operations_a_token
 
 CPU = torch.device("cpu")
@@ -46,3 +47,13 @@ def test_epochs_are_not_told_of_a_text_that_is_missing(monkeypatch: pytest.Monke
     assert dict(costs.planned(replace(workload, updates_an_epoch=4.0), speed))["updates"] == "10 of 2.00 s, 2.5 epochs"
     epochs = replace(workload, config=workload.config.changed({"max_updates": None, "max_epochs": 3}))
     assert "max_epochs ends it" in dict(costs.planned(epochs, speed))["until"]
+
+
+def test_an_update_has_the_tokens_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = ["hidden_size=8", "feed_forward_size=16", "heads=2", "encoder_layers=1", "decoder_layers=1"]
+    exact = ["precision=fp32", "matmul_precision=highest", "threads=1"]
+    settings = [*(f"model.{one}" for one in sizes), *(f"training.{one}" for one in exact), "batch.batch_tokens=64"]
+    workload = synthetic_workload(recipe.load("compare-transformer", settings), (9, 7), CPU)
+    alone = measure_training(workload, "", 1, 1, print).tokens
+    monkeypatch.setattr(processes, "size", lambda: 2)
+    assert measure_training(workload, "", 1, 1, print).tokens == 2 * alone
