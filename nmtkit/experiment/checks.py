@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nmtkit.autotune.training import AUTO_KEYS
 from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError, RecipeError
@@ -104,9 +105,13 @@ def require_fitting_stages(recipe: Recipe) -> None:
             f"recipe {recipe.name}: `training.replaced_tokens`: without it {recipe.model.kind} trains its generator "
             "alone, and the encoder, which is what stays of it, remains random; set it (50 in the paper)"
         )
+    for stage in recipe.stages:
+        for key in [key for key in ("batch_tokens", *AUTO_KEYS) if (stage.batch | stage.training).get(key) == "auto"]:
+            raise RecipeError(
+                f"recipe {recipe.name}: a stage cannot find its own {key}: auto; leave it out of stage {stage.name}, "
+                "which then has that of the recipe, or give it a value"
+            )
     for name, one in stages.items():
-        if any(stage.batch.get("batch_tokens") == "auto" for stage in recipe.stages):
-            raise RecipeError(f"recipe {recipe.name}: a stage cannot find its own batch_tokens: auto; give it a number")
         model = _on_meta(one)
         reads = [column.name for column in TASKS.get(one.task).columns if column.name in ("src", "features")]
         if reads and model.output_column == "tgt" and as_seq2seq(model) is None:
