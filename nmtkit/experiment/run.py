@@ -1,6 +1,7 @@
 """A run: one recipe carried out in one folder, stage by stage. The only place where the parts meet."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,10 @@ class Run(SavedRun):
         training = self.recipe.training
         left = [key for key in AUTO_KEYS if getattr(training, key) == "auto"]
         if left:
-            result = tune_training(workload_of_run(self, device))
+            workload, asked = workload_of_run(self, device), dict.fromkeys(left, "auto")
+            # What the first stage has of its own is not for the others.
+            key = {**workload.key, "training": {**workload.key["training"], **asked}}
+            result = tune_training(replace(workload, config=workload.config.changed(asked), key=key))
             for sentence in result.sentences():
                 notify(sentence)
             chosen = {key: getattr(result.config, key) for key in left}

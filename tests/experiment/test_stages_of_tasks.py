@@ -9,11 +9,13 @@ from commands import logged, sentence_pairs, write_lines
 from same_run import differences
 
 from nmtkit import recipe
-from nmtkit.autotune.training import workload_of_run
+from nmtkit.autotune.cache import TuningResult
+from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload, candidate_training_configs, workload_of_run
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS
+from nmtkit.experiment import run as running
 from nmtkit.experiment.costs import operations_a_token
 from nmtkit.experiment.report import save_report
 from nmtkit.experiment.run import Run
@@ -116,6 +118,20 @@ def test_a_model_that_copies_is_pretrained_on_one_text(place: Path, tmp_path: Pa
     pairs, mono = (Store.open(stage.data, "train") for stage in run.stages()[1::-1])
     assert [pairs.has("src_extended"), mono.has("tgt"), mono.has("tgt_extended")] == [True, True, False]
     assert next(event.update for event in run.train(CPU) if isinstance(event, Step)) == 1
+    run.close()
+
+
+def test_what_the_first_stage_sets_is_not_what_auto_finds(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tune(workload: TrainingWorkload) -> TuningResult[TrainingSpeedConfig]:
+        assert workload.key["training"]["precision"] == "auto"
+        return TuningResult("training", candidate_training_configs(workload.config, CPU, True)[0], "")
+
+    monkeypatch.setattr(running, "tune_training", tune)
+    run = Run.begin(recipe.load(place / "two.yaml", ["stages.pretrain.training.precision=bf16"]), str(tmp_path / "run"))
+    run.resolve_auto(CPU, print)
+    assert [stage.recipe.training.precision for stage in run.stages()] == ["bf16", "fp32", "fp32"]
     run.close()
 
 
