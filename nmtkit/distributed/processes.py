@@ -42,6 +42,11 @@ def join(device: torch.device) -> torch.device:
             "or srun, or unset WORLD_SIZE to train with one alone"
         )
     if device.type == "cuda":
+        if device.index:  # cuda:0 is the first one that there is, too
+            raise TrainingError(
+                f"--device {device}: each of several processes takes a GPU of its own; leave --device out, and name "
+                "the GPUs by CUDA_VISIBLE_DEVICES"
+            )
         local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
         device = torch.device("cuda", local % torch.cuda.device_count())
         torch.cuda.set_device(device)

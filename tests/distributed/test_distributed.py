@@ -76,6 +76,13 @@ def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken, 
     assert asked == [device, ((kind,), device if kind == NCCL else None)]
 
 
+def test_a_gpu_that_is_named_is_not_left_for_others_without_a_word(monkeypatch):
+    for name, value in zip(GIVEN, ("2", "0", "0", "127.0.0.1", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(NmtkitError, match="--device cuda:1: each of several processes takes a GPU of its own"):
+        processes.join(torch.device("cuda:1"))
+
+
 def one_of_srun(rank: int, port: int, folder: str) -> None:
     for name in GIVEN:
         os.environ.pop(name, None)
