@@ -183,7 +183,7 @@ def command(
         if dry_run:
             folder = RunFolder(Path(ending.enter_context(tempfile.TemporaryDirectory()), folder.path.name))
             path = str(folder.path)
-        resume = _resume(resuming, folder, device)
+        resume = _resume(resuming, folder, device, loaded)
         if loaded is None:
             lock = propose_recipe(
                 request, path, overrides, resume=resume, overwrite=overwrite, device=device, notify=tell
@@ -233,11 +233,14 @@ def _require_fitting_options(
         raise click.UsageError(fault)
 
 
-def _resume(resuming: str | None, folder: RunFolder, device: str) -> bool:
+def _resume(resuming: str | None, folder: RunFolder, device: str, loaded: recipe.Recipe | None) -> bool:
     """Whether to continue the run in a folder; process 0 looks, before it changes anything there."""
     if resuming != "auto":
         return resuming is not None
-    processes.join(devices.choose(device))
+    if loaded is None:
+        processes.join(devices.choose(device))
+    else:  # which takes a GPU in use as the recipe wants, if that is deterministic
+        choose_device(device, loaded)
     begun = processes.broadcast_object(folder.has_training() if processes.rank() == 0 else None)
     if processes.rank() == 0:
         tell(f"{folder.path}: {'resuming the training in this folder' if begun else 'nothing to resume: beginning'}")

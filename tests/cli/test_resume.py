@@ -4,14 +4,19 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from commands import Command, logged, refused, sentence_pairs, sets, succeeded, write_pairs
 from daily import daily
 from processes import Server
 from same_run import differences, wait_for_update
 
 from nmtkit import recipe
+from nmtkit.cli import train
 from nmtkit.core.errors import DataError
+from nmtkit.distributed import processes
+from nmtkit.experiment import run as running
 from nmtkit.experiment.run import Run
+from nmtkit.runs.folder import RunFolder
 
 SETTINGS = [
     *sets("training.max_updates=26", "training.validate_every=13", "training.save_every=7"),
@@ -158,3 +163,24 @@ def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command,
     assert "update 3 (50%)  0:0" in again.err
     averaged = succeeded(nmtkit("average", "-m", tmp_path / "run"))
     assert "averaged 2 checkpoints" in averaged.err
+
+
+def test_auto_leaves_a_gpu_that_several_processes_share_to_a_deterministic_recipe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only the driver is stood in for: torch begins to use it where processes join."""
+    used: list[torch.device] = []
+
+    def join(device: torch.device) -> torch.device:
+        used.append(device)
+        return device
+
+    monkeypatch.setattr(processes, "join", join)
+    monkeypatch.setattr(running, "join", join)
+    monkeypatch.setattr(running, "prepare_device", print)
+    monkeypatch.setattr(running.devices, "choose", torch.device)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: bool(used))
+    monkeypatch.setattr(running.randomness.os, "environ", {})
+    loaded = recipe.load("demo", ["training.deterministic=true"])
+    assert not train._resume("auto", RunFolder(tmp_path), "cuda", loaded)
+    assert running.choose_device("cuda", loaded) == torch.device("cuda")
