@@ -39,7 +39,7 @@ class Step:
     skipped: int = 0
     """Updates called off because the loss or its gradient was not finite."""
     halved: int = 0
-    """Updates of this process that did not fit into its memory, and were made with smaller batches."""
+    """Updates that did not fit into the memory of a process, and that it made with smaller batches; the most of any."""
 
     def figures(self) -> dict[str, float]:
         """All its numbers but the update's, by the names that they have in the log."""

@@ -210,7 +210,7 @@ class Trainer:
         tokens, skipped = sum(made.counts["tokens"] for made in self.unreported), len(rows) - len(good)
         loss, terms = self._mean_losses(good)
         speed, epoch, self.unreported, self._busy = tokens / max(busy, 1e-9), self.stream.epoch, [], 0.0
-        halved, self.gradients.halved = self.gradients.halved, 0
+        halved, self.gradients.halved = int(processes.max_over_ranks([self.gradients.halved])[0]), 0
         return Step(
             self.update, epoch, loss, terms, tokens, speed, self.lr, self._grad_norm, self.seconds, skipped, halved
         )

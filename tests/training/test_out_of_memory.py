@@ -8,6 +8,7 @@ from daily import daily
 from tiny_training import TinyStream, ended, run, settings, start, steps, tiny_model
 
 from nmtkit.core.errors import TrainingError
+from nmtkit.distributed import processes
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
 
@@ -52,6 +53,12 @@ def test_weights_are_those_of_an_undisturbed_training(tmp_path, room, share, giv
     assert [step.loss for step in steps(events)] == pytest.approx([step.loss for step in steps(undisturbed)])
     assert 0 < sum(step.halved for step in steps(events)) <= UPDATES
     assert not any(step.halved for step in steps(undisturbed))
+
+
+def test_what_another_process_has_no_memory_for_is_told_too(tmp_path, monkeypatch):
+    """Process 0 alone speaks."""
+    monkeypatch.setattr(processes, "max_over_ranks", lambda own: [2.0] if len(own) == 1 else [*map(float, own)])
+    assert {step.halved for step in steps(trained(tmp_path)[1])} == {2}
 
 
 def test_all_gradients_of_the_update_are_made_anew(tmp_path):
