@@ -10,7 +10,7 @@ from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, renamed
 from nmtkit.huggingface.tokenizers import read_tokenizers
-from nmtkit.interchange.external_files import ExternalSettings, read_json, read_weights
+from nmtkit.interchange.external_files import ExternalSettings, read_json, read_weights, unsupported
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.interchange.importing import license_of
 from nmtkit.language_models.bert import BertConfig
@@ -33,6 +33,7 @@ _OTHERS = {
     "pooler.": "pooler.dense.",
     "next_sentence.": "cls.seq_relationship.",
 }
+_OUTPUT = "cls.predictions.decoder.weight"
 _IGNORED = [f"{name}.{kind}" for name in ("cls.predictions.decoder", "pooler.dense") for kind in ("weight", "bias")]
 """Given twice, or of no use without the head for the next sentence."""
 
@@ -65,6 +66,8 @@ def read_bert(folder: Path) -> ImportedModel:
     weights = renamed(read_weights(folder), _plain_name)
     converter = CheckpointConverter(place, weights, tokenizers, maps)
     words = converter.words("embeddings.word_embeddings.weight", width)
+    if _OUTPUT in weights.shapes and not torch.equal(converter.words(_OUTPUT, width), words):
+        raise unsupported(place, f"{_OUTPUT}: output words that are not those of the input")
     bias = converter.tensor("cls.predictions.bias", (config.vocab_size,), optional=True)
     own = {
         "src_embedding.weight": words,

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from portable import raw
+from portable import import_refused, raw
 from public import TEXTS, word_piece
+from safetensors.torch import load_file
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.data.batch import Batch, Inputs
@@ -64,3 +65,15 @@ def test_bert_computes_what_it_did(kind: str, tmp_path: Path) -> None:
             torch.testing.assert_close(
                 ours.further_logits(batch, found), wanted.seq_relationship_logits, rtol=0, atol=1e-5
             )
+
+
+def test_output_words_of_their_own_are_refused(tmp_path: Path) -> None:
+    """Older folders have them twice, which is all the same."""
+    bert(tmp_path / "theirs", "BertForMaskedLM")
+    path, output = tmp_path / "theirs" / "model.safetensors", "cls.predictions.decoder.weight"
+    given = load_file(path)
+    words = given["bert.embeddings.word_embeddings.weight"]
+    write_bare_tensors(path, given | {output: words.clone()})
+    import_run(tmp_path / "theirs", str(tmp_path / "twice"))
+    write_bare_tensors(path, given | {output: words.flip(0).contiguous()})
+    import_refused(tmp_path / "theirs", output, tmp_path)
