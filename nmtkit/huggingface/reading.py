@@ -29,6 +29,10 @@ def read_huggingface(folder: Path) -> ImportedModel:
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
 """Generation settings that change no text."""
 _IDS = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
+_OF_OLDER: dict[str, Any] = {"do_sample": False, "repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0}
+_OF_OLDER |= {"num_beam_groups": 1, "diversity_penalty": 0.0, "encoder_repetition_penalty": 1.0}
+_OF_OLDER |= dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty"))
+"""Generation settings that `config.json` may have where there is no `generation_config.json`, and what is none."""
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh")
@@ -81,15 +85,17 @@ class GenerationConfig(ExternalSettings):
             "forced_eos_token_id": self.forced_eos_token_id not in (None, end),
             "min_length": least >= limit,  # then none of their texts ends by itself
         }
-        path = folder / "generation_config.json"
-        generation = read_json(path, dict) if path.exists() else {}
+        path = next(one for name in ("generation_config", "config") if (one := folder / f"{name}.json").exists())
+        generation = read_json(path, dict)
+        if path.name == "config.json":
+            generation = {key: one for key, one in generation.items() if one != _OF_OLDER.get(key, one)}
         known = {*type(self).model_fields, *_NO_EFFECT, *_IDS}
         ignored = [key for key, is_so in differs.items() if is_so]
         ignored += [key for key, value in generation.items() if value and key not in known]
         notes = []
         if ignored:
             keys = shorten(", ".join(ignored), 200)
-            notes.append(f"ignored in generation_config.json: {keys}; generate may write other texts")
+            notes.append(f"ignored in {path.name}: {keys}; generate may write other texts")
         if self.max_new_tokens is None and "max_length" not in self.model_fields_set:
             notes.append("the folder sets no max_length, so generate writes 20 tokens at most: raise search.max_length")
         return search, notes

@@ -219,6 +219,16 @@ def test_odd_words_keep_their_rows(copy: Path, tmp_path: Path) -> None:
     assert "<unused 9>" in tokens
 
 
+def test_what_an_older_folder_says_of_generation_beside_its_sizes_is_told(copy: Path, tmp_path: Path) -> None:
+    own = read(copy / "generation_config.json") | {"repetition_penalty": 1.5, "diversity_penalty": 0.0, "top_k": 50}
+    (copy / "generation_config.json").unlink()
+    change(copy / "config.json", **own)
+    told: list[str] = []
+    import_run(copy, str(tmp_path / "run"), told.append)
+    (note,) = (one for one in told if "ignored" in one)
+    assert note == "ignored in config.json: repetition_penalty; generate may write other texts"
+
+
 def test_an_imported_run_is_a_run_for_every_command(folder: Path, console: Command, tmp_path: Path) -> None:
     assert MARIAN in succeeded(console("import", folder, "-o", "runs/mine")).err
     for name, lines in (("src", SOURCES[:3]), ("tgt", TARGETS[:3])):
