@@ -69,6 +69,8 @@ _POSITIONS = [f"{side}.embeddings.make_embedding.pe.pe" for side in ("encoder", 
 _OFF = ("lora_layers", "lora_embedding", "quant_layers", "num_experts", "parallel_residual")
 _OFF_IN_ATTENTION = ("max_relative_positions", "relative_positions_buckets", "multiquery", "num_kv", "sliding_window")
 _OFF_IN_RECURRENT = ("position_encoding", "context_gate", "coverage_attn")
+_CHANGES = {"bpe", "onmt_tokenize", "normalize"}
+"""Transforms of every text, sources to translate included."""
 
 
 class OpenNmtOptions(ExternalSettings):
@@ -202,16 +204,19 @@ def _sentencepiece_models(
     for corpus in corpora.values() if isinstance(corpora, dict) else ():
         listed = corpus.get("transforms") if isinstance(corpus, dict) else None
         transforms |= {*map(str, listed)} if isinstance(listed, list) else set()
-    if "prefix" in transforms:
-        raise unsupported(path, "transforms: prefix, which puts words before every source")
+    if affixes := transforms & {"prefix", "suffix"}:
+        raise unsupported(path, f"transforms: {min(affixes)}, which puts words around every source")
+    changes = ", ".join(sorted(transforms & _CHANGES))
+    told = [f"its text went through {changes}, which is not imported: prepare sources so"] if changes else []
     pieces = "sentencepiece" in transforms
     if not pieces and sum(token.startswith(WORD_START) for token in tgt.tokens) * 4 < len(tgt.tokens):
-        return None, []
+        return None, told
     if pieces and max(options.src_vocab_threshold, options.tgt_vocab_threshold) > 0:
         raise unsupported(path, "src_vocab_threshold: sentencepiece with a threshold")
     src = options.src_subword_model
     names = (src or "source.model", options.tgt_subword_model or src or "target.model")
-    return find_sentencepiece_models(path.parent, [re.split(r"[/\\]", name)[-1] for name in names])
+    models, notes = find_sentencepiece_models(path.parent, [re.split(r"[/\\]", name)[-1] for name in names])
+    return models, notes + told
 
 
 def _first(value: list[float] | float) -> float:

@@ -129,6 +129,7 @@ OTHER_LAYERS |= {"position_encoding": False, "position_encoding_type": "Sinusoid
 OTHER_LAYERS |= {"parallel_residual": True, "lora_layers": ["linear_keys"], "num_kv": torch.ones(2), "heads": "many"}
 OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     **refused_options(LANGUAGE_MODEL | OTHER_LAYERS | {"transforms": ["prefix"], "dec_layers": 10**9}),
+    "words behind": (option("data", {"corpus": {"transforms": ["suffix"]}}), "transforms: suffix"),
     "a list of words": (state(lambda content: content.update(vocab=["a"])), "'vocab'.*OpenNMT-py 3.*convertv2_v3"),
     "two widths": (option("src_word_vec_size", 8), "src_word_vec_size: 8 beside enc_hid_size 16"),
     "no biases": (option("add_qkvbias", True), "self_attn.*bias' is missing"),

@@ -148,6 +148,13 @@ def test_a_recurrent_model_computes_what_it_did(kind: str, tmp_path: Path) -> No
         assert one.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
+def test_what_opennmt_py_made_of_every_text_before_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    write_opennmt(tmp_path / "model.pt", opennmt_options(transforms=["onmt_tokenize", "filtertoolong", "bpe"]))
+    import_run(tmp_path / "model.pt", str(tmp_path / "run"), told.append, "opennmt-py")
+    assert "its text went through bpe, onmt_tokenize, which is not imported: prepare sources so" in told
+
+
 @pytest.mark.parametrize("toolkit", ["joeynmt", "opennmt-py"])
 def test_pieces_without_their_model_are_text_cut_beforehand(toolkit: str, tmp_path: Path) -> None:
     """Each piece is known, results are pieces as well, and the user is told."""
