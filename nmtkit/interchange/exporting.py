@@ -80,7 +80,7 @@ def export_run(
         EXPORTS[to](model, tokenizers, recipe, beside)
         if to != "safetensors":
             try:
-                require_comparable(to, recipe.search)
+                require_comparable(to, recipe.search, alone=True)
             except NmtkitError as fault:
                 notify(f"warning: {fault}; with the same weights its texts may differ")
         if to == "safetensors" and (report := _read_object(run.folder.report)):
@@ -92,8 +92,11 @@ def export_run(
         atomic_write_text(beside / "README.md", _model_card(run.folder, recipe, model, tokenizers, to, licence))
 
 
-def require_comparable(engine: str, config: SearchConfig) -> None:
-    """Raises NmtkitError for search settings that an engine does not have, naming all of them."""
+def require_comparable(engine: str, config: SearchConfig, alone: bool = False) -> None:
+    """Raises NmtkitError for search settings that an engine does not have, naming all of them.
+
+    `alone`: nobody chooses among what it finds.
+    """
     supported = {
         "length_penalty": (config.length_penalty in ("average", "none") or not config.alpha, "average or none"),
         "coverage_penalty": (not config.coverage_penalty, "0"),
@@ -107,6 +110,7 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
         "samples": (not config.samples, "0"),
         "diversity_groups": (config.diversity_groups == 1, "1"),
         "brackets": (not config.brackets, "false"),
+        "mbr": (config.mbr == "none" or not alone, "none"),
         "at_limit": (config.at_limit != "end" or engine != "ctranslate2", "behind or compete"),
     }
     missing = [f"{key} {getattr(config, key)} (take {other})" for key, (has, other) in supported.items() if not has]

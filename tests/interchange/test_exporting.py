@@ -188,9 +188,11 @@ def test_what_an_engine_has_not_is_refused_by_name(engine: str, monkeypatch: pyt
 def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: Path) -> None:
     run_of({"norm": "post"}, tmp_path / "run")
     recipe = tmp_path / "run" / "recipe.yaml"
-    recipe.write_text(recipe.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt"))
+    text = recipe.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt")
+    recipe.write_text(text.replace("mbr: none", "mbr: chrf"))
     done = succeeded(console("export", "run", "out", "--to", "huggingface"))
     assert "warning: huggingface has no search like this one: it lacks length_penalty gnmt" in done.err
+    assert "mbr chrf (take none)" in done.err
     assert "--license" in done.err
     assert "license: unknown" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     refused(console("export", "run", "out", "--to", "huggingface"), "out: it exists already")
