@@ -1,9 +1,11 @@
 """`nmtkit rerank`: the best of several translations by a noisy channel."""
 
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
-from itertools import count
+from itertools import chain, count, islice
 from pathlib import Path
 
 import click
@@ -22,6 +24,7 @@ from nmtkit.metrics import metric_names
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING, TRANSLATION
 from nmtkit.translation.inputs import require_pairs
 from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
+from nmtkit.translation.translator import Translator
 
 
 @cloup.command()
@@ -88,7 +91,7 @@ def command(
     back = inference.open_model(replace(other, model=channel), TRANSLATION.name)
     lm = inference.open_model(replace(other, model=speaker), LANGUAGE_MODELLING.name) if speaker else None
     text = text_windows(files, EXTRACT_HINT, inference.window_lines(translator))
-    scored = (score_candidates(lines, translator.search(lines, how.n_best), back, lm) for lines in text)
+    scored = _scored(text, translator, how.n_best, back, lm)
     if tune is not None:
         candidates = [several for window in scored for several in window]
         require_pairs(candidates, references, "reference")
@@ -107,3 +110,21 @@ def command(
             results.write_line(ranked[0].text)
 
     results.write_stream(scored, write, "lines", "" if files else "type a sentence on each line; it is translated")
+
+
+def _scored(
+    text: Iterator[list[str]], translator: Translator, n_best: int, back: Translator, lm: Translator | None
+) -> Generator[list[list[Candidate]], None, None]:
+    """The candidates of each window; the lines of all are numbered together, since samples depend on it."""
+    waiting: deque[list[str]] = deque()
+
+    def read() -> Iterator[list[str]]:
+        for window in text:
+            waiting.append(window)
+            yield window
+
+    with closing(translator.stream(read(), n_best)) as groups:
+        found = chain.from_iterable(groups)
+        for first in found:
+            lines = waiting.popleft()
+            yield score_candidates(lines, [first, *islice(found, len(lines) - 1)], back, lm)

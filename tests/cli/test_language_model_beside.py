@@ -10,6 +10,7 @@ from nmtkit import Translator
 from nmtkit.core.formats import load_yaml
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
+from nmtkit.translation.inputs import WINDOW
 
 
 @pytest.fixture
@@ -83,6 +84,23 @@ def test_reranking_prints_the_best_of_its_candidates_and_tunes_its_weights(runs:
     Path("weights.yaml").write_text("channel: -1\n")
     refused(console(*words, "--weights", "weights.yaml"), "weights.yaml", "channel")
     refused(console(*words[:5], "--lm", "mine", "text"), "was trained for translation")
+
+
+def test_samples_to_choose_among_are_those_of_their_lines(
+    runs: Path, console: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many lines are read at a time, which a pipe decides."""
+    write_lines("text", [*LINES[:1], "", *LINES[:1]])
+    words = ("rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--n-best", "3", "--search", "samples=3")
+
+    def drawn() -> list[list[str]]:
+        records = json_lines(succeeded(console(*words, "--json")).out)
+        return [sorted(one["text"] for one in (record["best"], *record["others"])) for record in records]
+
+    together = drawn()
+    assert together[0] != together[2]
+    monkeypatch.setitem(WINDOW, "cpu", 1)
+    assert drawn() == together
 
 
 def test_mistakes_of_tuning_are_told_before_anything_is_translated(runs: Path, console: Command) -> None:
