@@ -77,7 +77,7 @@ def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_
     translator = inference.open_model(how)
     results = []
     for number, line in enumerate(lines, start=1):
-        tree, translations = search_tree(translator, line, f"line {number}")
+        tree, translations = search_tree(translator, line, f"line {number}", number - 1)
         if translations[0].src_left_out:
             tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
         results.append((tree, translations))

@@ -54,10 +54,11 @@ class SearchTracer(Engine):
     """An engine that searches for one sentence and keeps every decision; arguments as of `Engine`."""
 
     @torch.no_grad()
-    def trace(self, batch: Batch) -> SearchTrace:
-        """The search of the one sentence of a batch, with the same hypotheses as `run`."""
+    def trace(self, batch: Batch, number: int = 0) -> SearchTrace:
+        """The search of the one sentence of a batch, with the same hypotheses as `run`, where it has this number."""
         assert batch.size == 1, f"{batch.size} sentences where one is traced"
         decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_classes, self.shortlist)
+        decoding.sentences = replace(decoding.sentences, number=decoding.sentences.number + number)
         forbidden: list[list[TracedCandidate]] = []
         before: list[Tensor] = []
         results: list[LoggedStep] = []

@@ -12,12 +12,15 @@ from nmtkit.translation.result import Translation, merge_and_rerank
 from nmtkit.translation.translator import Translator
 
 
-def search_tree(translator: Translator, line: str, place: str = "the sentence") -> tuple[SearchTree, list[Translation]]:
+def search_tree(
+    translator: Translator, line: str, place: str = "the sentence", number: int = 0
+) -> tuple[SearchTree, list[Translation]]:
     """What every step of the search of a line decided, and what it found, best first; messages call the line `place`.
 
-    It is the search that `Translator.search` makes of the line by itself, and finds the same with the same numbers. It
-    keeps all hypotheses that ended, or were cut at the length limit, as many as the beam is wide at most; of groups, or
-    with minimum Bayes risk, each text once. What a rule blocked is in the tree where its step would have looked at it.
+    It is the search that `Translator.search` makes of the line by itself, or as line `number`, from 0, of several, on
+    which samples depend, and finds the same with the same numbers. It keeps all hypotheses that ended, or were cut at
+    the length limit, as many as the beam is wide at most; of groups, or with minimum Bayes risk, each text once. What a
+    rule blocked is in the tree where its step would have looked at it.
     """
     (source,) = translator.encode_sources([line])
     if source.is_empty:
@@ -30,7 +33,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         shortlist=translator.shortlist,
         token_classes=translator.token_classes(),
     )
-    trace = engine.trace(make_batch([source]))
+    trace = engine.trace(make_batch([source]), number)
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
     steps = [_tree_nodes(translator, step, source) for step in trace.steps]
     if translator.config.chooses_afterwards:

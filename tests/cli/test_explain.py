@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from commands import Command, succeeded
+from commands import Command, json_lines, succeeded
+from untrained_runs import LINES, TRANSLATION, make_run
 
 SENTENCE = "ba ce di"
 EAGER = ("--search", "engine=eager")
@@ -48,6 +49,17 @@ def test_results_are_those_of_translate_however_many_are_searched_for(trained: P
     tree = json.loads(console("explain", "-m", trained, SENTENCE, "--json", "--samples", "2", "-q").out)
     assert "samples 2" in tree["settings"]
     assert tree["beam_size"] == 2
+
+
+def test_samples_of_each_line_are_those_of_translate(tmp_path: Path, console: Command) -> None:
+    make_run(tmp_path, "mine", TRANSLATION)
+    words, text = ("-m", "mine", "--samples", "2", "--json", "-q"), f"{LINES[0]}\n" * 2
+    explained, translated = (
+        [[one["text"] for one in (record["best"], *record["others"])] for record in json_lines(done.out)]
+        for done in (succeeded(console(command, *words, stdin=text)) for command in ("explain", "translate"))
+    )
+    assert explained == translated
+    assert explained[0] != explained[1]
 
 
 def test_a_search_fits_a_screen(trained: Path, console: Command) -> None:
