@@ -77,6 +77,10 @@ def read_marian(folder: Path) -> ImportedModel:
     model, tensors = convert(config, converter, settings, tables, huggingface_names)
     never_written = {int(maps[1].rows[UNK]), config.pad_token_id, config.decoder_start_token_id}
     search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, never_written)
+    path = folder / "tokenizer_config.json"
+    if tags := read_json(path, dict).get("additional_special_tokens") if path.exists() else None:
+        what = shorten(", ".join(map(str, tags)), 100)
+        notes.append(f"ignored in {path.name}: additional_special_tokens; no text is cut into {what}")
     origin = exported_task(given), license_of(folder)
     return ImportedModel("huggingface", architecture, model, tensors, tokenizers, search, notes, *origin)
 

@@ -143,6 +143,8 @@ def _hugging_face(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder
         "separate_vocabs": not tokenizers.shared,
         "model_max_length": longest,
     }
+    if tags := tokenizers.src.vocabulary.specials:  # else a text could not name them
+        tokenizer_settings["additional_special_tokens"] = [*tags]
     write_json(folder / "tokenizer_config.json", tokenizer_settings | special)
 
 
@@ -237,6 +239,7 @@ def _model_card(
         "library_name": {"huggingface": "transformers", "safetensors": "nmtkit"}.get(to, to),
         "pipeline_tag": task.name,
     }
+    tags = () if to == "safetensors" else tokenizers.src.vocabulary.specials
     settings = {"model": recipe.model.model_dump(mode="json"), "search": recipe.search.model_dump(mode="json")}
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
@@ -245,6 +248,7 @@ def _model_card(
         f"nmtkit {__version__} wrote this folder.",
         "## Use",
         _USE[to].replace("COMMAND", task.command),
+        f"Before a source may stand: {', '.join(f'`{tag}`' for tag in tags)}." if tags else "",
         "## Data",
         _data(run, recipe, imported),
         "## Scores of the test set",

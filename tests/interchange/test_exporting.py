@@ -15,7 +15,7 @@ from nmtkit.data.batch import collate
 from nmtkit.data.shards import VERSION
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import LabelVocabulary
+from nmtkit.data.vocabulary import EOS, LabelVocabulary
 from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import export_run, require_comparable
 from nmtkit.interchange.importing import import_run
@@ -80,6 +80,20 @@ def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     assert torch.allclose(found[real][:, : expected.shape[-1]], expected[real], atol=1e-4)
     written = model.generate(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
     assert tokenizer.batch_decode(written, skip_special_tokens=True) == ours.translate(SOURCES)
+
+
+@needs("huggingface")
+def test_hugging_face_reads_the_tags_of_languages(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", {"norm": "post"}, learned(specials=["<2de>", "<2fr>"], vocab_size=70))
+    export_run(run, "huggingface", tmp_path / "out")
+    tokenizer = export_weights.library("huggingface").AutoTokenizer.from_pretrained(tmp_path / "out")
+    own = opened(tmp_path / "run").encode_sources(SOURCES[:9], ["<2fr>"] * 9)
+    assert tokenizer([f"<2fr> {line}" for line in SOURCES[:9]]).input_ids == [[*one.ids, EOS] for one in own]
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "Before a source may stand: `<2de>`, `<2fr>`." in card
+    told: list[str] = []
+    import_run(tmp_path / "out", str(tmp_path / "again"), told.append)
+    assert "additional_special_tokens; no text is cut into <2de>, <2fr>" in told[-1]
 
 
 @needs("ctranslate2")
