@@ -163,6 +163,8 @@ class SearchConfig(Settings):
             (["diversity_strength"], self.diversity_groups > 1, "diverse beam search: give diversity_groups too"),
             (["patience"], self.stop == "first_k", first_k),
             (["no_repeat_except"], self.no_repeat_ngram > 0, "blocked n-grams: give no_repeat_ngram too"),
+            (["alpha"], self.length_penalty != "none", "a length penalty, and there is none: give length_penalty too"),
+            (["max_length_offset"], self.max_length_ratio > 0, "a limit by the source: give max_length_ratio too"),
             (["coverage_kind"], self.coverage_penalty > 0, "a coverage penalty: give coverage_penalty too"),
         ]
         for keys, has_effect, purpose in purposes:

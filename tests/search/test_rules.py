@@ -146,6 +146,8 @@ def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
         ({"no_repeat_except": "and"}, "no_repeat_ngram"),
         ({"coverage_kind": "summary"}, "coverage_penalty"),
         ({"temperature": 0.5}, "samples"),
+        ({"alpha": 0.6, "length_penalty": "none"}, "length_penalty"),
+        ({"max_length_offset": 9, "max_length_ratio": 0.0}, "max_length_ratio"),
         ({"diversity_strength": 0.7}, "diversity_groups"),
     ],
 )
