@@ -14,7 +14,7 @@ from tests.bench.timing import summary
 from .material import untrained_run
 from .results import Part
 
-LENGTH = "min_length=29 max_length=30 max_length_ratio=0 max_length_offset=30"
+LENGTH = "min_length=29 max_length=30 max_length_ratio=0"
 
 
 def main(part: Part) -> None:
