@@ -30,8 +30,8 @@ class ExpertsConfig(Settings):
 
     count: int = Field(default=4, ge=1, le=1024)
     """Experts of a layer (n)."""
-    used: int = Field(default=2, ge=1)
-    """How many of them read a word (k); all, where there are fewer."""
+    used: int = Field(default=2, ge=2)
+    """How many of them read a word (k); all, where there are fewer. Of one alone the gate is 1, and learns nothing."""
     every: int = Field(default=2, ge=1)
     """Every second layer of each side has experts, from the second on; 1: all have; 3: every third; and so on."""
     noise: bool = True

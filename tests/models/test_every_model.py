@@ -49,6 +49,7 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("transformer", {"dropout": 1.0}, "less than 1"),
     ("transformer", {"norm": "per"}, "did you mean 'pre'"),
     ("transformer", {"decoder_layers": 2, "alignment_layer": 3}, "does not exist: decoder_layers is 2"),
+    ("transformer", {"experts": {"used": 1}}, r"experts\.used`.*greater than or equal to 2"),
     ("transformer", {"alignment_heads": 4}, "alignment_heads 4 does not exist: heads is 3"),
     ("transformer", {"alignment_heads": 0}, NO_HEAD),
     ("transformer", {"alignment_heads": "first"}, NO_HEAD),
