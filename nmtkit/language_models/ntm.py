@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.core.settings import Depth, Field, Width
+from nmtkit.core.settings import Depth, Field, Width, model_validator
 from nmtkit.layers.elementary import Dropout, at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights, rnn_step
@@ -63,6 +63,12 @@ class NtmConfig(ModelConfig):
     """Dropout of embeddings, and of what the output layer reads."""
     tie: Literal["none", "decoder"] = "decoder"
     """Whether embedding and output layer share one matrix."""
+
+    @model_validator(mode="after")
+    def _has_such_layers(self) -> "NtmConfig":
+        if self.controller == "feedforward" and self.layers > 1:
+            raise ValueError("layers: a feedforward controller has one: set layers to 1, or controller to lstm")
+        return self
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from formulas import Array, linear, sigmoid, softmax
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS
 from nmtkit.language_models.ntm import EMPTY, Ntm, NtmConfig, move, write
@@ -126,6 +128,11 @@ def test_a_head_moves_as_by_hand(
     weights[0, 0, 1].backward()
     assert moves.grad is not None
     assert bool(moves.grad.isfinite().all())
+
+
+def test_a_feedforward_controller_of_several_layers_is_refused() -> None:
+    with pytest.raises(RecipeError, match="a feedforward controller has one: set layers to 1, or controller to lstm"):
+        parse(NtmConfig, {"controller": "feedforward", "layers": 2}, "test")
 
 
 def test_a_head_erases_and_adds_as_by_hand() -> None:
