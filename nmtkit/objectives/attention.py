@@ -176,7 +176,10 @@ class DoublyStochasticLoss(Objective):
         assert inputs.output.attention is not None
         weights = inputs.output.attention * inputs.device_batch.targets.mask.unsqueeze(2)  # (B,T,S)
         missing = 1 - weights.sum(1, dtype=at_least_float32(weights))  # (B,S)
-        real = torch.arange(missing.shape[1]) < inputs.model.memory_lengths(inputs.batch).unsqueeze(1)
+        lengths = inputs.model.memory_lengths(inputs.batch)
+        if not getattr(inputs.model.config, "source_end", True):  # nothing looks at it, so nothing of it is missing
+            lengths = (lengths - 1).clamp(min=1)
+        real = torch.arange(missing.shape[1]) < lengths.unsqueeze(1)
         return {"doubly_stochastic_loss": (missing.square() * real.to(missing.device)).sum()}
 
 
