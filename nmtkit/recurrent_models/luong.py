@@ -57,7 +57,7 @@ class LuongConfig(StackedConfig):
     window: WindowKind = "global"
     """Where a word may look: everywhere; about its own position (local_m); or about a predicted one (local_p)."""
     window_size: Width = Field(default=10, ge=1)
-    """D: how many source tokens a local window reaches to either side of its centre."""
+    """D: how many source tokens a local window reaches to either side of its centre; a global one has none."""
     hard_attention: bool = False
     """A word looks at one place, which is drawn while `training.hard_attention` trains it, in place of at all."""
     input_feeding: bool = True
