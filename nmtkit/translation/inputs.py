@@ -338,12 +338,13 @@ class TextModel:
         return readout, chosen
 
 
-def bucket_width(columns: int) -> int:
-    """Columns rounded up to 16, 20, 24, 32, 40, 48, 64, ...: steps are captured once per width."""
+def bucket_width(columns: int, *limits: int) -> int:
+    """Columns rounded up to 16, 20, 24, 32, 40, 48, 64, ..., or a nearer limit: steps are captured once per width."""
     power = 16
     while 2 * power < columns:
         power *= 2
-    return next(width for width in (power, power * 5 // 4, power * 3 // 2, 2 * power) if width >= columns)
+    widths = (power, power * 5 // 4, power * 3 // 2, 2 * power, *limits)
+    return min(width for width in widths if width >= columns)
 
 
 def make_batch(

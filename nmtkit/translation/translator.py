@@ -201,7 +201,8 @@ class Translator(TextModel):
                 longest = max(source.length for _, source in given) + 1
                 # Captured steps want few widths of sources.
                 is_captured = self.device.type != "cpu" or (len(given) <= FEW_SENTENCES and self.steps == "auto")
-                width = width or (bucket_width(longest) if is_captured else longest)
+                known = [getattr(one.config, "max_positions", 0) for one in self.model.models()]  # more it cannot read
+                width = width or (bucket_width(longest, *known) if is_captured else longest)
                 return [number for number, _ in given], make_batch([source for _, source in given], width=width)
 
             # A CPU takes as long for each row of few as of many, so that no slot need be filled again.

@@ -20,7 +20,7 @@ import pytest
 import torch
 from daily import daily
 from processes import Server, children
-from untrained import learned, untrained
+from untrained import RNN, SMALL, learned, untrained
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
@@ -327,6 +327,13 @@ def test_few_widths_serve_all_lengths() -> None:
     assert sorted(set(widths)) == [16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512]
     # What has a width fits beside all others of it, see `RequestQueue.take`.
     assert all(3 * width <= 4 * columns for columns, width in enumerate(widths, start=1) if columns >= 12)
+
+
+def test_no_line_is_made_wider_than_the_model_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are captured for 20 columns, and this model knows 18 positions."""
+    monkeypatch.setitem(SMALL, "short", ("luong", {**RNN, "score": "location", "max_positions": 18}))
+    ((found,),) = made("short").search(["the " * 17])
+    assert len(found.src_tokens) == 17
 
 
 @pytest.mark.slow
