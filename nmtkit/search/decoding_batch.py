@@ -90,7 +90,13 @@ class DecodingBatch:
         room = room if tree is None else tree.least
         wanted = None if given.prefix is None else given.prefix.cpu()
         read = None if given.prompt is None else (given.prompt != PAD).sum(1).cpu()
-        limits = rules.max_lengths(config, batch.lengths.cpu(), wanted, room)
+        given_lengths = batch.lengths.cpu(), wanted, room
+        limits = rules.max_lengths(config, *given_lengths)
+        prompted = torch.zeros_like(limits) if read is None else read
+        if not model.reserve_positions(reach := int(limits.max() + prompted.max())):
+            reach = next(number for number in range(reach, 0, -1) if model.reserve_positions(number))
+            least = rules.max_lengths(config.model_copy(update={"max_length": 1}), *given_lengths)
+            limits = limits.minimum(reach - prompted).maximum(least)
         memory, candidates = model.encode(batch), None
         size, columns = memory.mask.shape
         if shortlist is not None:
@@ -104,7 +110,6 @@ class DecodingBatch:
         sentences = SentenceState.begin(config, memory, batch, limits, dtype, n_best)
         has_history = config.no_repeat_ngram > 0 or sentences.penalties is not None
         prompt = torch.zeros(size, 0, dtype=torch.long, device=device) if batch.prompt is None else batch.prompt
-        model.reserve_positions(longest + prompt.shape[1])
         history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if has_history else None
         constraints = None if terms is None else ConstrainedBeam.begin(terms, token_classes.starts)
         # Few translations need more positions.

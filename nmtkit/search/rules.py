@@ -40,7 +40,8 @@ class SearchConfig(Settings):
     """At least this many tokens for each source token, EOS not counted. The larger of this and min_length holds, as far
     as max_length allows."""
     max_length: Length = Field(default=256, ge=1)
-    """The most tokens of a hypothesis, EOS counted. at_limit says what becomes of one that reaches it."""
+    """The most tokens of a hypothesis, EOS counted; a model's learned positions limit it, too. at_limit says what
+    becomes of one that reaches it."""
     max_length_ratio: float = Field(default=2.0, ge=0.0)
     """At most this many tokens for each source token, plus max_length_offset. The smaller of this and max_length holds;
     with 0, max_length alone."""

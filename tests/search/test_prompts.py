@@ -12,8 +12,9 @@ from reference_search import Request, Sentence
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import EOS
+from nmtkit.language_models.transformer_lm import TransformerLM, TransformerLMConfig
 from nmtkit.layers import kv_cache
-from nmtkit.models.base import Decoder
+from nmtkit.models.base import Decoder, VocabularySizes
 from nmtkit.search.constraints import Constraints
 from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.hypotheses import Hypothesis
@@ -145,6 +146,16 @@ def test_a_short_prompt_reaches_the_last_learned_position() -> None:
     agree(short, sentence(model, (5, 6)), config, 1, n_best=1)
     with pytest.raises(DataError, match="learned only 12 positions"):
         beam_search(model, prompts([5] * 6), config)
+
+
+def test_texts_end_where_the_learned_positions_do() -> None:
+    settings = {"hidden_size": 8, "heads": 2, "layers": 1, "max_positions": 9}
+    torch.manual_seed(1)
+    model = TransformerLM(TransformerLMConfig.model_validate(settings), VocabularySizes({"tgt": 12})).double().eval()
+    rows, config = [[4] * 6, [], [5]], {"beam_size": 2, "max_length": 20, "min_length": 15}
+    found = searched(model, rows, config)
+    assert [(len(best.ids), best.finished) for best, _ in found] == [(3, False), (9, False), (8, False)]
+    same(found, [searched(model, [row], config)[0] for row in rows])
 
 
 def test_every_step_is_traced(model: Decoder) -> None:
