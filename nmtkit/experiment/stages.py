@@ -246,7 +246,7 @@ def _load_previous_stage(
     kind, other = (one.recipe.training.optimizer for one in (before, stage))
     message = f"stage {stage.name} begins ({number + 1} of {len(stages)}); it starts from the best checkpoint of stage "
     message += f"{before.name} (update {int(path.stem.removeprefix('weights-'))} of that stage)"
-    message += f"; new weights, drawn at random: {', '.join(new)}" if new else ""
+    message += f"; new weights, as a new model begins: {', '.join(new)}" if new else ""
     message += f"; weights that it does not use: {', '.join(gone)}" if gone else ""
     kept = f"{kind} keeps its state" if kind == other else f"{other} starts without a state, after {kind}"
     notify(f"{message}; {kept}")

@@ -153,7 +153,7 @@ def test_what_is_said_of_the_stages(corpus: Path, straight: Straight) -> None:
     assert "summaries are longer than 3 tokens and are cut to 3" in notes[2]
     start = "stage coverage begins (2 of 3); it starts from the best checkpoint of stage short (update"
     assert notes[3].startswith(start)
-    assert "new weights, drawn at random: attention.score.coverage; adam keeps its state" in notes[3]
+    assert "new weights, as a new model begins: attention.score.coverage; adam keeps its state" in notes[3]
     assert notes[5].endswith("; sgd starts without a state, after adam")
     assert "new" not in notes[5]
 
