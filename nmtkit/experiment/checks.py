@@ -98,9 +98,14 @@ def require_fitting_stages(recipe: Recipe) -> None:
     """
     before: dict[str, torch.Size] = {}
     stages = recipe.by_stage()
-    if recipe.model.further_head == "replaced_tokens" and not any(
-        one.training.replaced_tokens for one in stages.values()
-    ):
+    head = recipe.model.further_head
+    is_trained = any(getattr(one.training, head, 0) for one in stages.values())
+    if head == "next_sentence" and not (is_trained or recipe.init_from):
+        raise RecipeError(
+            f"recipe {recipe.name}: `training.next_sentence`: without it the head of `model.next_sentence: true` "
+            "remains random; set it (1 in the paper), or `model.next_sentence` to false"
+        )
+    if head == "replaced_tokens" and not is_trained:
         raise RecipeError(
             f"recipe {recipe.name}: `training.replaced_tokens`: without it {recipe.model.kind} trains its generator "
             "alone, and the encoder, which is what stays of it, remains random; set it (50 in the paper)"

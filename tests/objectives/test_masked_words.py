@@ -143,7 +143,10 @@ def test_recipes_that_do_not_fit(change: str, message: str, tmp_path: Path) -> N
 
 
 def test_a_recipe_that_fits(tmp_path: Path) -> None:
-    assert loaded(tmp_path, "model={kind: bert, next_sentence: true}", "training.next_sentence=1")
+    given = "model={kind: bert, next_sentence: true}"
+    require_fitting_stages(loaded(tmp_path, given, "training.next_sentence=1"))
+    with pytest.raises(RecipeError, match=r"`training.next_sentence`: without it the head .* remains random; set it"):
+        require_fitting_stages(loaded(tmp_path, given))
 
 
 SMALL = {"hidden_size": 16, "feed_forward_size": 16, "heads": 4, "layers": 1}
