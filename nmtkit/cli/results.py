@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
@@ -41,7 +42,8 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
     require_other(path, inputs)
     with ExitStack() as stack:
         with write_errors(path):
-            temporary = stack.enter_context(atomic_path(path))
+            # A name that no file of a user has: the file that is read may be called as this one, and ".new".
+            temporary = stack.enter_context(atomic_path(path, f".{os.getpid()}.new"))
             raw: BinaryIO = stack.enter_context(io.BufferedWriter(NamedOutput(temporary, str(path))))
         if path.suffix == ".gz":  # without name and time in its header, so that equal text makes equal files
             raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))

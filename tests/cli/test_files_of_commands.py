@@ -59,6 +59,16 @@ def test_no_half_an_output(trained: Path, console: Command, texts: list[Path], t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "first.txt", "out", "second.txt.gz"]
 
 
+def test_no_file_is_lost_that_ends_in_new(console: Command, tmp_path: Path) -> None:
+    """What is written lies beside the output till it is whole, under a name that is nobody's."""
+    trees = "(S (NP (NN cat)) (VP (VBZ sleeps)))\n"
+    for name in ("words.new", "linear.new"):
+        (tmp_path / name).write_text(trees)
+    succeeded(console("linearize", "words.new", "linear.new", "--source", "words", "--target", "linear"))
+    assert (tmp_path / "words").read_text() == 2 * "cat sleeps\n"
+    assert [(tmp_path / name).read_text() for name in ("words.new", "linear.new")] == [trees, trees]
+
+
 def test_quiet_leaves_results_warnings_and_errors(trained: Path, console: Command, texts: list[Path]) -> None:
     said = console("translate", "-m", trained, texts[0])
     assert said.err.startswith("model ")
