@@ -125,7 +125,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """The lines of a text file or pipe, plain or gzip-compressed, one at a time, without line ends."""
     try:
         with open(path, "rb") as raw:
-            yield from read_stream_lines(_unpacked(raw), str(path))
+            yield from read_stream_lines(unpacked(raw), str(path))
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
 
@@ -172,7 +172,7 @@ class _Observed:
         return data
 
 
-def _unpacked(file: BinaryIO, observe: Callable[[bytes], object] | None = None) -> BinaryIO:
+def unpacked(file: BinaryIO, observe: Callable[[bytes], object] | None = None) -> BinaryIO:
     """The file, decompressed if it is gzip. It may be a pipe, which cannot be wound back."""
     packed = file.peek(2)[:2] == b"\x1f\x8b"  # type: ignore[attr-defined]  # what is opened here has it
     source: Any = file if observe is None else _Observed(file, observe)
@@ -233,7 +233,7 @@ class TextFile:
                 raise OSError("it is not a file")
             with open(self.path, "rb", buffering=1 << 19) as raw:
                 observe = self._watch and self._watch(self.path)
-                for block in read_text_blocks(_unpacked(raw, observe), BLOCK_BYTES):
+                for block in read_text_blocks(unpacked(raw, observe), BLOCK_BYTES):
                     if not self.count:
                         if block.data.startswith(_UTF16_MARKS):
                             self._broken(UTF16, 1, "", not_utf8_message(f"{self.path}, line 1", "\udcff"))

@@ -35,7 +35,7 @@ def score(console: Command) -> Command:
 COMPARED = ["good.txt", "bad.txt", "good.txt", "--ref", "refs.txt", "--metrics", "bleu,rouge1", "--n-samples", "100"]
 
 
-def in_json(score: Command, *words: object, stdin: str = "") -> list[dict[str, Any]]:
+def in_json(score: Command, *words: object, stdin: str | bytes = "") -> list[dict[str, Any]]:
     """The systems that `--json` prints."""
     systems: list[dict[str, Any]] = json.loads(succeeded(score(*words, "--json", stdin=stdin)).out)["systems"]
     return systems
@@ -145,9 +145,10 @@ def test_forms_of_files(score: Command) -> None:
     """Standard input, a packed file, several references, an empty line."""
     Path("ref2.txt.gz").write_bytes(gzip.compress("\n".join(HYP).encode()))
     several = ["-", "--ref", "ref.txt", "--ref", "ref2.txt.gz", "--metrics", "bleu"]
-    (bleu,) = in_json(score, *several, stdin=as_text(HYP))[0]["scores"]
-    assert bleu["value"] == pytest.approx(100)
-    assert bleu["signature"].startswith("nrefs:2|")
+    for given in (as_text(HYP), gzip.compress(as_text(HYP).encode())):
+        (bleu,) = in_json(score, *several, stdin=given)[0]["scores"]
+        assert bleu["value"] == pytest.approx(100)
+        assert bleu["signature"].startswith("nrefs:2|")
     gap = [HYP[0], "", HYP[2]]
     write_lines("gap.txt", gap)
     (bleu,) = in_json(score, "gap.txt", "--ref", "ref.txt", "--metrics", "bleu")[0]["scores"]
