@@ -97,6 +97,7 @@ def command(
     """
     if run is not None and how.model is not None:
         raise click.UsageError("RUN and -m name the same thing: give one of them")
+    scoring.require_one_stdin(source, *ref)
     how = replace(how, model=run or how.model)
     saved, _ = find_run(how.model)
     task = TASKS.get(saved.inference.task)

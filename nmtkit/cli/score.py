@@ -148,6 +148,7 @@ def score_alignments_command(
       nmtkit score-alignments mine.align --ref test.align
       nmtkit score-alignments giza.talp fast_align.talp --ref gold.wa --ref-base 1
     """
+    scoring.require_one_stdin(*hyps, ref)
     systems = [_read_alignments(path, "--hyp-base", hyp_base) for path in hyps]
     gold = _read_alignments(ref, "--ref-base", ref_base)
     n_pairs = _number_of_pairs([(ref, gold), *zip(hyps, systems, strict=True)])

@@ -26,6 +26,12 @@ def _one_stdin(ctx: click.Context, parameter: click.Parameter, given: tuple[str,
     return given
 
 
+def require_one_stdin(*paths: str | Path | None) -> None:
+    """Refuses standard input as two of the files that are read."""
+    if [*map(str, paths)].count("-") > 1:
+        raise click.UsageError("standard input (-) is read once, so only one of the files can be it")
+
+
 hyps: Decorator = click.argument("hyps", metavar="HYP...", nargs=-1, required=True, callback=_one_stdin)
 refs: Decorator = click.option(
     "--ref", "ref_paths", metavar="REF", multiple=True, required=True, help="Reference. May be repeated."
@@ -81,8 +87,7 @@ def scoring(summaries: bool) -> Decorator:
         significance, paired_ar, n_samples, seed = (
             given.pop(key) for key in ("significance", "paired_ar", "n_samples", "seed")
         )
-        if [*given["hyps"], *given["ref_paths"], given["source"]].count("-") > 1:
-            raise click.UsageError("standard input (-) is read once, so only one of the files can be it")
+        require_one_stdin(*given["hyps"], *given["ref_paths"], given["source"])
         several = len(given["hyps"]) > 1
         if paired_ar and not several:
             raise click.UsageError("--paired-ar compares several HYPs")

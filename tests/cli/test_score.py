@@ -156,8 +156,13 @@ def test_forms_of_files(score: Command) -> None:
 
 
 def test_standard_input_is_read_once(console: Command) -> None:
-    for words in (["score", "-", "--ref", "-"], ["score-summaries", "-", "--ref", "b", "--source", "-"]):
-        refused(console(*words, stdin="a\n"), "only one of the files can be it")
+    for words in (
+        "score - --ref -",
+        "score-summaries - --ref b --source -",
+        "score-alignments - --ref -",
+        "evaluate --source - --ref -",
+    ):
+        refused(console(*words.split(), stdin="a\n"), "only one of the files can be it")
 
 
 def test_titles_are_file_names_where_they_differ(score: Command) -> None:
