@@ -141,7 +141,9 @@ def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(base: Path, mon
     splits = recipe.load(child).data.splits()
     assert (splits["train"].src, splits["test"].src) == (train.src, [str(child.parent / "t.src")])
     # A folder, if there is one, is meant from where it is named.
-    assert recipe.load(base, ["data.folder=../sub"]).data.folder == f"{child.parent}/../sub"
+    set_folder = recipe.load(child, ["data.folder=../sub"]).data
+    assert set_folder.folder == f"{child.parent}/../sub"
+    assert set_folder.splits()["train"].src == [f"{child.parent}/../sub/a.src"]
     assert recipe.load(base, ["data.folder=nowhere"]).data.folder == "nowhere"
 
 

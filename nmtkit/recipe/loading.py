@@ -111,13 +111,13 @@ def locate(recipe: str) -> Path:
     )
 
 
-def _read(path: Path, extended_by: tuple[Path, ...] = ()) -> Layer:
-    """What a recipe's file says, over what it extends."""
+def _read(path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = False) -> Layer:
+    """What a recipe's file says, over what it extends; `in_folder`: its texts are meant from a folder given later."""
     if path.resolve() in extended_by:
         chain = " -> ".join(str(one) for one in (*extended_by, path.resolve()))
         raise RecipeError(f"{path}: `extends` goes round in a circle: {chain}")
     data, places = load_yaml(path)
-    _settle_paths(data, path)
+    _settle_paths(data, path, in_folder)
     parent = data.get("extends")
     own = Layer(data, places, str(path)).only(data.keys() - {"extends"})
     if parent is None:
@@ -130,15 +130,16 @@ def _read(path: Path, extended_by: tuple[Path, ...] = ()) -> Layer:
             parent_path = locate(parent)
         except RecipeError as fault:
             raise RecipeError(f"{places[('extends',)]}: `extends`: {fault}") from fault
-    return own.over(_read(parent_path, (*extended_by, path.resolve())))
+    return own.over(_read(parent_path, (*extended_by, path.resolve()), in_folder))
 
 
-def _settle_paths(data: dict[str, Any], path: Path) -> None:
+def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
     """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
     stages = data.get("stages")
     for one in (data, *(stages if isinstance(stages, list) else ())):
         splits = [("data", split) for split in ("train", "valid", "test")]
-        settled = splits if any(_value_at(group, ("data", "folder")) is not None for group in (one, data)) else ()
+        has_folder = in_folder or any(_value_at(group, ("data", "folder")) is not None for group in (one, data))
+        settled = splits if has_folder else ()
         if isinstance(one, dict):
             _settle_folders(one, path.parent)
         for keys in (("pretrained_embeddings",), ("init_from", "test"), *splits):
@@ -212,7 +213,7 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     place, the dotted key, what was given and what is valid.
     """
     path = locate(str(recipe))
-    layer = _read(path)
+    layer = _read(path, in_folder=any(text.partition("=")[0].strip() == "data.folder" for text in overrides))
     for text in overrides:
         layer = _overridden(layer, text)
     data = {"name": path.stem, **layer.data}
