@@ -224,8 +224,8 @@ def _require_fitting_options(
         raise click.UsageError("--dry-run saves nothing: leave --resume and --overwrite out")
     if name is not None and given:
         raise click.UsageError(
-            f"{name} is a recipe, and {', '.join(given)} are for training without one; to train the recipe on other "
-            "text, override its files: --set 'data.train={src: FILE, tgt: FILE}'"
+            f"{name} is a recipe, and {', '.join(given)} are for training without one; a recipe is changed by its "
+            "keys: --set training.max_minutes=N, --set init_from=RUN, --set 'data.train={src: FILE, tgt: FILE}'"
         )
     if name is None and not given:
         raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")

@@ -69,6 +69,7 @@ MISTAKES = {
         "extends.yaml": "no recipe 'nowhere.yaml'",
         "demo --source train.src": "demo is a recipe, and --source are for training without one",
         "demo --preset tiny": "--set 'data.train={src: FILE, tgt: FILE}'",
+        "demo --minutes 20": "changed by its keys: --set training.max_minutes=N",
         "--preset tiny": "--preset: name the text to train on: --source FILE --target FILE",
         "--source train.src": "1 --source but 0 --target: give one --target for each --source",
         "--valid-target valid.tgt": "0 --valid-source but 1 --valid-target: give one",
