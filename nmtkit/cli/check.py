@@ -188,6 +188,9 @@ def _find_corpus(
                 "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
             )
         checked = importlib.import_module("nmtkit.experiment.checks").open_data_check(name, overrides, run_path)
+        paths = dict.fromkeys(path for one in checked.recipe.texts().values() for path in one.data.paths())
+        if unseen := [path for path in paths if path not in checked.recipe.data.paths()]:
+            tell(f"texts of single stages are not checked with a recipe; check them as files: {', '.join(unseen)}")
         return CheckedCorpus(checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).monolingual, checked)
     if overrides or run_path:
         raise click.UsageError("--set and --run go with a recipe, not with files")

@@ -149,6 +149,11 @@ def test_a_recipe_is_checked_with_its_tokenizer(check: Command, console: Command
     assert "learning a tokenizer" not in done.err
     assert "was learned for this check" in check("mine.yaml", "--set", "tokenizer.vocab_size=30").out
 
+    stages = [{"name": "first", "data": {"train": {"src": "valid.en", "tgt": "more.de"}}}, {"name": "second"}]
+    write_lines("more.de", ["mehr"])
+    done = succeeded(check("mine.yaml", "--no-tokens", "--set", f"stages={json.dumps(stages)}"))
+    assert done.err.endswith(f"not checked with a recipe; check them as files: {Path('more.de').absolute()}\n")
+
     plant("train.en", 17, b"caf\xe9")
     done = check("mine.yaml")
     assert done.code == 1
