@@ -1,6 +1,7 @@
 """Lists, removes and renames runs. Needs no torch."""
 
 import os
+import re
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -131,6 +132,7 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
     if os.path.lexists(new.path):
         raise NmtkitError(f"{new.path}: this name is taken; choose another")
     before, now = (os.fsencode(f"{os.path.abspath(one.path)}/") for one in (folder, new))
+    place = re.compile(re.escape(before).replace(rb"\ ", rb"\s+"))  # YAML breaks long lines at blanks
     with lock_run(folder, notify):
         try:
             new.path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +141,7 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
             raise NmtkitError(f"{new.path}: cannot move {folder.path} there: {fault.strerror or fault}") from fault
         # A training without a recipe keeps the pairs that it held out in its folder.
         for part in filter(Path.is_file, (new.recipe, new.chosen, new.request, new.report)):
-            if before in (data := part.read_bytes()):
+            if place.search(data := part.read_bytes()):
                 with write_errors(part), atomic_path(part) as beside:
-                    beside.write_bytes(data.replace(before, now))
+                    beside.write_bytes(place.sub(lambda _: now, data))
     return new

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from commands import Command, lines_in, refused, succeeded, write_lines
 
+from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.core.version import __version__
 from nmtkit.runs.folder import RunFolder, ignore, lock_run
+from nmtkit.runs.inventory import rename_run
 from nmtkit.runs.metrics_log import TrainLog, code_state
 from nmtkit.runs.saved import SavedRun
 
@@ -97,6 +99,15 @@ def test_a_run_is_renamed_with_the_text_that_it_holds(runs: Path, console: Comma
     assert valid is not None
     assert valid.src == [str(runs / "other" / "text" / "valid.src")]
     refused(console("runs", "mv", "other", "~", "--yes"))
+
+
+def test_a_run_is_renamed_whose_paths_yaml_breaks_at_blanks(tmp_path: Path) -> None:
+    old = RunFolder(tmp_path / " ".join(["folder"] * 20))
+    text = dump_yaml({"data": {"src": [str(old.path / "text" / "a b.en")]}})
+    assert str(old.path) not in text
+    write_lines(old.recipe, text.splitlines())
+    new = rename_run(old, f"{tmp_path}/new name", ignore)
+    assert load_yaml(new.recipe)[0]["data"]["src"] == [str(new.path / "text" / "a b.en")]
 
 
 def test_a_run_with_a_recipe_that_is_no_text_is_renamed(runs: Path, console: Command) -> None:
