@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -80,6 +81,14 @@ def test_a_dry_run_says_that_it_knows_the_first_stage_alone(
         said = capsys.readouterr()
         assert "".join(title.split()) in "".join(said.out.split())
         assert ("on top" in said.err, more in said.err) == (bool(more), True)
+
+
+def test_what_is_measured_of_stages_is_said(monkeypatch: pytest.MonkeyPatch, console: Command) -> None:
+    monkeypatch.setattr(bench, "_try_training", lambda *_, **__: (SimpleNamespace(figures=dict), []))
+    for name, said in (("demo", ""), ("demo-news-pointer-generator", "these are updates of stage pointer; ")):
+        done = succeeded(console("bench", "train", name, "--device", "cpu"))
+        assert done.err.startswith(said)
+        assert bool(done.err) == bool(said)
 
 
 def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
