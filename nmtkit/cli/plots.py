@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -111,6 +112,8 @@ def plot_attention_command(
       nmtkit plot-attention -m runs/demo-captions test.images.npz 3 -o looks.png
     """
     _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head))
+    if not output and replace(style, title=None) != FigureStyle():
+        raise click.UsageError("--size, --font and --colours are of a figure: give -o FILE")
     system = load_from_options(how, notify=note)
     if system.tokenizers.labels is not None:
         other = target or grid or layers or what != "attention" or how.layer or how.head

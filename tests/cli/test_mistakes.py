@@ -87,6 +87,7 @@ MISTAKES = {
         "--what positions -o a.png ba": "leave SOURCE out",
         "--what positions": "name it with -o FILE",
         "--layers --head 2 -o a.html ba": "this draws all of them",
+        "--size 3 ba": "--size, --font and --colours are of a figure: give -o FILE",
         "--size wide ba": "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches",
         # Of a model that has no such thing.
         "-m RUN --layers -o a.html ba": "no layers of attention heads",
