@@ -28,7 +28,7 @@ from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.html import diagnosis_page
-from nmtkit.diagnosis.repair import LOG_NAME, repair, require_new
+from nmtkit.diagnosis.repair import LOG_NAME, RepairedSplit, repair, require_new
 from nmtkit.diagnosis.report import ReportTable
 from nmtkit.tasks.task import TASKS
 
@@ -145,8 +145,8 @@ def command(
     """
     fields = {"src_field": src_field, "tgt_field": tgt_field}
     corpus = _find_corpus(names, {"valid": valid, "test": test}, fields, task, overrides, run_path)
-    fixed = Path(fix_path) if fix_path else None
-    if fixed is not None:
+    fixed = Path(fix_path or "")
+    if fix_path:
         require_new(fixed)
     _require_report_path(html_path, b"<!")
     _require_report_path(json_path, b"{\n")
@@ -159,6 +159,7 @@ def command(
     with console.LineProgress("MB", size=1_000_000) as display:
         diagnosis = examine(corpus.splits, corpus.monolingual, progress=display.advance, see=see)
     tables, tokens, failed = _count_tokens(corpus, diagnosis) if with_tokens else ([], None, False)
+    repaired = _repair(corpus, fixed) if fix_path else None  # before anything is shown: who reads it may stop
     if html_path:
         files = ", ".join(path for split in corpus.splits.values() for path in split.texts())
         _write_report(html_path, diagnosis_page(diagnosis, f"Data check: {corpus.title}", files, tables))
@@ -168,8 +169,8 @@ def command(
         _write_report(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
     if json_path != "-":
         _show_examination(diagnosis, tables)
-    refused = fixed is not None and _fix(corpus, fixed, "stderr" if json_path == "-" else "stdout")
-    wrong = refused or report.has_problems(diagnosis, strict, fixed=fixed is not None)
+    refused = repaired is not None and _show_repair(fixed, *repaired, "stderr" if json_path == "-" else "stdout")
+    wrong = refused or report.has_problems(diagnosis, strict, fixed=bool(fix_path))
     return 1 if wrong else 2 if failed else 0
 
 
@@ -230,10 +231,17 @@ def _count_tokens(corpus: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Rep
         return [], None, not report.has_problems(diagnosis)
 
 
-def _fix(corpus: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
-    """Writes cleaned files and prints a table of them; returns whether a split was refused."""
+def _repair(corpus: CheckedCorpus, out: Path) -> tuple[dict[str, RepairedSplit], Path | None]:
+    """Writes cleaned files, and a recipe that names them, if there is one."""
     with console.LineProgress("MB", size=1_000_000) as display:
         done = repair(corpus.splits, out, corpus.monolingual, display.advance)
+    if corpus.recipe is None or all(split.refused for split in done.values()):
+        return done, None
+    return done, corpus.recipe.write(out, {name: split.files for name, split in done.items()})
+
+
+def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | None, stream: console.Stream) -> bool:
+    """Prints a table of the cleaned files; returns whether a split was refused."""
     rows = []
     for name, split in done.items():
         if split.refused:
@@ -253,9 +261,8 @@ def _fix(corpus: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
         return True
     if any(split.dropped or split.mended for split in done.values()):
         console.say(f"every pair that was left out or mended is in {out / LOG_NAME}", to_stderr)
-    if corpus.recipe is not None:
-        path = corpus.recipe.write(out, {name: split.files for name, split in done.items()})
-        console.say(f"the recipe for it is {path}; next: nmtkit train {shlex.quote(str(path))}", to_stderr)
+    if recipe is not None:
+        console.say(f"the recipe for it is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}", to_stderr)
     return bool(refused)
 
 

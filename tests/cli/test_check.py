@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from commands import Command, lines_in, refused, sets, succeeded, write_lines
 
+from nmtkit.cli import check as cli
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.corpus.faults import EMPTY, FaultLocation
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
@@ -174,6 +175,15 @@ def test_fix_writes_files_and_a_recipe_that_pass(check: Command, console: Comman
     resolved = console("recipe", "show", "clean/mine.yaml", "--resolved").out
     assert "name: mine-clean\n" in resolved
     assert "max_length: 7\n" in resolved
+
+
+def test_files_are_whole_though_nobody_reads_to_the_end(check: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def show(*arguments: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "_show_examination", show)
+    assert check("mine.yaml", "--no-tokens", "--fix", "clean").code == 1
+    assert {"train.en", "valid.de", "mine.yaml"} <= {path.name for path in Path("clean").iterdir()}
 
 
 def test_what_cannot_be_fixed_is_refused(check: Command) -> None:
