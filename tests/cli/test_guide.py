@@ -400,6 +400,12 @@ def test_no_page_denies_that_operations_are_counted() -> None:
     assert "counts its operations" in TEXT["tour"]
 
 
+def test_the_tour_takes_as_long_wherever_it_is_said() -> None:
+    others = [(ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "Makefile")]
+    said = [re.findall(r"20 to \d+ minutes", text) for text in (TEXT["tour"], *others)]
+    assert said == 3 * [["20 to 40 minutes"]]
+
+
 def test_readme_names_every_command() -> None:
     names = [*COMMANDS, "caption", "classify", "generate"]
     assert [name for name in names if f"`{name}`" not in TEXT["README"]] == []
