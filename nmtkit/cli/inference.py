@@ -90,7 +90,11 @@ _OTHER_FORMS = ("as_json", "scores", "window", "split_sentences", "lead")
 
 def _model_options(given: dict[str, Any]) -> DecodingOptions:
     settings, combination = parse_search(given.pop("search", ()))
-    settings |= {key: value for key in SEARCH if (value := given.pop(key, None)) is not None}
+    flags = {key: value for key in SEARCH if (value := given.pop(key, None)) is not None}
+    of_flags = [*flags, *(["alpha"] if ":" in str(flags.get("length_penalty")) else [])]
+    if twice := [key for key in of_flags if key in settings]:
+        raise click.UsageError(f"--search {twice[0]} stands beside an option that sets it too: give one of them")
+    settings |= flags
     kind, _, alpha = str(settings.get("length_penalty")).partition(":")
     if alpha:
         try:

@@ -50,6 +50,18 @@ def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None
         option.convert(str(bounds.get("le", MAX_INT) + 1) if whole else "inf", None, None)
 
 
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ("--beam-size 3 --search beam_size=5", "beam_size"),
+        ("--seed 3 --search search.seed=5", "seed"),
+        ("--length-penalty gnmt:0.6 --search alpha=0.5", "alpha"),
+    ],
+)
+def test_a_setting_of_the_search_is_given_once(console: Command, options: str, key: str) -> None:
+    refused(console("translate", *options.split()), f"--search {key} stands beside an option that sets it too")
+
+
 def test_a_number_within_bounds() -> None:
     assert [Number(1, 5).convert(text, None, None) for text in ("1", " 5 ", "+3")] == [1, 5, 3]
     assert Number(0, 1, whole=False, above=True).convert("1e-300", None, None) == 1e-300
