@@ -69,6 +69,12 @@ def test_no_file_is_lost_that_ends_in_new(console: Command, tmp_path: Path) -> N
     assert [(tmp_path / name).read_text() for name in ("words.new", "linear.new")] == [trees, trees]
 
 
+def test_two_results_are_two_files(console: Command, tmp_path: Path) -> None:
+    pairs = ["--source", "a", "--target", "b"]
+    refused(console("align", *pairs, "-o", "new.json", "--soft", "./new.json"), "-o names a file")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_quiet_leaves_results_warnings_and_errors(trained: Path, console: Command, texts: list[Path]) -> None:
     said = console("translate", "-m", trained, texts[0])
     assert said.err.startswith("model ")
