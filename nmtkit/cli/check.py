@@ -145,6 +145,9 @@ def command(
     """
     fields = {"src_field": src_field, "tgt_field": tgt_field}
     corpus = _find_corpus(names, {"valid": valid, "test": test}, fields, task, overrides, run_path)
+    has_fields = corpus.recipe is None and any(files.jsonl for files in corpus.splits.values())
+    if not has_fields and fields != {"src_field": "src", "tgt_field": "tgt"}:
+        raise click.UsageError("--src-field and --tgt-field are for files of JSON lines, which end in .jsonl")
     fixed = Path(fix_path or "")
     if fix_path:
         require_new(fixed)

@@ -128,6 +128,8 @@ def test_json_lines(check: Command) -> None:
     wrong = check("corpus.jsonl")
     assert wrong.code == 1
     assert "no field 'src'" in wrong.out
+    for names in (FILES, ["mine.yaml"]):
+        refused(check(*names, "--src-field", "article"), "--src-field and --tgt-field are for files of JSON lines")
 
 
 def test_a_recipe_is_checked_with_its_tokenizer(check: Command, console: Command) -> None:
