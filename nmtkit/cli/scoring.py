@@ -96,6 +96,8 @@ def scoring(summaries: bool) -> Decorator:
         if paired_ar:
             return metrics.Resampling("ar", n_samples or 10_000, seed)
         wanted = (summaries or several) if significance is None else significance
+        if n_samples and not wanted:
+            raise click.UsageError("--n-samples are draws of a test, and none is made: give --paired-bs, or not this")
         return metrics.Resampling("bs", n_samples or 1_000, seed) if wanted else None
 
     own = [name for name, metric in text_metrics().items() if not metric.extra]

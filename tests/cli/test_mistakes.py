@@ -117,6 +117,7 @@ MISTAKES = {
         "t.src --ref t.tgt --metrics blue": "unknown metric 'blue': did you mean 'bleu'",
         "t.src --ref t.tgt --paired-ar": "--paired-ar compares several HYPs",
         "t.src t.src --ref t.tgt --paired-ar --paired-bs": "leave the other option out",
+        "t.src --ref t.tgt --n-samples 9": "--n-samples are draws of a test, and none is made: give --paired-bs",
         "t.src --ref t.tgt --plot a.svg": "--plot draws --by-length",
         "t.src --ref t.tgt --by-length --plot a.gif": "not a picture format",
     },
