@@ -32,7 +32,7 @@ ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
 """Takes the path of a file that is opened; returns a function that takes all its bytes, as they are on disk."""
 
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
-_PACKED = (b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")  # how files of xz, zstd and bzip2 begin
+_PACKED = (b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\x03\x04")  # how files of xz, zstd, bzip2 and zip begin
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
 

@@ -44,7 +44,11 @@ def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
     assert list(read_lines(write(tmp_path / "empty", b""))) == []
 
 
-@pytest.mark.parametrize("content", [lzma.compress(b"a\n"), bz2.compress(b"a\n"), b"\x28\xb5\x2f\xfd\x24\x02"])
+@pytest.mark.parametrize(
+    "content",
+    [lzma.compress(b"a\n"), bz2.compress(b"a\n"), b"\x28\xb5\x2f\xfd\x24\x02", b"PK\x03\x04\x14\0\0\0\x08\0\x9c\x5b"],
+    ids=["xz", "bzip2", "zstd", "zip"],
+)
 def test_other_packed_files_are_not_to_be_converted(tmp_path: Path, content: bytes) -> None:
     path = write(tmp_path / "t", content)
     for read in (lambda: read_lines(path), lambda: read_pairs(SplitFiles(src=[path], tgt=[path]))):
