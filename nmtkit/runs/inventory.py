@@ -10,7 +10,7 @@ from typing import Any
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_path, write_errors
-from nmtkit.core.formats import load_yaml, parse_json
+from nmtkit.core.formats import dump_yaml, load_yaml, parse_json
 from nmtkit.core.settings import is_valid_name
 from nmtkit.runs.folder import RUNS_FOLDER, Notify, RunFolder, lock_run, run_folders, suggest_runs
 
@@ -133,15 +133,22 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
         raise NmtkitError(f"{new.path}: this name is taken; choose another")
     before, now = (os.fsencode(f"{os.path.abspath(one.path)}/") for one in (folder, new))
     place = re.compile(re.escape(before).replace(rb"\ ", rb"\s+"))  # YAML breaks long lines at blanks
+    # A training without a recipe keeps the pairs that it held out in its folder.
+    files = filter(Path.is_file, (folder.recipe, folder.chosen, folder.request, folder.report))
+    own = [part.name for part in files if place.search(part.read_bytes())]
+    if own and ('"' in name or dump_yaml({"path": os.fsdecode(now)}).split()[1][0] in "'\""):
+        raise NmtkitError(
+            f"{new.path}: files of this run name their folder, and could not be read with this name; choose one "
+            "without quotes, : and #"
+        )
     with lock_run(folder, notify):
         try:
             new.path.parent.mkdir(parents=True, exist_ok=True)
             os.rename(folder.path, new.path)
         except OSError as fault:
             raise NmtkitError(f"{new.path}: cannot move {folder.path} there: {fault.strerror or fault}") from fault
-        # A training without a recipe keeps the pairs that it held out in its folder.
-        for part in filter(Path.is_file, (new.recipe, new.chosen, new.request, new.report)):
-            if place.search(data := part.read_bytes()):
-                with write_errors(part), atomic_path(part) as beside:
-                    beside.write_bytes(place.sub(lambda _: now, data))
+        for part in map(new.path.joinpath, own):
+            data = place.sub(lambda _: now, part.read_bytes())
+            with write_errors(part), atomic_path(part) as beside:
+                beside.write_bytes(data)
     return new

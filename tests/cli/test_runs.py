@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from commands import Command, lines_in, refused, succeeded, write_lines
 
+from nmtkit.core.errors import NmtkitError
 from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.core.version import __version__
 from nmtkit.runs.folder import RunFolder, ignore, lock_run
@@ -106,6 +107,9 @@ def test_a_run_is_renamed_whose_paths_yaml_breaks_at_blanks(tmp_path: Path) -> N
     text = dump_yaml({"data": {"src": [str(old.path / "text" / "a b.en")]}})
     assert str(old.path) not in text
     write_lines(old.recipe, text.splitlines())
+    for name in ("try #2", "de: en", '"new"'):
+        with pytest.raises(NmtkitError, match="could not be read with this name"):
+            rename_run(old, f"{tmp_path}/{name}", ignore)
     new = rename_run(old, f"{tmp_path}/new name", ignore)
     assert load_yaml(new.recipe)[0]["data"]["src"] == [str(new.path / "text" / "a b.en")]
 
