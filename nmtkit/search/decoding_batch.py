@@ -92,11 +92,11 @@ class DecodingBatch:
         read = None if given.prompt is None else (given.prompt != PAD).sum(1).cpu()
         given_lengths = batch.lengths.cpu(), wanted, room
         limits = rules.max_lengths(config, *given_lengths)
-        prompted = torch.zeros_like(limits) if read is None else read
-        if not model.reserve_positions(reach := int(limits.max() + prompted.max())):
+        reach = max(limits.tolist()) + (0 if read is None else max(read.tolist()))  # no operations: see `tapes.record`
+        if not model.reserve_positions(reach):
             reach = next(number for number in range(reach, 0, -1) if model.reserve_positions(number))
             least = rules.max_lengths(config.model_copy(update={"max_length": 1}), *given_lengths)
-            limits = limits.minimum(reach - prompted).maximum(least)
+            limits = limits.clamp(max=reach if read is None else reach - read).maximum(least)
         memory, candidates = model.encode(batch), None
         size, columns = memory.mask.shape
         if shortlist is not None:
