@@ -45,7 +45,7 @@ SMALL = {
     "decoder_layers": 1,
     "tie": "all",
 }
-SEARCH = {"beam_size": 3, "max_length": 40, "max_length_ratio": 0.0, "max_length_offset": 40}
+SEARCH = {"beam_size": 3, "max_length": 40, "max_length_ratio": 0.0}
 
 
 def learned(joint: bool = True, **more: Any) -> Tokenizers:
