@@ -58,5 +58,5 @@ def _require_compiler(device: torch.device) -> None:
         reason = str(fault).strip().partition("\n")[0]
         raise TrainingError(
             f"training.compile: torch cannot compile here ({type(fault).__name__}: {reason}); on a CPU it needs g++, "
-            "on CUDA Triton and a C compiler; install it, or leave training.compile out"
+            "and torch in a path without blanks, on CUDA Triton and a C compiler; or leave training.compile out"
         ) from fault

@@ -69,7 +69,7 @@ def test_a_marian_model_computes_and_finds_what_it_did(kind: dict[str, Any], tmp
     expected = logits.gather(2, batch.labels[..., None])[..., 0]
     for row, found in enumerate(ours.rescore(sources, TARGETS)):
         wanted = expected[row, : len(found.token_log_probs)].tolist()
-        assert found.token_log_probs == pytest.approx(wanted, abs=1e-4)
+        assert found.token_log_probs == pytest.approx(wanted, abs=1e-3)  # float32, up to 10 in size
     texts = tokenizer.batch_decode(written, skip_special_tokens=True)
     assert sum(0 in row for row in written[:, 1:].tolist()) > 10, "some end"
     assert len(set(texts)) >= 5
