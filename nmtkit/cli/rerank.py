@@ -91,7 +91,7 @@ def command(
     back = inference.open_model(replace(other, model=channel), TRANSLATION.name)
     lm = inference.open_model(replace(other, model=speaker), LANGUAGE_MODELLING.name) if speaker else None
     text = text_windows(files, EXTRACT_HINT, inference.window_lines(translator))
-    scored = _scored(text, translator, how.n_best, back, lm)
+    scored = _score_windows(text, translator, how.n_best, back, lm)
     if tune is not None:
         candidates = [several for window in scored for several in window]
         require_pairs(candidates, references, "reference")
@@ -112,7 +112,7 @@ def command(
     results.write_stream(scored, write, "lines", "" if files else "type a sentence on each line; it is translated")
 
 
-def _scored(
+def _score_windows(
     text: Iterator[list[str]], translator: Translator, n_best: int, back: Translator, lm: Translator | None
 ) -> Generator[list[list[Candidate]], None, None]:
     """The candidates of each window; the lines of all are numbered together, since samples depend on it."""

@@ -166,10 +166,10 @@ def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> 
     if failed:
         raise NmtkitError("process 0 could not begin; see its message")
     if made is not None and size() > 1:
-        _require_in_sight(made)
+        _require_shared_folder(made)
 
 
-def _require_in_sight(made: Path) -> None:
+def _require_shared_folder(made: Path) -> None:
     """Looks in all processes for a new file that the first one makes in a folder, and removes."""
     name = f".seen-{time.time_ns()}"
     if rank() == 0:  # before anybody looks, for other machines remember for a while what is not there

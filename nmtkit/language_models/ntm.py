@@ -65,7 +65,7 @@ class NtmConfig(ModelConfig):
     """Whether embedding and output layer share one matrix."""
 
     @model_validator(mode="after")
-    def _has_such_layers(self) -> "NtmConfig":
+    def _require_one_layer(self) -> "NtmConfig":
         if self.controller == "feedforward" and self.layers > 1:
             raise ValueError("layers: a feedforward controller has one: set layers to 1, or controller to lstm")
         return self

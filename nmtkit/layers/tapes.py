@@ -163,8 +163,8 @@ def _reduced(ufunc: np.ufunc, out: Any, one: Any, axis: Any) -> Play | None:
     return partial(ufunc.reduce, one, axis, None, out) if one.size <= _FEWEST else None
 
 
-def _taken(out: Any, one: Any, at: Any, axis: int | None) -> Play | None:
-    # NumPy takes from a copy of what is not contiguous: of windows over logits, which overlap, it is 64 times as large.
+def _take(out: Any, one: Any, at: Any, axis: int | None) -> Play | None:
+    # NumPy first copies what is not contiguous: of overlapping windows over the logits, 64 times the logits.
     return partial(one.take, at, axis, out, "clip") if one.flags.c_contiguous else None
 
 
@@ -178,7 +178,7 @@ _OTHERS: dict[str, Callable[..., Play | None]] = {
     "amax": lambda out, one, axis=(), *_: _reduced(np.maximum, out, one, tuple(axis)),
     "masked_fill": lambda out, one, where, value: lambda: (_copy(out, one), _copy(out, value, where=where)),
     "masked_fill_": lambda out, one, where, value: partial(_copy, out, value, where=where),
-    "embedding": lambda out, table, at, *_: _taken(out, table, at, 0),
-    "index_select": lambda out, one, axis, at: _taken(out, one, at, axis),
-    "gather": lambda out, one, axis, at: _taken(out, one, at, None) if one.shape[:-1] == (axis,) else None,
+    "embedding": lambda out, table, at, *_: _take(out, table, at, 0),
+    "index_select": lambda out, one, axis, at: _take(out, one, at, axis),
+    "gather": lambda out, one, axis, at: _take(out, one, at, None) if one.shape[:-1] == (axis,) else None,
 }

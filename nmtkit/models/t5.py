@@ -56,7 +56,7 @@ class T5Config(TransformerConfig):
     """By distance."""
 
     @model_validator(mode="after")
-    def _fits_distances(self) -> "T5Config":
+    def _require_valid_distances(self) -> "T5Config":
         if self.max_positions != TransformerConfig.model_fields["max_positions"].default:
             raise ValueError("max_positions: it learns distances, and reads texts of any length: leave it out")
         if self.relative_buckets % 4 or self.relative_distance <= self.relative_buckets // 2:
