@@ -21,6 +21,7 @@ from nmtkit.core.settings import parse
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import metric_names
+from nmtkit.runs.saved import find_run
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING, TRANSLATION
 from nmtkit.translation.inputs import require_pairs
 from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
@@ -95,7 +96,8 @@ def command(
     if tune is not None:
         candidates = [several for window in scored for several in window]
         require_pairs(candidates, references, "reference")
-        best, value, alone = tune_weights(candidates, references, names[0])
+        scored_as = find_run(how.model)[0].recipe.evaluation.options
+        best, value, alone = tune_weights(candidates, references, names[0], scored_as)
         tell(f"{names[0]} {value:.2f}, and {alone:.2f} with the model alone")
         sys.stdout.write(dump_yaml(best.model_dump()))
         return

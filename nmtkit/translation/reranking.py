@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from nmtkit.core.settings import Field, Settings
-from nmtkit.metrics import METRICS, score_all
+from nmtkit.metrics import METRICS, Options, score_all
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
@@ -69,7 +69,7 @@ def rerank(candidates: Sequence[Candidate], weights: ChannelWeights) -> list[Can
 
 
 def tune_weights(
-    candidates: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str
+    candidates: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str, options: Options | None = None
 ) -> tuple[ChannelWeights, float, float]:
     """The weights whose choices have the best score, the smallest of equal ones; it, and that of the direct model."""
     sign = 1.0 if METRICS.get(metric).higher_is_better else -1.0
@@ -78,7 +78,7 @@ def tune_weights(
         weights = ChannelWeights(channel=channel, lm=lm)
         texts = tuple(rerank(several, weights)[0].text for several in candidates)
         if texts not in known:
-            known[texts] = score_all(texts, [references], [metric])[0].value
+            known[texts] = score_all(texts, [references], [metric], options)[0].value
         scores[weights] = known[texts]
     best = max(scores, key=lambda one: (sign * scores[one], -one.channel - one.lm))
     return best, scores[best], scores[ChannelWeights(channel=0.0, lm=0.0)]

@@ -86,6 +86,17 @@ def test_reranking_prints_the_best_of_its_candidates_and_tunes_its_weights(runs:
     refused(console(*words[:5], "--lm", "mine", "text"), "was trained for translation")
 
 
+def test_tuning_scores_text_as_the_recipe_does(runs: Path, console: Command) -> None:
+    words = ("rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--n-best", "1")
+    words += ("--search", "min_length=6", "--search", "max_length=9")
+    found = succeeded(console(*words)).out
+    Path("upper").write_text(found.upper())
+    assert found.upper() != found
+    assert "bleu 100.00" not in succeeded(console(*words, "--tune", "upper")).err
+    make_run(runs, "mine", TRANSLATION + "evaluation: {lowercase: true}\n")
+    assert "bleu 100.00, and 100.00 with" in succeeded(console(*words, "--tune", "upper")).err
+
+
 def test_samples_to_choose_among_are_those_of_their_lines(
     runs: Path, console: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

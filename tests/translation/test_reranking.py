@@ -6,6 +6,7 @@ import pytest
 from prompted import RecurrentModel
 from untrained import KNOWN, learned, untrained
 
+from nmtkit.metrics import Options
 from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
 from nmtkit.translation.result import EMPTY
 from nmtkit.translation.translator import Translator
@@ -51,3 +52,6 @@ def test_the_smallest_best_weights_are_tuned() -> None:
     assert [rerank(several, best)[0].text[-1] for several in lines] == ["f", "l", "q"]
     assert [one.text[-1] for one in rerank(lines[0], ChannelWeights(channel=0.5, lm=0.0))] == ["e", "f"], "as they came"
     assert tune_weights(lines, ["a b c d e", "g h i j k", "m n o p q"], "ter")[0] == ChannelWeights(channel=0.0, lm=0.0)
+    upper = ["A B C D E", "G H I J K", "M N O P Q"]
+    best, score, alone = tune_weights(lines, upper, "bleu", Options(lowercase=True))
+    assert (best, score, alone) == (ChannelWeights(channel=0.0, lm=0.0), pytest.approx(100.0), score)
