@@ -20,7 +20,7 @@ from nmtkit.cli.options import NEW_FILE, Decorator
 from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import atomic_path, write_errors
+from nmtkit.core.files import atomic_user_path, write_errors
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.long_texts import JoinedTranslation
@@ -45,8 +45,7 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
     require_other(path, inputs)
     with ExitStack() as stack:
         with write_errors(path):
-            # A name that no file of a user has: the file that is read may be called as this one, and ".new".
-            temporary = stack.enter_context(atomic_path(path, f".{os.getpid()}.new"))
+            temporary = stack.enter_context(atomic_user_path(path))
             raw: BinaryIO = stack.enter_context(io.BufferedWriter(NamedOutput(temporary, str(path))))
         if path.suffix == ".gz":  # without name and time in its header, so that equal text makes equal files
             raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,11 @@ def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iter
         with suppress(OSError):
             beside.unlink()
         raise
+
+
+def atomic_user_path(path: Path) -> AbstractContextManager[Path]:
+    """`atomic_path` for a file that a user names, who may have another file of that name and ".new" beside it."""
+    return atomic_path(path, f".{os.getpid()}.new")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError, shorten
-from nmtkit.core.files import atomic_path, write_errors
+from nmtkit.core.files import atomic_user_path, write_errors
 
 Link = tuple[int, int]
 """Source and target position, counted from 0."""
@@ -216,7 +216,7 @@ def soft_alignment_writer(path: Path) -> Iterator[WritePair]:
     count = 0
     with ExitStack() as opened:
         with write_errors(path):
-            beside = opened.enter_context(atomic_path(path))
+            beside = opened.enter_context(atomic_user_path(path))
             file: zipfile.ZipFile | TextIO = (
                 beside.open("w", encoding="utf-8")
                 if path.suffix == ".json"

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import atomic_path, write_errors
+from nmtkit.core.files import atomic_user_path, write_errors
 from nmtkit.corpus.alignments import Link
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import Batch
@@ -138,7 +138,7 @@ def shortlist_writer(path: Path, tokenizers: Tokenizers, best: int, frequent: in
     counts = LinkCounts(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary))
     with ExitStack() as opened:
         with write_errors(path):
-            beside = opened.enter_context(atomic_path(path))
+            beside = opened.enter_context(atomic_user_path(path))
             beside.touch()
         yield counts
         with write_errors(path):

@@ -59,7 +59,7 @@ def test_no_half_an_output(trained: Path, console: Command, texts: list[Path], t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "first.txt", "out", "second.txt.gz"]
 
 
-def test_no_file_is_lost_that_ends_in_new(console: Command, tmp_path: Path) -> None:
+def test_no_file_is_lost_that_ends_in_new(trained: Path, corpus: Path, console: Command, tmp_path: Path) -> None:
     """What is written lies beside the output till it is whole, under a name that is nobody's."""
     trees = "(S (NP (NN cat)) (VP (VBZ sleeps)))\n"
     for name in ("words.new", "linear.new"):
@@ -67,6 +67,11 @@ def test_no_file_is_lost_that_ends_in_new(console: Command, tmp_path: Path) -> N
     succeeded(console("linearize", "words.new", "linear.new", "--source", "words", "--target", "linear"))
     assert (tmp_path / "words").read_text() == 2 * "cat sleeps\n"
     assert [(tmp_path / name).read_text() for name in ("words.new", "linear.new")] == [trees, trees]
+    for name in ("links.new", "soft.json.new", "list.new"):
+        (tmp_path / name).write_text("mine")
+    pairs = ("--source", corpus / "test.src", "--target", corpus / "test.tgt", "-o", "links")
+    succeeded(console("align", "-m", trained, *pairs, "--soft", "soft.json", "--shortlist", "list"))
+    assert [path.read_text() for path in tmp_path.glob("*.new") if path.stem not in ("words", "linear")] == 3 * ["mine"]
 
 
 def test_two_results_are_two_files(console: Command, tmp_path: Path) -> None:
