@@ -96,7 +96,7 @@ def command(
     if tune is not None:
         candidates = [several for window in scored for several in window]
         require_pairs(candidates, references, "reference")
-        scored_as = find_run(how.model)[0].recipe.evaluation.options
+        scored_as = find_run(how.model, task=TRANSLATION.name)[0].recipe.evaluation.options
         best, value, alone = tune_weights(candidates, references, names[0], scored_as)
         tell(f"{names[0]} {value:.2f}, and {alone:.2f} with the model alone")
         sys.stdout.write(dump_yaml(best.model_dump()))

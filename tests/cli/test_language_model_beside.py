@@ -1,5 +1,6 @@
 """`--lm`, a language model beside a translation model, and how it gets the same tokenizer."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,8 @@ def test_tuning_scores_text_as_the_recipe_does(runs: Path, console: Command) -> 
     assert "bleu 100.00" not in succeeded(console(*words, "--tune", "upper")).err
     make_run(runs, "mine", TRANSLATION + "evaluation: {lowercase: true}\n")
     assert "bleu 100.00, and 100.00 with" in succeeded(console(*words, "--tune", "upper")).err
+    os.utime(runs / "runs" / "lm" / "result.json", (2**32, 2**32))  # newer than the model that is found without -m
+    assert "bleu 100.00, and 100.00 with" in succeeded(console(words[0], *words[3:], "--tune", "upper")).err
 
 
 def test_samples_to_choose_among_are_those_of_their_lines(
