@@ -30,7 +30,7 @@ from nmtkit.pictures.documents import save_documents
 from nmtkit.pictures.drawing import FigureStyle
 from nmtkit.pictures.pages import save_heads
 from nmtkit.runs.metrics_log import training_curves
-from nmtkit.runs.saved import find_run
+from nmtkit.runs.saved import find_training
 from nmtkit.translation import attention_views
 from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.translator import Translator
@@ -276,9 +276,9 @@ def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], repor
     if report:
         if len(runs) != 1 or not output:
             raise click.UsageError("--report is a page about one run: name the run, and the page with -o FILE.html")
-        save_pictures(output, partial(save_report, find_run(runs[0])[0]))
+        save_pictures(output, partial(save_report, find_training(runs[0])))
         return
-    trainings = [training_curves(find_run(run)[0], name) for name, run in zip(titles(runs), runs, strict=True)]
+    trainings = [training_curves(find_training(run), name) for name, run in zip(titles(runs), runs, strict=True)]
     if output:
         save_pictures(output, partial(save_training, trainings, style=style))
     else:

@@ -9,7 +9,7 @@ from nmtkit.cli import completing
 from nmtkit.cli.options import Number
 from nmtkit.console.charts import Chart, show_charts
 from nmtkit.runs.metrics_log import MetricsLog, training_curves
-from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.runs.saved import SavedRun, find_training
 from nmtkit.training.events import Step
 
 TRAINING, VALIDATION = "cyan", "bright_yellow"
@@ -36,7 +36,7 @@ def command(run: str, every: float) -> None:
       nmtkit watch runs/mine
       nmtkit watch mine --every 30
     """
-    saved, _ = find_run(run)
+    saved = find_training(run)
     seen = False
 
     def goes_on() -> bool:

@@ -281,12 +281,18 @@ def find_run(
     return newest, f"the newest finished run{of_task} under {runs}/"
 
 
-def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
+def find_training(model: str, runs: Path = RUNS_FOLDER) -> SavedRun:
+    """The run of a folder, or of its name under `runs`, to look at its training: also one that replaces another."""
     folder = RunFolder(Path(model))
     if not folder.exists() and (runs / model).is_dir():  # also where a file or another folder has the run's name
         folder = RunFolder(runs / model)
     elif not folder.path.exists():
         raise CheckpointError(f"{model}: not the folder of a run: there is no such folder; {suggest_runs(model, runs)}")
+    return SavedRun(folder)
+
+
+def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
+    folder = find_training(model, runs).folder
     if folder.replaced.is_dir() and not folder.has_checkpoint():
         why = "the earlier run, for that which is to replace it has no state yet"
         return SavedRun(RunFolder(folder.replaced)), why

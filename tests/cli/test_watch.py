@@ -6,6 +6,8 @@ from pathlib import Path
 
 from commands import Command, refused, succeeded
 
+from nmtkit.runs.folder import RunFolder, ignore, lock_run
+
 
 def test_shows_a_finished_run_once_and_leaves_it_as_it_is(trained: Path, console: Command) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
@@ -34,3 +36,14 @@ def test_a_copy_whose_log_grows_is_read_anew(trained: Path, console: Command) ->
     assert succeeded(console("watch", "copy")).out.strip() == "copy: nothing is logged yet"
     log.write_text("no json\n")
     refused(console("watch", "copy"), "metrics.jsonl, line 1")
+
+
+def test_a_training_that_replaces_another_is_shown_before_its_first_state(console: Command) -> None:
+    folder = RunFolder(Path("runs", "mine"))
+    folder.checkpoints.mkdir(parents=True)
+    for part in (folder.recipe, folder.metrics, folder.result, folder.checkpoints / "last.safetensors"):
+        part.write_text("{}")
+    with lock_run(folder, ignore) as lock:
+        lock.set_aside()
+        assert "mine: nothing is logged yet" in succeeded(console("watch", "mine")).out
+        refused(console("plot-training", "mine"), "runs/mine/metrics.jsonl: cannot read it")
