@@ -43,14 +43,14 @@ def average_command(
     for path in files:
         if path.is_dir():
             raise click.UsageError(f"{path} is a folder, and FILES are checkpoints; a run is named with -m {path}")
-    if output is not None:
-        results.require_other(output, files)
     if files and output is not None and model is None:
         run, written, of_run, chosen = None, output, "", list(files)
     else:
         run, why = find_run(model)
         written, of_run = output or run.folder.average, f" of {run.folder.path} ({why})"
         chosen = list(files) or weights_to_average(run, best, recent)
+    if output is not None:
+        results.require_other(output, chosen)
     average_files(chosen, written, run)
     tell("\n  ".join([f"averaged {len(chosen)} checkpoints{of_run} into {written}:", *map(str, chosen)]))
     if run is not None and isinstance(run.newest_stage().recipe.training.schedule, DecayToZero):

@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Command, as_text, refused, sentence_pairs, succeeded, write_lines
+from commands import Command, as_text, contents, refused, sentence_pairs, succeeded, write_lines
 from keyboard import typed
+from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import ParagraphTranslator, Translator
+from nmtkit.checkpoints.weights import read_weights
 from nmtkit.cli import reading
 from nmtkit.cli.reading import windows
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun
 
 LINES = [source for source, _ in sentence_pairs(9, 11)]
 
@@ -201,3 +205,13 @@ def test_results_of_bench_and_average_replace_nothing_that_they_read(console: Co
     for words in ("bench decode --source one --ref two -o two", "average -o one one two"):
         refused(console(*words.split()), "-o names a file that is read")
     assert [Path(name).read_text() for name in ("one", "two")] == ["one\n", "two\n"]
+
+
+def test_an_average_replaces_none_of_the_checkpoints_that_a_run_kept(console: Command) -> None:
+    run = SavedRun(RunFolder(make_run(Path(), "mine", TRANSLATION)))
+    kept = run.newest_stage().checkpoints
+    for update in (1, 2):
+        kept.keep(read_weights(run.folder.average), update, 0.0, run.recipe.training)
+    before = contents(run.folder.path)
+    refused(console("average", "-m", "mine", "-o", kept.weights_path(1)), "-o names a file that is read")
+    assert contents(run.folder.path) == before
