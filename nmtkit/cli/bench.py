@@ -33,6 +33,7 @@ from nmtkit.experiment.run import Run, choose_device
 from nmtkit.metrics.systems import named
 from nmtkit.runs.folder import RunFolder, lock_run
 from nmtkit.runs.saved import find_run
+from nmtkit.tasks.task import TASKS
 
 rounds = click.option(
     "--rounds", type=Number(1, 1000), default=3, show_default=True, help="Repetitions; shown: median, spread."
@@ -273,10 +274,14 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
         _show_speeds(tuned, f"training {loaded.name} on {devices.describe(place)}")
     else:
         tell(f"the recipe leaves nothing open on {place.type}: {tuned.config}; say `auto` to have it measured")
-    if not folder.result.is_file():
+    searches = TASKS.get(loaded.task).searches
+    if searches and not folder.result.is_file():
         tell("the search is measured once the run is trained: at the end of its training, or here")
         return
-    lines = [pair.src for pair in read_pairs(require_validation_files(loaded))]
+    lines = [one.src for one in read_pairs(require_validation_files(loaded)) if one.src.strip()] if searches else []
+    if not lines:
+        tell(f"no search is measured for {loaded.task}: its models read no text, or write none")
+        return
     how = DecodingOptions(device=str(place), threads=devices.cpu_threads())
     translator, tuned_search = open_autotuned(run, how, lines, float("inf"), again=True)
     tuned_search = beside_ctranslate2(run, translator, tuned_search, lines, tell)

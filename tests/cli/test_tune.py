@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, refused, succeeded
+from commands import Command, refused, sentence_pairs, succeeded, write_lines
 
 from nmtkit import recipe
 from nmtkit.autotune import cache
@@ -72,6 +72,32 @@ def test_nothing_is_left_to_find(corpus: Path, console: Command) -> None:
     done = succeeded(console("tune", corpus / "tiny.yaml", *ONE, *EXACT))
     assert "the recipe leaves nothing open on cpu: fp32 highest, 1 thread" in done.err
     assert cache.entries() == []
+
+
+CLASSIFIER = """\
+task: classification
+data: {train: {src: [s], labels: [l]}, valid: {src: [s], labels: [l]}}
+tokenizer: {kind: word}
+model: {kind: word_mean, hidden_size: 8}
+training: {best_metric: accuracy}
+"""
+SPEAKER = """\
+task: language-modelling
+data: {train: {tgt: [s]}, valid: {tgt: [s]}}
+tokenizer: {kind: word}
+model: {kind: transformer_lm, hidden_size: 8, feed_forward_size: 8, heads: 2, layers: 1}
+training: {best_metric: perplexity, higher_is_better: false}
+"""
+
+
+@pytest.mark.parametrize("given", [CLASSIFIER, SPEAKER])
+def test_no_search_is_measured_where_no_text_is_read_or_none_is_written(console: Command, given: str) -> None:
+    Path("mine.yaml").write_text(given)
+    write_lines(Path("s"), [source for source, _ in sentence_pairs(30, 3)])
+    write_lines(Path("l"), ["one", "two"] * 15)
+    succeeded(console("tune", "mine.yaml", *ONE, *EXACT))
+    Path("runs/mine/result.json").write_text("{}")  # as if it were trained
+    assert "no search is measured for " in succeeded(console("tune", "mine.yaml", *ONE, *EXACT)).err
 
 
 class Reached(Exception):
