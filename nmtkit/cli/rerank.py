@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
 
 import click
@@ -101,17 +101,19 @@ def command(
         tell(f"{names[0]} {value:.2f}, and {alone:.2f} with the model alone")
         sys.stdout.write(dump_yaml(best.model_dump()))
         return
-    written = count(1)
+    printer = results.Printer(translator.tokenizers.tgt, 1, as_json)
 
     def write(candidates: Sequence[Candidate]) -> None:
         ranked = rerank(candidates, chosen)
+        printer.lines, printer.unfinished = printer.lines + 1, printer.unfinished + (not ranked[0].finished)
         if as_json:
             best, *others = [asdict(one) | {"score": one.score(chosen)} for one in ranked]
-            results.write_json_line({"line": next(written), "best": best, "others": others})
+            results.write_json_line({"line": printer.lines, "best": best, "others": others})
         else:
             results.write_line(ranked[0].text)
 
     results.write_stream(scored, write, "lines", "" if files else "type a sentence on each line; it is translated")
+    printer.report("translations", "--search max_length=N or --search max_length_ratio=R")
 
 
 def _score_windows(

@@ -36,6 +36,8 @@ class Candidate:
     direct: float
     channel: float = 0.0
     lm: float = 0.0
+    finished: bool = True
+    """False where the search reached its length limit before EOS."""
 
     def score(self, weights: ChannelWeights) -> float:
         """What it is ranked by."""
@@ -55,7 +57,7 @@ def score_candidates(
     def candidate(one: Translation) -> Candidate:
         back, said = next(beside)
         t, s = len(one.token_log_probs), len(back.token_log_probs)
-        return Candidate(one.text, one.log_prob / t, back.log_prob / s, said / s)
+        return Candidate(one.text, one.log_prob / t, back.log_prob / s, said / s, one.finished)
 
     return [
         [candidate(one) for one in several] or [Candidate("", whole[0].log_prob)]

@@ -100,6 +100,13 @@ def test_tuning_scores_text_as_the_recipe_does(runs: Path, console: Command) -> 
     assert "bleu 100.00, and 100.00 with" in succeeded(console(words[0], *words[3:], "--tune", "upper")).err
 
 
+def test_what_is_chosen_though_the_length_limit_cut_it_is_told(runs: Path, console: Command) -> None:
+    words = ("rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--n-best", "3")
+    assert "length limit" not in succeeded(console(*words, "--search", "at_limit=end")).err
+    cut = succeeded(console(*words, "--search", "max_length=1")).err
+    assert "2 of the translations reached the length limit" in cut
+
+
 def test_samples_to_choose_among_are_those_of_their_lines(
     runs: Path, console: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
