@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import cloup
@@ -23,6 +24,7 @@ from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
 from nmtkit.pictures import AttentionPicture
+from nmtkit.pictures.attention import SentencePicture
 from nmtkit.pictures.captions import draw_caption
 from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
 from nmtkit.pictures.curves import Points, Training, save_training
@@ -37,6 +39,8 @@ from nmtkit.translation.translator import Translator
 
 Pairs = tuple[list[str], list[str | None]]
 """Sentences, and the translation of each, if one is given."""
+
+Picture = TypeVar("Picture", bound=SentencePicture)
 
 POSITIONS = 100
 
@@ -134,7 +138,7 @@ def plot_attention_command(
     if system.reads == "prompt" and what == "attention":
         if target or layers:
             raise click.UsageError("TARGET and --layers are for models that read a source, and this one reads none")
-        _draw(attention_views.look_back_pictures(system, _read_pairs(source, None)[0]), output, grid, style)
+        _draw(_told(attention_views.look_back_pictures(system, _read_pairs(source, None)[0])), output, grid, style)
         return
     translator = as_translator(system)
     pairs = ([], []) if what == "positions" else _read_pairs(source, target)
@@ -143,7 +147,7 @@ def plot_attention_command(
     elif what == "entropy":
         _print_entropies(*_entropies(translator, pairs, style.title))
     else:
-        _draw(translator.pictures(*pairs), (), grid, style)
+        _draw(_told(translator.pictures(*pairs)), (), grid, style)
 
 
 def _draw(drawn: Sequence[AttentionPicture], output: Sequence[Path], grid: bool, style: FigureStyle) -> None:
@@ -162,7 +166,7 @@ def _plot_documents(
         raise click.UsageError(
             "TARGET, --grid, --layers, --layer, --head and --what are for models that write, and this one gives labels"
         )
-    drawn = attention_views.document_pictures(system, _read_pairs(source, None)[0])
+    drawn = _told(attention_views.document_pictures(system, _read_pairs(source, None)[0]))
     if output:
         save_pictures(output, partial(save_documents, drawn, style=style))
         return
@@ -201,13 +205,17 @@ def _picture_saver(
         parts, title = _entropies(translator, pairs)
         return partial(save_entropies, parts, title=title, style=style)
     if layers:
-        pages = [page.with_title(style.title) for page in translator.head_pictures(*pairs)]
+        pages = [page.with_title(style.title) for page in _told(translator.head_pictures(*pairs))]
         return partial(save_heads, pages, css=style.css())
-    drawn = translator.pictures(*pairs)
+    return partial(pictures.save, _told(translator.pictures(*pairs)), grid=grid, style=style)
+
+
+def _told(drawn: list[Picture]) -> list[Picture]:
+    """The same pictures; tells what of a source was not read, which a heading does not where a title is given."""
     for number, picture in enumerate(drawn, start=1):
         if picture.left_out:
             tell(f"picture {number}: the last {picture.left_out:,} source tokens were not read")
-    return partial(pictures.save, drawn, grid=grid, style=style)
+    return drawn
 
 
 def _read_pairs(source: str | None, target: str | None) -> Pairs:
@@ -227,9 +235,9 @@ def _read_pairs(source: str | None, target: str | None) -> Pairs:
 def _entropies(translator: Translator, pairs: Pairs, title: str | None = None) -> tuple[list[Entropies], str]:
     """The entropy of each attention, and a title if none is given."""
     if as_headed(translator.model) is not None:
-        parts = head_entropies(translator.head_pictures(*pairs))
+        parts = head_entropies(_told(translator.head_pictures(*pairs)))
     else:
-        parts = word_entropies(translator.pictures(*pairs))
+        parts = word_entropies(_told(translator.pictures(*pairs)))
     count = "1 sentence" if len(pairs[0]) == 1 else f"{len(pairs[0]):,} sentences"
     return parts, f"{translator.name}: entropy of attention over {count}" if title is None else title
 

@@ -185,6 +185,13 @@ def test_a_summary_in_the_terminal(news: Path, plot: Command) -> None:
     assert [row.group(2, 3) for row in rows if row] == marked
 
 
+def test_what_is_not_read_is_told_whatever_is_drawn(news: Path, plot: Command) -> None:
+    article = " ".join(WORDS[:4] * 3)
+    for more in (["--title", "news"], ["--what", "entropy"]):
+        done = succeeded(plot("-m", news, article, SUMMARY, *more))
+        assert "picture 1: the last 4 source tokens were not read" in done.err
+
+
 def test_pictures_of_summaries(news: Path, plot: Command) -> None:
     succeeded(plot("-m", news, "-o", "a.svg", "-o", "a.html", stdin=f"{ARTICLE}\t{SUMMARY}\nba ce di fo\n"))
     svg, html = (Path(name).read_text(encoding="utf-8") for name in ("a.svg", "a.html"))
