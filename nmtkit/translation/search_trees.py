@@ -1,6 +1,6 @@
 """The search of a line as a tree, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
@@ -35,7 +35,10 @@ def search_tree(
     )
     trace = engine.trace(make_batch([source]), number)
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
-    steps = [_tree_nodes(translator, step, source) for step in trace.steps]
+    steps, places = list[list[TreeNode]](), {0: 0}
+    for step in trace.steps:
+        steps.append(_tree_nodes(translator, step, source, places))
+        places = {one.slot: place for place, one in enumerate(_ranked(step)) if one.slot is not None}
     if translator.config.chooses_afterwards:
         translations = merge_and_rerank(translations, translator.config)
     tree = SearchTree(
@@ -63,8 +66,15 @@ def describe_search(config: SearchConfig) -> str:
 ORDER: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
 
 
-def _tree_nodes(translator: Translator, step: Sequence[TracedCandidate], source: SourceLine) -> list[TreeNode]:
-    """The continuations of a step, those that were kept first, by their slots."""
+def _ranked(step: Sequence[TracedCandidate]) -> list[TracedCandidate]:
+    """Those that were kept first, by their slots, of which some may be empty: samples end one by one."""
+    return sorted(step, key=lambda one: (ORDER.index(_fate(one)), one.slot or 0))
+
+
+def _tree_nodes(
+    translator: Translator, step: Sequence[TracedCandidate], source: SourceLine, places: Mapping[int, int]
+) -> list[TreeNode]:
+    """The continuations of a step as `_ranked`; `places` are those of the slots among the nodes of the step before."""
     config = translator.config
 
     def tree_node(one: TracedCandidate) -> TreeNode:
@@ -76,7 +86,7 @@ def _tree_nodes(translator: Translator, step: Sequence[TracedCandidate], source:
             last = [other.log_prob for other in chosen if other.slot is not None][-1:]
         return TreeNode(
             token=token,
-            parent=one.parent,
+            parent=places[one.parent],
             fate=_fate(one),
             token_log_prob=one.token_log_prob,
             log_prob=one.log_prob,
@@ -85,8 +95,7 @@ def _tree_nodes(translator: Translator, step: Sequence[TracedCandidate], source:
             rule=one.rule,
         )
 
-    ranked = sorted(step, key=lambda one: (ORDER.index(_fate(one)), one.slot or 0))
-    return [tree_node(one) for one in ranked]
+    return [tree_node(one) for one in _ranked(step)]
 
 
 def _fate(one: TracedCandidate) -> Fate:

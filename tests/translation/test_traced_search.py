@@ -28,6 +28,16 @@ def test_the_tree_finds_what_the_search_finds(name: str) -> None:
     assert any(node.token in ("▁Zyx", "▁Abc") for step in tree.steps for node in step)
 
 
+@pytest.mark.parametrize("search", [{"samples": 4}, {"diversity_groups": 2}, {"stop": "joeynmt"}])
+def test_what_ends_early_leaves_the_paths_of_the_others(search: dict[str, object]) -> None:
+    translator = copying("pointer-generator", **{"min_length": 0, "max_length": 20, **search})
+    for line in (LINES[0], LINES[5]):
+        tree, found = search_tree(translator, line)
+        for result, one in zip(tree.results, found, strict=True):
+            path = [tree.steps[step][number].token for step, number in tree.path(result.step, result.number)]
+            assert path == one.tokens + ["</s>"] * one.finished
+
+
 def test_fates_and_margins() -> None:
     tree, _ = search_tree(copying("pointer-generator", beam_size=3, no_repeat_ngram=1), LINES[0])
     fates = [[node.fate for node in step] for step in tree.steps]
