@@ -178,14 +178,14 @@ def save_by_length(
         axes = figure.add_axes((0.1, 0.85 / height, 0.87, 3.4 / height))
         drawing.plain_axes(axes)
         axes.grid(False, axis="x")
-        looks = zip(names, systems, cycle(drawing.SERIES), cycle(MARKERS), strict=False)
-        for name, (_, scores), colour, marker in looks:
-            axes.plot(range(len(ranges)), scores, color=colour, marker=marker, markersize=6, linewidth=2.0, label=name)
+        for (_, scores), colour, marker in zip(systems, cycle(drawing.SERIES), cycle(MARKERS), strict=False):
+            axes.plot(range(len(ranges)), scores, color=colour, marker=marker, markersize=6, linewidth=2.0)
         labels = [f"{label}\nn = {count}" for label, count in zip(ranges, counts, strict=True)]
         axes.set_xticks(range(len(ranges)), labels)
         axes.set_xlim(-0.3, len(ranges) - 0.7)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("words in the source sentence", fontsize=10, color=drawing.FAINT)
         axes.set_ylabel("BLEU", fontsize=10, color=drawing.FAINT)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), frameon=False, fontsize=10, borderaxespad=0)
+        above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "borderaxespad": 0}
+        axes.legend(axes.lines, names, frameon=False, fontsize=10, **above)  # by itself it leaves out names as "_old"
         drawing.save_figure(figure, path, "BLEU by length of the source")

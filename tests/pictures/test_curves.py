@@ -80,6 +80,11 @@ def test_formats(tmp_path: Path, name: str, head: bytes):
     assert (tmp_path / name).read_bytes().startswith(head)
 
 
+def test_by_length_names_every_system(tmp_path: Path):
+    save_by_length(["1-10", "11+"], ["9", "2"], [("_old", [20.0, 15.5]), ("new", [9.0, 8.0])], tmp_path / "a.svg")
+    assert all(f">{name}<" in (tmp_path / "a.svg").read_text() for name in ("_old", "new"))
+
+
 def test_by_length(tmp_path: Path):
     systems = [("with attention", [30.0, 29.0, 28.0]), ("without", [30.0, 10.0, 10.0])]
     save_by_length(["1-10", "11-20", "21+"], ["1,000", "20", "3"], systems, tmp_path / "a.svg")
