@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from commands import Command, refused, sentence_pairs, succeeded, write_pairs
 from sacrebleu.dataset import DATASETS
+from untrained_runs import TRANSLATION, make_run
 
 PAIRS = sentence_pairs(12, 21)
 
@@ -16,6 +17,13 @@ def test_set(tmp_path: Path) -> list[object]:
     """The options of a test set of `PAIRS`."""
     write_pairs(tmp_path, "t", PAIRS)
     return ["--source", tmp_path / "t.src", "--ref", tmp_path / "t.tgt"]
+
+
+def test_the_limit_that_the_length_of_the_source_sets_is_named(console: Command, test_set: list[object]) -> None:
+    make_run(Path(), "mine", TRANSLATION)
+    limit = ("--search", "max_length_ratio=0.1", "--search", "max_length_offset=1", "--beam-size", "1")
+    done = succeeded(console("evaluate", "-m", "mine", *test_set, *limit))
+    assert "outputs reached the length limit; --max-length or --search max_length_ratio=R raises it" in done.err
 
 
 def test_the_figures_are_those_of_translate_and_score(
