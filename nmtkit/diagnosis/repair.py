@@ -119,8 +119,8 @@ class SplitWriter:
         self._split = split
         self._old = files
         self._folder = folder
-        self._stack = stack
-        self._log = self._open(self.log)
+        self._opened = stack.enter_context(ExitStack())
+        self._log = self._open(self.log, stack)
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
         self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # faults and original text of mended pairs
         self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
@@ -184,21 +184,20 @@ class SplitWriter:
 
     def _open_outputs(self, position: int) -> None:
         """Opens the new files of one old file, or of one pair of files."""
-        for output in self._outputs.values():
-            output.close()
+        self._opened.close()  # also what lies below a gzip file, which that leaves open
         self._outputs, self._position = {}, position
         for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
             if new := getattr(self.done.files, kind):
-                self._outputs[kind] = self._open(self._folder / new[position])
+                self._outputs[kind] = self._open(self._folder / new[position], self._opened)
 
-    def _open(self, path: Path) -> IO[str]:
+    def _open(self, path: Path, stack: ExitStack) -> IO[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".gz":  # without a name and a time in its head, so that equal text makes equal files
-            raw = self._stack.enter_context(open(path, "wb"))  # noqa: SIM115  # closed by the stack
-            packer = self._stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
-            return self._stack.enter_context(io.TextIOWrapper(packer, encoding="utf-8", newline="\n"))
+            raw = stack.enter_context(open(path, "wb"))  # noqa: SIM115  # closed by the stack
+            packer = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
+            return stack.enter_context(io.TextIOWrapper(packer, encoding="utf-8", newline="\n"))
         file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115  # closed by the stack
-        return self._stack.enter_context(file)
+        return stack.enter_context(file)
 
     def _write(self, block: Block) -> None:
         out = dict(self._lost)

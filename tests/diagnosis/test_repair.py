@@ -67,6 +67,12 @@ def test_clean_files_are_copied_as_they_are(tmp_path: Path) -> None:
     assert log(tmp_path / "new") == []
 
 
+def test_several_packed_files_of_a_split_can_be_read(tmp_path: Path) -> None:
+    one, two = (write_pairs(tmp_path / f"old{n}", f"part{n}", PAIRS[n::2], ".gz") for n in (0, 1))
+    done = repair({"train": SplitFiles(src=one.src + two.src, tgt=one.tgt + two.tgt)}, tmp_path / "new")["train"]
+    assert new(done, tmp_path / "new") == PAIRS[0::2] + PAIRS[1::2]
+
+
 def test_what_is_left_out_and_what_is_mended_is_logged(tmp_path: Path) -> None:
     pairs = list(PAIRS)
     pairs[2] = ("caf\udce9", "Kaffee")
