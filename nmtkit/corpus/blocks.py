@@ -113,7 +113,10 @@ class Block:
         """Hashes by which equal examples are found; a label counts as a target, and no features equal others."""
         if "features" in self.columns:
             return PairHashes.of([f"{self.split} {line}" for line in self.lines.tolist()], self.src)
-        return PairHashes.of(self.src, self.columns.get("labels") if self.tgt is None else self.tgt)
+        labels = self.columns.get("labels") if self.tgt is None else self.tgt
+        if labels is not None and len(labels) < len(self):  # its file ends before that of the text
+            labels = [*labels, *[""] * (len(self) - len(labels))]
+        return PairHashes.of(self.src, labels)
 
     def slice(self, start: int, end: int) -> "Block":
         """The pairs from `start` to `end`, counted from 0."""

@@ -216,6 +216,14 @@ def test_an_alignment_file_of_another_length(tmp_path: Path) -> None:
     assert not examine({"train": given}).splits["train"].findings
 
 
+def test_a_file_of_labels_that_ends_too_early(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    (tmp_path / "labels").write_text("a\nb\n", encoding="utf-8")
+    given = SplitFiles(src=[str(tmp_path / "text")], labels=[str(tmp_path / "labels")])
+    (finding,) = examine({"train": given}).splits["train"].findings.values()
+    assert (finding.kind.name, finding.count) == ("line-counts", 1)
+
+
 @pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public corpora are not on this computer")
 @pytest.mark.parametrize(
     ("name", "sides", "known"),
