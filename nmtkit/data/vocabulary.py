@@ -34,7 +34,7 @@ class Vocabulary:
             raise CheckpointError(f"vocabulary: it must begin with {' '.join(specials)}; {RESTORE_HINT}")
         self.tokens = list(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens)}
-        self._words = {token: n for token, n in self._ids.items() if token not in further} if further else self._ids
+        self._words = {token: n for token, n in self._ids.items() if n >= self.n_specials or n == UNK}
         if len(self._ids) != len(self.tokens) or "" in self._ids:
             raise CheckpointError(f"vocabulary: a token is empty or repeated; {RESTORE_HINT}")
 

@@ -31,6 +31,15 @@ def test_unknown_words_of_a_source_get_ids_above_the_vocabulary() -> None:
     assert vocabulary.tokens_of(target, oov) == ["Quine", "met", "<unk>"]
 
 
+def test_special_tokens_in_a_text_are_words_that_can_be_copied() -> None:
+    vocabulary = Vocabulary([*SPECIALS, "<tag>", "the"], ["<tag>"])
+    text = ["<s>", "the", "<unk>", "<tag>", "</s>", "<pad>"]
+    ids, oov = vocabulary.extend(text)
+    assert (ids, oov) == ([6, 5, UNK, 7, 8, 9], ["<s>", "<tag>", "</s>", "<pad>"])
+    assert vocabulary.extended_target_ids(text, oov) == ids
+    assert vocabulary.extended_target_ids(text, []) == [UNK, 5, UNK, UNK, UNK, UNK]
+
+
 def test_saving_keeps_rare_line_separators_inside_tokens(tmp_path: Path) -> None:
     vocabulary = Vocabulary([*SPECIALS, "▁a", "x y", "x\u0085y", "\r", "ß"])
     (tmp_path / "v").write_bytes(vocabulary.content())
