@@ -121,7 +121,7 @@ class PairEncoder:
         if self.copying and "src" in chunk.texts:
             columns.update(self._extended(chunk))
         if self.split == "train" and "links" in chunk.columns:
-            columns["alignment"] = self._alignment(chunk)
+            columns["alignment"] = self._alignment(chunk, lengths)
         if self.keep_text:
             columns.update({f"{side}.text": RaggedArray.of_texts(lines) for side, lines in chunk.texts.items()})
         if self.tokenizers.labels is not None and "labels" in chunk.columns:
@@ -162,8 +162,11 @@ class PairEncoder:
                 ids["tgt_extended"].append(vocabulary.extended_target_ids(tokens, oov))
         return {column: RaggedArray.of(rows, self.dtype) for column, rows in ids.items()}
 
-    def _alignment(self, chunk: TextChunk) -> RaggedArray:
-        """The links between the tokens of each example, after truncation."""
+    def _alignment(self, chunk: TextChunk, lengths: Mapping[str, Lengths]) -> RaggedArray:
+        """The links between the tokens of each example, after truncation; `lengths` are those of each side before it.
+
+        DataError where a line is cut otherwise than its words, so that links would join other tokens.
+        """
         src, tgt = (
             token_spans(
                 self.tokenizers[side],
@@ -176,6 +179,13 @@ class PairEncoder:
         src_limit, tgt_limit = (self.limit(side) or math.inf for side in ("src", "tgt"))
         rows = []
         before = [len(tags.split()) for tags in chunk.tags] or [0] * len(src)
+        for side, spans, tags in (("src", src, before), ("tgt", tgt, [0] * len(tgt))):
+            of_words = np.array([max((end for _, end in own), default=0) for own in spans]) + tags
+            for row in np.flatnonzero((of_words != lengths[side]) & list(map(bool, chunk.columns["links"]))):
+                raise DataError(
+                    f"{self.split}, {side}, line {chunk.lines[row]}: its tokens are not those of its words, which "
+                    "links are between: let plain spaces separate words, or set tokenizer.normalization to nfkc"
+                )
         for between, source, target, shift in zip(chunk.columns["links"], src, tgt, before, strict=True):
             linked = [(s + shift, t) for s, t in token_links(between, source, target)]
             rows.append([at for s, t in linked if s < src_limit and t < tgt_limit for at in (s, t)])

@@ -1,8 +1,9 @@
 """Words and their tokens: of a text, and of tokens alone.
 
 Word alignments count words separated by white space (`str.split`). Each word is tokenized by itself, which gives the
-same tokens as the whole line: no tokenizer joins characters across white space, and imported ones that have other
-tokens are refused. Of tokens alone, the mark "▁" tells where words begin.
+same tokens as the whole line, for no tokenizer joins characters across white space: but some imported ones do, and
+sentencepiece without normalization does across all but plain spaces. Links of such lines are refused. Of tokens alone,
+the mark "▁" tells where words begin.
 """
 
 import unicodedata

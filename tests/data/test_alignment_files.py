@@ -219,6 +219,17 @@ def test_words_can_be_given(tmp_path: Path) -> None:
         stored(tmp_path, [replace(pair, src_words="Otto s .")], tokenizers)
 
 
+def test_a_line_that_is_cut_otherwise_than_its_words_has_no_links(tmp_path: Path) -> None:
+    """Without normalization sentencepiece knows no white space but the space."""
+    pair = Example("the\u00a0dog sees", "den Hund", 3, frozenset({(2, 1)}))
+    stored(tmp_path / "nfkc", [pair], learned())
+    tokenizers = learned(normalization="none")
+    stored(tmp_path / "none", [replace(pair, links=frozenset())], tokenizers)
+    for wrong, side in ((pair, "src"), (replace(pair, src="the dog sees", tgt="den\u00a0Hund"), "tgt")):
+        with pytest.raises(DataError, match=f"train, {side}, line 3: its tokens are not those of its words"):
+            stored(tmp_path / side, [wrong], tokenizers)
+
+
 def test_links_of_tokens_that_are_cut_off_are_left_out(tmp_path: Path) -> None:
     pair = Example("the dog sees Anna", "den Hund sieht er", 1, frozenset({(0, 0), (1, 3), (3, 1), (2, 1)}))
     check = checker(max_length=3, max_tgt_length=2, over_long="truncate")
