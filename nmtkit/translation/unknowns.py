@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK
@@ -55,8 +56,10 @@ class UnknownReplacer:
     def __init__(self, tokenizers: Tokenizers, dictionary: Mapping[str, str] | None = None) -> None:
         self._tokenizers = tokenizers
         # Keys go through the tokenizer as the source does: it may write them in lower case, or normalize them.
-        src = tokenizers.src
-        self._dictionary = {src.join(src.tokens(word)): other for word, other in (dictionary or {}).items()}
+        src, self._dictionary = tokenizers.src, dict[str, str]()
+        for word, other in (dictionary or {}).items():
+            if self._dictionary.setdefault(key := src.join(src.tokens(word)), other) != other:
+                raise DataError(f"dictionary: {word!r} is {key!r} to the model, which has two translations; leave one")
 
     def replace(
         self, line: str, tokens: Sequence[str], attention: NDArray[Any], tags: int = 0

@@ -56,6 +56,8 @@ def test_the_dictionary_is_asked_first() -> None:
     assert found == [Replacement(1, 1, "dog", "perro")]
     lower = UnknownReplacer(learned(TEXT, vocab_size=40, lowercase=True), {"Zyx": "Zyxien"})
     assert lower.replace("the ZYX", [UNKNOWN], np.array([[0.1, 0.8, 0.1]]))[0] == "Zyxien"
+    with pytest.raises(DataError, match="'DOG' is 'dog' to the model, which has two translations"):
+        UnknownReplacer(learned(TEXT, vocab_size=40, lowercase=True), {"dog": "perro", "DOG": "Perro"})
 
 
 def test_tags_before_a_source_are_never_copied() -> None:
