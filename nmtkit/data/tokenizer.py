@@ -208,7 +208,8 @@ class SentencePieceTokenizer(Tokenizer):
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter([line.lower() for line in lines] if config.lowercase else lines),
+                # Of a line with "▅", its own sign for what is unknown, it would learn nothing.
+                sentence_iterator=((one.lower() if config.lowercase else one).replace("▅", " ") for one in lines),
                 model_writer=model,
                 model_type=config.kind,
                 vocab_size=config.vocab_size,

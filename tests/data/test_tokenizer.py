@@ -172,6 +172,11 @@ def test_no_text_is_a_fault(kind: str, lines: list[str]) -> None:
         learn_tokenizers(config(kind), [Example(line, line, 1) for line in lines])
 
 
+def test_a_line_with_the_sign_of_sentencepiece_itself_is_learned_from() -> None:
+    tokenizer = SentencePieceTokenizer.learn(config("char"), ["▁▂▃▄▅▆ q", "xyz"])
+    assert [UNK in tokenizer.encode(text) for text in ("▆ q xyz", "▅")] == [False, True]
+
+
 def test_very_long_lines_are_learned_from() -> None:
     text = " ".join(f"w{number}" for number in range(3000))
     tokenizer = SentencePieceTokenizer.learn(config("char"), [text, "xyz"])
