@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice, zip_longest
+from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from nmtkit import metrics
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
-from nmtkit.corpus.alignments import parse_alignments
+from nmtkit.corpus.alignments import SoftAlignment, parse_alignments
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
@@ -201,12 +201,16 @@ def _alignment_error_rate(
                 "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score-alignments`)"
             )
 
-    alignments = translator.align(
-        [one.src for one in examples],
-        [str(one.tgt) for one in examples],
-        [str(one.src_words) for one in examples] if files.src_words else None,
-        [str(one.tgt_words) for one in examples] if files.tgt_words else None,
-    )
+    alignments: list[SoftAlignment] = []
+    for tags, group in groupby(examples, key=lambda one: one.tags):
+        some = list(group)
+        alignments += replace(translator, tags=tags or translator.tags).align(
+            [one.src for one in some],
+            [str(one.tgt) for one in some],
+            [str(one.src_words) for one in some] if files.src_words else None,
+            [str(one.tgt_words) for one in some] if files.tgt_words else None,
+            first=some[0].line,
+        )
     return metrics.aer([one.links() for one in alignments], gold)[0]
 
 

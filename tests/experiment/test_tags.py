@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -159,12 +160,21 @@ def test_a_trained_model_is_told_the_language(folder: Path) -> None:
         Translator.load(folder / "run", device="cpu", to="nl").translate("ba")
 
 
-def test_scores_are_told_by_direction(folder: Path) -> None:
+def test_scores_are_told_by_direction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lines(folder / "links", ["0-0"] * 6)
+    align, aligned = Translator.align, list[tuple[str, int, int]]()
+
+    def noted(reader: Translator, sources: list[str], *given: Any, first: int = 1) -> Any:
+        aligned.append((reader.tags, len(sources), first))
+        return align(reader, sources, *given, first=first)
+
+    monkeypatch.setattr(Translator, "align", noted)
     corpora = [
         {"src": f"{name}.src", "tgt": f"{name}.tgt", "src_lang": source, "tgt_lang": target}
         for name, source, target in (("de", "en", "de"), ("fr", "en", "fr"), ("valid", "fr", "de"))
     ]
-    data = {"train": corpora[:2], "valid": corpora, "test": corpora[1:]}
+    linked = [{**one, "alignment": "links"} for one in corpora[1:]]
+    data = {"train": corpora[:2], "valid": corpora, "test": linked}
     told: list[str] = []
     run = Run.begin(recipe.load(written(folder, data=data)), str(folder / "run"), notify=told.append)
     assert [line for line in told if "zero-shot" in line] == [
@@ -176,7 +186,8 @@ def test_scores_are_told_by_direction(folder: Path) -> None:
     result = run.test(torch.device("cpu"))
     assert result is not None
     scores = {score.name: score.value for score in result.scores}
-    assert [*scores] == ["BLEU", "chrF2", "BLEU en-fr", "chrF2 en-fr", "BLEU fr-de", "chrF2 fr-de"]
+    assert [*scores] == ["BLEU", "chrF2", "BLEU en-fr", "chrF2 en-fr", "BLEU fr-de", "chrF2 fr-de", "AER"]
+    assert aligned == [("<2fr>", 6, 1), ("<2de>", 6, 7)]
     chosen = [n for n, example in enumerate(result.examples) if example.tags == "<2de>"]
     references = [[str(result.examples[n].tgt) for n in chosen]]
     (alone,) = score_all([result.outputs[n] for n in chosen], references, ["chrf"], run.recipe.evaluation.options)
