@@ -70,7 +70,8 @@ def detokenize_command(model: str | None, files: tuple[Path, ...], side: str) ->
 
     def joined(line: str) -> str:
         number, tokens = next(numbers), line.split(" ")
-        marks = tokenizer.config.kind != "huggingface"  # a public model's may leave the first word of a line without
+        # A public model's may leave the first word of a line without, and pieces are whatever the text has.
+        marks = tokenizer.config.kind not in ("huggingface", "pieces")
         if marks and WORD_START not in line and len(tokens) > 1:
             raise DataError(f"line {number}: no token of {line[:60]!r} has the mark {WORD_START} that begins a word")
         return tokenizer.join(tokens)

@@ -150,6 +150,12 @@ def test_tokens_there_and_back(trained: Path, console: Command, tmp_path: Path) 
         assert done.err.startswith(f"{side} tokenizer of ")
 
 
+def test_tokens_of_pieces_need_no_marks(tmp_path: Path, console: Command) -> None:
+    run = make_run(tmp_path, "pieces", TRANSLATION.replace("kind: word", "kind: pieces"))
+    cut = succeeded(console("tokenize", "-m", run, stdin="the old man\n")).out
+    assert succeeded(console("detokenize", "-m", run, stdin=cut)).out == "the old man\n"
+
+
 def test_who_waits_for_an_answer_gets_it() -> None:
     given: queue.Queue[str | None] = queue.Queue()
     cut = windows(iter(given.get, None), patience=0.02)
