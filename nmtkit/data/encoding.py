@@ -179,16 +179,17 @@ class PairEncoder:
         src_limit, tgt_limit = (self.limit(side) or math.inf for side in ("src", "tgt"))
         rows = []
         before = [len(tags.split()) for tags in chunk.tags] or [0] * len(src)
+        linked = np.array([*map(bool, chunk.columns["links"])], bool)
         for side, spans, tags in (("src", src, before), ("tgt", tgt, [0] * len(tgt))):
-            of_words = np.array([max((end for _, end in own), default=0) for own in spans]) + tags
-            for row in np.flatnonzero((of_words != lengths[side]) & list(map(bool, chunk.columns["links"]))):
+            of_words = np.array([max((end for _, end in own), default=0) for own in spans], int) + np.array(tags, int)
+            for row in np.flatnonzero((of_words != lengths[side]) & linked):
                 raise DataError(
                     f"{self.split}, {side}, line {chunk.lines[row]}: its tokens are not those of its words, which "
                     "links are between: let plain spaces separate words, or set tokenizer.normalization to nfkc"
                 )
         for between, source, target, shift in zip(chunk.columns["links"], src, tgt, before, strict=True):
-            linked = [(s + shift, t) for s, t in token_links(between, source, target)]
-            rows.append([at for s, t in linked if s < src_limit and t < tgt_limit for at in (s, t)])
+            tokens = [(s + shift, t) for s, t in token_links(between, source, target)]
+            rows.append([at for s, t in tokens if s < src_limit and t < tgt_limit for at in (s, t)])
         return RaggedArray.of(rows, self.dtype)
 
 
