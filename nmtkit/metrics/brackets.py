@@ -55,14 +55,18 @@ def brackets(tree: Tree, deleted: frozenset[int] = frozenset()) -> Counter[Brack
 def count_brackets(output: str, reference: str, place: str) -> tuple[int, int, int, bool]:
     """Equal brackets, those of the output and of the reference, whether all match; DataError for no reference tree."""
     gold = read_tree(reference, f"reference of {place}").plain()
-    tags = [] if gold is None else [leaf.label for leaf in gold.leaves()]
-    deleted = frozenset(number for number, tag in enumerate(tags) if tag in PUNCTUATION)
+    words = [] if gold is None else [*gold.leaves()]
+    deleted = frozenset(number for number, leaf in enumerate(words) if leaf.label in PUNCTUATION)
     wanted = brackets(gold, deleted) if gold is not None else Counter()
     try:
         tree = read_tree(output, place).plain()
     except DataError:
         tree = None
-    fits = tree is not None and sum(1 for _ in tree.leaves()) == len(tags)
+    given = [] if tree is None else [*tree.leaves()]
+    fits = len(given) == len(words) > 0 and all(
+        one.word == other.word or not (one.word and other.word)  # linear form has no words
+        for one, other in zip(given, words, strict=True)
+    )
     own = brackets(tree, deleted) if tree is not None and fits else Counter()
     return (own & wanted).total(), own.total(), wanted.total(), fits and own == wanted
 
