@@ -64,7 +64,7 @@ def count_brackets(output: str, reference: str, place: str) -> tuple[int, int, i
         tree = None
     given = [] if tree is None else [*tree.leaves()]
     fits = len(given) == len(words) > 0 and all(
-        one.word == other.word or not (one.word and other.word)  # linear form has no words
+        not (one.word and other.word) or one.word.casefold() == other.word.casefold()  # linear form has no words
         for one, other in zip(given, words, strict=True)
     )
     own = brackets(tree, deleted) if tree is not None and fits else Counter()

@@ -53,8 +53,10 @@ class LabellingTask(Task):
 
         from nmtkit.streams.batch_stream import bucket_by_length
         from nmtkit.translation.inputs import make_batch
+        from nmtkit.translation.requests import Request
 
-        lines = system.encode_sources(self.read(examples))
+        read = [Request.of(one) for one in self.read(examples)]
+        lines = system.encode_sources([one.source for one in read], [one.tags or system.tags for one in read])
         found: dict[int, Tensor] = {}
         with torch.inference_mode():
             for numbers in bucket_by_length([line.length + 1 for line in lines], system.batch_budget):

@@ -1,6 +1,7 @@
 """Corpora with tags: special tokens before sources, for the language to write or for back-translations."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,13 @@ from nmtkit.data.store import Store
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.experiment.run import Run
 from nmtkit.metrics import score_all
+from nmtkit.runs.saved import build_model
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream
 from nmtkit.streams.sampled_text import SampledStream
-from nmtkit.tasks.builtin import TRANSLATION
+from nmtkit.tasks.builtin import CLASSIFICATION, TRANSLATION
+from nmtkit.tasks.labelling import LabellingTask
 from nmtkit.training.events import Evaluated
+from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.requests import Request
 from nmtkit.translation.translator import Translator
 
@@ -158,6 +162,22 @@ def test_a_trained_model_is_told_the_language(folder: Path) -> None:
     assert TRANSLATION.read([example]) == [Request(example.src, tags="<2fr>")]
     with pytest.raises(DataError, match="has not learned the tag <2nl>; its tags are: <2de>, <2fr>, <BT>"):
         Translator.load(folder / "run", device="cpu", to="nl").translate("ba")
+
+
+def test_texts_to_label_are_read_behind_their_tags(folder: Path) -> None:
+    corpora = [{"src": "de.src", "labels": "de.tgt", "tag": tag} for tag in ("<x>", "<y>")]
+    data, training = {"train": corpora, "valid": corpora}, {"max_updates": 2, "best_metric": "accuracy"}
+    model = {"kind": "attention_classifier", "embedding_size": 8, "hidden_size": 8}
+    run = begun(folder, written(folder, task="classification", data=data, model=model, training=training))
+    tokenizers = run.load_tokenizers()
+    system = TextModel(build_model(run.recipe, tokenizers).eval(), tokenizers, name="own")
+    examples = [*read_pairs(run.recipe.data.train)]
+    assert isinstance(CLASSIFICATION, LabellingTask)
+    found = [*CLASSIFICATION.distributions(system, examples)]
+    for one, log_probs in zip(examples, found, strict=True):
+        (alone,) = CLASSIFICATION.distributions(replace(system, tags=one.tags), [replace(one, tags="")])
+        torch.testing.assert_close(log_probs, alone)
+    assert not torch.allclose(found[0], found[6]), "the same text behind another tag"
 
 
 def test_scores_are_told_by_direction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

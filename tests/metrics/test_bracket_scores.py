@@ -55,6 +55,7 @@ def test_sums_are_over_all_sentences() -> None:
         pytest.param("(S (VP (NN a)) (NN b))", "(S (NP (NN a)) (NN b))", (1, 2, 2), id="another label"),
         pytest.param("(S (NN a))", "(S (NP (NN a)) (NN b))", (0, 0, 2), id="other words"),
         pytest.param("(S (NP (NN b)) (NN a))", "(S (NP (NN a)) (NN b))", (0, 0, 2), id="as many other words"),
+        pytest.param("(S (NP (NN A)) (NN B))", "(S (NP (NN a)) (NN b))", (2, 2, 2), id="another case"),
         pytest.param("(S XX", "(S (NP (NN a)) (NN b))", (0, 0, 2), id="no tree"),
         pytest.param("(S (NP XX )NP XX )S", "(S (NP (NN a)) (NN b))", (2, 2, 2), id="linear form"),
     ],
