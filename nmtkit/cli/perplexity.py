@@ -44,7 +44,8 @@ def command(
     space separates. The second table has them by how often they stand in the training text of the run.
 
     A run with batch.block_tokens reads running text in such blocks, as in training: what a block begins with is
-    predicted from the token before it alone. Larger blocks have more context, as far as the model has positions.
+    predicted from the token before it alone. Larger blocks have more context, as far as the model has positions. Any
+    other run reads each line by itself; --block-tokens cuts the longer ones.
 
     \b
     Examples:
@@ -64,7 +65,8 @@ def command(
     else:
         tell("no table by frequency: the run has no training text; --frequencies FILE names a text to count words in")
     config = run.newest_stage().recipe.batch
-    config = config.changed({"block_tokens": block_tokens or config.block_tokens})
+    across = config.across_documents and config.block_tokens is not None  # else each line was an example
+    config = config.changed({"block_tokens": block_tokens or config.block_tokens, "across_documents": across})
     tables = dict(zip(("by_unit", "by_frequency"), fit_text(system, lines, config, counts), strict=True))
     if as_json:
         results.write_json_line({name: [vars(one) | one.figures for one in fits] for name, fits in tables.items()})

@@ -92,6 +92,18 @@ def test_perplexity_is_that_of_each_block_by_itself(folder: Path, console: Comma
         refused(console("evaluate", folder / "runs" / "story", *more), f"loss and perplexity alone: leave {name} out")
 
 
+def test_a_model_of_lines_reads_none_behind_another(console: Command) -> None:
+    model = "{kind: rnn_lm, hidden_size: 8, layers: 1, dropout: 0}"
+    data = "{train: {tgt: [text]}, valid: {tgt: [text]}}"
+    training = "{max_updates: 1, best_metric: perplexity, higher_is_better: false}"
+    settings = f"data: {data}\ntokenizer: {{kind: word}}\nmodel: {model}\ntraining: {training}\n"
+    run = make_run(Path(), "lines", f"task: language-modelling\n{settings}")
+    how, text = ["perplexity", "-m", run, "--json"], "The old man sees the dog.\nThe dog sleeps.\nIt sees the man.\n"
+    alone, in_blocks = (json.loads(console(*how, *more, stdin=text).out) for more in ((), ("--block-tokens", 50)))
+    assert in_blocks["by_unit"][0]["count"] == alone["by_unit"][0]["count"]
+    assert in_blocks["by_unit"][0]["log_prob"] == pytest.approx(alone["by_unit"][0]["log_prob"], rel=1e-6)
+
+
 def test_texts_are_rescored_with_and_without_prompts(folder: Path, console: Command) -> None:
     """Continuations as the search found them; a text by itself as `perplexity` has it."""
     run, prompts = folder / "runs" / "story", write_lines(folder / "prompts", ["", "ba"])
