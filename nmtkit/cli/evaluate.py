@@ -17,6 +17,7 @@ from nmtkit.cli.figures import save_pictures
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import windows
 from nmtkit.cli.reporting import note, tell
+from nmtkit.cli.score_summaries import refuse_empty
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
@@ -113,6 +114,7 @@ def command(
         sources = scoring.read_texts(source, "--article-field", article_field, joint=" ")
         refs = [scoring.read_texts(path, "--summary-field", summary_field) for path in ref]
         require_equal_counts([(str(source), sources), *zip(map(str, ref), refs, strict=True)])
+        refuse_empty(zip(map(str, ref), refs, strict=True) if task.monolingual else ())
     read = [*ref] if source is None else [source, *ref]
     with nullcontext() if output is None else results.output_file(output, read) as kept:
         system = load_from_options(how, notify=note)

@@ -1,6 +1,6 @@
 """`nmtkit score-summaries`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 import click
@@ -70,7 +70,7 @@ def command(
     term_lists = None if terms is None else _read_terms(terms, terms_field)
     beside = [(path, lines) for path, lines in ((source, articles), (terms, term_lists)) if path and lines is not None]
     require_equal_counts([*outputs, *refs, *beside])
-    _refuse_empty(refs)
+    refuse_empty(refs)
     ref_lines = [lines for _, lines in refs]
     systems = score_systems(outputs, ref_lines, metrics, options, draws, articles)
     if term_lists is not None:
@@ -120,7 +120,8 @@ def _is_empty(text: str) -> bool:
     return not split_sentences(text)
 
 
-def _refuse_empty(refs: Sequence[tuple[str, Sequence[str]]]) -> None:
+def refuse_empty(refs: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Refuses references, each a file and its lines, of which one is empty."""
     for path, lines in refs:
         for number, line in enumerate(lines, start=1):
             if _is_empty(line):

@@ -206,3 +206,12 @@ def test_evaluate_gives_the_figures_of_summarize_and_score(console: Command, tmp
     scored = json.loads(console("score-summaries", tmp_path / "out", "--ref", path, *plain).out)
     assert json.loads(done.out)["scores"] == scored["systems"][0]["scores"]
     assert len(scored["systems"][0]["scores"]) == 4
+
+
+def test_evaluate_refuses_an_empty_reference_as_score_summaries_does(console: Command, tmp_path: Path) -> None:
+    source, ref = tmp_path / "articles", tmp_path / "summaries"
+    source.write_text(as_text(LINES))
+    ref.write_text("The dog sleeps.\n\n")
+    told = f"{ref}, line 2: the reference is empty; no summary can be scored against it"
+    refused(console("evaluate", "news", "--source", source, "--ref", ref), told)
+    refused(console("score-summaries", source, "--ref", ref), told)
