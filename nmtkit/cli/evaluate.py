@@ -126,8 +126,10 @@ def command(
     cut, unfinished = sum(one.src_left_out > 0 for one in outputs), sum(not one.finished for one in outputs)
     results.tell_cut(cut, len(outputs), "sources", system)
     if unfinished:
-        remedy = "--max-length or --search max_length_ratio=R raises it"
-        tell(f"{unfinished} of {len(outputs)} outputs reached the length limit; {remedy}")
+        tell(
+            f"{unfinished} of {len(outputs)} outputs reached the length limit; "
+            "--max-length or --search max_length_ratio=R raises it"
+        )
     runs, test_name = " + ".join(str(one.folder.path) for one in saved.members()), test_set or str(source)
     defaults = saved.recipe.evaluation.options
     lowercase = defaults.lowercase if lowercase is None else lowercase
