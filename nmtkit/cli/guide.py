@@ -70,7 +70,7 @@ def _keys() -> Iterator[str]:
         group, point, _ = key.path.partition(".")
         lines = by_group.setdefault(group if point else "the recipe itself", [])
         kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
-        choices = recipe.choices(key.path)
+        choices = recipe.choices(key.path, key.kinds)
         described = any(one.meaning for one in choices)
         listed = f" One of: {', '.join(one.name for one in choices)}." if choices and not described else ""
         lines.append(f"- `{key.path}`{kinds}, default `{key.default}`: {key.meaning}{listed}")

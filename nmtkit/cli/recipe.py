@@ -146,16 +146,23 @@ def explain_keys(key: str | None, name: str) -> None:
     if key is not None and key not in paths and (group := recipe.describe_key(key)):
         console.say(f"{key}: {group}\n")
     console.table("", ["key", f"in {loaded.name}", "default", "meaning"], [*rows.values()])
-    for path in dict.fromkeys([key or "", *(path for path in paths if path.endswith(f".{key}"))]):
-        _show_choices(path, recipe.choices(path))
+    shown: dict[tuple[str, tuple[recipe.KeyChoice, ...]], list[str]] = {}
+    named: list[tuple[str, tuple[str, ...]]] = [] if key in paths else [(key or "", ())]
+    named += [(one.path, one.kinds) for one in keys if one.path in paths and f".{one.path}".endswith(f".{key}")]
+    for path, kinds in named:
+        shown.setdefault((path, tuple(recipe.choices(path, kinds))), []).extend(kinds)
+    for (path, choices), of_kinds in shown.items():
+        _show_choices(path, choices, of_kinds)
 
 
-def _show_choices(key: str, choices: Sequence[recipe.KeyChoice]) -> None:
+def _show_choices(key: str, choices: Sequence[recipe.KeyChoice], kinds: Sequence[str]) -> None:
+    """Shows what may stand for a key, of these kinds of its group if it has any."""
     if not choices:
         return
     console.say("")
     if not any(one.meaning for one in choices):
-        console.say(f"{key} is one of: {', '.join(one.name for one in choices)}")
+        of_kinds = f" ({', '.join(kinds)})" if kinds else ""
+        console.say(f"{key}{of_kinds} is one of: {', '.join(one.name for one in choices)}")
     elif any(one.keys for one in choices):
         rows = [[one.name, one.meaning, ", ".join(one.keys)] for one in choices]
         console.table("", [key, "what it is", "its keys"], rows)

@@ -6,7 +6,7 @@ All of it is read from the types of the settings, the registries and the docstri
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -49,13 +49,16 @@ class RecipeKey:
         return any(f".{keys}." in f".{path}." for path in paths)
 
 
-def choices(key: str) -> list[KeyChoice]:
-    """What may stand for a dotted key: the kinds of a group, or the values of a key; empty if it has no choices."""
+def choices(key: str, kinds: Collection[str] = ()) -> list[KeyChoice]:
+    """What may stand for a dotted key: the kinds of a group, or the values of a key; empty if it has no choices.
+
+    `kinds` are those of its group that are asked, as in `RecipeKey.kinds`; none: all.
+    """
     *above, last = key.split(".")
-    if last == KIND and above and (kinds := choices(".".join(above))):
-        return kinds
+    if last == KIND and above and (listed := choices(".".join(above))):
+        return listed
     for owner in _owners(above):
-        if field := owner.model_fields.get(last):
+        if (field := owner.model_fields.get(last)) and (not kinds or _kind(owner) in kinds):
             groups = [group for group in group_classes(field) if _kind(group)]
             if listed := _kinds(groups) or _members(field) or _values(field.annotation):
                 return listed
@@ -77,7 +80,7 @@ def all_keys() -> list[RecipeKey]:
             elif group is not Recipe or not group_classes(field):
                 value = "(required)" if field.is_required() else field.get_default(call_default_factory=True)
                 about = (path, "-" if value is None else str(value), group.meaning(name))
-                merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
+                merged[about] = (*dict.fromkeys((*merged.get(about, ()), *([kind] if kind else []))),)
     return [RecipeKey(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items()]
 
 

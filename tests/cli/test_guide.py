@@ -462,3 +462,5 @@ def test_the_reference_has_all_commands_and_all_keys() -> None:
     assert [key for key in leaves if f"`{key}`" not in text] == []
     assert "  - `transformer`: " in text
     assert "One of: pre, post." in text
+    (window,) = (line for line in text.splitlines() if line.startswith("- `model.window` (pointer_sentinel)"))
+    assert "One of" not in window  # which are a luong's

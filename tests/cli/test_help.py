@@ -134,6 +134,12 @@ def test_explain_lists_what_may_stand_there(console: Command) -> None:
         "optimizer": ["training.optimizer", "Zeiler 2012"],
         "model.score": ["Luong et al. 2015, eq. 8"],
         "model.norm": ["pre, post"],
+        "model.copying": [
+            "(intra_attention, pointer_generator) is one of: true, false",
+            "(luong) is one of: none, shared, own",
+            "(t5, transformer) is one of: none, head, learned",
+        ],
+        "positions": ["(transformer) is one of: sinusoidal, sinusoidal_halves, sinusoidal_fairseq, learned"],
         "model.alignment_heads": ["mean, a number"],
         "model.transformer": ["model.heads", "d_ff"],
         "task": ["summarization, translation"],
