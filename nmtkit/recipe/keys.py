@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import group_classes
+from nmtkit.metrics.metric import METRICS, text_metrics
 from nmtkit.recipe.schema import Recipe
 
 KIND = "kind"
@@ -121,8 +122,10 @@ def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
 
 
 def _members(field: Any) -> list[KeyChoice]:
+    """The members of its registry; of metrics those that compare texts, which alone a recipe can name."""
     registries = [one for one in field.metadata if isinstance(one, Registry)][:1]
-    return [KeyChoice(name, _first_line(one.get(name))) for one in registries for name in one.names()]
+    names = [(one, name) for one in registries for name in ([*text_metrics()] if one is METRICS else one.names())]
+    return [KeyChoice(name, _first_line(one.get(name))) for one, name in names]
 
 
 def _values(annotation: Any) -> list[KeyChoice]:

@@ -151,6 +151,7 @@ def test_explain_lists_what_may_stand_there(console: Command) -> None:
         done = succeeded(console("recipe", "explain", key))
         assert all(value in " ".join(paragraphs(done.out)) for value in values), done
     assert "data.valid.jsonl" not in console("recipe", "explain", "data").out  # as data.train.jsonl
+    assert "term-recall" not in console("recipe", "explain", "evaluation.metrics").out  # it compares no texts
     done = console("recipe", "explain", "lrr")
     assert "did you mean 'lr'" in done.err
     assert len(done.err) < 200
