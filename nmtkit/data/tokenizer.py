@@ -79,7 +79,7 @@ class TokenizerConfig(Settings):
         if self.sampling > 0 and self.kind not in ("bpe", "unigram"):
             raise ValueError(f"sampling: kind {self.kind} has one way to cut a text; use bpe or unigram, or sampling 0")
         if self.min_frequency > 1 and not self.cuts_words:
-            raise ValueError("min_frequency: only kinds word and whitespace count words; take vocab_size for subwords")
+            raise ValueError("min_frequency: only word, whitespace and pieces count words; subwords take vocab_size")
         if self.tgt_vocab_size is not None and self.joint:
             raise ValueError("tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false")
         taken = [*SPECIALS, *self.special_tokens]

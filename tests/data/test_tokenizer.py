@@ -187,7 +187,7 @@ def test_very_long_lines_are_learned_from() -> None:
     ("settings", "fault"),
     [
         ({"kind": "word", "sampling": 0.1}, "one way to cut"),
-        ({"kind": "bpe", "min_frequency": 2}, "only kinds word and whitespace"),
+        ({"kind": "bpe", "min_frequency": 2}, "only word, whitespace and pieces"),
         ({"kind": "word", "tgt_vocab_size": 6}, "set joint to false"),
     ],
 )
