@@ -96,7 +96,8 @@ def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> N
         ("data.train.tgt=[]", "`data`: train: tgt is missing; only a test set may go without targets"),
         ("data.valid.tgt=[]", "`data`: valid: tgt is missing; only a test set may go without targets"),
         ("data.train.src=[]", "`data`: train: src is missing; a translation needs it in train and valid and test"),
-        ("data.valid.labels=b", "`data`: valid: a translation has no labels, only src and tgt; take it out"),
+        ("data.valid.labels=b", "`data`: valid: a translation has no labels, only src and tgt; take it out, or name"),
+        ("data.valid.features=b", "no features, only src and tgt; take it out, or name"),
         (
             "data.test={jsonl: a, labels_field: b}",
             r"`data`: test: .* no labels, .* take it out \(of jsonl by labels_field",

@@ -150,8 +150,8 @@ class Recipe(Settings):
                     raise ValueError(f"`data`: {split}: {name} is missing; {why}")
             if unknown := [name for name in files.columns if name not in columns]:
                 raise ValueError(
-                    f"`data`: {split}: a {self.task} has no {unknown[0]}, only {' and '.join(columns)}; take it out "
-                    f"(of jsonl by {unknown[0]}_field: ''), or name another task"
+                    f"`data`: {split}: a {self.task} has no {unknown[0]}, only {' and '.join(columns)}; take it out"
+                    f"{f' (of jsonl by {unknown[0]}_field, left empty)' if files.jsonl else ''}, or name another task"
                 )
         texts = [name for name, column in columns.items() if column.type == "text"]
         if unknown := [name for name in self.tokenizer.columns if name not in texts]:
