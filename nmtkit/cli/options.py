@@ -90,7 +90,7 @@ def only_one(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 
 def _one_device(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
     if "," in given:
-        raise click.BadParameter(f"{given}: one device is taken here; only translate and summarize share lines out")
+        raise click.BadParameter(f"{given}: one device is taken here; several are for commands that share lines out")
     return given
 
 

@@ -51,7 +51,7 @@ MISTAKES = {
         "-m NEWS --stories none": "no such folder of .story files",
         "-m NEWS --stories . --article-field text": "leave one of them out",
     },
-    "rescore -m RUN": {"--source t.src --target t.tgt --device cpu,cpu": "one device is taken here"},
+    "rescore -m RUN": {"--source t.src --target t.tgt --device cpu,cpu": "several are for commands that share"},
     "align -m RUN --source t.src --target t.tgt": {
         "-o t.tgt": "-o names a file that is read",
         "--soft soft.txt": "'soft.txt' must end in .json or .npz",
