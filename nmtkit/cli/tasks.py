@@ -63,7 +63,7 @@ def task_command(task: Task) -> click.Command:
         printer = results.Printer(system.tokenizers.tgt, how.n_best, as_json, scores, form)
         stream = system.stream(map(task.read, windows(files, system)), how.n_best, need_copies=as_json)
         results.write_stream(stream, printer.write, "lines", "" if files else invitation)
-        printer.report("texts", "--max-length")
+        printer.report("texts", "--max-length" + " or --search max_length_ratio=R" * (first == "src"))
 
     ranks = isinstance(task, LabellingTask) and label_type(task.columns) == "label"
     more = _RANKING if ranks else []

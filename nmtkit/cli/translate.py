@@ -228,7 +228,7 @@ def summarize_command(
         summaries = Summarizer(translator, window).stream(articles, as_json)
         results.write_stream(summaries, printer.write_joined, "articles", invitation)
     results.tell_cut(printer.cut, printer.lines, "articles", translator, "; --window reads them whole")
-    printer.report("summaries", "--max-length")
+    printer.report("summaries", "--max-length or --search max_length_ratio=R")
 
 
 def _articles(

@@ -146,8 +146,10 @@ def test_the_options_of_the_search_arrive(console: Command) -> None:
     for line in done.out.splitlines():
         words = re.findall(r"\w+|[.,]", line)
         assert len(words) == len(set(words))
-    done = console("summarize", "--min-length", "4", "--max-length", "5", stdin=as_text(ARTICLES))
-    assert "of the summaries reached the length limit before their end; raise it with --max-length" in done.err
+    short = ["--min-length", "0", "--search", "max_length_ratio=0.1", "--search", "max_length_offset=1"]
+    done = console("summarize", *short, stdin=as_text(ARTICLES))  # which --max-length does not raise
+    assert "of the summaries reached the length limit before their end; raise it with --max-length or" in done.err
+    assert "--search max_length_ratio=R" in done.err
     penalties = ["--length-penalty", "none", "--coverage-penalty", "2", "--search", "coverage_kind=summary"]
     best = json.loads(console("summarize", "--json", "--min-length", "8", *penalties, stdin=ARTICLES[0]).out)["best"]
     assert best["score"] < best["log_prob"] - 0.01
