@@ -272,6 +272,8 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
     tuned = tune_training(workload_of_run(run, place), again=True)
     if tuned.speeds:
         _show_speeds(tuned, f"training {loaded.name} on {devices.describe(place)}")
+    elif tuned.rough_speed:
+        tell(f"updates are too slow for half a minute to compare settings, so training takes {tuned.config}")
     else:
         tell(f"the recipe leaves nothing open on {place.type}: {tuned.config}; say `auto` to have it measured")
     searches = TASKS.get(loaded.task).searches

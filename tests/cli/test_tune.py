@@ -74,6 +74,12 @@ def test_nothing_is_left_to_find(corpus: Path, console: Command) -> None:
     assert cache.entries() == []
 
 
+def test_updates_too_slow_to_be_measured(corpus: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning.timing, "MAX_SECONDS", 1e-6)
+    done = succeeded(console("tune", corpus / "tiny.yaml", *ONE))
+    assert "updates are too slow for half a minute to compare settings, so training takes fp32 highest" in done.err
+
+
 CLASSIFIER = """\
 task: classification
 data: {train: {src: [s], labels: [l]}, valid: {src: [s], labels: [l]}}
