@@ -290,7 +290,7 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
     if tuned_search.speeds:
         _show_speeds(tuned_search, "searching with it")
     else:
-        tell(f"{len(lines)} validation sentences are too few to measure the search with")
+        tell(f"the search is not measured: {len(lines)} validation sentences are too few, or take too long")
 
 
 def _show_speeds(result: cache.TuningResult[Any], title: str) -> None:

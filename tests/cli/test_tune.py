@@ -46,7 +46,7 @@ def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Command,
 
     assert "the search is measured once the run is trained" in tuned.err
     done = succeeded(console("tune", corpus / "tiny.yaml", "--run", "run", *ONE))
-    assert "30 validation sentences are too few to measure the search with" in done.err
+    assert "the search is not measured: 30 validation sentences are too few, or take too long" in done.err
     assert any(row.endswith("taken") for row in done.out.splitlines()), "it is measured anew"
     assert "1, kept in " in console("doctor").out
     assert console("doctor", "--clear").out.startswith("1 forgotten")
