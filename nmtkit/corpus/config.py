@@ -67,8 +67,7 @@ def joined_corpora(given: Any) -> Any:
 class SplitFiles(Settings):
     """The files of one split: a file for each column, one JSONL file (plain or .gz), or story folders.
 
-    Several files of a kind are read one after the other. A list of such groups is a list of corpora, each of which may
-    have a `weight`, a `tag`, and the languages `src_lang` and `tgt_lang`: `tgt_lang: de` is the tag <2de>.
+    Several files of a kind are read one after the other. A list of such groups is a list of corpora.
     """
 
     src: list[str] = Field(default_factory=list)
@@ -227,7 +226,8 @@ class DataConfig(Settings):
     folder: str = ""
     """The folder of relative paths; a file that is not there is searched in the current folder."""
     train: SplitFiles
-    """Pairs for training."""
+    """Pairs for training. A list of such groups is a list of corpora, each of which may have a `weight`, a `tag`, and
+    the languages `src_lang` and `tgt_lang`: `tgt_lang: de` is the tag <2de>."""
     valid: SplitFiles | None = None
     """Pairs for validation during training."""
     test: SplitFiles | None = None
