@@ -41,7 +41,7 @@ class TokenizerConfig(Settings):
     punctuation), whitespace or pieces (already tokenized text; by sentencepiece); marian and huggingface: of imported
     models only."""
     vocab_size: int = Field(default=8000, ge=5, le=MAX_VOCAB_SIZE)
-    """Tokens of each vocabulary, with the four specials; for char and word: at most."""
+    """Tokens of each vocabulary, with all special ones; exactly so many for bpe and unigram, else at most."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MAX_VOCAB_SIZE)
     """Size of the target vocabulary if the sides have a vocabulary each. Default: vocab_size."""
     joint: bool = True
