@@ -29,7 +29,8 @@ class BatchConfig(Settings):
 
     batch_tokens: BatchTokens = 4096
     """The most padded tokens of the longer side of a batch: sentences x longest sentence (with EOS). A longer sentence
-    is a batch of its own. auto: as many as fit into the memory of the GPU, found by trying when a training begins."""
+    is a batch of its own. auto: as many as fit into memory, up to 65,536 and a 32nd of the text, found by trying when a
+    training begins."""
     batch_size: int | None = Field(default=None, ge=1)
     """The most sentences in a batch; default: no limit."""
     sort_window: int = Field(default=100_000, ge=1)
