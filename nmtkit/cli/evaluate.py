@@ -61,7 +61,7 @@ from nmtkit.translation.translator import Translator
     click.option("--article-field", metavar="KEY", default="article", help="Articles in .jsonl. [default: article]"),
     click.option("--summary-field", metavar="KEY", default="summary", help="Summaries in .jsonl. [default: summary]"),
     scoring.tokenize_option(None),
-    click.option("--lowercase/--no-lowercase", default=None, help="BLEU and chrF ignore case. Default: the recipe's."),
+    click.option("--lowercase/--no-lowercase", default=None, help="As `nmtkit score -lc`. Default: the recipe's."),
 )
 @options.quiet
 @inference.opens_model

@@ -120,7 +120,7 @@ def scoring(summaries: bool) -> Decorator:
                 "-lc",
                 "--lowercase",
                 is_flag=True,
-                help="Terms, BLEU and chrF ignore case. ROUGE always does."
+                help="Terms, BLEU, chrF and CIDEr-D ignore case. ROUGE always does."
                 if summaries
                 else "BLEU, chrF and CIDEr-D ignore case (sacrebleu: -lc --chrf-lowercase). TER always does.",
             ),

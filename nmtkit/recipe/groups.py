@@ -75,7 +75,7 @@ class EvaluationConfig(Settings):
     tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
     """sacrebleu's tokenization for BLEU; none is for text that is already tokenized."""
     lowercase: bool = False
-    """BLEU ignores case."""
+    """BLEU, chrF and CIDEr-D ignore case."""
     metrics: Annotated[list[Name] | None, METRICS] = None
     """Metrics of validation beside loss and perplexity; names as in `nmtkit score --metrics`. Default: the task's, such
     as bleu, for summaries rouge. The test after training uses them too."""
