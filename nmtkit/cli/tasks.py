@@ -46,13 +46,13 @@ def task_command(task: Task) -> click.Command:
     """The command that prints what a model of the task answers, see `Task.predict`; of a task that writes, searches."""
     first = task.columns[0].name
     reads = "A line of FILEs or standard input is one."
-    reads = "Features are in .npy or .npz FILEs." if first == "features" else reads
+    reads = "Features are in .npy or .npz FILEs, paths of pictures in .txt." if first == "features" else reads
     writes = _WRITES + _GOES_ON * (first == "tgt") if task.searches else ""
     invitation = "type an example on each line"
 
     def windows(files: tuple[Path, ...], system: TextModel) -> Iterator[list[Example]]:
         if first == "features" and not files:
-            raise click.UsageError("features are read from files: name an .npy or .npz FILE")
+            raise click.UsageError("features are read from files: name an .npy, .npz or .txt FILE")
         if first == "tgt":
             system.require_language_model()
         return _examples(task, files, inference.window_lines(system))

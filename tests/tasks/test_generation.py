@@ -173,5 +173,5 @@ def test_features_are_described_by_the_command(
     done = succeeded(console(*how, tmp_path / "test.npy", tmp_path / "valid.npy"))
     assert done.out.splitlines()[:12] == result.outputs == lines_in(run.folder.test_output)
     assert len(done.out.splitlines()) == 24
-    refused(console(*how, stdin="some text\n"), "features are read from files: name an .npy or .npz FILE")
+    refused(console(*how, stdin="some text\n"), "features are read from files: name an .npy, .npz or .txt FILE")
     refused(console(*how, write_lines(tmp_path / "words", ["a"])), "cannot read it as .npy or .npz")
