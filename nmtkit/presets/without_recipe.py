@@ -101,7 +101,7 @@ class RecipeRequest:
         if not self.target:
             source = "" if self.one_text else "--source FILE "
             return f"{', '.join(self.given())}: name the text to train on: {source}--target FILE"
-        if self.init_from is None and (self.general_source or self.general_test_source):
+        if self.init_from is None and (self.general_target or self.general_test_target):
             return "text with --general is for fine-tuning: name the run to begin from with --init-from RUN"
         if self.init_from is not None and (self.preset or self.task):
             return f"--init-from takes model and task of {self.init_from}: leave --preset and --task out"
@@ -286,9 +286,9 @@ class _Proposal:
             pairs = _count_pairs(files)
         proposed = FineTuningRecipe(find_run(request.init_from)[0], self.size, pairs, request.minutes)
         if general:
-            own = {side: [train[side]] if isinstance(train[side], str) else [*train[side]] for side in ("src", "tgt")}
-            both = {"src": [*own["src"], *request.general_source], "tgt": [*own["tgt"], *request.general_target]}
-            weights = [1.0] * len(own["src"]) + [proposed.weight] * len(request.general_source)
+            own = {side: [paths] if isinstance(paths, str) else [*paths] for side, paths in train.items()}
+            both = {side: [*own[side], *getattr(files, side)] for side in own}
+            weights = [1.0] * len(own["tgt"]) + [proposed.weight] * len(request.general_target)
             self.data["train"] = {**both, "weights": weights}
         return proposed, proposed.text(self.name, self.data, test)
 

@@ -3,16 +3,26 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import Command, sentence_pairs, sets, succeeded, write_pairs
+from untrained_runs import make_run
 
 from nmtkit import metrics, recipe
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import load_translator
+from nmtkit.presets.without_recipe import RecipeRequest, propose_recipe
 from nmtkit.recipe import Recipe
 
+SPEAKER = """\
+task: language-modelling
+data: {train: {tgt: [text]}, valid: {tgt: [text]}}
+tokenizer: {kind: word}
+model: {kind: rnn_lm, hidden_size: 8}
+training: {max_updates: 1, best_metric: perplexity, higher_is_better: false}
+"""
 QUICK = ["--device", "cpu", *sets("training.max_updates=4", "training.validate_every=2")]
 
 
@@ -64,6 +74,19 @@ def test_both_tests_are_scored_before_and_after(own: Path, trained: Path, consol
     more = [*QUICK[:2], *sets("training.max_updates=6", "training.lr=0.02", QUICK[-1])]
     again = succeeded(console("train", "tuned/chosen.yaml", "--run", "tuned", "--resume", *more))
     assert table(again.out)["general text"][0] == shown["general text"][0]
+
+
+def test_general_text_of_a_language_model_has_no_sources(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own)
+    make_run(own, "speaker", SPEAKER)
+    text, general = (str(own / f"{name}.tgt") for name in ("own", "general"))
+    request = RecipeRequest(target=(text,), init_from="speaker", general_target=(general,))
+    lock = propose_recipe(request, "tuned", device="cpu")
+    assert lock is not None
+    lock.close()
+    train = recipe.load("tuned/chosen.yaml").data.train
+    assert (train.src, train.tgt[1:], len(train.weights)) == ([], [general], 2)
+    assert "--init-from RUN" in (replace(request, task="language-modelling", init_from=None).fault() or "")
 
 
 def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Command) -> None:
