@@ -70,9 +70,9 @@ class FineTuningRecipe(ProposedRecipe):
                 "an epoch then has as many general pairs as new ones, and the model forgets less (Chu et al. 2017)",
             )
         else:
+            options = "--general-source and " * (not size.one_text) + "--general-target"
             self.warnings.append(
-                "without general text the model may forget what it could do before; name some with "
-                "--general-source and --general-target"
+                f"without general text the model may forget what it could do before; name some with {options}"
             )
         self._training = self._fit(2 if general else 1, minutes)
 
@@ -119,8 +119,8 @@ class FineTuningRecipe(ProposedRecipe):
         """The recipe in YAML with its reasons; `data` names the files, `test` those of general text to test with."""
         size, before = self.size, self._before.model_dump(mode="json")
         head = [
-            f"Fine-tunes {self._name} on {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words. All "
-            "settings can be changed but those of model and tokenizer; `nmtkit recipe explain` says what they mean."
+            f"Fine-tunes {self._name} on {size.amount}. All settings can be changed but those of model and tokenizer; "
+            "`nmtkit recipe explain` says what they mean."
         ]
         about = {"name": name, "description": f"{self._name}, fine-tuned on other text", "task": before["task"]}
         limits = ("max_length", "max_tgt_length", "over_long", "max_ratio")

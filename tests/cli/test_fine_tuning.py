@@ -80,10 +80,15 @@ def test_general_text_of_a_language_model_has_no_sources(own: Path, monkeypatch:
     monkeypatch.chdir(own)
     make_run(own, "speaker", SPEAKER)
     text, general = (str(own / f"{name}.tgt") for name in ("own", "general"))
-    request = RecipeRequest(target=(text,), init_from="speaker", general_target=(general,))
+    request, told = RecipeRequest(target=(text,), init_from="speaker", general_target=(general,)), list[str]()
+    alone = propose_recipe(replace(request, general_target=()), "alone", device="cpu", notify=told.append)
+    assert alone is not None
+    alone.close()
+    assert any(text.endswith("could do before; name some with --general-target") for text in told)
     lock = propose_recipe(request, "tuned", device="cpu")
     assert lock is not None
     lock.close()
+    assert "Fine-tunes speaker on 72 texts of " in " ".join(Path("tuned/chosen.yaml").read_text().split())
     train = recipe.load("tuned/chosen.yaml").data.train
     assert (train.src, train.tgt[1:], len(train.weights)) == ([], [general], 2)
     assert "--init-from RUN" in (replace(request, task="language-modelling", init_from=None).fault() or "")
