@@ -101,8 +101,9 @@ class RecipeRequest:
         if not self.target:
             source = "" if self.one_text else "--source FILE "
             return f"{', '.join(self.given())}: name the text to train on: {source}--target FILE"
-        if self.init_from is None and (self.general_target or self.general_test_target):
-            return "text with --general is for fine-tuning: name the run to begin from with --init-from RUN"
+        general = [option for option in self.given() if option.startswith("--general")]
+        if self.init_from is None and general:
+            return f"{' and '.join(general)}: for fine-tuning; name the run to begin from with --init-from RUN"
         if self.init_from is not None and (self.preset or self.task):
             return f"--init-from takes model and task of {self.init_from}: leave --preset and --task out"
         return None
