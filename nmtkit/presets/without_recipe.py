@@ -104,6 +104,8 @@ class RecipeRequest:
         general = [option for option in self.given() if option.startswith("--general")]
         if self.init_from is None and general:
             return f"{' and '.join(general)}: for fine-tuning; name the run to begin from with --init-from RUN"
+        if self.one_text and self.general_test_target:
+            return "--general-test-target: no text of a language model is scored before and after; leave it out"
         if self.init_from is not None and (self.preset or self.task):
             return f"--init-from takes model and task of {self.init_from}: leave --preset and --task out"
         return None

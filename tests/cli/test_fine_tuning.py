@@ -91,6 +91,7 @@ def test_general_text_of_a_language_model_has_no_sources(own: Path, monkeypatch:
     assert "Fine-tunes speaker on 72 texts of " in " ".join(Path("tuned/chosen.yaml").read_text().split())
     train = recipe.load("tuned/chosen.yaml").data.train
     assert (train.src, train.tgt[1:], len(train.weights)) == ([], [general], 2)
+    assert "is scored before and after" in (replace(request, general_test_target=(general,)).fault() or "")
     assert "--init-from RUN" in (replace(request, task="language-modelling", init_from=None).fault() or "")
 
 
