@@ -138,8 +138,8 @@ def _values(annotation: Any) -> list[KeyChoice]:
 
 
 def _parts(annotation: Any) -> list[Any]:
-    """A type, or those that it is made of; a `Literal` is one."""
-    if get_origin(annotation) is Literal or not get_args(annotation):
+    """A type, or those that it is made of; a `Literal` is one, and so is a group of further keys."""
+    if get_origin(annotation) in (Literal, dict) or not get_args(annotation):
         return [annotation]
     return [inner for part in get_args(annotation) for inner in _parts(part)]
 

@@ -464,3 +464,4 @@ def test_the_reference_has_all_commands_and_all_keys() -> None:
     assert "One of: pre, post." in text
     (window,) = (line for line in text.splitlines() if line.startswith("- `model.window` (pointer_sentinel)"))
     assert "One of" not in window  # which are a luong's
+    assert "One of: src" not in text  # a key of `tokenizer.columns` is none of its values
