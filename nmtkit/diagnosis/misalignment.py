@@ -96,17 +96,15 @@ class PairScorer:
         return scores
 
 
-def _shifted_scores(
-    scorer: PairScorer, src: Features, tgt: Features, first: int, count: int, shift: int
-) -> NDArray[np.float64]:
-    """`(count,)`: scores of source lines with the target lines `shift` lines further on; 0 where there is none.
+def _shifted_scores(scorer: PairScorer, src: Features, tgt: Features, count: int, shift: int) -> NDArray[np.float64]:
+    """`(count,)`: scores of the first source lines with the target lines `shift` further on; 0 where there is none.
 
-    Lines of equal index are those that are paired; `first` is the first source line.
+    Lines of equal index are those that are paired.
     """
-    start, end = max(first, -shift), min(first + count, len(tgt) - shift)
+    start, end = max(0, -shift), min(count, len(tgt) - shift)
     scores = np.zeros(count)
     if start < end:
-        scores[start - first : end - first] = scorer.scores(src[start:end], tgt[start + shift : end + shift])
+        scores[start:end] = scorer.scores(src[start:end], tgt[start + shift : end + shift])
     return scores
 
 
@@ -121,8 +119,8 @@ def shifted_pairs(src_text: TextArrays, tgt_text: TextArrays) -> RowIndices:
     """The pairs of a block that seem to be shifted: in windows where a shift is better."""
     src, tgt = line_features(src_text), line_features(tgt_text)
     scorer, count = PairScorer.learn(src, tgt), len(src)
-    plain = _shifted_scores(scorer, src, tgt, 0, count, 0)
-    others = [_shifted_scores(scorer, src, tgt, 0, count, shift) for shift in SHIFTS]
+    plain = _shifted_scores(scorer, src, tgt, count, 0)
+    others = [_shifted_scores(scorer, src, tgt, count, shift) for shift in SHIFTS]
     shifted = np.zeros(count, dtype=bool)
     for window in WINDOWS:
         if count < window:
@@ -210,7 +208,7 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
         scorer = scorer or PairScorer.learn(src.features, tgt.features)
         begin = src.start
         plain, *others = (
-            _shifted_scores(scorer, src.features, tgt.features, 0, last - begin, shift + begin - tgt.start)
+            _shifted_scores(scorer, src.features, tgt.features, last - begin, shift + begin - tgt.start)
             for shift in [0, *shifts]
         )
         starts = [_first_lasting(plain, shifted) for shifted in others]
