@@ -243,7 +243,7 @@ def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2Model) -> Ma
         if end is None or start is None or unknown is None:
             names = (config.eos_token, config.decoder_start_token, config.unk_token)
             raise CheckpointError(f"{folder}: one of {shorten(repr(names))} is no {side} token")
-        start = rows if decodes and _starts_from_zeros(file) else start
+        start = rows if decodes and file.scalars.get(_START) else start
         special = (ids.get(SPECIALS[PAD], unknown), start, end)
         maps.append(map_vocabulary(folder, dict(enumerate(tokens)), special, rows))
     return (maps[0] if shared is None else maps[1], maps[1])
@@ -290,10 +290,6 @@ def _cuts_words(tokenizer: Tokenizer) -> bool:
     return whole and 4 * sum(beginnings) > 3 * len(beginnings)
 
 
-def _starts_from_zeros(file: CTranslate2Model) -> bool:
-    return bool(file.scalars.get(_START, 0))
-
-
 def _shape(file: CTranslate2Model, name: str) -> tuple[int, ...]:
     shape = file.weights.shapes.get(name, ())
     if len(shape) != 2:
@@ -325,7 +321,7 @@ def _convert(
         "scale_embeddings": _scales_embeddings(file, width),
         "activation": _ACTIVATIONS[int(numbers["activation"])],
         # Marian's sources always end with </s>, which its tokenizer adds.
-        "source_end": config.add_source_eos or _starts_from_zeros(file),
+        "source_end": config.add_source_eos or bool(file.scalars.get(_START)),
     }
     layer, heads = (file.scalars.get(name, default) for name, default in _ALIGNMENT.items())
     if layer >= 0:
