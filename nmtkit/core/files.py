@@ -136,7 +136,7 @@ def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
 
 def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
     """JSON values together with their checksum."""
-    return {**facts, CHECKSUM_KEY: _facts_checksum(facts)}
+    return {**facts, CHECKSUM_KEY: bytes_checksum(json.dumps(facts, sort_keys=True).encode())}
 
 
 def verify_checksum(facts: Any) -> dict[str, Any]:
@@ -144,10 +144,6 @@ def verify_checksum(facts: Any) -> dict[str, Any]:
     if not isinstance(facts, dict) or CHECKSUM_KEY not in facts:
         raise ValueError("it has no checksum")
     plain = {key: value for key, value in facts.items() if key != CHECKSUM_KEY}
-    if facts[CHECKSUM_KEY] != _facts_checksum(plain):
+    if facts != with_checksum(plain):
         raise ValueError("it is not as it was written: its checksum is another")
     return plain
-
-
-def _facts_checksum(facts: Mapping[str, Any]) -> str:
-    return bytes_checksum(json.dumps(facts, sort_keys=True).encode())
