@@ -79,7 +79,7 @@ def command(
     reports = [] if articles is None else [quality(lines, articles, ref_lines) for _, lines in outputs]
     ref_reports = [] if articles is None else [quality(lines, articles) for lines in ref_lines]
 
-    empty = [sum(map(_is_empty, lines)) for _, lines in outputs]
+    empty = [sum(not split_sentences(line) for line in lines) for _, lines in outputs]
     for path, count in zip(hyps, empty, strict=True):
         if count:
             tell(
@@ -116,15 +116,11 @@ def _read_terms(path: str, field: str) -> list[list[str]]:
     return term_lists
 
 
-def _is_empty(text: str) -> bool:
-    return not split_sentences(text)
-
-
 def refuse_empty(refs: Iterable[tuple[str, Sequence[str]]]) -> None:
     """Refuses references, each a file and its lines, of which one is empty."""
     for path, lines in refs:
         for number, line in enumerate(lines, start=1):
-            if _is_empty(line):
+            if not split_sentences(line):
                 raise DataError(
                     f"{path}, line {number}: the reference is empty; no summary can be scored against it: take the "
                     "example out of all files"
