@@ -38,9 +38,6 @@ class StageStarted:
     """A stage of the recipe begins, or goes on where it was stopped; the events that follow are of it."""
 
     name: str
-    number: int
-    """The stage's number, from 1."""
-    count: int
     updates_before: int
     seconds_before: float
     training: TrainingConfig
@@ -74,14 +71,7 @@ class StagedTraining:
                 stages = self._stages(done)
                 stage = stages[number]
                 if stage.name:
-                    yield StageStarted(
-                        name=stage.name,
-                        number=number + 1,
-                        count=len(stages),
-                        updates_before=done.updates,
-                        seconds_before=done.seconds,
-                        training=stage.recipe.training,
-                    )
+                    yield StageStarted(stage.name, done.updates, done.seconds, stage.recipe.training)
                 for event in self._train_stage(stages, number, going_on=self.resume and number == first):
                     shown = done.shift(event)
                     if processes.rank() == 0:
