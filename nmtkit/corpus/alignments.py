@@ -151,11 +151,9 @@ def _make_link(source: str, target: str, base: int, place: str) -> Link:
     return link
 
 
-def format_pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
-    """A line of a Pharaoh file, ordered by source, then target position: `i-j` sure, `ipj` only possible."""
-    certain = set(sure)
-    links = sorted(certain | set(possible))
-    return " ".join(f"{i + base}{'-' if (i, j) in certain else 'p'}{j + base}" for i, j in links)
+def format_pharaoh(links: Iterable[Link]) -> str:
+    """A line of a Pharaoh file, ordered by source, then target position."""
+    return " ".join(f"{i}-{j}" for i, j in sorted(links))
 
 
 def reverse_links(links: Iterable[Link]) -> Links:
