@@ -101,8 +101,7 @@ class Ntm(Decoder[Memory, NtmState]):
         self.decoder_last = nn.Linear(hidden + reads, width)
         self.output = nn.Linear(width, sizes["tgt"])
         init_weights(self, "xavier")
-        if config.tie == "decoder":
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
         self.dropout = Dropout(config.dropout)
 
     def start(self, memory: Memory) -> NtmState:

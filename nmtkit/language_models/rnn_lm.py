@@ -77,8 +77,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         self.decoder = build_rnn("lstm", width, width, config.layers)
         self.output = nn.Linear(width, sizes["tgt"])
         init_weights(self, "xavier")
-        if config.tie == "decoder":
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
 
     def start(self, memory: Memory) -> RnnLMState:
         """Zeros."""

@@ -75,8 +75,7 @@ class Snail(Decoder[Memory, SnailState]):
         self.decoder = LayerStack(maps)
         self.last = nn.Linear(width, config.embedding_size)
         self.output = nn.Linear(config.embedding_size, sizes["tgt"])
-        if config.tie == "decoder":
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
         self.dropout = Dropout(config.dropout)
 
     def start(self, memory: Memory) -> SnailState:

@@ -62,8 +62,7 @@ class TransformerLM(Decoder[Memory, DecoderState]):
         self.decoder = LayerStack(DecoderLayer(config, reads_memory=False) for _ in range(config.layers))
         self.decoder_norm = nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity()
         self.output = nn.Linear(width, sizes["tgt"], bias=config.output_bias)
-        if config.tie == "decoder":
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
                 ends_a_branch = config.norm == "pre" and name.endswith("out.weight")

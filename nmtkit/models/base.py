@@ -329,6 +329,11 @@ class Decoder(Model, Generic[M, S]):
     normalized: ClassVar[bool] = True
     """Whether the probabilities of `predict` sum to one. Then a search may compute few of them, from `logits`."""
 
+    def tie_output(self) -> None:
+        """Makes the word vectors the matrix of the output layer, where `tie` says so."""
+        if getattr(self.config, "tie", "none") in ("decoder", "all"):
+            self.output.weight = self.tgt_embedding.weight
+
     def encode(self, batch: Batch) -> M:
         """What is fixed while decoding, one row per sentence; by default nothing is read."""
         first = batch.tensors()[0]

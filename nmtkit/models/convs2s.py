@@ -165,8 +165,7 @@ class ConvS2S(Seq2Seq[ConvMemory, ConvState]):
         self.decoder = LayerStack(AttendingConvolution(config) for _ in range(config.decoder_layers))
         self.decoder_map = _linear(width, embedding)
         self.output = _linear(embedding, sizes["tgt"], 1 - config.dropout)
-        if config.tie in ("decoder", "all"):
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
         self.dropout = Dropout(config.dropout)
 
     def encode(self, batch: Batch) -> ConvMemory:

@@ -61,8 +61,7 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         self.decoder: Any = nn.ModuleList(recurrent.build_rnn("lstm", size + hidden, hidden) for size in inputs)
         self.output = nn.Linear(hidden, sizes["tgt"])
         recurrent.init_weights(self, "xavier")
-        if config.tie in ("decoder", "all"):
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
         for parameter in self.parameters() if config.initialisation == "paper" else ():
             nn.init.uniform_(parameter, -0.04, 0.04)
 

@@ -59,8 +59,7 @@ class LstmnSeq2Seq(RecurrentModel[AttentionMemory, RecurrentState]):
         self.decoder_looks = nn.ModuleList(map(LookBack, self.decoder.all_weights))
         self.output = nn.Linear(hidden, sizes["tgt"])
         init_weights(self, "xavier")
-        if config.tie in ("decoder", "all"):
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
 
     def encode(self, batch: Batch) -> AttentionMemory:
         """Runs the encoder, and projects the keys once. No real word looks at padding, which stands on the right."""

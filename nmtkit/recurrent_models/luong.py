@@ -144,8 +144,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             )
         self.output = nn.Linear(hidden, sizes["tgt"])
         recurrent.init_weights(self, config.initialisation)
-        if config.tie in ("decoder", "all"):
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
         if config.initialisation == "paper":
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -0.1, 0.1)

@@ -81,8 +81,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         init_weights(self, config.initialisation)
         for parameter in self.parameters() if config.initialisation == "paper" and not config.feed_context else ():
             nn.init.uniform_(parameter, -0.08, 0.08)
-        if config.tie in ("decoder", "all"):
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
 
     def encode(self, batch: Batch) -> RnnEncDecMemory:
         """Runs the encoder and makes the decoder's first state of its last."""

@@ -105,8 +105,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
             nn.init.normal_(score.query.weight, std=0.001)
             nn.init.normal_(score.key.weight, std=0.001)
             nn.init.zeros_(score.energy)
-        if config.tie in ("decoder", "all"):
-            self.output.weight = self.tgt_embedding.weight
+        self.tie_output()
 
     def encode(self, batch: Batch) -> AttentionMemory:
         """Runs the encoder and projects the keys once; the first state is `s_0 = tanh(W_s h_1)`, A.2.2."""
