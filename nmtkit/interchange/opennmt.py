@@ -126,7 +126,11 @@ class _RecurrentOptions(OpenNmtOptions):
 @READERS.register("opennmt-py")
 def read_opennmt(path: Path) -> ImportedModel:
     """Converts a checkpoint, or a folder with one; sentencepiece models are beside it."""
-    path = _checkpoint_file(path)
+    if path.is_dir():
+        files = sorted(path.glob("*.pt"))
+        if len(files) != 1:
+            raise CheckpointError(f"{path}: holds {len(files)} files *.pt; name the checkpoint")
+        path = files[0]
     state = _load(path)
     given = vars(state["opt"])
     kind = "recurrent" if given.get("encoder_type") in ("rnn", "brnn") else "transformer"
@@ -151,15 +155,6 @@ def read_opennmt(path: Path) -> ImportedModel:
         else _transformer(converter, cast(_TransformerOptions, options))
     )
     return ImportedModel("opennmt-py", f"OpenNMT-py {kind}", model, tensors, tokenizers, _SEARCH, notes)
-
-
-def _checkpoint_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    files = sorted(path.glob("*.pt"))
-    if len(files) != 1:
-        raise CheckpointError(f"{path}: holds {len(files)} files *.pt; name the checkpoint")
-    return files[0]
 
 
 def _load(path: Path) -> dict[str, Any]:
