@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
@@ -50,12 +50,7 @@ class WorkerProcess:
     Without it is a new interpreter that runs the program sent as the first message, and imports only what that needs.
     """
 
-    def __init__(
-        self,
-        main: Main | None = None,
-        siblings: Sequence["WorkerProcess"] = (),
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, main: Main | None = None, siblings: Sequence["WorkerProcess"] = ()) -> None:
         self.connection, theirs = multiprocessing.Pipe()
         self._process: subprocess.Popen[bytes] | multiprocessing.process.BaseProcess
         with theirs:
@@ -70,7 +65,7 @@ class WorkerProcess:
                 program = [sys.executable, "-c", _PROGRAM.format(path=list(map(str, sys.path)), file=theirs.fileno())]
                 # What libraries print goes to standard error; in a session of its own Ctrl-C does not reach the worker.
                 options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": 2, "start_new_session": True}
-                self._process = subprocess.Popen(program, pass_fds=[theirs.fileno()], env=variables, **options)
+                self._process = subprocess.Popen(program, pass_fds=[theirs.fileno()], **options)
         self.pid = self._process.pid
 
     def _wait(self) -> int:

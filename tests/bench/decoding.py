@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from nmtkit.autotune.timing import time_interleaved
 from nmtkit.core import device as devices
@@ -116,7 +117,8 @@ def start_engine(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
         for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", devices.WAITING_VARIABLE):
             variables.pop(variable, None)
     variables["TMPDIR"] = stack.enter_context(tempfile.TemporaryDirectory())  # the process is killed in the end
-    worker = WorkerProcess(variables=variables)
+    with patch.dict(os.environ, variables, clear=True):
+        worker = WorkerProcess()
     stack.callback(worker.end)
     worker.connection.send(partial(call_each, EngineServer(name, how)))
     remedy = "take fewer lines, or measure the engines one after the other"
