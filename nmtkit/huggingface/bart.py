@@ -15,7 +15,6 @@ from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import read_weights, require_equal
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel
-from nmtkit.interchange.importing import license_of
 from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 from nmtkit.translation.languages import language_tokens
 
@@ -51,7 +50,7 @@ def read_bart(folder: Path) -> ImportedModel:
     search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, {*special})
     search["certain_prefix"] = config.forced_bos_token_id is not None or bool(language_tokens(tokenizers))
     task = SUMMARIZATION if kind == "bart" else TRANSLATION
-    return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes, task.name, license_of(folder))
+    return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes, task.name)
 
 
 def _names(name: str) -> Sequence[str]:

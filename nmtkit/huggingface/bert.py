@@ -12,7 +12,6 @@ from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, renamed
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.external_files import ExternalSettings, read_json, read_weights, unsupported
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
-from nmtkit.interchange.importing import license_of
 from nmtkit.language_models.bert import BertConfig
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 
@@ -83,8 +82,7 @@ def read_bert(folder: Path) -> ImportedModel:
         "next_sentence": "cls.seq_relationship.weight" in weights.shapes,
     }
     model, tensors = converter.convert(BertConfig, settings, own, _source_names, _IGNORED)
-    origin = LANGUAGE_MODELLING.name, license_of(folder)
-    return ImportedModel("huggingface", "bert", model, tensors, tokenizers, {}, notes, *origin)
+    return ImportedModel("huggingface", "bert", model, tensors, tokenizers, {}, notes, LANGUAGE_MODELLING.name)
 
 
 def _source_names(name: str) -> list[str]:

@@ -12,7 +12,6 @@ from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, 
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.external_files import read_weights
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
-from nmtkit.interchange.importing import license_of
 from nmtkit.language_models.transformer_lm import TransformerLMConfig
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 
@@ -68,8 +67,7 @@ def read_gpt2(folder: Path) -> ImportedModel:
     names = transformer_names("", "h", _MODULES)
     model, tensors = converter.convert(TransformerLMConfig, settings, own, names)
     search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), end, set())
-    origin = LANGUAGE_MODELLING.name, license_of(folder)
-    return ImportedModel("huggingface", "gpt2", model, tensors, tokenizers, search, notes, *origin)
+    return ImportedModel("huggingface", "gpt2", model, tensors, tokenizers, search, notes, LANGUAGE_MODELLING.name)
 
 
 def _plain_name(name: str) -> str:

@@ -16,7 +16,7 @@ from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, 
 from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import ExternalWeights, read_json, read_weights, require_equal
 from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel, SourceNames
-from nmtkit.interchange.importing import exported_task, license_of
+from nmtkit.interchange.importing import exported_task
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
@@ -81,8 +81,7 @@ def read_marian(folder: Path) -> ImportedModel:
     if tags := read_json(path, dict).get("additional_special_tokens") if path.exists() else None:
         what = shorten(", ".join(map(str, tags)), 100)
         notes.append(f"ignored in {path.name}: additional_special_tokens; no text is cut into {what}")
-    origin = exported_task(given), license_of(folder)
-    return ImportedModel("huggingface", architecture, model, tensors, tokenizers, search, notes, *origin)
+    return ImportedModel("huggingface", architecture, model, tensors, tokenizers, search, notes, exported_task(given))
 
 
 def _tokenizers(folder: Path, config: HuggingFaceConfig, weights: ExternalWeights) -> tuple[Tokenizers, Maps]:

@@ -1,6 +1,7 @@
 """Finds the family of a folder that `save_pretrained` of `transformers` wrote, and reads how it searches."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -10,7 +11,7 @@ from nmtkit.core.settings import Beam, Field, Length, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, read_json, unsupported
 from nmtkit.interchange.import_weights import ImportedModel
-from nmtkit.interchange.importing import READERS
+from nmtkit.interchange.importing import READERS, license_of
 
 FAMILIES: Registry[Callable[[Path], ImportedModel]] = Registry("model type")
 """The reader of a folder, by `model_type` in its `config.json`."""
@@ -23,7 +24,7 @@ def read_huggingface(folder: Path) -> ImportedModel:
     kind = str(read_json(place, dict).get("model_type"))
     if kind not in FAMILIES:
         raise unsupported(place, f"a model of type {shorten(kind)!r}", f"supported: {', '.join(FAMILIES.names())}")
-    return FAMILIES.get(kind)(folder)
+    return replace(FAMILIES.get(kind)(folder), licence=license_of(folder))
 
 
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}

@@ -11,9 +11,7 @@ from nmtkit.huggingface.reading import FAMILIES, read_config
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.external_files import read_weights
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
-from nmtkit.interchange.importing import license_of
 from nmtkit.models.t5 import T5Config
-from nmtkit.tasks.builtin import TRANSLATION
 
 _ATTENTION, _CROSS = "layer.0.SelfAttention", "layer.1.EncDecAttention"
 
@@ -98,5 +96,4 @@ def read_t5(folder: Path) -> ImportedModel:
     unread = [f"decoder.block.0.{_CROSS}.relative_attention_bias.weight"]  # is in the first files, and nothing reads it
     model, tensors = converter.convert(T5Config, settings, words, names, unread)
     search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, {*special})
-    origin = TRANSLATION.name, license_of(folder)
-    return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes, *origin)
+    return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes)
