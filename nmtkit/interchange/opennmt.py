@@ -9,7 +9,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -149,11 +149,8 @@ def read_opennmt(path: Path) -> ImportedModel:
     }
     weights = ExternalWeights.of(path, external_files.named_tensors(path, state["model"] | generator, _REMEDY))
     converter = CheckpointConverter(path, weights, tokenizers, maps)
-    model, tensors = (
-        _recurrent(converter, options)
-        if isinstance(options, _RecurrentOptions)
-        else _transformer(converter, cast(_TransformerOptions, options))
-    )
+    convert: Any = _recurrent if kind == "recurrent" else _transformer
+    model, tensors = convert(converter, options)
     return ImportedModel("opennmt-py", f"OpenNMT-py {kind}", model, tensors, tokenizers, _SEARCH, notes)
 
 

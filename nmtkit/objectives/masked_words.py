@@ -61,10 +61,8 @@ class NextSentence(Objective):
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The cross-entropy in nats, and how often the likelier class is right."""
-        logits, classes = (
-            inputs.model.further_logits(inputs.device_batch, inputs.output),
-            inputs.device_batch.next_sentence,
-        )
+        logits = inputs.model.further_logits(inputs.device_batch, inputs.output)
+        classes = inputs.device_batch.next_sentence
         assert classes is not None, "`corrupt` made them"
         logits = logits.to(at_least_float32(logits))  # (B,2)
         right = (logits.detach().argmax(-1) == classes).sum(dtype=logits.dtype)

@@ -237,11 +237,9 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
 
     def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> ModelOutput:
         """All steps at once; in training, first finds the words of its own that it reads."""
-        read = (
-            self._with_own_words(batch.targets.shifted, memory)
-            if self.training and self.own_words
-            else batch.targets.shifted
-        )
+        read = batch.targets.shifted
+        if self.training and self.own_words:
+            read = self._with_own_words(read, memory)
         states, _ = run_rnn(self.decoder, self._embedded(read), layers_first(memory.hidden, memory.cell))
         energies = self._energies(states, memory)  # (B,T,S)
         contexts, weights = self._look(energies, accumulated_before(energies) if self.intra_temporal else None, memory)
