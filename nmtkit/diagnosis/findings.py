@@ -4,9 +4,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.corpus.faults import FaultKind, FaultLocation, Severity
 from nmtkit.corpus.text import SCRIPTS
@@ -46,7 +43,7 @@ class Side:
 
     def count(self, text: TextArrays) -> None:
         """Counts some lines."""
-        add_counts(self.words, text.words)
+        self.words.update(text.words.tolist())
         for script, letters in text.letters.items():
             self.scripts[SCRIPTS[script]] += int(letters.sum())
 
@@ -89,7 +86,7 @@ class SplitDiagnosis:
         if tgt is not None:
             self.tgt.count(tgt)
             both = (src.words > 0) & (tgt.words > 0)
-            add_counts(self.ratios, tgt.words[both] * 10 // src.words[both])
+            self.ratios.update((tgt.words[both] * 10 // src.words[both]).tolist())
 
 
 @dataclass
@@ -102,9 +99,3 @@ class Diagnosis:
         """All faults with the name of their split, the worst first."""
         findings = [(split.name, finding) for split in self.splits.values() for finding in split.findings.values()]
         return sorted(findings, key=lambda pair: SEVERITIES.index(pair[1].kind.severity))
-
-
-def add_counts(histogram: Counter[int], keys: NDArray[np.int64]) -> None:
-    """Counts each of the keys once more."""
-    for key, number in zip(*map(np.ndarray.tolist, np.unique(keys, return_counts=True)), strict=True):
-        histogram[key] += number

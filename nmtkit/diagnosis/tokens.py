@@ -18,7 +18,7 @@ from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
-from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
+from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.report import ReportTable, share
 
 SAMPLE_PAIRS = 100_000
@@ -160,7 +160,7 @@ class _SplitWalk:
                 text = f"{tokens} tokens, {finding.action}: {chunk.texts[first][row]}"
                 self.firsts[kind] = _place(done, row, first, text)
         for side, counts in zip(chunk.texts, (self.diagnosis.src, self.diagnosis.tgt), strict=False):
-            add_counts(counts.tokens, encoded.lengths[side])
+            counts.tokens.update(encoded.lengths[side].tolist())
             counts.unknown += int(encoded.unknown[side][stays].sum())
             if name == "train":
                 self.used[side][encoded.columns[side].where(stays).flat] = True
