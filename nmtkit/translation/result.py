@@ -13,8 +13,6 @@ from nmtkit.data.words import word_spans
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.unknowns import Replacement
 
-FloatArray = NDArray[np.float32]
-
 
 @dataclass(frozen=True)
 class Translation:
@@ -33,7 +31,7 @@ class Translation:
     """Source pieces, without EOS; of a model without a source those of the prompt, with which `text` begins."""
     finished: bool = True
     """False where the search reached its length limit before EOS."""
-    attention: FloatArray | None = None
+    attention: NDArray[np.float32] | None = None
     """`(T,S)`: a row for each of `tokens` and EOS, a column for each of `src_tokens` and EOS."""
     replaced: list[Replacement] = field(default_factory=list)
     """Unknown words of `tokens` that `text` has other words for; see `Translator.replacing_unknown`."""
