@@ -170,7 +170,14 @@ def read_joey(folder: Path) -> ImportedModel:
     src, tgt = (_vocabulary(folder / f"{side}_vocab.txt", config.data.special_symbols) for side in ("src", "trg"))
     models, notes = _sentencepiece_models(folder, config.data, place, any(WORD_START in token for token in tgt.tokens))
     tokenizers, maps = toolkit_tokenizers(src, tgt, models, config.data.src.lowercase, restrict=True)
-    converter = CheckpointConverter(place, _weights(folder), tokenizers, maps)
+    path = next((folder / name for name in _CHECKPOINTS if (folder / name).exists()), None)
+    if path is None:
+        raise CheckpointError(f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder")
+    state = external_files.load_pickle(path, remedy=_REMEDY)
+    if not isinstance(state, dict) or "model_state" not in state:
+        raise CheckpointError(f"{path}: holds no model_state, so it is no checkpoint of Joey NMT")
+    weights = ExternalWeights.of(path, external_files.named_tensors(path, state["model_state"], _REMEDY))
+    converter = CheckpointConverter(place, weights, tokenizers, maps)
     model, tensors = (_transformer if kind == "transformer" else _recurrent)(converter, config)
     if testing.repetition_penalty > 1 or testing.no_repeat_ngram_size > 1:
         notes.append(
@@ -212,16 +219,6 @@ def _vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
         if not 0 <= row < len(tokens) or tokens[row] != token:
             raise CheckpointError(f"{path}: {token!r} does not have the id {row} that special_symbols give it")
     return ExternalVocabulary(path, tokens, *ids.values())
-
-
-def _weights(folder: Path) -> ExternalWeights:
-    path = next((folder / name for name in _CHECKPOINTS if (folder / name).exists()), None)
-    if path is None:
-        raise CheckpointError(f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder")
-    state = external_files.load_pickle(path, remedy=_REMEDY)
-    if not isinstance(state, dict) or "model_state" not in state:
-        raise CheckpointError(f"{path}: holds no model_state, so it is no checkpoint of Joey NMT")
-    return ExternalWeights.of(path, external_files.named_tensors(path, state["model_state"], _REMEDY))
 
 
 def _require_alike(converter: CheckpointConverter, config: JoeyConfig, *keys: str) -> None:
