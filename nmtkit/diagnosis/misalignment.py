@@ -108,13 +108,6 @@ def _shifted_scores(scorer: PairScorer, src: Features, tgt: Features, count: int
     return scores
 
 
-def _line_of_shift(plain: NDArray[np.float64], shifted: NDArray[np.float64], start: int, window: int) -> int:
-    """The line, from 0, from which on a shift is better, near a window that shows it."""
-    begin, end = max(0, start - window), min(len(plain), start + window)
-    total = np.concatenate([[0.0], np.cumsum(plain[begin:end] - shifted[begin:end])])
-    return begin + int(total.argmax())
-
-
 def shifted_pairs(src_text: TextArrays, tgt_text: TextArrays) -> RowIndices:
     """The pairs of a block that seem to be shifted: in windows where a shift is better."""
     src, tgt = line_features(src_text), line_features(tgt_text)
@@ -216,7 +209,10 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
         if start is not None:
             # Several shifts may be better there, if they are much alike.
             best_shift = max(others, key=lambda shifted: float((shifted - plain)[start : start + LASTING].sum()))
-            return begin + _line_of_shift(plain, best_shift, start, WINDOW), True
+            # Near the window that shows it: no shift is better up to that line.
+            around = slice(max(0, start - WINDOW), start + WINDOW)
+            better_until = np.concatenate([[0.0], np.cumsum((plain - best_shift)[around])])
+            return begin + around.start + int(better_until.argmax()), True
         if difference in shifts:
             here = slice(first - begin, min(src_count, first + BLOCK_LINES) - begin)
             sums = ahead + np.cumsum(plain[here] - others[shifts.index(difference)][here])
