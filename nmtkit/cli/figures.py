@@ -33,10 +33,6 @@ def _inches(ctx: click.Context, parameter: click.Parameter, given: str | None) -
     return width, height[0] if height else None
 
 
-def _names(ctx: click.Context, parameter: click.Parameter, given: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in given.split(",") if part.strip())
-
-
 figure_style: Decorator = together(
     cloup.option_group(
         "Figure",
@@ -48,7 +44,7 @@ figure_style: Decorator = together(
             "--colours",
             metavar="NAMES",
             default="",
-            callback=_names,
+            callback=lambda ctx, parameter, given: tuple(part.strip() for part in given.split(",") if part.strip()),
             help="Colours from lowest to highest weight, or of each curve, separated by commas; or a colour map of "
             "matplotlib, such as Greys.",
         ),
