@@ -110,27 +110,25 @@ def size() -> int:
 
 def all_reduce_sum(tensor: Tensor) -> None:
     """Replaces a tensor by its sum over all processes."""
-    if is_initialized():
-        with naming_who_is_missing():
-            dist.all_reduce(tensor)
+    _reduced(tensor)
 
 
 def sum_over_ranks(numbers: Sequence[int]) -> list[int]:
     """The sum of each number over all processes; one message for all of them."""
-    summed = torch.tensor(numbers)
-    if is_initialized():
-        with naming_who_is_missing():
-            dist.all_reduce(summed, group=_groups.get("messages"))
-    return summed.tolist()
+    return _reduced(torch.tensor(numbers), group=_groups.get("messages")).tolist()
 
 
 def max_over_ranks(numbers: Sequence[float]) -> list[float]:
     """The largest of each number in any process; one message for all of them."""
     largest = torch.tensor(numbers, dtype=torch.float64)
+    return _reduced(largest, op=dist.ReduceOp.MAX, group=_groups.get("messages")).tolist()
+
+
+def _reduced(tensor: Tensor, **how: Any) -> Tensor:
     if is_initialized():
         with naming_who_is_missing():
-            dist.all_reduce(largest, dist.ReduceOp.MAX, group=_groups.get("messages"))
-    return largest.tolist()
+            dist.all_reduce(tensor, **how)
+    return tensor
 
 
 def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
