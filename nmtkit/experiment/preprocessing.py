@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError
@@ -19,9 +18,8 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.experiment.checks import require_sound
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify
-from nmtkit.runs.origin import FineTuningOrigin, origin_tokenizers, read_origin
+from nmtkit.runs.origin import origin_tokenizers, read_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
 
@@ -38,7 +36,14 @@ class Preprocessing:
         self._task = TASKS.get(recipe.task)
         origin = read_origin(run.folder)
         self.origin = origin if origin and origin.vocabulary else None
-        self._mark = fingerprint(_settings(recipe, self.origin), recipe.storage_config.paths())
+        settings = {  # what the arrays depend on, beside the text
+            "data": recipe.storage_config.model_dump(mode="json", exclude={"train": {"temperature"}}),
+            "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+            "labels": label_type(self._task.columns),
+            "vocabulary": self.origin and self.origin.vocabulary,  # the settings of the tokenizer do not tell it
+            "copying": recipe.copies,
+        }
+        self._mark = fingerprint(settings, recipe.storage_config.paths())
         self._place, self._report = self.data / "progress.json", DataReport()
         self.progress = PreprocessingProgress.load(self._place, self._mark) if run.folder.vocabulary.is_dir() else None
         if self.progress and not Store.has_shards(self.data, "train", self._mark, self.progress.shards):
@@ -155,14 +160,3 @@ def prepare_tokenizers(
     for text in texts:
         text.begin(report.tokenizer)
     return tokenizers
-
-
-def _settings(recipe: Recipe, origin: FineTuningOrigin | None) -> Mapping[str, Any]:
-    """What the arrays depend on, beside the text."""
-    return {
-        "data": recipe.storage_config.model_dump(mode="json", exclude={"train": {"temperature"}}),
-        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
-        "labels": label_type(TASKS.get(recipe.task).columns),
-        "vocabulary": origin and origin.vocabulary,  # the settings of the tokenizer do not tell it
-        "copying": recipe.copies,
-    }
