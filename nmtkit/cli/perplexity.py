@@ -12,6 +12,7 @@ from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.corpus.json_records import EXTRACT_HINT
+from nmtkit.data.shards import manifest_path
 from nmtkit.data.store import Store
 from nmtkit.experiment.evaluation import count_words, fit_text
 from nmtkit.experiment.loading import DecodingOptions
@@ -59,7 +60,7 @@ def command(
     if frequencies is not None:
         known = chain.from_iterable(text_windows([frequencies], EXTRACT_HINT))
         counts = count_words(tokenizer, map(tokenizer.encode, known))
-    elif run.folder.manifest("train").is_file():
+    elif manifest_path(run.folder.data, "train").is_file():
         store = Store.open(run.folder.data, "train")
         counts = count_words(tokenizer, (store.ids("tgt", number).tolist() for number in range(len(store))))
     else:

@@ -77,10 +77,6 @@ class RunFolder:
         """The folder at a path, or of this name under `runs/`."""
         return cls(Path(path) if path else RUNS_FOLDER / name)
 
-    def manifest(self, split: str) -> Path:
-        """The description of a split's arrays."""
-        return self.data / f"{split}.json"
-
     def stage(self, number: int, name: str) -> Path:
         """The checkpoints of a stage, counted from 1; a training without stages has one without a name."""
         return self.checkpoints / f"{number}-{name}" if name else self.checkpoints
