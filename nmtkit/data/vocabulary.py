@@ -129,11 +129,9 @@ def check_sums(path: Path) -> None:
     try:
         expected = json.loads(read_vocabulary_file(path))
         for name in expected:
-            if (
-                os.path.lexists(path.with_name(name))
-                and bytes_checksum(read_vocabulary_file(path.with_name(name))) != expected[name]
-            ):
-                raise CheckpointError(f"{path.with_name(name)}: damaged (its checksum is another); {RESTORE_HINT}")
+            own = path.with_name(name)
+            if os.path.lexists(own) and bytes_checksum(read_vocabulary_file(own)) != expected[name]:
+                raise CheckpointError(f"{own}: damaged (its checksum is another); {RESTORE_HINT}")
     except (ValueError, TypeError, RecursionError) as fault:
         raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault
 
