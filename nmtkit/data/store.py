@@ -24,7 +24,7 @@ import os
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from itertools import accumulate, zip_longest
 from pathlib import Path
@@ -74,7 +74,7 @@ class _File:
         self._path.unlink(missing_ok=True)
 
 
-class StoreWriter:
+class StoreWriter(AbstractContextManager["StoreWriter"]):
     """Writes one split, in a `with` statement.
 
     Files have temporary names at first. A store of one shard is published when the block ends without a fault; a fault
@@ -108,9 +108,6 @@ class StoreWriter:
         self._cut: dict[str, int] = {}
         self._by_file: list[int] = []
         self._columns: dict[str, dict[str, str | int]] = {}
-
-    def __enter__(self) -> "StoreWriter":
-        return self
 
     @property
     def full(self) -> bool:

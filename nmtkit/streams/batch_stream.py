@@ -249,9 +249,6 @@ class BatchStream(Iterator[Batch]):
             if self.epoch != epoch:  # what was left is less than one of these batches
                 break
 
-    def __iter__(self) -> "BatchStream":
-        return self
-
     def __next__(self) -> Batch:
         place = self._take()
         return corrupted(self._load(*place), self._corrupt, self._seed, *place[:2])

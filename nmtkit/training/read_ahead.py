@@ -3,8 +3,9 @@
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 
@@ -42,7 +43,7 @@ class BatchIterator(OwnBatches, Protocol):
         """Passes over a batch, which need not be made."""
 
 
-class ReadAhead:
+class ReadAhead(AbstractContextManager["ReadAhead"]):
     """The same batches in the same order: `epoch` and `state` are those of the batch that comes next.
 
     The batches of an update, `per_update`, are dealt out to the processes in turn, from the first process on. So the
@@ -55,9 +56,6 @@ class ReadAhead:
         self._stream, self._pins = stream, device.type == "cuda"
         self._coming: deque[Future[tuple[dict[str, Any], int, Batch | None]]] = deque()
         self._thread: ThreadPoolExecutor | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.pause()
