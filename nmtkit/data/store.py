@@ -28,7 +28,6 @@ from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from itertools import accumulate, zip_longest
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -175,9 +174,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         content["files"] = {suffix: {"size": one.size, "crc32": one.checksum} for suffix, one in self._files.items()}
         write_json(manifest, with_checksum(content), durable)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         try:
             if kind is None:
                 with write_errors(self._folder):
