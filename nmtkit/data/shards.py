@@ -2,8 +2,9 @@
 
 import errno
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -74,17 +75,6 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
     raise DataError(f"{path}: written by another version of nmtkit; preprocess again")
 
 
-class _Maps(dict[str, Ids]):
-    """Files by name, each mapped when it is first asked for."""
-
-    def __init__(self, open_file: Callable[[str], Ids]) -> None:
-        self._open = open_file
-
-    def __missing__(self, file: str) -> Ids:
-        self[file] = self._open(file)
-        return self[file]
-
-
 class Shard:
     """One set of files, mapped when they are read. DataError names a file that is missing, truncated or damaged."""
 
@@ -105,7 +95,7 @@ class Shard:
             self._layouts: dict[str, tuple[np.dtype[Any], int]] = {
                 column_files(column)[0]: (np.dtype(one["dtype"]), int(one["width"])) for column, one in wide.items()
             }
-            self._arrays = _Maps(self._map)
+            self._array = cache(self._map)  # each is mapped when it is first asked for
             for file in self._files:
                 self._check_size(file)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
@@ -136,15 +126,15 @@ class Shard:
         """Reads where each row begins; DataError if that cannot be."""
         for file in self._files:
             if file.endswith(".offsets"):
-                offsets, column = self._arrays[file], file.removesuffix(".offsets")
-                end = len(self._arrays[column_files(column)[0]])
+                offsets, column = self._array(file), file.removesuffix(".offsets")
+                end = len(self._array(column_files(column)[0]))
                 if len(offsets) != self._length + 1 or offsets[0] != 0 or offsets[-1] != end:
                     raise DataError(f"{self._path(file)}: damaged; preprocess again")
                 self.lengths(column)
 
     def release(self) -> None:
         """Gives back the memory of what was read; rows that somebody holds stay."""
-        self._arrays.clear()
+        self._array.cache_clear()
 
     @property
     def content(self) -> list[tuple[str, int, int]]:
@@ -171,7 +161,7 @@ class Shard:
     def lengths(self, column: str, rows: Ids | None = None) -> npt.NDArray[np.int32]:
         """The lengths of some rows of a column, or of all, `(n,)`; DataError if there is a negative one."""
         file = column_files(column)[1]
-        ends = self._arrays[file]
+        ends = self._array(file)
         lengths = np.diff(ends) if rows is None else ends[1:][rows] - ends[rows]
         if len(lengths) and lengths.min() < 0:
             raise DataError(f"{self._path(file)}: damaged; preprocess again")
@@ -180,5 +170,5 @@ class Shard:
     def row(self, column: str, number: int) -> Ids:
         """One row of a column; a read-only view."""
         values, offsets = column_files(column)
-        ends = self._arrays[offsets]
-        return self._arrays[values][ends[number] : ends[number + 1]]
+        ends = self._array(offsets)
+        return self._array(values)[ends[number] : ends[number + 1]]
