@@ -50,7 +50,7 @@ def _summary(folder: RunFolder) -> RunSummary:
         facts["metric"] = str(recipe["training"]["best_metric"])
         facts |= _training_facts(folder, facts["metric"])
         if folder.test_scores.is_file():
-            scores = _json(folder.test_scores)["scores"]
+            scores = parse_json(folder.test_scores.read_bytes(), str(folder.test_scores))["scores"]
             facts["test"] = {str(score["name"]): float(score["value"]) for score in scores}
     except (NmtkitError, ValueError, KeyError, TypeError, AttributeError) as fault:
         facts |= {"state": "damaged", "why": str(fault) if isinstance(fault, NmtkitError) else repr(fault)}
@@ -68,16 +68,12 @@ def _training_facts(folder: RunFolder, metric: str) -> dict[str, Any]:
             updates = int(event["update"])
             best = event.get(f"valid_{metric}") if event.get("best") else best
     if folder.result.is_file():
-        result = _json(folder.result)
+        result = parse_json(folder.result.read_bytes(), str(folder.result))
         why, share = result["reason"], result.get("scheduled")
         if share not in (None, 1) and why != "patience":  # the learning rate had not decayed to its end
             why = f"cut by {why}"
         return {"state": "finished", "why": why, "updates": result["updates"], "validation": best}
     return {"state": "stopped" if folder.has_checkpoint() else "preprocessed", "updates": updates, "validation": best}
-
-
-def _json(path: Path) -> Any:
-    return parse_json(path.read_bytes(), str(path))
 
 
 def _size(folder: Path) -> int:
