@@ -273,9 +273,11 @@ def more_time_advice(run: SavedRun, stopped: Stopped) -> str | None:
     scores = [score for _, score in facts["validations"]]
     if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2 or scores[-1] <= max(scores[:-1]):
         return None
-    how = f"go on with --resume and a larger training.{stopped.reason}"
+    key, how = f"training.{stopped.reason}", "go on with --resume and a larger"
     schedule = config.schedule
     if isinstance(schedule, DecayToZero) and schedule.updates is not None and facts["update"] >= schedule.updates:
-        how = "its learning rate has come down to zero, so train anew with a larger training.schedule.updates"
+        key, how = "training.schedule.updates", "its learning rate has come down to zero, so train anew with a larger"
+    own = any(key in dict(one.changed_keys()) for one in run.recipe.stages[-1:])
+    how += f" stages.{stage.name}.{key}" if own else f" {key}"
     shown = ", ".join(f"{abs(score):.2f}" for score in scores[-4:])
     return f"the last validation was the best ({config.best_metric} {shown}), so more updates may still help: {how}"

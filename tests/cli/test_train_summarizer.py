@@ -127,3 +127,12 @@ def test_more_time_is_advised_where_it_may_help(corpus: Path, tmp_path: Path, mo
     decaying = ["training.schedule={kind: linear, updates: 60}"]
     run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", [*limits, *decaying]))
     assert "a larger training.schedule.updates" in advice(run, 60, 2.0, monkeypatch)
+
+
+def test_more_time_for_the_last_stage_goes_by_its_key(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the recipe changes only the stages before, which are over."""
+    for own, key in (([], "training.max_minutes"), (["stages.coverage.training.max_minutes=2"], "stages.coverage.")):
+        run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", ["training.max_minutes=6", *own]))
+        assert f"a larger {key}" in advice(run, 7, 2.0, monkeypatch)
