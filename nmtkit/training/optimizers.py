@@ -144,7 +144,7 @@ def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], 
         optimizer.load_state_dict({"state": {**new["state"], **known}, "param_groups": new["param_groups"]})
 
 
-_LAYER = re.compile(r"(.+?)(?:\.(\d+)\.|_l(\d+)(?:_reverse)?$)")
+_LAYER = re.compile(r"(.+?)(?<!_heads)(?:\.(\d+)\.|_l(\d+)(?:_reverse)?$)")
 """The stack and the number of a layer in the name of one of its weights: `encoder.2.` here, `_l2` in torch's RNNs."""
 
 
@@ -171,8 +171,9 @@ def layers_below_top(names: Iterable[str]) -> dict[str, int]:
     Embeddings and positions lie below all layers, and so does an output layer that shares an embedding's matrix.
     """
     found = {name: _LAYER.match(name) for name in names}
-    places = {name: (match[1], int(match[2] or match[3])) for name, match in found.items() if match}
+    # Layers that read backward stand beside those that read forward, of which there may be more.
+    places = {n: (m[1].replace("backward_", "forward_"), int(m[2] or m[3])) for n, m in found.items() if m}
     counts = {stack: number + 1 for stack, number in sorted(places.values())}
     below = {name: counts[stack] - 1 - number for name, (stack, number) in places.items()}
-    lowest = {name: max(counts.values(), default=0) for name in found if name.startswith(("src_", "tgt_"))}
+    lowest = {name: max(counts.values(), default=0) for name in found if name.startswith(("src_", "tgt_", "segment_"))}
     return {name: lowest.get(name, below.get(name, 0)) for name in found}

@@ -51,6 +51,19 @@ def test_layers_of_recurrent_models_are_counted_by_their_names():
     assert [*layers_below_top(names).values()] == [0, 1, 0, 0, 2]
 
 
+@pytest.mark.parametrize(
+    ("names", "below"),
+    [
+        (["decoder.weight_ih_l0", "decoder_heads.0.weight", "decoder_heads.1.weight"], [0, 0, 0]),  # ntm
+        ([f"encoder.{way}_layers.0.weight_ih_l0" for way in ("forward", "backward")], [1, 1]),  # gnmt
+        (["src_embedding.weight", "segment_embedding.weight", "src_positions.table"], [2, 2, 2]),  # bert
+    ],
+)
+def test_heads_are_no_layers_and_what_stands_beside_the_lowest_layer_is_as_low(names: list[str], below: list[int]):
+    found = layers_below_top([*names, "encoder.forward_layers.1.weight_ih_l0"])
+    assert [found[name] for name in names] == below
+
+
 def test_frozen_weights_have_no_gradient_and_the_others_move_as_before(tmp_path):
     config = settings(optimizer="sgd", lr=0.5, freeze=["encoder", "src_embedding", "decoder.0"], max_updates=1)
     one = model()
