@@ -1,0 +1,38 @@
+"""The recipe that fine-tunes a run: what of its training stays, and how often the new text is read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmtkit import recipe
+from nmtkit.corpus.statistics import CorpusCounter
+from nmtkit.presets.fine_tuning import FineTuningRecipe
+from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun
+
+FILES = {split: {"src": "a", "tgt": "b"} for split in ("train", "valid")}
+PAIRS = 500
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Callable[..., Recipe]:
+    """The recipe that fine-tunes a run of a bundled recipe with these changes, on short pairs."""
+
+    def of(name: str, *changes: str) -> Recipe:
+        (tmp_path / "recipe.yaml").write_text(recipe.load(name, changes).to_yaml())
+        counter = CorpusCounter()
+        for number in range(PAIRS):
+            counter.add(f"w{number} a b", "x y")
+        (tmp_path / "tuned.yaml").write_text(
+            FineTuningRecipe(SavedRun(RunFolder(tmp_path)), counter.statistics()).text("tuned", FILES)
+        )
+        return recipe.load(tmp_path / "tuned.yaml")
+
+    return of
+
+
+def test_rate_and_norm_are_of_the_loss_that_they_were_found_for(tuned: Callable[..., Recipe]) -> None:
+    training = tuned("compare-luong-global", "training.loss_unit=sentence", "training.clip_norm=5").training
+    assert (training.loss_unit, training.clip_norm) == ("sentence", 5)
