@@ -43,7 +43,8 @@ _PASSES, _PASSES_FOR = 20, 60_000
 _BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
 """A side with fewer running words gets batches of at most so many tokens."""
 _PATIENCE = 5
-_KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "coverage_weight", "objectives", "clip_norm", "loss_unit")
+_LOSSES = ("label_smoothing", "coverage_weight", "expert_balance", "hard_attention", "objectives")
+_KEPT = (*OptimizerConfig.model_fields, *_LOSSES, "clip_norm", "loss_unit")
 """The settings of training that stay as they were."""
 
 

@@ -36,3 +36,12 @@ def tuned(tmp_path: Path) -> Callable[..., Recipe]:
 def test_rate_and_norm_are_of_the_loss_that_they_were_found_for(tuned: Callable[..., Recipe]) -> None:
     training = tuned("compare-luong-global", "training.loss_unit=sentence", "training.clip_norm=5").training
     assert (training.loss_unit, training.clip_norm) == ("sentence", 5)
+
+
+def test_losses_that_belong_to_the_model_stay(tuned: Callable[..., Recipe]) -> None:
+    hard = ["model={kind: luong, hard_attention: true}", "training.hard_attention.reward_weight=0.5"]
+    kept = tuned("compare-luong-global", *hard).training.hard_attention
+    assert kept is not None
+    assert kept.reward_weight == 0.5
+    experts = ["model.experts.count=4", "training.expert_balance=0.1"]
+    assert tuned("compare-transformer", *experts).training.expert_balance == 0.1
