@@ -86,7 +86,8 @@ class FineTuningRecipe(ProposedRecipe):
         because = f"{self._name} had {known:,}, and little text is learned better in small batches"
         self.explain("batch.batch_tokens", f"{self.batch_tokens:,}", because)
         passes = min(max(_PASSES * math.sqrt(_PASSES_FOR / padded), 2), _PASSES)
-        a_pass = max(1, math.ceil(times * padded / self.batch_tokens))
+        most = self._before.batch.batch_size or self.size.pairs
+        a_pass = max(math.ceil(times * padded / self.batch_tokens), math.ceil(times * self.size.pairs / most))
         updates = max(50, round(passes * a_pass))
         before = self._before.training
         lr = _peak(before) / _RATE

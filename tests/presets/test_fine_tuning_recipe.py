@@ -45,3 +45,9 @@ def test_losses_that_belong_to_the_model_stay(tuned: Callable[..., Recipe]) -> N
     assert kept.reward_weight == 0.5
     experts = ["model.experts.count=4", "training.expert_balance=0.1"]
     assert tuned("compare-transformer", *experts).training.expert_balance == 0.1
+
+
+def test_updates_are_counted_in_batches_of_so_many_sentences_too(tuned: Callable[..., Recipe]) -> None:
+    """The text is read twenty times, as it is where only tokens limit a batch."""
+    updates = tuned("compare-luong-global", "batch.batch_size=16").training.max_updates
+    assert updates == 20 * -(-PAIRS // 16)
