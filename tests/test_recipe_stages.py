@@ -6,6 +6,7 @@ import pytest
 
 from nmtkit import recipe
 from nmtkit.core.errors import RecipeError
+from nmtkit.experiment.checks import recipe_differences
 
 TEXT = """\
 task: summarization
@@ -165,3 +166,11 @@ def test_minutes_of_a_recipe_are_those_of_all_its_stages(
     staged.with_name("again.yaml").write_text(recipe.load(staged, overrides).to_yaml(), encoding="utf-8")
     stages = recipe.load(staged.with_name("again.yaml")).by_stage([60 * one for one in taken]).values()
     assert [one.training.max_minutes for one in stages] == minutes
+
+
+def test_a_run_does_not_go_on_with_its_stages_in_another_order(staged: Path) -> None:
+    """Its checkpoints are in folders that have the numbers of their stages."""
+    before = recipe.load(staged)
+    turned = before.model_copy(update={"stages": before.stages[::-1]})
+    (said,) = recipe_differences(before, turned)
+    assert said == "`order of stages` was ['short', 'coverage'] and is ['coverage', 'short']"

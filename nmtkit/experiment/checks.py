@@ -214,6 +214,7 @@ def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
         if not batches:
             del group["batch"]
             group["training"].pop("accumulate", None)
+    data["order of stages"] = [stage["name"] for stage in data["stages"]]
     data["stages"] = {stage.pop("name"): stage for stage in data["stages"]}
     return data
 
