@@ -49,6 +49,8 @@ def average_command(
         run, why = find_run(model)
         written, of_run = output or run.folder.average, f" of {run.folder.path} ({why})"
         chosen = list(files) or weights_to_average(run, best, recent)
+        if output is None and run.folder.imported.is_file():
+            raise click.UsageError(f"{written} has the only weights of an imported run: name another file with -o FILE")
     if output is not None:
         results.require_other(output, chosen)
     average_files(chosen, written, run)

@@ -2,6 +2,7 @@
 
 import gzip
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -221,3 +222,12 @@ def test_an_average_replaces_none_of_the_checkpoints_that_a_run_kept(console: Co
     before = contents(run.folder.path)
     refused(console("average", "-m", "mine", "-o", kept.weights_path(1)), "-o names a file that is read")
     assert contents(run.folder.path) == before
+
+
+def test_an_average_does_not_replace_the_weights_of_an_imported_run(console: Command) -> None:
+    run = RunFolder(make_run(Path(), "mine", TRANSLATION))
+    run.imported.write_text("{}")
+    other = run.path / "other.safetensors"
+    shutil.copy(run.average, other)
+    refused(console("average", "-m", "mine", run.average, other), "name another file with -o FILE")
+    succeeded(console("average", "-m", "mine", run.average, other, "-o", "both.safetensors"))
