@@ -174,3 +174,14 @@ def test_a_run_does_not_go_on_with_its_stages_in_another_order(staged: Path) -> 
     turned = before.model_copy(update={"stages": before.stages[::-1]})
     (said,) = recipe_differences(before, turned)
     assert said == "`order of stages` was ['short', 'coverage'] and is ['coverage', 'short']"
+
+
+def test_a_text_is_stored_as_all_its_stages_need_it(staged: Path) -> None:
+    """Also where they share one that is not the recipe's, and the first of them reads less."""
+    other = "{train: {src: c.src, tgt: c.tgt}, valid: {src: b.src, tgt: b.tgt}, max_length: 20}"
+    first = f"{{name: first, data: {other}, model: {{copying: false}}}}"
+    second = f"{{name: second, data: {other.replace(', max_length: 20', '')}}}"
+    text = recipe.load(staged, [f"stages=[{first}, {second}]"]).texts()["first"]
+    assert [stage.name for stage in text.stages] == ["first", "second"]
+    assert text.storage_config.limits == (50, 50)
+    assert text.copies

@@ -44,6 +44,12 @@ class Stage(Settings):
         """What it changes, by group."""
         return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
 
+    def on_any_other(self, whole: Any) -> "Stage":
+        """With all of its whole recipe that decides how its text is stored, so that it can be laid over another one."""
+        limits = whole.data.model_dump(include={"max_length", "max_tgt_length"})
+        own = {"data": {**self.data, **limits}, "model": whole.model.model_dump(exclude={"kind"})}
+        return self.model_copy(update=own)
+
     def changed_keys(self) -> Iterator[tuple[str, Any]]:
         """The dotted keys that it changes, with their values."""
         return _dotted_keys(self.changes())
