@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -216,13 +217,15 @@ def workload_of_run(run: SavedRun, device: torch.device, number: int = 0) -> Tra
 
     numbers = np.arange(0, len(store), max(1, len(store) // 1_000_000))  # of a large corpus not all
     tokens = int(np.maximum(*widths(store, None, numbers)).sum()) * len(store) / len(numbers)
+    examples = tokens / first.batch.block_tokens if first.batch.block_tokens else len(store)
+    batches = max(tokens / first.batch.batch_tokens, examples / (first.batch.batch_size or math.inf))
     return TrainingWorkload(
         build=lambda: build_model(first, tokenizers),
         first_batches=first_batches,
         config=first.training,
         device=device,
         key=training_workload_key(first, sizes_of(tokenizers), device),
-        updates_an_epoch=tokens / first.batch.batch_tokens / first.training.accumulate / processes.size(),
+        updates_an_epoch=batches / first.training.accumulate / processes.size(),
     )
 
 
@@ -243,7 +246,7 @@ def synthetic_workload(recipe: Recipe, lengths: tuple[int, int], device: torch.d
     """
     first = next(iter(recipe.by_stage().values()))
     sizes, (src, tgt) = first.max_vocabulary_sizes, _truncated(first, lengths)
-    rows = max(1, first.batch.batch_tokens // (max(src, tgt) + 1))
+    rows = max(1, min(first.batch.batch_tokens // (max(src, tgt) + 1), first.batch.batch_size or sys.maxsize))
 
     def random_batches(count: int) -> list[Batch]:
         draw = np.random.default_rng(1)

@@ -57,3 +57,8 @@ def test_an_update_has_the_tokens_of_all_processes(monkeypatch: pytest.MonkeyPat
     alone = measure_training(workload, "", 1, 1, print).tokens
     monkeypatch.setattr(processes, "size", lambda: 2)
     assert measure_training(workload, "", 1, 1, print).tokens == 2 * alone
+
+
+def test_an_update_without_its_text_has_no_more_sentences_than_a_batch() -> None:
+    workload = synthetic_workload(recipe.load("compare-transformer", ["batch.batch_size=3"]), (9, 7), CPU)
+    assert workload.first_batches(1)[0].size == 3

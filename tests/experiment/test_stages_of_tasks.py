@@ -141,6 +141,8 @@ def test_what_is_tuned_is_the_first_stage_on_its_own_text(place: Path, tmp_path:
     assert workload.updates_an_epoch == (mono.lengths("tgt") + 1).sum() / 256
     first = training_batches(run.stages()[0].recipe, mono, run.load_tokenizers(), run.recipe.seed)
     assert torch.equal(workload.first_batches(1)[0].inputs.ids, next(first).inputs.ids)
+    pairwise = Run(run.folder, recipe.load(place / "two.yaml", ["batch.batch_size=2"]))
+    assert workload_of_run(pairwise, CPU).updates_an_epoch == len(mono) / 2
     run.close()
 
 
