@@ -38,7 +38,7 @@ class Stage(Settings):
     search: dict[str, Any] = Field(default_factory=dict)
     """Search settings: beam, penalties, limits."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
-    """How validation and test judge the model."""
+    """How validation judges the model; the test goes by that of the recipe."""
 
     def changes(self) -> dict[str, Any]:
         """What it changes, by group."""
