@@ -92,14 +92,16 @@ class StagedTraining:
     def _add_to_log(self, event: Event, stage: SavedStage, done: EarlierStages) -> None:
         if self._log is None:
             # Nothing is removed before a state was loaded that training goes on from.
-            after = None
+            after = unvalidated = None
             if self.resume:
                 self.run.folder.result.unlink(missing_ok=True)
                 self.run.folder.inference.unlink(missing_ok=True)
                 self._forget_average()
-                after = done.updates + int(stage.checkpoints.read_metadata()["update"])
+                facts = stage.checkpoints.read_metadata()
+                after = done.updates + int(facts["update"])
+                unvalidated = None if facts["update"] in dict(facts["validations"]) else stage.name
             self._log = MetricsLog(self.run.folder)
-            self._log.begin(after)
+            self._log.begin(after, unvalidated)
         self._log.add(event, stage.name, self._validation.samples)
 
     def _forget_average(self) -> None:

@@ -61,10 +61,13 @@ class MetricsLog:
         self.path = folder.metrics
         self._tensorboard: Any = None
 
-    def begin(self, after: int | None = None) -> None:
-        """Opens TensorBoard; a training that resumes after an update drops what was logged later."""
+    def begin(self, after: int | None = None, unvalidated: str | None = None) -> None:
+        """Opens TensorBoard; a training that resumes after an update drops what was logged later.
+
+        `unvalidated` is the stage whose state was saved before the validation of that update, which is made again.
+        """
         if after is not None and os.path.lexists(self.path):
-            self.truncate_after(after)
+            self.truncate_after(after, unvalidated)
         with suppress(ImportError):
             from torch.utils.tensorboard import SummaryWriter
 
@@ -97,8 +100,9 @@ class MetricsLog:
         if self._tensorboard is not None:
             self._tensorboard.close()
 
-    def truncate_after(self, after: int) -> None:
-        """Drops events after an update, and a last line cut short: a resumed run logs them again."""
+    def truncate_after(self, after: int, unvalidated: str | None = None) -> None:
+        """Drops events after an update, and a last line cut short: a resumed run logs them again; see `begin`."""
+        again = after, _kind(Evaluated), unvalidated
         kept = []
         try:
             lines = self._text(errors="replace").split("\n")  # samples may hold other separators
@@ -106,7 +110,8 @@ class MetricsLog:
             raise NmtkitError(f"{self.path}: cannot read it ({fault}); move it away to go on") from fault
         for line in lines:
             with suppress(DataError, TypeError, KeyError):
-                if parse_json(line, "")["update"] <= after:
+                record = parse_json(line, "")
+                if record["update"] <= after and again != (record["update"], record["event"], record.get("stage", "")):
                     kept.append(line)
         atomic_write_text(self.path, "".join(line + "\n" for line in kept))
 

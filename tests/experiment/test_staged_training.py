@@ -354,3 +354,12 @@ def test_a_stage_for_which_no_time_is_left_hands_on_what_it_got(
     assert sum("used up training.max_minutes" in note for note in notes) == 2
     assert SavedRun(RunFolder(tmp_path / "run")).weights().parent.name == "3-reward"
     assert (tmp_path / "run/result.json").exists()
+
+
+def test_a_last_validation_that_is_made_again_is_logged_once(corpus: Path, tmp_path: Path) -> None:
+    """The state was saved before it, and training was killed before it was saved again."""
+    changes = ("stages=[]", "training.max_updates=3", "model.coverage=false")
+    train_until(corpus, tmp_path / "run", lambda one: isinstance(one, Evaluated), *changes)
+    train(corpus, tmp_path / "run", *changes, resume=True)
+    events = logged_without_times(tmp_path / "run")
+    assert [one["update"] for one in events if one["event"] == "evaluated"] == [3]
