@@ -277,7 +277,7 @@ def more_time_advice(run: SavedRun, stopped: Stopped) -> str | None:
         return None
     key, how = f"training.{stopped.reason}", "go on with --resume and a larger"
     schedule = config.schedule
-    if isinstance(schedule, DecayToZero) and schedule.updates is not None and facts["update"] >= schedule.updates:
+    if isinstance(schedule, DecayToZero) and schedule.end is not None and facts["update"] >= schedule.end:
         key, how = "training.schedule.updates", "its learning rate has come down to zero, so train anew with a larger"
     own = any(key in dict(one.changed_keys()) for one in run.recipe.stages[-1:])
     how += f" stages.{stage.name}.{key}" if own else f" {key}"

@@ -179,5 +179,5 @@ class TrainingConfig(OptimizerConfig):
         """The part of the learning rate's schedule that is done, from 0 to 1; None where it has no end."""
         if not isinstance(self.schedule, DecayToZero):
             return None
-        end = self.schedule.updates
+        end = self.schedule.end
         return self.share(updates, seconds) if end is None else min(updates / end, 1.0)

@@ -81,7 +81,7 @@ class DecayToZero(_WarmUp):
     stage has its part, whichever is used up first. If a run is resumed with higher limits, the budget is the new one: a
     rate that had come down rises again."""
     updates: int | None = Field(default=None, ge=1)
-    """The update at which the rate reaches zero; not with `over: budget`."""
+    """The update at which the rate reaches zero, if the warm-up is over before; not with `over: budget`."""
     warmup_share: float = Field(default=0.0, ge=0, lt=1)
     """With `over: budget`: the part of it over which the rate climbs linearly from zero to `lr`, e.g. 0.1."""
 
@@ -97,16 +97,21 @@ class DecayToZero(_WarmUp):
             )
         return self
 
+    @property
+    def end(self) -> int | None:
+        """The update at which the rate is zero: behind the warm-up in any case; None over the budget."""
+        return None if self.updates is None else max(self.updates, self.warmup + 1)
+
     def warmup_and_decay(self, progress: TrainingProgress) -> tuple[float, float]:
         """The part of the warm-up that is done, and of the way from its end to the schedule's end; both in [0, 1].
 
         Over updates they are min(1, update / warmup) and (update - warmup) / (updates - warmup); over the budget the
         share stands for the update, and 1 for the updates.
         """
-        if self.updates is None:
+        if self.end is None:
             here, warmup, end = progress.share, self.warmup_share, 1.0
         else:
-            here, warmup, end = progress.update, self.warmup, max(self.updates, self.warmup + 1)
+            here, warmup, end = progress.update, self.warmup, self.end
         return _warmup_factor(here, warmup), min(1.0, max(0.0, here - warmup) / (end - warmup))
 
 

@@ -116,3 +116,11 @@ LINEAR_BUDGET = {"kind": "linear", "over": "budget"}
 def test_settings_that_contradict_each_other_are_refused(schedule, training, message):
     with pytest.raises(RecipeError, match=message):
         parse(TrainingConfig, {"max_updates": 9, **training, "schedule": schedule}, "here")
+
+
+def test_a_warm_up_longer_than_the_schedule_is_no_end_of_it():
+    """The rate is still climbing there, so that training is told to have ended before."""
+    schedule = {"kind": "linear", "updates": 4, "warmup": 9}
+    config = parse(TrainingConfig, {"max_updates": 4, "schedule": schedule}, "here")
+    assert config.schedule.rate(1.0, TrainingProgress(4)) == 4 / 9
+    assert [config.scheduled(update, 0.0) for update in (4, 10)] == [0.4, 1]
