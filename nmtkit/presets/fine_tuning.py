@@ -80,7 +80,7 @@ class FineTuningRecipe(ProposedRecipe):
     def _fit(self, times: int, minutes: float | None) -> dict[str, Any]:
         """The training; an epoch has so many times the tokens of the new text."""
         words = max(self.size.src.words, self.size.tgt.words)
-        padded = padded_tokens(self.size.pairs, words)
+        padded = padded_tokens(self.size.pairs, words, max(self._before.data.truncation or (math.inf,)))
         known = self._before.batch.batch_tokens
         self.batch_tokens = min([known, *(tokens for limit, tokens in _BATCHES if words < limit)])
         because = f"{self._name} had {known:,}, and little text is learned better in small batches"

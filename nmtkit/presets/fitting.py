@@ -47,9 +47,12 @@ _FEW_PASSES = 8  # passes: with fewer, more and smaller updates learn more
 _PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
 
 
-def padded_tokens(pairs: int, words: int) -> int:
-    """The padded tokens of a text of so many pairs and words, of the longer side with EOS; roughly."""
-    return round(_PADDING * (pairs + _TOKENS_PER_WORD * words))
+def padded_tokens(pairs: int, words: int, most: float = math.inf) -> int:
+    """The padded tokens of a text of so many pairs and words, of the longer side with EOS; roughly.
+
+    Of a pair at most so many are read.
+    """
+    return round(_PADDING * (pairs + min(_TOKENS_PER_WORD * words, pairs * most)))
 
 
 class FittedPreset(ProposedRecipe):

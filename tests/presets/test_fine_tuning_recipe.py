@@ -51,3 +51,11 @@ def test_updates_are_counted_in_batches_of_so_many_sentences_too(tuned: Callable
     """The text is read twenty times, as it is where only tokens limit a batch."""
     updates = tuned("compare-luong-global", "batch.batch_size=16").training.max_updates
     assert updates == 20 * -(-PAIRS // 16)
+
+
+def test_only_what_is_read_of_long_texts_counts(tuned: Callable[..., Recipe]) -> None:
+    """Of each pair one token and the end: about 1,100 in all, which are two batches of 1,024, read twenty times."""
+    limits = ["data.over_long=truncate", "data.max_length=1", "data.max_tgt_length=1"]
+    whole, cut = tuned("compare-luong-global"), tuned("compare-luong-global", *limits)
+    assert cut.batch.batch_tokens == 1_024
+    assert (whole.training.max_updates, cut.training.max_updates) == (60, 50)  # 50 are the least
