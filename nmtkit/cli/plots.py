@@ -138,7 +138,9 @@ def plot_attention_command(
     if system.reads == "prompt" and what == "attention":
         if target or layers:
             raise click.UsageError("TARGET and --layers are for models that read a source, and this one reads none")
-        _draw(_told(attention_views.look_back_pictures(system, _read_pairs(source, None)[0])), output, grid, style)
+        _draw(
+            _warn_unread(attention_views.look_back_pictures(system, _read_pairs(source, None)[0])), output, grid, style
+        )
         return
     translator = as_translator(system)
     pairs = ([], []) if what == "positions" else _read_pairs(source, target)
@@ -147,7 +149,7 @@ def plot_attention_command(
     elif what == "entropy":
         _print_entropies(*_entropies(translator, pairs, style.title))
     else:
-        _draw(_told(translator.pictures(*pairs)), (), grid, style)
+        _draw(_warn_unread(translator.pictures(*pairs)), (), grid, style)
 
 
 def _draw(drawn: Sequence[AttentionPicture], output: Sequence[Path], grid: bool, style: FigureStyle) -> None:
@@ -166,7 +168,7 @@ def _plot_documents(
         raise click.UsageError(
             "TARGET, --grid, --layers, --layer, --head and --what are for models that write, and this one gives labels"
         )
-    drawn = _told(attention_views.document_pictures(system, _read_pairs(source, None)[0]))
+    drawn = _warn_unread(attention_views.document_pictures(system, _read_pairs(source, None)[0]))
     if output:
         save_pictures(output, partial(save_documents, drawn, style=style))
         return
@@ -205,12 +207,12 @@ def _picture_saver(
         parts, title = _entropies(translator, pairs)
         return partial(save_entropies, parts, title=title, style=style)
     if layers:
-        pages = [page.with_title(style.title) for page in _told(translator.head_pictures(*pairs))]
+        pages = [page.with_title(style.title) for page in _warn_unread(translator.head_pictures(*pairs))]
         return partial(save_heads, pages, css=style.css())
-    return partial(pictures.save, _told(translator.pictures(*pairs)), grid=grid, style=style)
+    return partial(pictures.save, _warn_unread(translator.pictures(*pairs)), grid=grid, style=style)
 
 
-def _told(drawn: list[Picture]) -> list[Picture]:
+def _warn_unread(drawn: list[Picture]) -> list[Picture]:
     """The same pictures; tells what of a source was not read, which a heading does not where a title is given."""
     for number, picture in enumerate(drawn, start=1):
         if picture.left_out:
@@ -235,9 +237,9 @@ def _read_pairs(source: str | None, target: str | None) -> Pairs:
 def _entropies(translator: Translator, pairs: Pairs, title: str | None = None) -> tuple[list[Entropies], str]:
     """The entropy of each attention, and a title if none is given."""
     if as_headed(translator.model) is not None:
-        parts = head_entropies(_told(translator.head_pictures(*pairs)))
+        parts = head_entropies(_warn_unread(translator.head_pictures(*pairs)))
     else:
-        parts = word_entropies(_told(translator.pictures(*pairs)))
+        parts = word_entropies(_warn_unread(translator.pictures(*pairs)))
     count = "1 sentence" if len(pairs[0]) == 1 else f"{len(pairs[0]):,} sentences"
     return parts, f"{translator.name}: entropy of attention over {count}" if title is None else title
 

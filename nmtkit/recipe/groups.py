@@ -44,8 +44,8 @@ class Stage(Settings):
         """What it changes, by group."""
         return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
 
-    def on_any_other(self, whole: Any) -> "Stage":
-        """With all of its whole recipe that decides how its text is stored, so that it can be laid over another one."""
+    def with_storage_settings(self, whole: Any) -> "Stage":
+        """With the settings of `whole`, its recipe, by which texts are stored: it can be laid over another recipe."""
         limits = whole.data.model_dump(include={"max_length", "max_tgt_length"})
         own = {"data": {**self.data, **limits}, "model": whole.model.model_dump(exclude={"kind"})}
         return self.model_copy(update=own)

@@ -317,7 +317,7 @@ class Recipe(Settings):
         texts: dict[str, tuple[Recipe, list[groups.Stage]]] = {"": (self, [])}
         for stage, one in zip(self.stages, self.by_stage().values() if self.stages else (), strict=True):
             same = [name for name, (other, _) in texts.items() if other._stored() == one._stored()]
-            texts.setdefault((same or [stage.name])[0], (one, []))[1].append(stage.on_any_other(one))
+            texts.setdefault((same or [stage.name])[0], (one, []))[1].append(stage.with_storage_settings(one))
         return {name: one.model_copy(update={"stages": stages}) for name, (one, stages) in texts.items()}
 
     def _stored(self) -> tuple[Any, ...]:
