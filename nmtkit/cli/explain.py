@@ -73,6 +73,8 @@ def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_
         if as_json:
             raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
         require_html(output)
+    if steps and (as_json or output is not None):
+        raise click.UsageError("--steps is for the terminal: --json and -o have every step; leave it out")
     lines = [sentence] if sentence is not None else stdin_sentences("explain")
     translator = inference.open_model(how)
     results = []

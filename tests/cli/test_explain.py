@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from commands import Command, json_lines, succeeded
+from commands import Command, json_lines, refused, succeeded
 from untrained_runs import LINES, TRANSLATION, make_run
 
 SENTENCE = "ba ce di"
@@ -87,3 +87,12 @@ def test_a_page_of_several_lines(trained: Path, console: Command) -> None:
     assert "Beam search: 2 sentences" in page
     piped = console("explain", "-m", trained, "--json", stdin=text)
     assert [json.loads(line)["line"] for line in piped.out.splitlines()] == [1, 2]
+
+
+def test_steps_are_of_the_terminal(tmp_path: Path, console: Command) -> None:
+    make_run(tmp_path, "mine", TRANSLATION)
+    for more in (["--json"], ["-o", "search.html"]):
+        words = ["explain", "-m", "mine", LINES[0], *more, "--steps"]
+        refused(console(*words, "2"), "--steps is for the terminal")
+        assert not Path("search.html").exists()
+        succeeded(console(*words, "0"))
