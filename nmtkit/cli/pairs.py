@@ -136,6 +136,9 @@ def align_command(
     """
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
+    for option, path in (("--soft", soft), ("--shortlist", likely)):
+        if path is not None:
+            results.require_other(path, (source, target, source_words, target_words), option)
     file = nullcontext() if soft is None else alignments.soft_alignment_writer(soft)
     translator = inference.open_model(how)
     backward = None

@@ -29,14 +29,14 @@ from nmtkit.translation.result import Translation, copied_spans, moses_line
 Written = TypeVar("Written")
 
 
-def require_other(path: Path, inputs: Iterable[Path | None]) -> None:
+def require_other(path: Path, inputs: Iterable[Path | None], option: str = "-o") -> None:
     """Refuses a file for results that is one of those that are read, of which some may not be given."""
     for other in inputs:
         if other is None:
             continue
         is_same = path.exists() and other.exists() and path.samefile(other)
         if is_same or os.path.realpath(path) == os.path.realpath(other):  # new files have names alone
-            raise NmtkitError(f"{path}: -o names a file that is read or written too; name another")
+            raise NmtkitError(f"{path}: {option} names a file that is read or written too; name another")
 
 
 @contextmanager

@@ -231,3 +231,12 @@ def test_an_average_does_not_replace_the_weights_of_an_imported_run(console: Com
     shutil.copy(run.average, other)
     refused(console("average", "-m", "mine", run.average, other), "name another file with -o FILE")
     succeeded(console("average", "-m", "mine", run.average, other, "-o", "both.safetensors"))
+
+
+def test_what_align_writes_besides_replaces_nothing_that_it_reads(console: Command) -> None:
+    make_run(Path(), "mine", TRANSLATION)
+    text = {name: write_lines(Path(name), LINES).read_text() for name in ("one.json", "two")}
+    words = ["align", "-m", "mine", "--source", "one.json", "--target", "two"]
+    for option, name in (("--soft", "one.json"), ("--shortlist", "two")):
+        refused(console(*words, option, name), f"{option} names a file that is read")
+    assert {name: Path(name).read_text() for name in text} == text
