@@ -144,7 +144,8 @@ def align_command(
     backward = None
     if reverse_model is not None:
         other = replace(how, to=None, source_language=None)  # languages are those of the first direction
-        backward = inference.open_model(replace(other, model=reverse_model, ensemble_weights=None))
+        other = replace(other, model=reverse_model, ensemble="probabilities", ensemble_weights=None)
+        backward = inference.open_model(other)
         method = method or "grow-diag"
     counting: AbstractContextManager[LinkCounts | None] = nullcontext()
     if likely is not None:

@@ -88,7 +88,7 @@ def command(
     if speaker is None and "lm" in chosen.model_fields_set and chosen.lm:
         raise click.UsageError(f"{tuned} has a weight of a language model, {chosen.lm:g}: name its run with --lm")
     translator = inference.open_model(how, TRANSLATION.name)
-    other = replace(how, n_best=1, search_settings=None, ensemble_weights=None)
+    other = replace(how, n_best=1, search_settings=None, ensemble="probabilities", ensemble_weights=None)
     back = inference.open_model(replace(other, model=channel), TRANSLATION.name)
     lm = inference.open_model(replace(other, model=speaker), LANGUAGE_MODELLING.name) if speaker else None
     text = text_windows(files, EXTRACT_HINT, inference.window_lines(translator))

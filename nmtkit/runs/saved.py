@@ -260,8 +260,8 @@ def find_run(
     if len(names) > 1:
         members = [_named_run(name, runs)[0] for name in names]
         return EnsembleRun(members, mean, weights), f"one of {len(members)} in an ensemble"
-    if weights is not None:
-        raise RecipeError("ensemble_weights are of several runs; name the others with -m RUN as well")
+    if weights is not None or mean != "probabilities":
+        raise RecipeError("ensemble and ensemble_weights are of several runs; name the others with -m RUN as well")
     if names:
         return _named_run(names[0], runs)
     if given := os.environ.get(MODEL_VARIABLE):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from commands import Command, Finished, json_lines, lines_in, refused, succeeded, write_lines
 from learned import learn_tokenizers
+from untrained_runs import LINES, TRANSLATION, make_run
 
 from nmtkit import Translator
 from nmtkit.checkpoints.weights import get_weights, save_weights
@@ -74,3 +75,14 @@ def test_samples_are_all_printed_and_risk_chooses_one(trained: Path, pair: list[
     assert len(chosen) == 4
     assert all(0 < one["score"] <= 100 and one["log_prob"] < 0 for one in chosen)
     assert len(console("translate", *alone, "--mbr", "chrf").out.splitlines()) == 4
+
+
+def test_a_mean_is_of_several_models(tmp_path: Path, console: Command) -> None:
+    """And not of the one that reads the other way beside them."""
+    shutil.copytree(make_run(tmp_path, "mine", TRANSLATION), "runs/copy")
+    write_lines("few", LINES)
+    how = ["--search", "ensemble=log-probabilities"]
+    refused(console("translate", "-m", "mine", *how, "few"), "ensemble and ensemble_weights are of several runs")
+    both = ["-m", "mine", "-m", "copy", *how]
+    succeeded(console("rerank", *both, "--channel", "mine", "--n-best", "2", "few"))
+    succeeded(console("align", *both, "--reverse-model", "mine", "--source", "few", "--target", "few"))
