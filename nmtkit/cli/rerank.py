@@ -33,6 +33,7 @@ from nmtkit.translation.translator import Translator
 @cloup.option_group(
     "Common",
     options.models,
+    inference.language,
     click.option("--channel", metavar="RUN", required=True, shell_complete=completing.runs, help="Target to source."),
     click.option(
         "--lm", "speaker", metavar="RUN", shell_complete=completing.runs, help="Language model of the target."
@@ -89,6 +90,7 @@ def command(
         raise click.UsageError(f"{tuned} has a weight of a language model, {chosen.lm:g}: name its run with --lm")
     translator = inference.open_model(how, TRANSLATION.name)
     other = replace(how, n_best=1, search_settings=None, ensemble="probabilities", ensemble_weights=None)
+    other = replace(other, to=None, source_language=None)  # languages are those of the model that translates
     back = inference.open_model(replace(other, model=channel), TRANSLATION.name)
     lm = inference.open_model(replace(other, model=speaker), LANGUAGE_MODELLING.name) if speaker else None
     text = text_windows(files, EXTRACT_HINT, inference.window_lines(translator))

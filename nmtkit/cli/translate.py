@@ -167,7 +167,7 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
 
 @cloup.command("summarize")
 @decoding_options(
-    [options.as_json("Print a JSON object for each article: scores, tokens, copied spans.")],
+    [inference.language, options.as_json("Print a JSON object for each article: scores, tokens, copied spans.")],
     cloup.option_group(
         "Input",
         click.option("--article-field", metavar="KEY", help="Read JSON lines with the article under KEY."),

@@ -1,0 +1,32 @@
+"""Models of several languages: how commands tell them which one to write."""
+
+from pathlib import Path
+
+from commands import Command, lines_in, succeeded, write_lines
+from untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
+
+from nmtkit import Translator
+
+TEXT = "train: {src: [a], tgt: [b]}"
+CORPORA = "train: [{src: a, tgt: b, tgt_lang: de}, {src: a, tgt: b, tgt_lang: en}]"
+
+
+def told(run: Path, lines: list[str]) -> list[str]:
+    """What a run writes in German."""
+    return Translator.load(str(run), device="cpu", to="de").translate(lines)
+
+
+def test_every_command_that_asks_for_a_language_takes_it(tmp_path: Path, console: Command) -> None:
+    make_run(tmp_path, "channel", TRANSLATION)
+    write_lines("lines", LINES)
+    write_lines("articles", ARTICLES)
+    for name, recipe, words in (
+        ("news", SUMMARIZATION, ["summarize", "articles"]),
+        ("mt", TRANSLATION, ["rerank", "--channel", "channel", "--n-best", "1", "lines"]),
+    ):
+        run = make_run(tmp_path, name, recipe.replace(TEXT, CORPORA), ARTICLES + LINES)
+        done = succeeded(console(*words, "-m", name, "-o", "out"))
+        assert "the model writes de, en: name one with --to" in done.err
+        done = succeeded(console(*words, "-m", name, "-o", "out", "--to", "de"))
+        assert "--to" not in done.err
+        assert lines_in(Path("out")) == told(run, lines_in(Path(words[-1])))
