@@ -33,6 +33,7 @@ from nmtkit.experiment.run import Run, choose_device
 from nmtkit.metrics.systems import named
 from nmtkit.runs.folder import RunFolder, lock_run
 from nmtkit.runs.saved import find_run
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
 
 rounds = click.option(
@@ -171,8 +172,8 @@ def dry_run(loaded: recipe.Recipe, run_path: str, place: torch.device) -> None:
 
 def read_test_lines(
     how: DecodingOptions, source: str | None, ref: Path | None, count: int | None
-) -> tuple[list[str], list[str] | None]:
-    """The first lines of a file or of the recipe's test set, and their references if there are any."""
+) -> tuple[list[Any], list[str] | None]:
+    """The first lines of a file, or of the recipe's test set behind their tags; and their references, if any."""
     if source is not None:
         lines = list(stdin_lines()) if source == "-" else list(read_lines(Path(source)))
         references = None if ref is None else list(read_lines(ref))
@@ -188,7 +189,7 @@ def read_test_lines(
         raise DataError(f"{run.folder.path}: its recipe names neither a test nor a validation set; give --source FILE")
     pairs = list(read_pairs(files))[:count]
     targets = [pair.tgt for pair in pairs if pair.tgt is not None]
-    return [pair.src for pair in pairs], targets if len(targets) == len(pairs) else None
+    return TRANSLATION.read(pairs), targets if len(targets) == len(pairs) else None
 
 
 def show_machine(facts: dict[str, object]) -> None:

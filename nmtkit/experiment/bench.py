@@ -33,6 +33,7 @@ from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.training.optimizers import read_state
 from nmtkit.training.trainer import Trainer
+from nmtkit.translation.requests import Request
 
 LENGTHS = (25, 25)
 """Tokens of a random source and target, unless the recipe's limits are shorter."""
@@ -88,7 +89,7 @@ def require_lines(sources: Sequence[str], references: Sequence[str] | None) -> N
 
 def measure_decoding(
     options: DecodingOptions,
-    sources: Sequence[str],
+    sources: Sequence[str | Request],
     references: Sequence[str] | None,
     rounds: int,
     alone: int,
@@ -98,9 +99,10 @@ def measure_decoding(
 
     Of the lines, `alone` are also decoded one by one.
     """
-    require_lines(sources, references)
-    run, filled = find_run(options.model)[0], [line for line in sources if line.strip()]
-    translator, _ = open_autotuned(run, options, filled, math.inf, notify)
+    texts = [Request.of(line).source for line in sources]
+    require_lines(texts, references)
+    run, filled = find_run(options.model)[0], [line for line, text in zip(sources, texts, strict=True) if text.strip()]
+    translator, _ = open_autotuned(run, options, texts, math.inf, notify)
     place = translator.device
     speed = DecodingSpeed()
     translator.search(filled[:WARM_UP])
@@ -116,7 +118,7 @@ def measure_decoding(
             translator.search([line])
             speed.latencies.append(read_clock(place) - started)
     if references is not None:
-        speed.score(run, sources, references)
+        speed.score(run, texts, references)
     config = replace(translator.speed_config, batch_tokens=translator.batch_budget)
     return machine_facts(options.threads or devices.cpu_threads(), place), str(config), speed
 

@@ -25,6 +25,7 @@ from nmtkit.experiment.bench import spread
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run
 from nmtkit.interchange.export_weights import LIBRARIES
+from nmtkit.translation.requests import Request
 
 from . import generating, machine, made_text, models, preprocessing, pretraining, search, training
 from .decoding import DecodingWork, EngineSpeed, measure_decoding
@@ -195,6 +196,7 @@ def decode(
     """
     sources, references = bench.read_test_lines(how, source, ref, lines)
     facts = machine.facts(how.threads or devices.cpu_threads(), devices.choose(how.device))
+    sources = [Request.of(line).source for line in sources]  # other engines know no tags
     work = DecodingWork(how, sources, references, against, rounds, alone)
     rows, seconds, examples, pressure = measure_decoding(work, tell)
     bench.show_machine(facts)
