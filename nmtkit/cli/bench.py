@@ -138,6 +138,8 @@ def bench_training(
       nmtkit bench train demo
       nmtkit bench train mine.yaml --set batch.batch_tokens=2048 --updates 10 -o figures.json
     """
+    if output is not None:
+        results.require_other(output, [Path(name)])
     loaded = recipe.load(name, with_threads(overrides, threads))
     speed = _try_training(loaded, run_path, choose_device(device, loaded), updates, rounds)[0]
     if loaded.stages:

@@ -209,7 +209,7 @@ def test_a_fault_of_the_input_arrives_after_the_lines_before_it() -> None:
 def test_results_of_bench_and_average_replace_nothing_that_they_read(console: Command) -> None:
     for name in ("one", "two"):
         write_lines(Path(name), [name])
-    for words in ("bench decode --source one --ref two -o two", "average -o one one two"):
+    for words in ("bench decode --source one --ref two -o two", "bench train one -o one", "average -o one one two"):
         refused(console(*words.split()), "-o names a file that is read")
     assert [Path(name).read_text() for name in ("one", "two")] == ["one\n", "two\n"]
 
