@@ -19,6 +19,7 @@ from nmtkit.experiment.evaluation import ComparedRun, compare_run, require_test_
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder
+from nmtkit.tasks.task import TASKS
 
 EDGES = (10, 20, 30, 40)
 
@@ -104,10 +105,10 @@ def _find_or_load(
         raise RecipeError(f"{name}: this run is not finished: go on with it first (`nmtkit train RECIPE --resume`)")
     else:
         one = Run.open(name).recipe
-    if "bleu" not in one.test_metrics:
+    if "bleu" not in one.test_metrics or TASKS.get(one.task).columns[0].name != "src":
         raise RecipeError(
-            f"{name}: compare measures translations by BLEU; evaluate summarizers one by one, and set their outputs "
-            "side by side with `nmtkit score-summaries`"
+            f"{name}: compare measures translations of texts by BLEU; set the outputs of other runs side by side with "
+            "`nmtkit score` or `nmtkit score-summaries`"
         )
     return folder, one
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from commands import Command, backwards_links, lines_in, refused, sets, succeeded, write_lines
+from untrained_runs import CAPTIONER, make_run
 
 from nmtkit import recipe
 from nmtkit.cli import bench
@@ -159,3 +160,10 @@ def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path
     (tmp_path / "runs" / "attends" / "result.json").unlink()
     refused(nmtkit("compare", *runs, cwd=tmp_path), "not finished")
     refused(nmtkit("compare", recipes[0], recipes[0], cwd=tmp_path), "one name")
+
+
+def test_captioners_are_not_trained_to_be_compared(tmp_path: Path, console: Command) -> None:
+    files = "{features: [a], tgt: [b]}"
+    make_run(tmp_path, "pictures", CAPTIONER.replace(files, f"{files}, test: {files}"), features=24)
+    for name in ("pictures.yaml", "runs/pictures"):
+        refused(console("compare", name), f"{name}: compare measures translations of texts by BLEU", "`nmtkit score`")
