@@ -213,9 +213,10 @@ class _Proposal:
         origin = request.init_from and find_run(request.init_from)[0]
         columns = TASKS.get(origin.inference.task if origin else request.task or TRANSLATION.name).columns
         self.labelled = label_type(columns) is not None
-        if origin and self.labelled:
+        if origin and (self.labelled or columns[0].name == "features"):
             raise NmtkitError(
-                f"{request.init_from}: it gives labels; write a recipe with `init_from` to train it further"
+                f"{request.init_from}: it is for {origin.inference.task}: write a recipe with `init_from` to train it "
+                "further"
             )
         self.hold_out, self.size = _measure(splits, self.labelled)
         answer = "labels" if self.labelled else "tgt"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from commands import Command, sentence_pairs, sets, succeeded, write_pairs
-from untrained_runs import make_run
+from untrained_runs import CAPTIONER, make_run
 
 from nmtkit import metrics, recipe
+from nmtkit.core.errors import NmtkitError
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import load_translator
 from nmtkit.presets.without_recipe import RecipeRequest, propose_recipe
@@ -93,6 +94,14 @@ def test_general_text_of_a_language_model_has_no_sources(own: Path, monkeypatch:
     assert (train.src, train.tgt[1:], len(train.weights)) == ([], [general], 2)
     assert "is scored before and after" in (replace(request, general_test_target=(general,)).fault() or "")
     assert "--init-from RUN" in (replace(request, task="language-modelling", init_from=None).fault() or "")
+
+
+def test_a_captioner_is_trained_further_by_a_recipe_alone(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own)
+    make_run(own, "pictures", CAPTIONER, features=24)
+    source, target = (str(own / f"own.{side}") for side in ("src", "tgt"))
+    with pytest.raises(NmtkitError, match=r"^pictures: it is for captioning: write a recipe with `init_from`"):
+        propose_recipe(RecipeRequest(target=(target,), source=(source,), init_from="pictures"), device="cpu")
 
 
 def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Command) -> None:
