@@ -18,7 +18,7 @@ import torch
 from nmtkit import metrics
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
-from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.config import SplitFiles, language_of_tag
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.statistics import CorpusStatistics
 from nmtkit.experiment.loading import DecodingOptions, open_system
@@ -74,6 +74,11 @@ class FineTuningRecipe(ProposedRecipe):
             options = "--general-source and " * (not size.one_text) + "--general-target"
             self.warnings.append(
                 f"without general text the model may forget what it could do before; name some with {options}"
+            )
+        if tags := [one for one in self._before.tokenizer.specials if language_of_tag(one)]:
+            self.warnings.append(
+                f"{self._name} reads before each source a tag of the language to write ({', '.join(tags)}), and text "
+                "without a recipe has none: better write a recipe with `init_from`, and tgt_lang in all its corpora"
             )
         self._training = self._fit(2 if general else 1, minutes)
 
