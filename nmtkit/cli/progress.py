@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from nmtkit import console
 from nmtkit.experiment.stages import StageStarted
-from nmtkit.training.config import TrainingConfig
+from nmtkit.recipe import Recipe
+from nmtkit.recipe.groups import Stage
 from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
 
 
@@ -14,15 +15,20 @@ def describe_end(stopped: Stopped) -> str:
     return f"update {stopped.update:,} ({stopped.reason}), {rate}"
 
 
-def schedule_warning(stopped: Stopped) -> str | None:
-    """A warning if a limit cut the learning rate's schedule short."""
+def schedule_warning(stopped: Stopped, stage: Stage | None = None) -> str | None:
+    """A warning if a limit cut the learning rate's schedule short, which of a stage may be its own."""
     if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
         return None
     cause = "the clock stopped training" if stopped.reason == "max_minutes" else f"{stopped.reason} ended training"
+    own = [key for key, _ in stage.changed_keys()] if stage else []
+
+    def named(key: str) -> str:
+        return f"stages.{stage.name}.{key}" if stage and any(one.startswith(key) for one in own) else key
+
     return (
         f"warning: {cause} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
-        f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise training.{stopped.reason}, or let the schedule end with the "
-        "training (training.schedule.over: budget, of updates or minutes that are used up)"
+        f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise {named(f'training.{stopped.reason}')}, or let the schedule "
+        f"end with the training ({named('training.schedule')}.over: budget, of updates or minutes that are used up)"
     )
 
 
@@ -32,12 +38,9 @@ TOO_LARGE = (
 )
 
 
-def show_event(
-    display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageStarted | None
-) -> None:
-    """Shows what the training loop yields; `config` holds where training has no stages."""
-    if stage is not None:
-        config = stage.training
+def show_event(display: console.TrainingDisplay, event: Event, recipe: Recipe, stage: StageStarted | None) -> None:
+    """Shows what the training loop yields."""
+    config = recipe.training if stage is None else stage.training
     if isinstance(event, Step | Resumed):
         updates, seconds = event.update, event.seconds
         if stage is not None:
@@ -55,7 +58,7 @@ def show_event(
         )
     elif isinstance(event, Stopped) and stage is not None:
         display.message(f"stage {stage.name} is over after {describe_end(event)}")
-        if warning := schedule_warning(event):
+        if warning := schedule_warning(event, next(one for one in recipe.stages if one.name == stage.name)):
             display.message(warning)
 
 

@@ -300,7 +300,7 @@ def train_run(run: Run, place: torch.device, resume: bool, journal: TrainLog) ->
                 stage = event
                 continue
             if first:
-                show_event(display, event, run.recipe.training, stage)
+                show_event(display, event, run.recipe, stage)
             if isinstance(event, Stopped):
                 stopped = event
     _on_signals(signal.default_int_handler)

@@ -8,8 +8,10 @@ import pytest
 from commands import Command, logged, refused, succeeded, write_lines, write_pairs
 
 from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.cli.progress import show_event
+from nmtkit.console import TrainingDisplay
 from nmtkit.experiment.run import Run
-from nmtkit.experiment.stages import more_time_advice
+from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.tasks.builtin import SUMMARIZATION
@@ -136,3 +138,13 @@ def test_more_time_for_the_last_stage_goes_by_its_key(
     for own, key in (([], "training.max_minutes"), (["stages.coverage.training.max_minutes=2"], "stages.coverage.")):
         run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", ["training.max_minutes=6", *own]))
         assert f"a larger {key}" in advice(run, 7, 2.0, monkeypatch)
+
+
+def test_a_stage_that_cuts_its_schedule_short_is_told_its_key(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of the recipe changes only the stages that have none of their own."""
+    news, stopped = load(corpus / "news.yaml"), Stopped("max_updates", 1, 0.01, 0.01, 1.0, scheduled=0.5)
+    for name, of_stage in (("words", ""), ("coverage", "stages.coverage.")):
+        show_event(TrainingDisplay(), stopped, news, StageStarted(name, 0, 0.0, news.training))
+        said = capsys.readouterr().err
+        assert f"Raise {of_stage}training.max_updates, or" in said
+        assert "(training.schedule.over: budget" in said
