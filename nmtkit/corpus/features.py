@@ -39,6 +39,8 @@ class FeaturesFile:
                 self._array(0)
         except Exception as fault:  # numpy and zipfile have many kinds for what is damaged
             why = str(fault) if isinstance(fault, DataError) else f"{path}: cannot read it as .npy or .npz: {fault}"
+            if isinstance(fault, ValueError) and not path.endswith((".npy", ".npz")):  # which numpy takes for pickled
+                why = f"{path}: cannot read it as .npy or .npz; pictures are named in a .txt file, a path on each line"
             self.whole, self.count = False, 0
             self._new_faults.append(FileFault(FEATURES, FaultLocation(path, 1, text=why), why))
 

@@ -214,3 +214,11 @@ def test_a_picture_is_rows_of_pixels(tmp_path: Path) -> None:
         read(listed)
     with pytest.raises(DataError, match=r"uint8; save them as float16 or float32, pictures as uint8 of shape"):
         list(read_blocks("train", SplitFiles(features=[array(tmp_path / "e.npy", pixels[0])])))
+
+
+def test_a_picture_in_place_of_a_list_of_them(tmp_path: Path) -> None:
+    """Which numpy takes for pickled objects, and advises to load unsafely."""
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a.png: .* or .npz; pictures are named in a .txt file") as refused:
+        list(read_pairs(SplitFiles(features=[str(tmp_path / "a.png")])))
+    assert "pickle" not in str(refused.value)
