@@ -81,10 +81,10 @@ def collect(kind: type[Any], name: str) -> Decorator:
     return pass_as(name, lambda given: kind(**{key: given.pop(key) for key in names & given.keys()}))
 
 
-def only_one(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
+def only_one(ctx: click.Context, parameter: click.Parameter, given: tuple[Any, ...]) -> Any:
     """Callback of an option that names one thing: refuses several, of which click would take the last."""
     if len(given) > 1:
-        raise click.BadParameter(f"{' and '.join(given)}: only one is taken here; name one")
+        raise click.BadParameter(f"{' and '.join(map(str, given))}: only one is taken here; name one")
     return given[0] if given else None
 
 

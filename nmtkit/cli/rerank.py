@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import click
 import cloup
@@ -27,6 +28,8 @@ from nmtkit.translation.inputs import require_pairs
 from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
 from nmtkit.translation.translator import Translator
 
+ONE: dict[str, Any] = {"multiple": True, "callback": options.only_one, "shell_complete": completing.runs}
+
 
 @cloup.command()
 @options.files
@@ -34,10 +37,8 @@ from nmtkit.translation.translator import Translator
     "Common",
     options.models,
     inference.language,
-    click.option("--channel", metavar="RUN", required=True, shell_complete=completing.runs, help="Target to source."),
-    click.option(
-        "--lm", "speaker", metavar="RUN", shell_complete=completing.runs, help="Language model of the target."
-    ),
+    click.option("--channel", metavar="RUN", required=True, help="Target to source.", **ONE),
+    click.option("--lm", "speaker", metavar="RUN", help="Language model of the target.", **ONE),
     click.option("--n-best", type=Number(1), default=10, show_default=True, help="Candidates for each line."),
     click.option(
         "--weights", "tuned", type=FILE, metavar="FILE", help="YAML that --tune wrote. Default: channel 1, lm 1."

@@ -62,6 +62,12 @@ def test_a_setting_of_the_search_is_given_once(console: Command, options: str, k
     refused(console("translate", *options.split()), f"--search {key} stands beside an option that sets it too")
 
 
+@pytest.mark.parametrize("words", ["translate --terms", "translate --dictionary", "rerank --channel", "rerank --lm"])
+def test_what_stands_alone_is_given_once(console: Command, words: str) -> None:
+    command, option = words.split()
+    refused(console(command, option, "a", option, "b"), "a and b: only one is taken here")
+
+
 def test_a_number_within_bounds() -> None:
     assert [Number(1, 5).convert(text, None, None) for text in ("1", " 5 ", "+3")] == [1, 5, 3]
     assert Number(0, 1, whole=False, above=True).convert("1e-300", None, None) == 1e-300
