@@ -137,8 +137,8 @@ def allowed(
 
 
 def possible(log_prob: float) -> float:
-    """What is demanded has at least the smallest probability that there is."""
-    return max(log_prob, math.log(torch.finfo(torch.float64).tiny))
+    """What is demanded has a probability above zero."""
+    return log_prob if log_prob > -math.inf else math.log(torch.finfo(torch.float64).tiny)
 
 
 def more_weight(

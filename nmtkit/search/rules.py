@@ -232,7 +232,7 @@ def apply_rules(
     if wanted is not None and forced is not None:
         bound, index = (wanted != PAD)[:, None], wanted[:, None]  # (N,1)
         log_probs.masked_fill_(bound, -INFINITY)
-        forced = torch.zeros_like(forced) if settings.certain_prefix else _possible(forced)
+        forced = torch.zeros_like(forced) if settings.certain_prefix else allow_if_possible(forced)
         log_probs.scatter_(1, index, torch.where(bound, forced, log_probs.gather(1, index)))
     return log_probs
 
@@ -279,17 +279,12 @@ def bias_to_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor
 def allow_eos_if_stuck(log_probs: Tensor, end: Tensor) -> None:
     """Allows EOS again, with the model's own log-probability `end` `(N,)`, where every token is forbidden."""
     stuck = log_probs.amax(1) == -INFINITY
-    log_probs[:, EOS] = torch.where(stuck, _possible(end), log_probs[:, EOS])
+    log_probs[:, EOS] = torch.where(stuck, allow_if_possible(end), log_probs[:, EOS])
 
 
 def allow_if_possible(log_probs: Tensor) -> Tensor:
-    """Log-probabilities of which none is minus infinity: what a rule leaves can always follow."""
-    return torch.where(log_probs == -INFINITY, _possible(log_probs), log_probs)
-
-
-def _possible(log_probs: Tensor) -> Tensor:
-    """At least the log of the smallest number: a token that a rule demands needs a probability above zero."""
-    return log_probs.clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))
+    """The same where it is finite, logits too; a token that a rule demands needs a probability above zero."""
+    return log_probs.masked_fill(log_probs == -INFINITY, math.log(torch.finfo(log_probs.dtype).tiny))
 
 
 def length_penalty(kind: LengthPenalty, lengths: Tensor, alpha: float) -> Tensor:

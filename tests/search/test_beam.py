@@ -215,6 +215,25 @@ def test_a_prefix_that_ends_is_only_scored() -> None:
     assert len(model.rows_seen) == 3
 
 
+class Logits(TableModel):
+    """Its tables are logits."""
+
+    def predict(self, readout: ModelOutput, memory: Memory) -> Tensor:
+        return readout.features.log_softmax(-1)
+
+
+def test_low_logits_of_a_prefix_are_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is added to all of them changes no probability."""
+    monkeypatch.setattr("nmtkit.search.decoding_batch.MANY_LOGITS", 1)
+    tables, prefix = random_tables(1, 6, 12), torch.tensor([[A, B, C]])
+    config = unlimited(beam_size=3, max_length=6)
+    expected, found = (
+        beam_search(Logits(tables + more), sources(3), config, 3, prefix=prefix)[0] for more in (0.0, -1000.0)
+    )
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    assert [one.log_prob for one in found] == pytest.approx([one.log_prob for one in expected])
+
+
 def test_a_prefix_longer_than_the_limit_is_not_cut() -> None:
     model, prefix = TableModel(random_tables(1, 2, 8)), torch.tensor([[4, 5, 6, 7]])
     ((best,),) = beam_search(model, sources(3), SearchConfig(max_length=2, beam_size=2), prefix=prefix)
