@@ -120,6 +120,10 @@ class HuggingFaceTokenizer(Tokenizer):
                 tokens[number] = WORD_START * begins + "".join(text[start:end].split())
         return [*before, *tokens, *after]
 
+    @override
+    def tag(self, text: str) -> str:
+        return text.removesuffix(self._tagged(text)[1])
+
     def _tagged(self, text: str) -> tuple[list[str], str, list[str]]:
         """The special tokens before and after a text, and the text without its tag."""
         match = _TAG.match(text)

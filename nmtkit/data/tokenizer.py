@@ -148,6 +148,10 @@ class Tokenizer(ABC):
     def tokens(self, text: str) -> list[str]:
         """The tokens of a text; unknown ones keep their spelling (for copying)."""
 
+    def tag(self, text: str) -> str:
+        """The tag of a language that begins a text, if it is read as one."""
+        return ""
+
     @abstractmethod
     def content(self) -> bytes:
         """The content of its file, without settings."""
@@ -251,10 +255,14 @@ class SentencePieceTokenizer(Tokenizer):
 
     @override
     def tokens(self, text: str) -> list[str]:
-        text = self.prepared(text)
+        text, tag = self.prepared(text), self.tag(text)
+        tokens: list[str] = self._processor.encode(text[len(tag) :], out_type=str)
+        return [tag, *tokens] if tag else tokens
+
+    @override
+    def tag(self, text: str) -> str:
         language = _LANGUAGE.match(text) if self._only_cuts else None
-        tokens: list[str] = self._processor.encode(text[language.end() if language else 0 :], out_type=str)
-        return [language.group(), *tokens] if language else tokens
+        return language.group() if language else ""
 
     @override
     def content(self) -> bytes:

@@ -135,7 +135,8 @@ class LongTextTranslator(ABC):
     def _cut_windows(self, windows: Iterable[Sequence[str]], counts: deque[int]) -> Iterator[list[str]]:
         """The parts of several lines at a time; a line that has none has an empty one."""
         for lines in windows:
-            cut = [self.cut(line) for line in lines]
+            tags = map(self.translator.tokenizers.src.tag, lines)  # a language is that of all parts
+            cut = [[tag + part for part in self.cut(line[len(tag) :])] for tag, line in zip(tags, lines, strict=True)]
             counts.extend(map(len, cut))
             yield [part for parts in cut for part in parts or [""]]
 

@@ -1,17 +1,20 @@
 """Copying from text to text: unknown words come through, and who says from where; long articles in windows."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from copy_model import CopyModel
-from untrained import learned
+from untrained import imported, learned
 
-from nmtkit import Summarizer
+from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
+from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.requests import Request
@@ -156,6 +159,25 @@ def test_summaries_of_windows_are_joined() -> None:
     assert [one.copied for one in last.parts] == [[0, 1]]
     assert summarizer.summarize([ARTICLE, "", "Zyx sees"]) == [ARTICLE, "", "Zyx sees"]
     assert translator.max_source_tokens == 3
+
+
+def marian() -> Tokenizers:
+    model, config = learned(KNOWN, "char", vocab_size=60).src.content(), TokenizerConfig(kind="marian")
+    letters = SentencePieceTokenizer(config, model, Vocabulary(SPECIALS)).own_pieces[len(SPECIALS) :]
+    own = SentencePieceTokenizer(config, model, Vocabulary([*SPECIALS, ">>en_XX<<", *letters]))
+    return Tokenizers(config, {"src": own, "tgt": own})
+
+
+@pytest.mark.parametrize(
+    ("make", "tag"), [(marian, ">>en_XX<<"), (lambda: imported({"src": {"before": [], "after": []}}), "en_XX")]
+)
+def test_a_language_that_is_named_before_a_line_is_that_of_all_its_sentences(
+    make: Callable[[], Tokenizers], tag: str
+) -> None:
+    translator = ParagraphTranslator(copier(make()))
+    for line, expected in ((">>en_XX<< A dog. A man. No.", [tag] * 3), ("A dog. A man.", []), (">>en_XX<<", [])):
+        (found,) = translator.search([line])
+        assert [token for part in found.parts for token in part.src_tokens if "en_XX" in token] == expected
 
 
 def test_a_model_that_does_not_copy_is_not_asked_what_it_copied(monkeypatch: pytest.MonkeyPatch) -> None:
