@@ -19,7 +19,7 @@ from nmtkit.models.base import Decoder
 from nmtkit.search.brackets import BracketTokens
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
 from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig, score_given
+from nmtkit.search.rules import SearchConfig, max_lengths, score_given
 from nmtkit.search.shortlist import Shortlist
 from nmtkit.search.state import TokenClasses
 from nmtkit.translation import attention_views
@@ -307,6 +307,9 @@ class Translator(TextModel):
             attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
             gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
             lengths = self.model.memory_lengths(batch).tolist()
+            ends_at_limit = self.config.at_limit == "end" and not self.config.samples
+            config = self.config if batch.reads_text else self.config.changed({"max_length_ratio": 0.0})
+            limits = max_lengths(config, batch.lengths, None).tolist()
             for row, number in enumerate(numbers):
                 target = targets[number]
                 finished = isinstance(target, str) or target.finished
@@ -315,6 +318,8 @@ class Translator(TextModel):
                 log_probs, begun = chosen[row, own].double(), [*src[number].prefix]
                 if self.config.certain_prefix and tgt[number].ids[: len(begun)] == begun:
                     log_probs[: len(begun)] = 0.0
+                if ends_at_limit and finished and len(log_probs) == limits[row]:
+                    log_probs[-1] = 0.0
                 weights = None if attention is None else attention[row, own, : lengths[row]]
                 hypothesis = Hypothesis(
                     ids=tgt[number].extended,

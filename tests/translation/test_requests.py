@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Command
-from untrained import imported, untrained
+from untrained import WORDS, imported, untrained
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
@@ -137,3 +137,12 @@ def test_a_certain_prefix_is_certain_when_it_is_scored_again() -> None:
             assert (one.tokens[0], one.token_log_probs[0]) == ("en_XX", 0.0)
             assert again.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-6)
             assert (again.score, again.log_prob) == pytest.approx((one.score, one.log_prob), abs=1e-6)
+
+
+def test_an_end_at_the_limit_costs_nothing_when_it_is_scored_again() -> None:
+    translator = untrained("rnnsearch", WORDS, beam_size=2, at_limit="end", max_length=4, max_length_ratio=0)
+    (found,) = translator.search(["the old dog"], 2)
+    again = translator.rescore(["the old dog"] * 2, found)
+    assert [one.token_log_probs[3:] for one in found] == [[0.0]] * 2
+    assert [one.token_log_probs for one in again] == [pytest.approx(one.token_log_probs, abs=1e-6) for one in found]
+    assert [one.score for one in again] == pytest.approx([one.score for one in found], abs=1e-6)
