@@ -267,7 +267,7 @@ def _search_config(
         if notify is not None:
             notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
         config = config.changed({"beam_size": wider})
-    config.reject_unused(settings)
+    config.reject_unused(settings, TASKS.get(trained.task).columns[0].name == "src")
     return config
 
 

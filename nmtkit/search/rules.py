@@ -153,10 +153,11 @@ class SearchConfig(Settings):
             )
         return self
 
-    def reject_unused(self, given: Collection[str]) -> None:
-        """Raises a RecipeError for a key in `given` that has no effect with these settings."""
+    def reject_unused(self, given: Collection[str], reads_text: bool = True) -> None:
+        """Raises a RecipeError for a key in `given` that has no effect with these settings, or in this model."""
         sampling = "sampling: give samples too, 1 for one translation of each line"
         beam = "beam search, and samples are drawn without: leave one of the two out"
+        of_text = "models that read a text, and this one reads none: give min_length or max_length"
         first_k = f"stop first_k, and stop is {self.stop}: leave one of the two out"
         purposes = [
             (["temperature", "top_k", "top_p", "epsilon", "seed"], self.samples > 0, sampling),
@@ -165,6 +166,7 @@ class SearchConfig(Settings):
             (["patience"], self.stop == "first_k", first_k),
             (["no_repeat_except"], self.no_repeat_ngram > 0, "blocked n-grams: give no_repeat_ngram too"),
             (["alpha"], self.length_penalty != "none", "a length penalty, and there is none: give length_penalty too"),
+            (["max_length_ratio", "max_length_offset", "min_length_ratio"], reads_text, of_text),
             (["max_length_offset"], self.max_length_ratio > 0, "a limit by the source: give max_length_ratio too"),
             (["coverage_kind"], self.coverage_penalty > 0, "a coverage penalty: give coverage_penalty too"),
         ]

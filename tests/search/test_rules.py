@@ -156,6 +156,13 @@ def test_what_would_do_nothing_is_refused_with_what_it_needs(settings: dict[str,
         SearchConfig().changed(settings).reject_unused(settings)
 
 
+@pytest.mark.parametrize("key", ["min_length_ratio", "max_length_ratio", "max_length_offset"])
+def test_a_limit_by_the_source_is_refused_where_no_text_is_read(key: str) -> None:
+    SearchConfig().changed({key: 3}).reject_unused({key: 3})
+    with pytest.raises(RecipeError, match=f"{key} is for models that read a text, and this one reads none"):
+        SearchConfig().changed({key: 3}).reject_unused({key: 3}, reads_text=False)
+
+
 # Penalties.
 
 
