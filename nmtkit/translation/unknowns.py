@@ -94,8 +94,9 @@ class _SourceWords:
     """
 
     def __init__(self, tokenizer: Tokenizer, line: str, limit: int) -> None:
-        tokens, is_imported = tokenizer.tokens(line)[:limit], tokenizer.config.kind == "huggingface"
-        marks = {*tokenizer.vocabulary.specials, SPECIALS[EOS]} if is_imported else set[str]()
+        tokens, marks = tokenizer.tokens(line)[:limit], set[str]()
+        if tokenizer.config.is_imported:
+            marks = {tokenizer.tag(line), *tokenizer.vocabulary.specials, SPECIALS[EOS]}
         self.tokens = [token for token in tokens if token not in marks]
         self.first = next((number for number, token in enumerate(tokens) if token not in marks), 0)
         self._unknown = np.array([number == UNK for number in known_ids(tokenizer, self.tokens)], dtype=bool)

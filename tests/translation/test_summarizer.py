@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import torch
 from copy_model import CopyModel
-from untrained import imported, learned
+from untrained import imported, learned, marian
 
 from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.requests import Request
@@ -159,13 +157,6 @@ def test_summaries_of_windows_are_joined() -> None:
     assert [one.copied for one in last.parts] == [[0, 1]]
     assert summarizer.summarize([ARTICLE, "", "Zyx sees"]) == [ARTICLE, "", "Zyx sees"]
     assert translator.max_source_tokens == 3
-
-
-def marian() -> Tokenizers:
-    model, config = learned(KNOWN, "char", vocab_size=60).src.content(), TokenizerConfig(kind="marian")
-    letters = SentencePieceTokenizer(config, model, Vocabulary(SPECIALS)).own_pieces[len(SPECIALS) :]
-    own = SentencePieceTokenizer(config, model, Vocabulary([*SPECIALS, ">>en_XX<<", *letters]))
-    return Tokenizers(config, {"src": own, "tgt": own})
 
 
 @pytest.mark.parametrize(

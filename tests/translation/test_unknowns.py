@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from untrained import imported, learned, untrained
+from untrained import imported, learned, marian, untrained
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import UNK
@@ -80,6 +80,8 @@ def test_tokens_of_languages_around_a_source_are_never_copied() -> None:
     attention = np.array([[0.5, 0.02, 0.02, 0.1, 0.3, 0.06]])
     (one,) = UnknownReplacer(tokenizers).replace("the dog Zyx", ["<unk>"], attention)[1]
     assert (one.source_word, one.source_token) == ("Zyx", 3)
+    (one,) = UnknownReplacer(marian()).replace(">>en_XX<< I", [UNKNOWN], np.array([[0.9, 0.02, 0.03, 0.05]]))[1]
+    assert (one.source_word, one.source_token) == ("I", 2)
 
 
 def test_several_unknown_words_and_none() -> None:

@@ -10,7 +10,7 @@ import nmtkit.models
 import nmtkit.recurrent_models  # noqa: F401  # both fill the registry
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
-from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.models.base import MODELS, VocabularySizes
@@ -67,6 +67,14 @@ def imported(affixes: dict[str, dict[str, list[str]]]) -> Tokenizers:
     config = TokenizerConfig.model_validate({"kind": "huggingface", "specials": ["en_XX"], "affixes": affixes})
     sides = {side: HuggingFaceTokenizer(config, content, vocabulary, side) for side in ("src", "tgt")}
     return Tokenizers(config, sides)
+
+
+def marian() -> Tokenizers:
+    """Tokenizers as a model of Marian has them, with the tag of one language and letters."""
+    model, config = learned(KNOWN, "char", vocab_size=60).src.content(), TokenizerConfig(kind="marian")
+    letters = SentencePieceTokenizer(config, model, Vocabulary(SPECIALS)).own_pieces[len(SPECIALS) :]
+    own = SentencePieceTokenizer(config, model, Vocabulary([*SPECIALS, ">>en_XX<<", *letters]))
+    return Tokenizers(config, {"src": own, "tgt": own})
 
 
 WORDS = learned()
