@@ -20,6 +20,7 @@ from nmtkit.console.trees import tree_lines
 from nmtkit.core.trees import Tree, read_linear, read_penn
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.text import read_lines
+from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.pictures.pages import picture_format
 from nmtkit.pictures.trees import save_trees
@@ -73,7 +74,7 @@ def parse_command(
 
     def write(found: Sequence[Translation]) -> None:
         line, place = waiting.popleft(), f"line {printer.lines + 1}"
-        trees = [_tree(one, line.split(), place) for one in found]
+        trees = [_tree(one, line, system.tokenizers.src, place) for one in found]
         both = zip(found, trees, strict=True)
         written = [one if tree is None else replace(one, text=tree.penn()) for one, tree in both]
         if draw and trees[0] is not None:
@@ -89,11 +90,15 @@ def parse_command(
         click.get_current_context().call_on_close(lambda: save_pictures([path], partial(save_trees, drawn)))
 
 
-def _tree(one: Translation, words: Sequence[str], place: str) -> Tree | None:
-    """The tree over the words, or over the first of them if only these were read; None for an empty line."""
+def _tree(one: Translation, line: str, tokenizer: Tokenizer, place: str) -> Tree | None:
+    """The tree over the words, or over the first of them if only these were read; None for an empty line.
+
+    Where normalization makes two words of one, as of one with a ´, or leaves one out, they are those that it gives.
+    """
     if not one.src_tokens:
         return None
-    tree = read_linear(one.text, place)
+    tree, words, read = read_linear(one.text, place), line.split(), tokenizer.join(tokenizer.tokens(line)).split(" ")
+    words = words if len(words) == len(read) else read
     return tree.with_words(words[: sum(1 for _ in tree.leaves())] if one.src_left_out else words)
 
 

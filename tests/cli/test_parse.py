@@ -29,6 +29,7 @@ TINY = [
     "training.max_updates=2",
     "training.max_minutes=null",
     "evaluation.max_sentences=3",
+    "tokenizer.normalization=nfkc",
 ]
 
 
@@ -66,6 +67,11 @@ def test_each_sentence_becomes_a_tree_over_its_words(console: Command) -> None:
         for sentence, line in zip(SENTENCES, trees, strict=True):
             words = read_tree(line, "output").words() if line else []
             assert words == sentence.replace("(", "-LRB-").replace(")", "-RRB-").split()
+
+
+def test_words_are_those_that_normalization_leaves(console: Command) -> None:
+    trees = parsed(console, "--beam-size", "1", lines=["I don´t .", "I do ."])
+    assert [len(read_tree(tree, "output").words()) for tree in trees] == [4, 3]
 
 
 def test_several_trees_and_objects(console: Command) -> None:
