@@ -168,7 +168,8 @@ class Catalogue:
     """The corpora of nmtkit and of the user's own catalogue, whose entries replace those of the same name."""
 
     def __init__(self, extra: Path | None = None) -> None:
-        self._templates = {**_own_templates(), **(_templates(extra) if extra else {})}
+        own, given = _own_templates(), _templates(extra) if extra else {}
+        self._templates = {**given, **own, **given}  # the user's come first: a name may also belong to a family of ours
 
     def names(self) -> list[str]:
         """The names of all entries with their placeholders, sorted."""

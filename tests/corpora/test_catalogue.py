@@ -80,8 +80,8 @@ def test_names_that_are_not_there(tmp_path):
 
 
 def test_an_entry_of_the_user_takes_the_place_of_ours(tmp_path):
-    mine = PLAIN.replace("ours:", "tatoeba-en-de:")
-    assert load(tmp_path, mine).get("tatoeba-en-de").entry.title == "Our own"
+    for name in ("tatoeba-en-de", "tatoeba-en-fr"):  # an entry of its own, and one of a family
+        assert load(tmp_path, PLAIN.replace("ours:", f"{name}:")).get(name).entry.title == "Our own"
     assert load(tmp_path, PLAIN).names() == sorted([*Catalogue().names(), "ours"])
 
 
