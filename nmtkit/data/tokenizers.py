@@ -85,7 +85,8 @@ class Tokenizers(dict[str, Tokenizer]):
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             # The checksums go first and come last: at no moment are there those of other files.
-            (folder / _SUMS).unlink(missing_ok=True)
+            for stale in (_SUMS, _LABELS):  # labels of a classifier that was in the folder are not of another model
+                (folder / stale).unlink(missing_ok=True)
             for name, content in contents.items():
                 (folder / name).write_bytes(content)
             of_files = {name: bytes_checksum(content) for name, content in contents.items()}

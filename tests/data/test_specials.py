@@ -141,6 +141,10 @@ def test_labels_are_a_file_with_a_checksum(tmp_path: Path) -> None:
     (tmp_path / "labels.vocab").write_text("Y\nX\nW\n", encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"labels.vocab: damaged \(its checksum is another\)"):
         Tokenizers.load(tmp_path)
+    other = learn_tokenizers(config("whitespace"), PAIRS)
+    other.save(tmp_path)  # of another run that takes the place of the classifier
+    assert Tokenizers.load(tmp_path).labels is None
+    assert Tokenizers.load(tmp_path).checksum == other.checksum
     whole = learn_tokenizers(config("whitespace"), pairs, columns=(Column("src"), Column("labels", "label"))).labels
     assert whole is not None
     assert whole.tokens == ["Y", "Y X", "Z"]
