@@ -130,7 +130,7 @@ def _hugging_face(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder
     longest = _longest(recipe, config)
     settings, tensors = to_hugging_face(model, longest)
     write_json(folder / "config.json", settings | {"nmtkit": _origin(recipe)})
-    write_json(folder / "generation_config.json", _generation_config(recipe.search))
+    write_json(folder / "generation_config.json", _generation_config(recipe.search, longest))
     write_bare_tensors(folder / "model.safetensors", tensors)
     _write_pieces(tokenizers, folder)
     tables = {"vocab.json": tokenizers.src} | ({} if tokenizers.shared else {"target_vocab.json": tokenizers.tgt})
@@ -159,7 +159,7 @@ def _longest(recipe: Recipe, config: TransformerConfig) -> int:
     return max(_FEWEST_POSITIONS, recipe.search.max_length + 1, *recipe.data.limits)
 
 
-def _generation_config(search: SearchConfig) -> dict[str, Any]:
+def _generation_config(search: SearchConfig, longest: int) -> dict[str, Any]:
     """Settings of `generate` closest to the recipe's; it has no limits by the length of the source."""
     never = [PAD, BOS, *([UNK] if search.forbid_unknown else [])]
     return {
@@ -170,7 +170,7 @@ def _generation_config(search: SearchConfig) -> dict[str, Any]:
         "forced_eos_token_id": EOS if search.at_limit == "end" else None,
         "bad_words_ids": [[word] for word in never],
         "num_beams": search.beam_size,
-        "max_length": search.max_length + 1,  # theirs counts the decoder's first input
+        "max_length": min(search.max_length, longest) + 1,  # theirs counts the decoder's first input
         "min_length": search.min_length + 1 if search.min_length else 0,
         "early_stopping": EARLY_STOPPING.get(search.stop, False) if search.beam_size > 1 else False,
         "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,

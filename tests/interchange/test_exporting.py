@@ -96,6 +96,13 @@ def test_hugging_face_reads_the_tags_of_languages(tmp_path: Path) -> None:
     assert "additional_special_tokens; no text is cut into <2de>, <2fr>" in told[-1]
 
 
+def test_generate_ends_where_learned_positions_do(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", {"norm": "post", "positions": "learned", "max_positions": 16}, learned())
+    export_run(run, "huggingface", tmp_path / "out")
+    assert read(tmp_path / "out" / "generation_config.json")["max_length"] == 17
+    assert read(tmp_path / "out" / "config.json")["max_position_embeddings"] == 16
+
+
 @needs("ctranslate2")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_ctranslate2_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
