@@ -45,7 +45,8 @@ class CTranslate2Search:
 
     def __init__(self, run: SavedRun, which: str, device: torch.device, precision: str, threads: int) -> None:
         package, kind = library("ctranslate2"), device.type
-        require_convertible(run.inference.model, "ctranslate2")
+        model = require_convertible(run.inference.model, "ctranslate2")
+        self._most = model.max_positions if model.positions == "learned" else 1 << 31
         if kind not in ("cpu", "cuda") or (kind == "cuda" and not package.get_cuda_device_count()):
             raise NmtkitError(f"engine ctranslate2 sees no device {kind}: take --device cpu, or another engine")
         known, wanted = package.get_supported_compute_types(kind), COMPUTE_TYPES.get(precision, precision)
@@ -88,7 +89,9 @@ class CTranslate2Search:
             raise NmtkitError(f"{where}: engine ctranslate2 has no prefixes and terms; take another engine")
         if n_best > config.beam_size:
             raise NmtkitError(f"n_best {n_best} is more than beam_size {config.beam_size}: raise it, or lower n_best")
-        limits = max_lengths(config, torch.tensor([source.length + 1 for source in sources]), None).tolist()
+        most = self._most - log_probs  # what is scored again reads one more
+        lengths = torch.tensor([source.length + 1 for source in sources])
+        limits = max_lengths(config, lengths, None).clamp(max=most).tolist()
         found, again = self._search(sources, config, max(limits)), defaultdict(list)
         for number, (hypotheses, limit) in enumerate(zip(found, limits, strict=True)):
             if not all(one.finished and len(one.ids) < limit for one in hypotheses):

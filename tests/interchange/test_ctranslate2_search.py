@@ -190,6 +190,16 @@ def test_more_positions_than_were_learned(tmp_path: Path) -> None:
         by_ctranslate2(tmp_path / "run").translate(" ".join(LINES[:30]))
 
 
+def test_a_text_that_goes_on_ends_where_learned_positions_do(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", {"positions": "learned", "max_positions": 32}, learned())
+    ends(tmp_path / "run", -50.0)
+    own, theirs = (opened(tmp_path / "run", engine=name) for name in ("auto", "ctranslate2"))
+    found = theirs.search(LINES[:4])
+    assert facts(found) == facts(own.search(LINES[:4]))
+    assert {len(one.tokens) for (one,) in found} == {32}
+    assert {len(one.tokens) for (one,) in theirs.search(LINES[:4], need_copies=True)} == {31}
+
+
 def test_another_model_is_refused(trained: Path) -> None:
     with pytest.raises(NmtkitError, match="ctranslate2 has no counterpart of a rnnsearch"):
         by_ctranslate2(trained)
