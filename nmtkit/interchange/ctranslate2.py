@@ -267,11 +267,14 @@ def _tokenizers(folder: Path, given: Mapping[str, Any], maps: Maps) -> tuple[Tok
     exported = own.get("tokenizer") if isinstance(own, dict) else None
     exported = exported if isinstance(exported, dict) else {}
     more = {key: exported[key] for key in ("lowercase", "normalization") if key in exported}
-    place, models = folder / "config.json", [folder / "source.spm", folder / "target.spm"]
+    place, models, notes = folder / "config.json", [folder / "source.spm", folder / "target.spm"], list[str]()
+    if isinstance(tags := exported.get("specials"), list) and tags:
+        what = shorten(", ".join(map(str, tags)))
+        notes.append(f"ignored in {place.name}: specials; no text is cut into {what}")
     if any(path.exists() for path in models):
-        return build_tokenizers("marian", maps, place, models, **more), []
+        return build_tokenizers("marian", maps, place, models, **more), notes
     if (kind := exported.get("kind")) in ("word", "whitespace", "pieces", "wordpiece"):
-        return build_tokenizers(str(kind), maps, place, **more), []
+        return build_tokenizers(str(kind), maps, place, **more), notes
     pair = build_tokenizers("word", maps, place, **more)
     if exported or not all(map(_cuts_words, (pair.src, pair.tgt))):
         raise CheckpointError(

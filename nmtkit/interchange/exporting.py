@@ -190,6 +190,7 @@ def _ctranslate2(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder:
     src, tgt = tokenizers.src.vocabulary.tokens, tokenizers.tgt.vocabulary.tokens
     spec = to_ctranslate2(model, src, tgt, _longest(recipe, config))
     cut = tokenizers.src.config.model_dump(include={"kind", "lowercase", "normalization"})
+    cut["specials"] = [*tokenizers.src.vocabulary.specials]
     spec.config.add_attribute("nmtkit", _origin(recipe) | {"tokenizer": cut})
     with write_errors(folder):
         spec.save(str(folder))
@@ -249,6 +250,7 @@ def _model_card(
         "## Use",
         _USE[to].replace("COMMAND", task.command),
         f"Before a source may stand: {', '.join(f'`{tag}`' for tag in tags)}." if tags else "",
+        "TOKENS are of text in lower case." if to == "ctranslate2" and tokenizers.src.config.lowercase else "",
         "## Data",
         _data(run, recipe, imported),
         "## Scores of the test set",

@@ -121,6 +121,18 @@ def test_ctranslate2_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
 
 
 @needs("ctranslate2")
+def test_what_ctranslate2_does_not_do_to_a_text_is_told(tmp_path: Path) -> None:
+    text = learned(specials=["<2de>", "<2fr>"], vocab_size=50, lowercase=True)
+    export_run(made_run(tmp_path / "run", {}, text), "ctranslate2", tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "Before a source may stand: `<2de>`, `<2fr>`.\n\nTOKENS are of text in lower case.\n" in card
+    told: list[str] = []
+    import_run(tmp_path / "out", str(tmp_path / "again"), told.append)
+    assert "ignored in config.json: specials; no text is cut into <2de>, <2fr>" in told
+    assert opened(tmp_path / "again").tokenizers.src.config.lowercase
+
+
+@needs("ctranslate2")
 @pytest.mark.parametrize("kind", ["word", "wordpiece", "whitespace", "pieces"])
 def test_words_go_out_and_in_again(kind: str, tmp_path: Path) -> None:
     export_run(made_run(tmp_path / "run", {}, learned(kind=kind, vocab_size=100)), "ctranslate2", tmp_path / "out")
