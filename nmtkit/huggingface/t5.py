@@ -96,4 +96,5 @@ def read_t5(folder: Path) -> ImportedModel:
     unread = [f"decoder.block.0.{_CROSS}.relative_attention_bias.weight"]  # is in the first files, and nothing reads it
     model, tensors = converter.convert(T5Config, settings, words, names, unread)
     search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, {*special})
+    search["certain_prefix"] = config.forced_bos_token_id is not None
     return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes)

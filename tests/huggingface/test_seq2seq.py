@@ -177,6 +177,16 @@ def test_weights_in_parts_are_the_same_weights(small: Path, tmp_path: Path) -> N
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_the_forced_first_token_of_a_t5_is_certain(small: Path, tmp_path: Path) -> None:
+    changed("generation_config.json", forced_bos_token_id=9)(copy := copied(small, tmp_path))
+    for folder, name in ((small, "free"), (copy, "forced")):
+        import_run(folder, str(tmp_path / name))
+    free, forced = (opened(tmp_path / name) for name in ("free", "forced"))
+    assert (free.config.certain_prefix, forced.config.certain_prefix) == (False, True)
+    ((one,),) = forced.search([TEXTS[0]])
+    assert one.token_log_probs[0] == 0.0
+
+
 def with_index(content: Any) -> Spoil:
     def spoil(folder: Path) -> None:
         sharded(folder)
