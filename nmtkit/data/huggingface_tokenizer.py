@@ -88,6 +88,10 @@ class HuggingFaceTokenizer(Tokenizer):
             raise CheckpointError(f"tokenizer.affixes: {unknown[0]!r} is no token of the vocabulary")
         self._before, self._after = before, after
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._tokenizer.encode_special_tokens = True  # which the library does not send to another process
+
     @classmethod
     def pack(cls, tokenizer: str, ids: Sequence[int], clean_up: bool) -> bytes:
         """The content of a file: the text of a `tokenizer.json`, its id of each of our tokens, and how it joins."""

@@ -1,6 +1,7 @@
 """Tokenizers of public models cut and join text as `transformers` does."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,13 @@ def test_a_thousand_strings_are_cut_and_joined_as_they_are(maker: Maker, tmp_pat
         tokens = ours.tgt.pieces(ours.tgt.encode(text))
         assert [token for token in tokens if token.startswith("▁")]
         assert ours.tgt.join(tokens) == ours.tgt.decode(ours.tgt.encode(text))
+
+
+def test_another_process_takes_no_special_token_from_a_text_either(tmp_path: Path) -> None:
+    theirs, special = bart(tmp_path)
+    made, _ = read_tokenizers(tmp_path, special, len(theirs) + 3)
+    texts = ["a </s> b", "<mask>"]
+    assert pickle.loads(pickle.dumps(made)).src.encode_many(texts) == made.src.encode_many(texts)
 
 
 def sentencepiece_model(path: Path, kind: str, **ids: int) -> Any:
