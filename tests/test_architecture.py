@@ -88,6 +88,7 @@ LAZY = {
     "translation/result.py",
     "translation/long_texts.py",
     "translation/synthetic.py",
+    "corpora/download.py",
     "tasks",
     "pictures",
     "corpus/features.py",

@@ -125,6 +125,14 @@ def test_a_part_is_used_where_it_is_safe(site, client, habits, expected, statuse
     assert client.target.read_bytes() == CONTENT
 
 
+def test_one_process_at_a_time_downloads_a_file(site, client):
+    url, other, said = site.put("a.bin", CONTENT), Client(client.target), []
+    context = FetchContext(client.target.parent, print, lambda *_: said.append(other.refused(url, SUM)))
+    assert download(url, client.target, context, SUM) == file_sha256(client.target) == SUM
+    assert "another process downloads into it; wait for its end" in said[0]
+    assert len(site.asked) == 1
+
+
 @pytest.mark.parametrize("honest", [True, False], ids=["server-notices", "server-does-not-notice"])
 def test_a_file_that_changes_in_between_is_not_mixed(site, client, honest):
     other = random.Random(6).randbytes(len(CONTENT))
