@@ -23,7 +23,7 @@ from nmtkit.models.base import Model, Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.saved import SavedRun, source_token_limit
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
 
@@ -83,6 +83,8 @@ def export_run(
                 require_comparable(to, recipe.search, alone=True)
             except NmtkitError as fault:
                 notify(f"warning: {fault}; with the same weights its texts may differ")
+            if limit := source_token_limit(recipe):
+                notify(f"warning: {to} reads all of a source, and nmtkit its first {limit} tokens; cut longer ones")
         if to == "safetensors" and (report := _read_object(run.folder.report)):
             write_json(beside / run.folder.report.name, report | {"files": {}})
         for part in (run.folder.imported, run.folder.test_scores) if to == "safetensors" else ():
@@ -241,6 +243,7 @@ def _model_card(
         "pipeline_tag": task.name,
     }
     tags = () if to == "safetensors" else tokenizers.src.vocabulary.specials
+    limit = None if to == "safetensors" else source_token_limit(recipe)
     settings = {"model": recipe.model.model_dump(mode="json"), "search": recipe.search.model_dump(mode="json")}
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
@@ -250,6 +253,7 @@ def _model_card(
         "## Use",
         _USE[to].replace("COMMAND", task.command),
         f"Before a source may stand: {', '.join(f'`{tag}`' for tag in tags)}." if tags else "",
+        f"It was made to read the first {limit} tokens of a source; cut longer ones." if limit else "",
         "TOKENS are of text in lower case." if to == "ctranslate2" and tokenizers.src.config.lowercase else "",
         "## Data",
         _data(run, recipe, imported),

@@ -103,6 +103,20 @@ def test_generate_ends_where_learned_positions_do(tmp_path: Path) -> None:
     assert read(tmp_path / "out" / "config.json")["max_position_embeddings"] == 16
 
 
+def test_how_much_of_an_article_is_read_is_told(tmp_path: Path) -> None:
+    run, told = made_run(tmp_path / "run", {}, learned()), list[str]()
+    recipe = run.folder.recipe.read_text(encoding="utf-8")
+    for old, new in (("translation", "summarization"), ("bleu", "rougeL"), ("over_long: drop", "over_long: truncate")):
+        recipe = recipe.replace(old, new)
+    run.folder.recipe.write_text(recipe, encoding="utf-8")
+    for to in ("huggingface", "safetensors"):
+        export_run(run, to, tmp_path / to, notify=told.append)
+    (warning,) = told
+    assert "huggingface reads all of a source, and nmtkit its first 256 tokens; cut longer ones" in warning
+    cards = [(tmp_path / to / "README.md").read_text(encoding="utf-8") for to in ("huggingface", "safetensors")]
+    assert ["read the first 256 tokens of a source" in card for card in cards] == [True, False]
+
+
 @needs("ctranslate2")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_ctranslate2_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
