@@ -158,7 +158,7 @@ def _origin(recipe: Recipe) -> dict[str, Any]:
 def _longest(recipe: Recipe, config: TransformerConfig) -> int:
     if config.positions == "learned":
         return config.max_positions
-    return max(_FEWEST_POSITIONS, recipe.search.max_length + 1, *recipe.data.limits)
+    return max(_FEWEST_POSITIONS, 1 + max(recipe.search.max_length, *recipe.data.limits))  # one for </s>
 
 
 def _generation_config(search: SearchConfig, longest: int) -> dict[str, Any]:

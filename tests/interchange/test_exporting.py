@@ -103,6 +103,14 @@ def test_generate_ends_where_learned_positions_do(tmp_path: Path) -> None:
     assert read(tmp_path / "out" / "config.json")["max_position_embeddings"] == 16
 
 
+def test_the_longest_source_of_the_training_has_a_position_for_its_end(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", {}, learned())
+    recipe = run.folder.recipe.read_text(encoding="utf-8")
+    run.folder.recipe.write_text(recipe.replace("max_length: 256", "max_length: 2000"), encoding="utf-8")
+    export_run(run, "huggingface", tmp_path / "out")
+    assert read(tmp_path / "out" / "config.json")["max_position_embeddings"] == 2001
+
+
 def test_how_much_of_an_article_is_read_is_told(tmp_path: Path) -> None:
     run, told = made_run(tmp_path / "run", {}, learned()), list[str]()
     recipe = run.folder.recipe.read_text(encoding="utf-8")
