@@ -139,6 +139,8 @@ def align_command(
     for option, path in (("--soft", soft), ("--shortlist", likely)):
         if path is not None:
             results.require_other(path, (source, target, source_words, target_words), option)
+    if how.search_settings:
+        raise click.UsageError(f"--search {next(iter(how.search_settings))} is for a search, and align makes none")
     file = nullcontext() if soft is None else alignments.soft_alignment_writer(soft)
     translator = inference.open_model(how)
     backward = None

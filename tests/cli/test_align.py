@@ -212,4 +212,5 @@ def test_the_language_to_write_is_that_of_the_first_direction(console: Command, 
     words = ["align", "--source", tmp_path / "lines", "--target", tmp_path / "lines", "-m"]
     done = succeeded(console(*words, several, "--to", "de", "--reverse-model", back))
     assert len(done.out.splitlines()) == len(LINES)
+    refused(console(*words, several, "--search", "beam_size=3"), "--search beam_size is for a search, and align makes")
     refused(console(*words, several, "--to", "fr"), "has not learned the tag <2fr>; its tags are: <2de>")
