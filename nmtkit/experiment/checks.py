@@ -26,6 +26,7 @@ from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
 from nmtkit.models.base import MODELS, Model, VocabularySizes, as_seq2seq
 from nmtkit.recipe import Recipe, load, locate
+from nmtkit.recipe.schema import deep_merge
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
@@ -242,6 +243,8 @@ class RecipeDataCheck:
     """The data file."""
     run: SavedRun
     """Of the recipe; it need not exist."""
+    overridden: bool = False
+    """Whether the recipe is not as its file says."""
 
     def __post_init__(self) -> None:
         self.splits = self.recipe.data.splits()
@@ -290,7 +293,8 @@ class RecipeDataCheck:
             data[name] = {key: _relative_to(out, getattr(files, key)) for key in keys}
         path = out / f"{self.path.stem}.yaml"
         text = f"# {self.recipe.name} with the files that `nmtkit check --fix` has cleaned.\n"
-        text += dump_yaml({"extends": parent, "name": f"{self.recipe.name}-clean", "data": data})
+        base = self.recipe.model_dump(mode="json") if self.overridden else {"extends": parent}
+        text += dump_yaml(deep_merge(base, {"name": f"{self.recipe.name}-clean", "data": data}))
         atomic_write_text(path, text)
         return path
 
@@ -299,7 +303,7 @@ def open_data_check(name: str, overrides: Sequence[str] = (), run_path: str | No
     """Loads a recipe whose data is to be checked."""
     recipe = load(name, overrides)
     require_data(recipe)
-    return RecipeDataCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)))
+    return RecipeDataCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)), bool(overrides))
 
 
 def _relative_to(out: Path, value: list[str] | str) -> list[str] | str:

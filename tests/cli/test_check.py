@@ -11,6 +11,7 @@ from nmtkit.cli import check as cli
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.corpus.faults import EMPTY, FaultLocation
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
+from nmtkit.recipe import load
 from tests.house import traced
 
 PAIRS = [(f"this is line number {n} of them", f"das ist die Zeile Nummer {n}") for n in range(60)]
@@ -177,6 +178,15 @@ def test_fix_writes_files_and_a_recipe_that_pass(check: Command, console: Comman
     resolved = console("recipe", "show", "clean/mine.yaml", "--resolved").out
     assert "name: mine-clean\n" in resolved
     assert "max_length: 7\n" in resolved
+
+
+def test_the_recipe_of_fixed_files_has_what_was_set(check: Command) -> None:
+    write_lines("other.en", [src for src, _ in PAIRS])
+    done = check("mine.yaml", "--no-tokens", "--fix", "clean", *sets("data.train.src=other.en", "training.lr=0.25"))
+    assert "next: nmtkit train clean/mine.yaml" in done.out
+    fixed = load("clean/mine.yaml")
+    assert (fixed.training.lr, fixed.data.max_length, fixed.data.test, fixed.name) == (0.25, 7, None, "mine-clean")
+    assert [Path(path).resolve() for path in fixed.data.splits()["train"].src] == [Path("clean/other.en").resolve()]
 
 
 def test_files_are_whole_though_nobody_reads_to_the_end(check: Command, monkeypatch: pytest.MonkeyPatch) -> None:
