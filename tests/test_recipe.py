@@ -7,9 +7,10 @@ from typing import get_args
 import pytest
 
 from nmtkit import metrics, recipe
-from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.experiment import checks
 from nmtkit.models.base import MODELS
+from nmtkit.runs.origin import find_origin
 
 TEXT = """\
 data:
@@ -214,6 +215,18 @@ def test_a_language_model_is_not_given_sources_that_it_does_not_read(base: Path,
         RecipeError, match=f"`model.kind`: {kind} does not read the src of a translation: set `task` to"
     ):
         checks.require_fitting_stages(recipe.load(base, [f"model={{kind: {kind}}}"]))
+
+
+def test_a_test_set_that_is_not_scored_before_and_after_is_refused(base: Path) -> None:
+    given = ["tokenizer.kind=word", "init_from={tokenizer: x, test: {src: a, tgt: b}}"]
+    loaded = recipe.load(base, given)
+    assert loaded.init_from is not None
+    whole = {"init_from": loaded.init_from.model_copy(update={"run": "x", "tokenizer": None})}
+    with pytest.raises(CheckpointError):  # there is no run x
+        find_origin(loaded.model_copy(update=whole))
+    for one in (loaded, loaded.model_copy(update=whole | {"task": "language-modelling"})):
+        with pytest.raises(RecipeError, match=r"`init_from\.test`: only of a whole `run` of a task with references"):
+            find_origin(one)
 
 
 def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> None:
