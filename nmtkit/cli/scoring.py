@@ -48,7 +48,7 @@ def tokenize_option(default: str | None, *more: str, hidden: bool = False) -> De
         metavar="NAME",
         default=default,
         hidden=hidden,
-        help=f"BLEU's tokenizer: {', '.join((*metrics.TOKENIZERS, *metrics.SPM_TOKENIZERS))}. "
+        help=f"Tokenizer of BLEU and GLEU: {', '.join((*metrics.TOKENIZERS, *metrics.SPM_TOKENIZERS))}. "
         f"Default: {default or 'that of the recipe'}.",
     )
 

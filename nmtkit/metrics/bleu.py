@@ -98,7 +98,7 @@ def _sacrebleu() -> Any:
     return sacrebleu
 
 
-def _bleu(options: Options, references: Sequence[Sequence[str]], order: int = 4) -> Any:
+def _bleu(options: Options, references: Sequence[Sequence[str]] | None, order: int = 4) -> Any:
     name = options.tokenize
     if name not in (*TOKENIZERS, *SPM_TOKENIZERS):
         raise NmtkitError(f"unknown tokenizer {name!r}: {suggest_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}")
@@ -140,10 +140,14 @@ class Gleu(ExampleMetric):
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        hyps, *refs = (map(ngram_counts, bleu_tokens(lines)) for lines in (texts.hyps, *texts.refs))
+        hyps, *refs = (map(ngram_counts, bleu_tokens(lines, options)) for lines in (texts.hyps, *texts.refs))
         pairs = zip(hyps, *refs, strict=True)
         shares = ([(hyp & ref).total() / max(1, hyp.total(), ref.total()) for ref in own] for hyp, *own in pairs)
         return 100 * np.array([[max(of_refs)] for of_refs in shares])
+
+    @override
+    def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
+        return f"tok:{options.tokenize}|{super().signature(options, n_refs, resampling)}"
 
 
 def ngram_counts(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
@@ -169,9 +173,9 @@ for _metric in (BLEU, *SHORT_BLEU, CHRF, CHRF_WITH_WORDS, TER, Gleu("gleu", "GLE
     METRICS.register(_metric.name)(_metric)
 
 
-def bleu_tokens(texts: Sequence[str]) -> list[list[str]]:
-    """The tokens of each text by the default tokenizer of BLEU."""
-    tokenizer = _sacrebleu().BLEU().tokenizer
+def bleu_tokens(texts: Sequence[str], options: Options | None = None) -> list[list[str]]:
+    """The tokens of each text by the tokenizer of BLEU."""
+    tokenizer = _bleu(options or Options(), None).tokenizer
     return [tokenizer(text.rstrip()).split() for text in texts]
 
 

@@ -56,7 +56,7 @@ class Options:
     """How texts are compared."""
 
     tokenize: str = "13a"
-    """Tokenizer of BLEU, one of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for text that is tokenized already."""
+    """Tokenizer of BLEU and GLEU, of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for text that is tokenized already."""
     lowercase: bool = False
     """Whether BLEU, chrF and CIDEr-D ignore case. TER (as tercom) and ROUGE always ignore it."""
     stem: bool = True

@@ -79,7 +79,7 @@ class EvaluationConfig(Settings):
     """Translate only this many validation sentences, the first ones; of several `directions` as many of each. Default:
     all. The loss is always of all."""
     tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
-    """sacrebleu's tokenization for BLEU; none is for text that is already tokenized."""
+    """sacrebleu's tokenization for BLEU and GLEU; none is for text that is already tokenized."""
     lowercase: bool = False
     """BLEU, chrF and CIDEr-D ignore case."""
     metrics: Annotated[list[Name] | None, METRICS] = None

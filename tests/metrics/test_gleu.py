@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmtkit.metrics import score_all
+from nmtkit.metrics import Options, score_all
 
 
 def gleu(hyps: list[str], *refs: list[str]) -> float:
@@ -25,6 +25,12 @@ def gleu(hyps: list[str], *refs: list[str]) -> float:
 )
 def test_gleu_of_a_sentence_is_symmetric(one: str, other: str, expected: float) -> None:
     assert gleu([one], [other]) == gleu([other], [one]) == pytest.approx(100 * expected)
+
+
+def test_the_tokenizer_is_that_which_is_named() -> None:
+    (score,) = score_all(["a, b"], [["a , b"]], ["gleu"], Options(tokenize="none"))
+    assert score.value == pytest.approx(100 * 1 / 6)  # b alone, of 3 + 2 + 1
+    assert "tok:none|" in score.signature
 
 
 def test_it_is_the_mean_over_the_sentences_of_the_best_reference() -> None:
