@@ -1,5 +1,6 @@
 """`nmtkit bench`, `tune` and `doctor`: how fast this machine is, its fastest settings, and what it has."""
 
+import json
 import platform
 import sys
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import write_json
+from nmtkit.core.files import atomic_user_path, write_errors
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
@@ -234,7 +235,8 @@ def show_training(name: str, speed: bench.TrainingSpeed) -> None:
 def write_figures(path: Path | None, figures: dict[str, Any]) -> None:
     """Writes all figures as JSON, if the user names a file."""
     if path is not None:
-        write_json(path, figures)
+        with write_errors(path), atomic_user_path(path) as beside:
+            beside.write_text(json.dumps(figures, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         tell(f"wrote {path}")
 
 

@@ -32,6 +32,13 @@ def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -
     refused(done, "standard input: each line is a JSON object")
 
 
+def test_figures_remove_no_other_file(tmp_path: Path) -> None:
+    other = write_lines(tmp_path / "x.new", ["of the user"])
+    bench.write_figures(tmp_path / "x", {"seconds": [1.0]})
+    assert lines_in(other) == ["of the user"]
+    assert json.loads((tmp_path / "x").read_text(encoding="utf-8")) == {"seconds": [1.0]}
+
+
 TRAINED = ["--updates", "2", "--rounds", "2", "--device", "cpu", "--threads", "1"]
 
 
