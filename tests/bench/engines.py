@@ -391,8 +391,9 @@ class CTranslate2(ExternalEngine):
             no_repeat_ngram_size=config.no_repeat_ngram,
             disable_unk=config.forbid_unknown,
             suppress_sequences=[[tgt.tokens[PAD]], [tgt.tokens[BOS]]],
+            return_end_token=True,  # |Y| then counts it, as that of the others does
         )
-        return [tgt.ids(result.hypotheses[0]) for result in results]
+        return [[word for word in tgt.ids(result.hypotheses[0]) if word != EOS] for result in results]
 
 
 def _alpha(config: SearchConfig) -> float:

@@ -1,6 +1,8 @@
 """What is measured beside nmtkit must do nmtkit's work, or the bench compares nothing."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -8,10 +10,13 @@ import torch
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.search.rules import SearchConfig
 from tests.contracts.pretended_cuda import CUDA, pretended_cuda
 
+from .engines import CTranslate2, Setting
 from .floors import BareTransformer, load
 from .made_text import make_captions
 from .search import Network, summarize
@@ -36,6 +41,21 @@ def randomized(model: Seq2Seq) -> Seq2Seq:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return model
+
+
+def test_ctranslate2_counts_the_end_of_a_sentence_as_the_others_do() -> None:
+    asked: dict[str, Any] = {}
+
+    def translate(*_: Any, **given: Any) -> list[Any]:
+        asked.update(given)
+        return [SimpleNamespace(hypotheses=[["a", "b", "</s>"]]), SimpleNamespace(hypotheses=[["b"]])]
+
+    engine: Any = object.__new__(CTranslate2)
+    side = SimpleNamespace(vocabulary=Vocabulary([*SPECIALS, "a", "b"]))
+    engine.reader = SimpleNamespace(config=SearchConfig(), tokenizers=SimpleNamespace(src=side, tgt=side))
+    engine._setting, engine._translator = Setting("fp32", 2, "sentences"), SimpleNamespace(translate_batch=translate)
+    assert engine._search([], 9) == [[4, 5], [5]]
+    assert asked["return_end_token"]
 
 
 def test_the_floor_computes_the_models_loss_with_every_weight(batch: Batch) -> None:
