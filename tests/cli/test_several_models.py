@@ -40,6 +40,12 @@ def test_a_model_with_its_copy_is_itself(pair: list[object], console: Command) -
     assert " + runs/copy  " in done.out
 
 
+def test_an_ensemble_does_not_read_all_its_weights_from_one_file(pair: list[object], console: Command) -> None:
+    file = SavedRun(RunFolder(Path("runs/copy"))).weights("best")
+    refused(console("translate", *pair, "--checkpoint", file, "few.src"), f"{file}: one file would be the weights of")
+    succeeded(console("translate", *pair[:4], "--checkpoint", "best", "few.src"))
+
+
 def test_workers_take_an_ensemble(trained: Path, pair: list[object], corpus: Path) -> None:
     lines = lines_in(corpus / "test.src")
     both = Translator.load([str(trained), str(trained)], ensemble="log-probabilities", ensemble_weights=[3.0, 1.0])
