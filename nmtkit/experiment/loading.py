@@ -290,8 +290,11 @@ def _for_workers(
     # This process searches no line: it only tokenizes and joins text.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes["tgt"], translator.config.beam_size
-    key = search_workload_key(translator.model.config, vocabulary, beam, how.threads, places[0], how.precision)
-    known = cache.get(key, SearchSpeedConfig)
+    auto = {"cuda": ("fp16", "bf16"), "mps": ("fp32",)}.get(places[0].type, ("auto",))  # see `_requested_precision`
+    settings = translator.model.config, vocabulary, beam, how.threads, places[0]
+    precisions = auto if how.precision == "auto" else (how.precision,)
+    tuned = (cache.get(search_workload_key(*settings, one), SearchSpeedConfig) for one in precisions)
+    known = next(filter(None, tuned), None)
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
     return replace(translator, speed=known.config if known else default_speed_config(places[0]), workers=workers)
 

@@ -10,7 +10,9 @@ from safetensors.torch import load_file
 
 from nmtkit import Translator
 from nmtkit.autotune import searching
+from nmtkit.autotune.cache import TuningResult
 from nmtkit.core.errors import RecipeError
+from nmtkit.experiment import loading
 from nmtkit.experiment.loading import DecodingOptions, fits_fp16, load_from_options
 from nmtkit.layers import inference
 from nmtkit.layers.inference import (
@@ -19,6 +21,7 @@ from nmtkit.layers.inference import (
     InferenceLinear,
     Int8Linear,
     Precision,
+    PrecisionChoice,
     supported_precisions,
 )
 from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
@@ -26,6 +29,7 @@ from nmtkit.models.convs2s import ConvS2SConfig
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recurrent_models.luong import LuongConfig
 from nmtkit.runs.saved import find_run
+from nmtkit.translation.inputs import SearchSpeedConfig
 
 
 def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
@@ -115,3 +119,17 @@ def test_a_model_of_few_positions_is_asked_for_no_more(config: ModelConfig) -> N
 
 def test_what_a_reader_of_other_than_text_makes_is_not_known() -> None:
     assert not fits_fp16(Captioner())
+
+
+@pytest.mark.parametrize("asked", ["auto", "bf16"])
+def test_what_was_tuned_is_found_on_several_devices(
+    trained: Path, asked: PrecisionChoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the precision that `auto` is there."""
+    tuned = TuningResult("search", SearchSpeedConfig("bf16", 77, False), "sentences/s")
+    monkeypatch.setattr(loading, "search_workload_key", lambda *settings: {"precision": settings[-1]})
+    monkeypatch.setattr(loading.cache, "get", lambda key, _: {"bf16": tuned}.get(key.get("precision", "")))
+    places = [torch.device("cuda", number) for number in range(2)]
+    monkeypatch.setattr(loading.devices, "choose", lambda name: {"cpu": torch.device("cpu")}.get(name) or places.pop())
+    how = DecodingOptions(str(trained), device="cuda:0,cuda:1", precision=asked)
+    assert load_from_options(how).speed_config == tuned.config
