@@ -268,6 +268,11 @@ def _search_config(
             notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
         config = config.changed({"beam_size": wider})
     config.reject_unused(settings, TASKS.get(trained.task).columns[0].name == "src")
+    if config.mbr != "none" and "mbr" not in settings and "samples" in settings and how.n_best == config.samples > 1:
+        raise RecipeError(
+            f"the recipe's search.mbr, {config.mbr}, chooses one of the samples: say --mbr {config.mbr} for that one, "
+            "or --mbr none for all of them"
+        )
     return config
 
 

@@ -92,3 +92,12 @@ def test_a_mean_is_of_several_models(tmp_path: Path, console: Command) -> None:
     both = ["-m", "mine", "-m", "copy", *how]
     succeeded(console("rerank", *both, "--channel", "mine", "--n-best", "2", "few"))
     succeeded(console("align", *both, "--reverse-model", "mine", "--source", "few", "--target", "few"))
+
+
+def test_samples_and_the_risk_that_the_recipe_chooses_by(console: Command, tmp_path: Path) -> None:
+    run = make_run(tmp_path, "mine", TRANSLATION.replace("search: {", "search: {mbr: bleu, "))
+    draw = ["translate", "-m", run, "--samples", 3]
+    done = console(*draw, stdin="The dog sees.\n")
+    refused(done, "search.mbr, bleu, chooses one of the samples", "--mbr bleu", "--mbr none")
+    assert len(succeeded(console(*draw, "--mbr", "bleu", stdin="The dog sees.\n")).out.splitlines()) == 1
+    assert len(succeeded(console(*draw, "--mbr", "none", stdin="The dog sees.\n")).out.splitlines()) == 3
