@@ -34,10 +34,9 @@ from nmtkit.tasks.task import TASKS
 from nmtkit.training.layers import KEYS as LAYER_KEYS
 from nmtkit.training.optimizers import freeze
 
-_MAY_CHANGE = (
-    *("max_updates", "max_epochs", "max_minutes", "patience"),
-    *("log_every", "save_every", "keep_best", "keep_recent", "threads", "shard"),
-)
+LIMITS = ("max_updates", "max_epochs", "max_minutes", "patience")
+"""Settings of training that end it."""
+_MAY_CHANGE = (*LIMITS, "log_every", "save_every", "keep_best", "keep_recent", "threads", "shard")
 """Settings of training that may differ when a run goes on."""
 
 

@@ -138,6 +138,11 @@ class Run(SavedRun):
                 f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches: some "
                 "of it may come twice or not at all. It is no longer the training that was begun, bit for bit"
             )
+        over, now = [one for one in run.stages() if one.checkpoints.last.exists()][:-1], recipe.by_stage()
+        for one in over:
+            limits = [{key: getattr(of.training, key) for key in checks.LIMITS} for of in (one.recipe, now[one.name])]
+            if new := [key for key in limits[0] if limits[0][key] != limits[1][key]]:
+                notify(f"stage {one.name} is over: a new {' or '.join(new)} changes nothing there any more")
         return cls(run.folder, recipe, held)
 
     def _require_same(self, recipe: Recipe) -> None:

@@ -219,6 +219,13 @@ def test_only_limits_of_training_may_change_when_a_run_goes_on(corpus: Path, str
         Run.open(str(straight.folder), same_as=other)
 
 
+def test_new_limits_of_a_stage_that_is_over_are_told_to_change_nothing(corpus: Path, straight: Straight) -> None:
+    changes = [f"stages.{stage}.training.max_updates=9" for stage in ("short", "reward")]
+    notes: list[str] = []
+    Run._resume(recipe.load(corpus / "staged.yaml", changes), str(straight.folder), notes.append).close()
+    assert notes == ["stage short is over: a new max_updates changes nothing there any more"]
+
+
 def test_a_stage_cannot_change_sizes(corpus: Path) -> None:
     changed = recipe.load(corpus / "staged.yaml", ["stages.coverage.model.hidden_size=7"])
     with pytest.raises(RecipeError, match="stage coverage: its `model` settings change the size of"):
