@@ -95,8 +95,7 @@ def bench_decoding(
       nmtkit bench decode -m runs/mine
       nmtkit bench decode --source test.en --ref test.de --beam-size 5 --lines 300 -o figures.json
     """
-    if output is not None:
-        results.require_other(output, [None if source is None else Path(source), ref])
+    results.require_other(output, [None if source is None else Path(source), ref])
     sources, references = read_test_lines(how, source, ref, lines)
     facts, config, speed = bench.measure_decoding(how, sources, references, rounds, alone, tell)
     show_machine(facts)
@@ -139,8 +138,7 @@ def bench_training(
       nmtkit bench train demo
       nmtkit bench train mine.yaml --set batch.batch_tokens=2048 --updates 10 -o figures.json
     """
-    if output is not None:
-        results.require_other(output, [Path(name)])
+    results.require_other(output, [Path(name)])
     loaded = recipe.load(name, with_threads(overrides, threads))
     speed = _try_training(loaded, run_path, choose_device(device, loaded), updates, rounds)[0]
     if loaded.stages:

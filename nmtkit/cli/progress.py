@@ -20,15 +20,13 @@ def schedule_warning(stopped: Stopped, stage: Stage | None = None) -> str | None
     if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
         return None
     cause = "the clock stopped training" if stopped.reason == "max_minutes" else f"{stopped.reason} ended training"
-    own = [key for key, _ in stage.changed_keys()] if stage else []
-
-    def named(key: str) -> str:
-        return f"stages.{stage.name}.{key}" if stage and any(one.startswith(key) for one in own) else key
-
+    limit = f"training.{stopped.reason}"
+    if stage is not None and limit in dict(stage.changed_keys()):
+        limit = f"stages.{stage.name}.{limit}"
     return (
         f"warning: {cause} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
-        f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise {named(f'training.{stopped.reason}')}, or let the schedule "
-        f"end with the training ({named('training.schedule')}.over: budget, of updates or minutes that are used up)"
+        f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise {limit}, or let the schedule end with the training "
+        "(training.schedule.over: budget, of updates or minutes that are used up)"
     )
 
 

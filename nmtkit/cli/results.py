@@ -29,10 +29,10 @@ from nmtkit.translation.result import Translation, copied_spans, moses_line
 Written = TypeVar("Written")
 
 
-def require_other(path: Path, inputs: Iterable[Path | None], option: str = "-o") -> None:
-    """Refuses a file for results that is one of those that are read, of which some may not be given."""
+def require_other(path: Path | None, inputs: Iterable[Path | None], option: str = "-o") -> None:
+    """Refuses a file for results that is one of those that are read; None stands for one that is not given."""
     for other in inputs:
-        if other is None:
+        if path is None or other is None:
             continue
         is_same = path.exists() and other.exists() and path.samefile(other)
         if is_same or os.path.realpath(path) == os.path.realpath(other):  # new files have names alone

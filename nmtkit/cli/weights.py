@@ -51,8 +51,7 @@ def average_command(
         chosen = list(files) or weights_to_average(run, best, recent)
         if output is None and run.folder.imported.is_file():
             raise click.UsageError(f"{written} has the only weights of an imported run: name another file with -o FILE")
-    if output is not None:
-        results.require_other(output, chosen)
+    results.require_other(output, chosen)
     average_files(chosen, written, run)
     tell("\n  ".join([f"averaged {len(chosen)} checkpoints{of_run} into {written}:", *map(str, chosen)]))
     if run is not None and isinstance(run.newest_stage().recipe.training.schedule, DecayToZero):

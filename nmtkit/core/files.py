@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.core.errors import NmtkitError
+from nmtkit.core.errors import DataError, NmtkitError
 
 CHECKSUM_KEY = "sum"
 """The key of the checksum, beside the values that it covers."""
@@ -35,6 +35,17 @@ def write_errors(path: str | Path) -> Iterator[None]:
         yield
     except OSError as fault:
         raise NmtkitError(f"{path}: cannot write it: {fault.strerror or fault}") from fault
+
+
+def lock_alone(file: int, place: Path) -> None:
+    """Keeps other processes, whose bytes would be mixed in, from a place until its open file or folder is closed."""
+    with suppress(OSError, ImportError):  # not every file system has locks
+        import fcntl  # there is none on Windows
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"{place}: another process writes there; wait for its end, or stop it") from None
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -18,7 +18,7 @@ from urllib3 import Retry
 from urllib3.exceptions import HTTPError, InvalidHeader, NewConnectionError
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import file_sha256, write_errors
+from nmtkit.core.files import file_sha256, lock_alone, write_errors
 from nmtkit.core.version import __version__
 
 TIMEOUT = (20.0, 60.0)
@@ -102,7 +102,11 @@ def download(url: str, target: Path, context: FetchContext, sha256: str = "", si
 
     `sha256` and `size`, in bytes, are what is expected; an empty checksum accepts any.
     """
-    with requests.Session() as session, write_errors(target), _alone(target.parent):
+    with requests.Session() as session, write_errors(target), ExitStack() as stack:
+        with suppress(OSError):  # Windows opens no folder
+            folder = os.open(target.parent, os.O_RDONLY)
+            stack.callback(os.close, folder)
+            lock_alone(folder, target.parent)
         part = PartialFile(target)
         failures, initial, furthest = 0, part.size, part.size
         while True:
@@ -129,22 +133,6 @@ def download(url: str, target: Path, context: FetchContext, sha256: str = "", si
             )
         part.finish()
     return digest
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keeps other processes from a file's folder: its bytes would be mixed up. DataError where one is there."""
-    with ExitStack() as stack:
-        with suppress(OSError, ImportError):  # not every file system has locks
-            import fcntl  # there is none on Windows
-
-            file = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, file)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"{folder}: another process downloads into it; wait for its end, or stop it") from None
-        yield
 
 
 def _download_rest(

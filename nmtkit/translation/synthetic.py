@@ -8,13 +8,13 @@ sequence-level distillation of Kim and Rush 2016, translates sources: the transl
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import write_errors, write_json
+from nmtkit.core.files import lock_alone, write_errors, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.translation.result import Translation
 
@@ -116,7 +116,7 @@ class SyntheticCorpus:
         with write_errors(self.folder), ExitStack() as stack:
             self.folder.mkdir(parents=True, exist_ok=True)
             files = [stack.enter_context(open(path, "ab")) for path in self.paths]
-            self._lock(files[0])
+            lock_alone(files[0].fileno(), self.folder)
             for file, size in zip(files, self._sizes, strict=True):  # what came after the last record is done again
                 file.truncate(size)
                 file.seek(size)
@@ -139,16 +139,6 @@ class SyntheticCorpus:
                 yield len(new)
             self.over = True
             self._save(files)
-
-    def _lock(self, file: BinaryIO) -> None:
-        """Keeps other processes from writing here, of which the pairs would be mixed up, till the file is closed."""
-        with suppress(OSError, ImportError):  # not every file system has locks
-            import fcntl  # there is none on Windows
-
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"{self.folder}: another process writes there; wait for its end, or stop it") from None
 
     def _add_text(self, lines: Sequence[str]) -> None:
         for line in lines:

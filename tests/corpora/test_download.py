@@ -129,7 +129,7 @@ def test_one_process_at_a_time_downloads_a_file(site, client):
     url, other, said = site.put("a.bin", CONTENT), Client(client.target), []
     context = FetchContext(client.target.parent, print, lambda *_: said.append(other.refused(url, SUM)))
     assert download(url, client.target, context, SUM) == file_sha256(client.target) == SUM
-    assert "another process downloads into it; wait for its end" in said[0]
+    assert "another process writes there; wait for its end" in said[0]
     assert len(site.asked) == 1
 
 
