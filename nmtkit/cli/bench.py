@@ -22,7 +22,6 @@ from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import atomic_user_path, write_errors
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
@@ -233,8 +232,8 @@ def show_training(name: str, speed: bench.TrainingSpeed) -> None:
 def write_figures(path: Path | None, figures: dict[str, Any]) -> None:
     """Writes all figures as JSON, if the user names a file."""
     if path is not None:
-        with write_errors(path), atomic_user_path(path) as beside:
-            beside.write_text(json.dumps(figures, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        with results.output_file(path, ()) as file:
+            file.write(json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
         tell(f"wrote {path}")
 
 
