@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +15,18 @@ from nmtkit.autotune import cache, timing
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.timing import InterleavedTimings, TimeLimitError
 from nmtkit.core import device as devices
-from nmtkit.layers.inference import MEASURED, Precision, PrecisionChoice, quantize_for_inference, supported_precisions
-from nmtkit.models.base import ModelConfig
+from nmtkit.core.errors import DataError
+from nmtkit.data.batch import collate
+from nmtkit.data.vocabulary import UNK
+from nmtkit.layers.inference import (
+    MEASURED,
+    Precision,
+    PrecisionChoice,
+    cast_to_16_bits,
+    quantize_for_inference,
+    supported_precisions,
+)
+from nmtkit.models.base import Model, ModelConfig, as_seq2seq
 from nmtkit.search.engine import FEW_SENTENCES
 from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
 
@@ -26,6 +37,8 @@ _PIECES = (FEW_SENTENCES + 1, 8)
 them. Fewer lines are searched by captured steps, which `time_limit` cannot end."""
 _SLOW, _SLOW_SECONDS = 10.0, 1.0
 """A piece is given up after so many times the usual configuration's seconds, but after so many seconds at least."""
+FP16_PROBE_TOKENS = 64
+"""Words of the source that shows whether a model's numbers fit into fp16."""
 _FEWEST = 48
 """The least lines: with fewer, the batches that are compared would not be those of real work."""
 
@@ -166,3 +179,29 @@ def _measure(
     fit = [config for config in candidates if config not in too_slow]
     timings = timing.time_interleaved(fit, lambda config, _, most: seconds_of(config, sample, most), left())
     return replace(timings, slower=timings.slower | dict.fromkeys(too_slow, timing.GIVE_UP_RATIO)), count
+
+
+@torch.no_grad()
+def fits_fp16(model: Model, tokens: int = FP16_PROBE_TOKENS) -> bool:
+    """Whether all that the model makes of a text in fp16 is finite, with tokens from all over the vocabulary.
+
+    There are so many, or half of them, and so on, where the model knows no more positions. Of a model that reads no
+    text but other inputs this is not known.
+    """
+    if as_seq2seq(model) is not None and "src" not in model.sizes:
+        return False
+    halved = deepcopy(model)
+    cast_to_16_bits(halved, torch.float16)
+    ids = torch.linspace(UNK, min(model.sizes.values()) - 1, tokens).long().tolist()
+    finite: list[bool] = []
+
+    def look(part: torch.Tensor) -> torch.Tensor:
+        finite.append(bool(part.isfinite().all()))
+        return part
+
+    try:
+        for part in filter(None, halved.read(collate([ids], [ids]).to(next(model.parameters()).device))):
+            part.mapped(look)
+    except DataError:  # the text is too long for it
+        return not tokens or fits_fp16(model, tokens // 2)
+    return all(finite)

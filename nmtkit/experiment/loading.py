@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,16 +12,14 @@ import torch
 
 from nmtkit.autotune import cache
 from nmtkit.autotune.cache import TuningResult
-from nmtkit.autotune.searching import quantize_as_before, search_workload_key, tune_search
+from nmtkit.autotune.searching import fits_fp16, quantize_as_before, search_workload_key, tune_search
 from nmtkit.autotune.timing import time_limit
 from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
-from nmtkit.core.errors import DataError, NmtkitError, RecipeError, shorten
-from nmtkit.data.batch import collate
+from nmtkit.core.errors import NmtkitError, RecipeError, shorten
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import UNK
 from nmtkit.language_models.shallow_fusion import ShallowFusion
-from nmtkit.layers.inference import Precision, PrecisionChoice, cast_to_16_bits
+from nmtkit.layers.inference import Precision, PrecisionChoice
 from nmtkit.models.base import Model, as_decoder, as_headed, as_seq2seq
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
@@ -45,8 +42,6 @@ MIN_LINES_FOR_WORKERS = 256
 """Lines that must be there at once for processes to be worth their beginning."""
 
 DEFAULT_LM_WEIGHT = 0.2
-FP16_PROBE_TOKENS = 64
-"""Words of the source that shows whether a model's numbers fit into fp16."""
 
 
 @dataclass(frozen=True)
@@ -268,11 +263,9 @@ def _search_config(
             notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
         config = config.changed({"beam_size": wider})
     config.reject_unused(settings, TASKS.get(trained.task).columns[0].name == "src")
-    if config.mbr != "none" and "mbr" not in settings and "samples" in settings and how.n_best == config.samples > 1:
-        raise RecipeError(
-            f"the recipe's search.mbr, {config.mbr}, chooses one of the samples: say --mbr {config.mbr} for that one, "
-            "or --mbr none for all of them"
-        )
+    mbr = config.mbr
+    if mbr != "none" and "mbr" not in settings and "samples" in settings and how.n_best == config.samples > 1:
+        raise RecipeError(f"search.mbr, {mbr}, chooses one of the samples: say --mbr {mbr}, or --mbr none for all")
     return config
 
 
@@ -295,9 +288,9 @@ def _for_workers(
     # This process searches no line: it only tokenizes and joins text.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes["tgt"], translator.config.beam_size
-    auto = {"cuda": ("fp16", "bf16"), "mps": ("fp32",)}.get(places[0].type, ("auto",))  # see `_requested_precision`
     settings = translator.model.config, vocabulary, beam, how.threads, places[0]
-    precisions = auto if how.precision == "auto" else (how.precision,)
+    on_cuda = how.precision == "auto" and places[0].type == "cuda"
+    precisions = ("fp16", "bf16") if on_cuda else (how.precision,)  # as `_requested_precision` says in each process
     tuned = (cache.get(search_workload_key(*settings, one), SearchSpeedConfig) for one in precisions)
     known = next(filter(None, tuned), None)
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
@@ -318,32 +311,6 @@ def _requested_precision(model: Model, precision: Literal[PrecisionChoice, Other
     if device.type != "cuda":
         return "fp32"
     return "fp16" if fits_fp16(model) else "bf16"
-
-
-@torch.no_grad()
-def fits_fp16(model: Model, tokens: int = FP16_PROBE_TOKENS) -> bool:
-    """Whether all that the model makes of a text in fp16 is finite, with tokens from all over the vocabulary.
-
-    There are so many, or half of them, and so on, where the model knows no more positions. Of a model that reads no
-    text but other inputs this is not known.
-    """
-    if as_seq2seq(model) is not None and "src" not in model.sizes:
-        return False
-    halved = deepcopy(model)
-    cast_to_16_bits(halved, torch.float16)
-    ids = torch.linspace(UNK, min(model.sizes.values()) - 1, tokens).long().tolist()
-    finite: list[bool] = []
-
-    def look(part: torch.Tensor) -> torch.Tensor:
-        finite.append(bool(part.isfinite().all()))
-        return part
-
-    try:
-        for part in filter(None, halved.read(collate([ids], [ids]).to(next(model.parameters()).device))):
-            part.mapped(look)
-    except DataError:  # the text is too long for it
-        return not tokens or fits_fp16(model, tokens // 2)
-    return all(finite)
 
 
 def open_autotuned(

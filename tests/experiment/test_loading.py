@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 from nmtkit import Translator
 from nmtkit.autotune import searching
 from nmtkit.autotune.cache import TuningResult
+from nmtkit.autotune.searching import fits_fp16
 from nmtkit.core.errors import RecipeError
 from nmtkit.experiment import loading
-from nmtkit.experiment.loading import DecodingOptions, fits_fp16, load_from_options
+from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.layers import inference
 from nmtkit.layers.inference import (
     Fp32Linear,
@@ -36,7 +37,7 @@ def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
     """The recipe's is 3 wide; a width that is asked for stays."""
     for n_best, settings, expected in ((2, {}, 3), (5, {}, 5), (5, {"beam_size": 4}, 4)):
         said: list[str] = []
-        how = DecodingOptions(str(trained), "cpu", n_best=n_best, search_settings=settings)
+        how = DecodingOptions(str(trained), device="cpu", n_best=n_best, search_settings=settings)
         assert load_from_options(how, "translation", said.append).config.beam_size == expected
         assert ("beam size 5 instead of 3, for --n-best 5" in said) == (expected == 5)
         assert str(trained) in said[-1]
@@ -44,7 +45,7 @@ def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
 
 def test_one_attention_has_no_heads_to_choose_from(trained: Path) -> None:
     with pytest.raises(RecipeError, match="rnnsearch has one attention"):
-        load_from_options(DecodingOptions(str(trained), "cpu", head=1))
+        load_from_options(DecodingOptions(str(trained), device="cpu", head=1))
 
 
 def test_a_translator_stays_as_it_is(trained: Path) -> None:
@@ -63,7 +64,7 @@ def test_a_precision_gives_the_same_texts_in_batches_of_every_size(
     trained: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "lower_pays", lambda *_: [True] * 4)
-    how = DecodingOptions(str(trained), "cpu", precision=precision)
+    how = DecodingOptions(str(trained), device="cpu", precision=precision)
     translator = load_from_options(how)
     assert translator.speed_config.precision == precision
     assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
@@ -81,7 +82,7 @@ def test_types_of_maps_are_those_that_an_earlier_process_found(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    how = DecodingOptions(str(trained), "cpu", precision="int8")
+    how = DecodingOptions(str(trained), device="cpu", precision="int8")
     for low, high in ((0.0, 1.0), (1.0, 0.0)):
         taken = {Int8Linear: low, Fp32Linear: high}
         monkeypatch.setattr(inference, "_seconds", lambda work, taken=taken: taken[type(work.func)])
@@ -93,7 +94,7 @@ def test_types_of_maps_are_those_that_an_earlier_process_found(
 
 def test_a_precision_that_the_device_lacks_is_refused(trained: Path) -> None:
     with pytest.raises(RecipeError, match=r"^precision fp16: not supported here on cpu; take fp32"):
-        load_from_options(DecodingOptions(str(trained), "cpu", precision="fp16"))
+        load_from_options(DecodingOptions(str(trained), device="cpu", precision="fp16"))
 
 
 def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
