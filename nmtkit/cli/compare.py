@@ -106,10 +106,8 @@ def _find_or_load(
     else:
         one = Run.open(name).recipe
     if "bleu" not in one.test_metrics or TASKS.get(one.task).columns[0].name != "src":
-        raise RecipeError(
-            f"{name}: compare measures translations of texts by BLEU; set the outputs of other runs side by side with "
-            "`nmtkit score` or `nmtkit score-summaries`"
-        )
+        remedy = "set other outputs side by side with `nmtkit score` or `nmtkit score-summaries`"
+        raise RecipeError(f"{name}: compare measures translations of texts by BLEU; {remedy}")
     return folder, one
 
 

@@ -111,10 +111,8 @@ def read_weights(folder: Path) -> ExternalWeights:
     """
     path = next((folder / name for name in _WEIGHT_FILES if (folder / name).exists()), None)
     if path is None:
-        raise CheckpointError(
-            f"{folder}: no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder, or, where they are in "
-            "other files, such as several .bin, let transformers read it and save_pretrained write it anew"
-        )
+        what = f"no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder"
+        raise CheckpointError(f"{folder}: {what}, or save those of several .bin files anew by save_pretrained")
     if path.suffix == ".bin":
         _require_memory(path, path.stat().st_size)
         return ExternalWeights.of(path, named_tensors(path, load_pickle(path)))

@@ -214,10 +214,8 @@ class _Proposal:
         columns = TASKS.get(origin.inference.task if origin else request.task or TRANSLATION.name).columns
         self.labelled = label_type(columns) is not None
         if origin and (self.labelled or columns[0].name == "features"):
-            raise NmtkitError(
-                f"{request.init_from}: it is for {origin.inference.task}: write a recipe with `init_from` to train it "
-                "further"
-            )
+            what = f"it is for {origin.inference.task}"
+            raise NmtkitError(f"{request.init_from}: {what}: write a recipe with `init_from` to train it further")
         self.hold_out, self.size = _measure(splits, self.labelled)
         answer = "labels" if self.labelled else "tgt"
         # Files of held-out pairs end as the user's, where that tells the sides apart.

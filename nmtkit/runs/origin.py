@@ -59,10 +59,8 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
     if recipe.init_from is None:
         return None
     if recipe.init_from.test and not (recipe.init_from.run and TASKS.get(recipe.task).references):
-        raise RecipeError(
-            f"recipe {recipe.name}: `init_from.test`: only of a whole `run` of a task with references a test set is "
-            f"scored before and after; leave it out of this {recipe.task}"
-        )
+        why = "a test set is scored before and after only of a whole `run` of a task with references: leave it out"
+        raise RecipeError(f"recipe {recipe.name}: `init_from.test`: {why}")
     sources = {key: find_run(run)[0] for key, run in recipe.init_from.runs.items()}
     if folder is not None and folder.path.resolve() in [one.folder.path.resolve() for one in sources.values()]:
         raise RecipeError(

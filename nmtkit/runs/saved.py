@@ -217,10 +217,8 @@ class EnsembleRun(SavedRun):
         self, device: torch.device, which: str = "auto"
     ) -> tuple[Model, Tokenizers, InferenceConfig]:
         if which not in NAMED_WEIGHTS and any(run.weights(which) == Path(which) for run in self.runs):
-            raise RecipeError(
-                f"{which}: one file would be the weights of all models of the ensemble; name the checkpoint of each by "
-                "a name that all have, such as best or last"
-            )
+            remedy = "give a name that each has, such as best or last"
+            raise RecipeError(f"{which}: one file would be the weights of all models of the ensemble; {remedy}")
         opened = [run.open_for_inference(device, which) for run in self.runs]
         first, (_, tokenizers, config) = self.runs[0], opened[0]
         for run, (_, others, _) in zip(self.runs, opened, strict=True):

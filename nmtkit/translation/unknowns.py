@@ -118,7 +118,9 @@ class _SourceWords:
             piece = self._most((token for token in self._words[best] if self._unknown[token]), weights)
             if weights[piece] >= MIN_UNKNOWN_SHARE * weights[attended]:
                 return piece, self.tokens[piece].replace(WORD_START, "")
-        return attended, _strip_punctuation(self._spelled(best))
+        word = self._spelled(best)
+        inner = [number for number, character in enumerate(word) if unicodedata.category(character)[0] not in "PS"]
+        return attended, word[inner[0] : inner[-1] + 1] if inner else word  # without punctuation around it
 
     @staticmethod
     def _most(tokens: Iterable[int], weights: NDArray[Any]) -> int:
@@ -126,9 +128,3 @@ class _SourceWords:
 
     def _spelled(self, word: int) -> str:
         return "".join(self.tokens[token] for token in self._words[word]).replace(WORD_START, "")
-
-
-def _strip_punctuation(word: str) -> str:
-    """The word without punctuation before and behind it; a word of nothing else stays as it is."""
-    inner = [number for number, character in enumerate(word) if unicodedata.category(character)[0] not in "PS"]
-    return word[inner[0] : inner[-1] + 1] if inner else word
