@@ -105,10 +105,9 @@ def _fetch(corpus: Corpus, folder: Path) -> dict[str, Any]:
             of_all = f" of {total / 1e6:,.1f}" if total else ""
             display.update(f"{done / 1e6:,.1f}{of_all} MB", done / total if total else None)
 
-        def show_pairs(count: int) -> None:
-            display.update(f"{count:,} pairs for training")
-
-        context = FetchContext(cache_folder(), display.message, show_bytes, show_pairs)
+        context = FetchContext(
+            cache_folder(), display.message, show_bytes, lambda count: display.update(f"{count:,} pairs for training")
+        )
         return fetch(corpus, folder, context, shlex.join(["nmtkit", *sys.argv[1:]]))
 
 

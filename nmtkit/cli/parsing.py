@@ -91,14 +91,11 @@ def parse_command(
 
 
 def _tree(one: Translation, line: str, tokenizer: Tokenizer, place: str) -> Tree | None:
-    """The tree over the words, or over the first of them if only these were read; None for an empty line.
-
-    Where normalization makes two words of one, as of one with a ´, or leaves one out, they are those that it gives.
-    """
+    """The tree over the words, or over the first of them if only these were read; None for an empty line."""
     if not one.src_tokens:
         return None
     tree, words, read = read_linear(one.text, place), line.split(), tokenizer.join(tokenizer.tokens(line)).split(" ")
-    words = words if len(words) == len(read) else read
+    words = words if len(words) == len(read) else read  # normalization makes two words of one with a ´
     return tree.with_words(words[: sum(1 for _ in tree.leaves())] if one.src_left_out else words)
 
 

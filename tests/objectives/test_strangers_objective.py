@@ -111,7 +111,7 @@ def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_pat
         for event in events:
             log.add(event)
             if isinstance(event, Step):
-                show_event(display, event, recipe.training, None)
+                show_event(display, event, recipe, None)
     logged = steps([event for _, event in log.read()])
     assert [one.terms["confidence"] for one in logged] == [one.terms["confidence"] for one in steps(events)]
     assert "confidence" in stream.getvalue()
