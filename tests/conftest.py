@@ -140,6 +140,7 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NMTKIT_MODEL", raising=False)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # pytest's own comes back
 
     def run(*arguments: object, stdin: str | bytes = b"") -> Finished:
         monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])

@@ -187,6 +187,7 @@ def main() -> None:
             _import_module("nmtkit.cli.completing")
         with suppress(ValueError):  # in another thread than the first
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is cleared away, as after Ctrl-C
+            sys.unraisablehook = _repeat_interrupt
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
         sys.stdout.flush()
     except _NO_ARGUMENTS_ERROR as fault:  # no mistake: the commands are listed
@@ -224,6 +225,15 @@ _TEXT_FILES = {
     **dict.fromkeys(("score", "score-summaries", "score-alignments"), "FILE --ref FILE"),
 }
 """How commands of two files name them."""
+
+
+def _repeat_interrupt(fault: Any) -> None:
+    """Python drops a Ctrl-C that comes while an object is freed: it comes again a moment later."""
+    if issubclass(fault.exc_type, KeyboardInterrupt):
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
+        sys.__unraisablehook__(fault)
 
 
 def _report_interrupt() -> int:

@@ -209,6 +209,31 @@ def test_interrupted_in_a_library_that_makes_an_error_of_it(console: Command, mo
     assert (done.code, done.err) == (130, "nmtkit: stopped\n")
 
 
+FREEING = """\
+import os, signal, time
+from nmtkit.recipe import Recipe
+
+
+class Freed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def free_one(_):
+    Freed()
+    time.sleep(5)
+
+
+Recipe.model_validate = free_one
+"""
+"""Ctrl-C comes while an object is freed: Python drops it."""
+
+
+def test_interrupted_while_an_object_is_freed(nmtkit: Command) -> None:
+    done = nmtkit("preprocess", "demo", first=FREEING)
+    assert (done.code, done.err.strip()) == (130, "nmtkit: stopped")
+
+
 NARROW = """\
 import resource
 
