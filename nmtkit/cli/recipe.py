@@ -239,6 +239,7 @@ def preprocess_command(
     """
     loaded = recipe.load(name, overrides)
     checks.require_data(loaded)
+    checks.require_fitting_stages(loaded)  # before the text is read: that may take hours
     run = Run.create(loaded, run_path, notify=tell)
     try:
         tokenizers = run.preprocess(tell, show_report, show_diagnosis, processes=workers)

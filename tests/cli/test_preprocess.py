@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Command, Finished, logged, sets, succeeded
+from commands import Command, Finished, logged, refused, sets, succeeded
 
 from nmtkit.corpus import text
 from nmtkit.data import encoding, store
@@ -103,3 +103,9 @@ def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path
     succeeded(console("train", *command, *sets(*epoch, "batch.batch_size=50", "training.validate_every=10")))
     updates = max(record["update"] for record in logged(tmp_path / "run"))
     assert 18 <= updates <= 26  # about 750 + 300 pairs, up to 50 in a batch
+
+
+def test_a_model_that_cannot_be_built_is_refused_before_the_text_is_read(console: Command, corpus: Path) -> None:
+    settings = ["--set", "model.kind=transformer", "--set", "model.tie=all", "--set", "tokenizer.joint=false"]
+    refused(console("preprocess", corpus / "tiny.yaml", "--run", "run", *settings), "model.tie", "tokenizer.joint")
+    assert not Path("run").exists()
