@@ -138,13 +138,12 @@ class _Budget:
             raise DataError(f"{self.path}: {message}") from fault
 
 
-class _CallbackStream(io.RawIOBase):
-    """A readable stream over a `read(size)` function."""
+class _GuardedStream(io.RawIOBase):
+    """A stream with our errors; `counts`: unless it is a part of a stream that is counted already."""
 
-    def __init__(self, read: Callable[[int], bytes], close: Callable[[], None]) -> None:
+    def __init__(self, stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool) -> None:
         super().__init__()
-        self._read = read
-        self._close = close
+        self._stream, self._budget, self._counts = stream, budget, counts
 
     @override
     def readable(self) -> bool:
@@ -153,28 +152,21 @@ class _CallbackStream(io.RawIOBase):
     @override
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         view = memoryview(buffer)
-        data = self._read(len(view))
+        with self._budget.clear_messages():
+            data = self._stream.read(len(view))
+        if self._counts:
+            self._budget.spend(len(data))
         view[: len(data)] = data
         return len(data)
 
     @override
     def close(self) -> None:
-        if not self.closed:
-            self._close()
+        self._stream.close()
         super().close()
 
 
 def _guarded(stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool = True) -> io.BufferedReader:
-    """A stream with our errors; `counts`: unless it is a part of a stream that is counted already."""
-
-    def read(size: int) -> bytes:
-        with budget.clear_messages():
-            data = stream.read(size)
-        if counts:
-            budget.spend(len(data))
-        return data
-
-    return io.BufferedReader(_CallbackStream(read, stream.close), BUFFER_BYTES)
+    return io.BufferedReader(_GuardedStream(stream, budget, counts), BUFFER_BYTES)
 
 
 def _is_tar(block: bytes) -> bool:
