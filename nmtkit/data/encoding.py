@@ -115,9 +115,10 @@ class PairEncoder:
             if side == "src" and chunk.tags:
                 rows = [[*tags, *row] for tags, row in zip(self._tags(chunk, side), rows, strict=True)]
             lengths[side] = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-            limit = self.limit(side)
-            columns[side] = RaggedArray.of(rows if limit is None else [row[:limit] for row in rows], self.dtype)
-            unknown[side] = _count(columns[side], UNK)
+            if (limit := self.limit(side)) is not None:
+                rows = [row[:limit] for row in rows]
+            columns[side] = RaggedArray.of(rows, self.dtype)
+            unknown[side] = np.fromiter((row.count(UNK) for row in rows), dtype=np.int64, count=len(rows))
         if self.copying and "src" in chunk.texts:
             columns.update(self._extended(chunk))
         if self.split == "train" and "links" in chunk.columns:
@@ -191,14 +192,6 @@ class PairEncoder:
             tokens = [(s + shift, t) for s, t in token_links(between, source, target)]
             rows.append([at for s, t in tokens if s < src_limit and t < tgt_limit for at in (s, t)])
         return RaggedArray.of(rows, self.dtype)
-
-
-def _count(rows: RaggedArray, number: int) -> Lengths:
-    """Occurrences of a number in each row, `(n,)`."""
-    until = np.concatenate([[0], np.cumsum(rows.flat == number)])
-    ends = np.cumsum(rows.counts)
-    counted: Lengths = until[ends] - until[ends - rows.counts]
-    return counted
 
 
 @dataclass(frozen=True)
