@@ -7,9 +7,9 @@ the mark "▁" tells where words begin.
 """
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -50,52 +50,36 @@ def cut_words(
     A line of `given` has the same text with further white space between words: "l' homme ." for "l'homme."; None:
     without. A token across the end of such a word is shared by both, by characters.
     """
+    texts = [line.split() for line in lines]
+    distinct = list(dict.fromkeys(word for words in texts for word in words))
+    ids_of = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
     cuts = []
-    for line in _cut_apart(tokenizer, lines, given, places):
+    shares_of: dict[tuple[str, ...], list[PieceShare]] = {}  # within a word of the text, by its parts
+    for words, other, place in zip(texts, given, places, strict=True):
+        ids = [token for word in words for token in ids_of[word]]
+        if tokenizer.config.kind == "huggingface" and ids != tokenizer.encode(" ".join(words)):
+            raise DataError(
+                f"{place}: the tokenizer of this imported model cuts a line otherwise than its words, so that words "
+                "have no tokens of their own; look at tokens with plot-attention"
+            )
+        parts = [(word,) for word in words] if other is None else _parts(words, other.split(), place)
         shares: list[PieceShare] = []
         start = 0
-        for parts, ids in line:
-            shares += [(start + first, part) for first, part in _shares(tokenizer, parts, len(ids))]
-            start += len(ids)
-        words = [part for parts, _ in line for part in parts]
-        cuts.append(WordSegmentation(words, [token for _, ids in line for token in ids], shares))
+        for word, own in zip(words, parts, strict=True):
+            if own not in shares_of:
+                shares_of[own] = _shares(tokenizer, own, len(ids_of[word]))
+            shares += [(start + first, share) for first, share in shares_of[own]]
+            start += len(ids_of[word])
+        cuts.append(WordSegmentation([*chain(*parts)], ids, shares))
     return cuts
 
 
 def token_spans(
     tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
 ) -> list[list[tuple[int, int]]]:
-    """The token range `(first, end)` of each word of each line; each distinct word is cut once."""
-    within: dict[tuple[str, ...], list[tuple[int, int]]] = {}  # spans within a word of the text, by its parts
-    spans = []
-    for line in _cut_apart(tokenizer, lines, given, places):
-        start, of_line = 0, []
-        for parts, ids in line:
-            if parts not in within:
-                own = _shares(tokenizer, parts, len(ids))
-                within[parts] = [(first, first + len(part)) for first, part in own]
-            of_line += [(start + first, start + end) for first, end in within[parts]]
-            start += len(ids)
-        spans.append(of_line)
-    return spans
-
-
-def _cut_apart(
-    tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
-) -> Iterator[list[tuple[tuple[str, ...], list[int]]]]:
-    """The words of each line: the given words in each of them, and its tokens."""
-    texts = [line.split() for line in lines]
-    distinct = list(dict.fromkeys(word for words in texts for word in words))
-    ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
-    for words, other, place in zip(texts, given, places, strict=True):
-        by_words = [token for word in words for token in ids[word]]
-        if tokenizer.config.kind == "huggingface" and by_words != tokenizer.encode(" ".join(words)):
-            raise DataError(
-                f"{place}: the tokenizer of this imported model cuts a line otherwise than its words, so that words "
-                "have no tokens of their own; look at tokens with plot-attention"
-            )
-        parts = [(word,) for word in words] if other is None else _parts(words, other.split(), place)
-        yield list(zip(parts, map(ids.__getitem__, words), strict=True))
+    """The token range `(first, end)` of each word of each line; see `cut_words`."""
+    cuts = cut_words(tokenizer, lines, given, places)
+    return [[(first, first + len(share)) for first, share in cut.shares] for cut in cuts]
 
 
 def _shares(tokenizer: Tokenizer, parts: Sequence[str], count: int) -> list[PieceShare]:
