@@ -168,28 +168,26 @@ class PairEncoder:
 
         DataError where a line is cut otherwise than its words, so that links would join other tokens.
         """
-        src, tgt = (
-            token_spans(
+        spans = {
+            side: token_spans(
                 self.tokenizers[side],
                 texts,
                 chunk.columns.get(f"{side}_words") or [None] * len(texts),
                 [f"{self.split}, {side}_words, line {line}" for line in chunk.lines],
             )
             for side, texts in chunk.texts.items()
-        )
+        }
         src_limit, tgt_limit = (self.limit(side) or math.inf for side in ("src", "tgt"))
         rows = []
-        before = [len(tags.split()) for tags in chunk.tags] or [0] * len(src)
-        linked = np.array([*map(bool, chunk.columns["links"])], bool)
-        for side, spans, tags in (("src", src, before), ("tgt", tgt, [0] * len(tgt))):
-            of_words = np.array([max((end for _, end in own), default=0) for own in spans], int) + np.array(tags, int)
-            for row in np.flatnonzero((of_words != lengths[side]) & linked):
-                raise DataError(
-                    f"{self.split}, {side}, line {chunk.lines[row]}: its tokens are not those of its words, which "
-                    "links are between: let plain spaces separate words, or set tokenizer.normalization to nfkc"
-                )
-        for between, source, target, shift in zip(chunk.columns["links"], src, tgt, before, strict=True):
-            tokens = [(s + shift, t) for s, t in token_links(between, source, target)]
+        for row, links in enumerate(chunk.columns["links"]):
+            before = len(chunk.tags[row].split()) if chunk.tags else 0
+            for side, tags in (("src", before), ("tgt", 0)) if links else ():
+                if lengths[side][row] != tags + max((end for _, end in spans[side][row]), default=0):
+                    raise DataError(
+                        f"{self.split}, {side}, line {chunk.lines[row]}: its tokens are not those of its words, which "
+                        "links are between: let plain spaces separate words, or set tokenizer.normalization to nfkc"
+                    )
+            tokens = [(s + before, t) for s, t in token_links(links, spans["src"][row], spans["tgt"][row])]
             rows.append([at for s, t in tokens if s < src_limit and t < tgt_limit for at in (s, t)])
         return RaggedArray.of(rows, self.dtype)
 
