@@ -100,14 +100,13 @@ class Block:
 
     def examples(self) -> Iterator[Example]:
         """The examples one by one."""
-        columns = {"src": repeat(""), **self.columns, **self.texts, "links": self.links}
+        columns = {"src": repeat(""), "tags": repeat(""), **self.columns, **self.texts, "links": self.links}
         columns |= {"line": self.lines.tolist(), "file": self.files.tolist()}
         if self.tags:
             columns["tags"] = [self.tags[file] for file in self.files.tolist()]
         if "features" in columns:
             columns["rows"] = (columns["features"][at : at + 1] for at in range(len(self)))
-        absent = {"tags": ""}
-        return map(Example, *(columns.get(one.name) or repeat(absent.get(one.name)) for one in fields(Example)))
+        return map(Example, *(columns.get(one.name) or repeat(None) for one in fields(Example)))
 
     def hashes(self) -> PairHashes:
         """Hashes by which equal examples are found; a label counts as a target, and no features equal others."""
