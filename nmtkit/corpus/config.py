@@ -45,6 +45,9 @@ def joined_corpora(given: Any) -> Any:
     for corpus in given:
         if {*corpus} - {*_OF_A_CORPUS} != keys or keys & {"weights", "tags", "directions"}:
             raise ValueError(f"the corpora of a list have the same keys, and may have {', '.join(_OF_A_CORPUS)}")
+        for key in ("tag", "src_lang", "tgt_lang"):
+            if not isinstance(corpus.get(key, ""), str):
+                raise ValueError(f"{key}: {corpus[key]!r} is no text: write it in quotes, as 'no' for Norwegian")
         counts = [1]
         for key in keys:
             if key in FILE_KINDS:
@@ -55,9 +58,9 @@ def joined_corpora(given: Any) -> Any:
                 raise ValueError(f"{key} is the same for all corpora of a list")
         language = [language_tag(corpus["tgt_lang"])] if corpus.get("tgt_lang") else []
         weights += [corpus.get("weight", 1.0)] * max(counts)
-        tags += [" ".join([*language, *str(corpus.get("tag", "")).split()])] * max(counts)
+        tags += [" ".join([*language, *corpus.get("tag", "").split()])] * max(counts)
         languages = [corpus[key] for key in ("src_lang", "tgt_lang") if corpus.get(key)]
-        directions += ["-".join(map(str, languages))] * max(counts)
+        directions += ["-".join(languages)] * max(counts)
     # Also what is as it is without: it takes the place of what an extended recipe says.
     joined |= {"temperature": temperatures[0] if temperatures else 1.0, "tags": tags if any(tags) else []}
     joined |= {"weights": weights if any(weight != 1.0 for weight in weights) else []}

@@ -108,6 +108,8 @@ def test_a_list_takes_the_place_of_weights_and_tags(folder: Path) -> None:
         ([{"src": "a", "tgt": "b"}, {"src": "c"}], "have the same keys"),
         ([{"jsonl": "a", "src_field": "x"}, {"jsonl": "b", "src_field": "y"}], "src_field is the same for all"),
         ([{"src": "a", "tgt": "b", "weights": [2]}], "have the same keys"),
+        ([{"src": "a", "tgt": "b", "tgt_lang": False}], r"tgt_lang: False is no text: .* 'no' for Norwegian"),
+        ([{"src": "a", "tgt": "b", "tag": None}], "tag: None is no text"),
         ([{"tgt": "b", "tag": "<x>"}], "stand before sources, and there are none"),
         ([{"src": "a", "tgt": "b", "weight": "much"}], "weights.0"),
     ],
