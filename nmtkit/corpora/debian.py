@@ -55,9 +55,15 @@ class _ReleaseSource(CorpusSource):
     def _indexes(self, context: FetchContext, names: Sequence[str]) -> list[SourceFile]:
         address = f"{self._mirror()}/dists/{self.release}"
         [release] = UrlSource(url=f"{address}/Release", no_checksum="it is the list of checksums").obtain(context)
-        facts = release.path.read_text("utf-8").split("\n")
+        try:
+            facts = release.path.read_text("utf-8").split("\n")
+            rows = (line.split() for line in facts if line[:1] == " ")
+            checksums = {name: (sha, int(size)) for sha, size, name in rows}
+        except ValueError:  # a page of a network that asks to log in
+            raise DataError(
+                f"{release.path}: not the list of checksums of Debian; delete it, and fetch again"
+            ) from None
         version = "".join(line.removeprefix("Version: ") for line in facts if line.startswith("Version: "))
-        checksums = {name: (sha, int(size)) for sha, size, name in (line.split() for line in facts if line[:1] == " ")}
         files = []
         for stem in names:
             name = next((stem + end for end in (".xz", ".bz2") if stem + end in checksums), None)

@@ -82,6 +82,14 @@ def test_packages_that_cannot_be_are_refused(site: Site, tmp_path: Path) -> None
             parse(DebianPackage, {"kind": "debian_package", "package": name}, "here")
 
 
+def test_a_page_in_place_of_the_checksums_is_named(site: Site, tmp_path: Path) -> None:
+    """As a network sends that asks to log in first."""
+    source = publish(site, tmp_path)
+    site.put("dists/stable/Release", b"<html>\n <body> <p> Log in, please </p> </body>\n</html>\n")
+    with pytest.raises(DataError, match=r"Release: not the list of checksums of Debian; delete it, and fetch again"):
+        source.obtain(fetch_context(tmp_path / "downloads")[0])
+
+
 def test_descriptions_come_in_the_requested_languages(site: Site, tmp_path: Path) -> None:
     mirror = write_release(site, "Package: tool\n", {"en": ENGLISH, "de": GERMAN, "fr": GERMAN})
     context, _ = fetch_context(tmp_path / "downloads")
