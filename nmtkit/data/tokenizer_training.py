@@ -88,6 +88,12 @@ def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: 
 
 
 def _learn(config: TokenizerConfig, lines: Sequence[str], what: str) -> Tokenizer:
+    for name in config.special_tokens if not config.cuts_words else ():
+        if name[0] not in "<[" and any(name in line for line in lines):
+            raise RecipeError(
+                f"tokenizer.specials: the {what} has {name!r} in it, and would be learned without; give the special "
+                f"token, or tag, a name that no text has, such as <{name}>"
+            )
     if config.kind == "wordpiece":
         return WordPieceTokenizer.learn(config, lines, what)
     return (WordTokenizer if config.cuts_words else SentencePieceTokenizer).learn(config, lines, what)

@@ -148,3 +148,10 @@ def test_labels_are_a_file_with_a_checksum(tmp_path: Path) -> None:
     whole = learn_tokenizers(config("whitespace"), pairs, columns=(Column("src"), Column("labels", "label"))).labels
     assert whole is not None
     assert whole.tokens == ["Y", "Y X", "Z"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "wordpiece"])
+def test_a_special_token_that_the_text_has_is_refused(kind: str) -> None:
+    """sentencepiece learns the text without it, so that letters become unknown; WordPiece would have it twice."""
+    with pytest.raises(RecipeError, match=r"the text has 'de' in it, .* such as <de>"):
+        learn_tokenizers(config(kind, specials=["de"]), [Example("le mode", "la mode", 1)])
