@@ -250,15 +250,15 @@ class BatchStream(Iterator[Batch]):
                 break
 
     def __next__(self) -> Batch:
-        place = self._take()
-        return corrupted(self._load(*place), self._corrupt, self._seed, *place[:2])
+        epoch, number, members = self._take()
+        return corrupted(self._load(members), self._corrupt, self._seed, epoch, number)
 
     def skip(self) -> None:
         """Goes on to the batch after the next, which is not made."""
         self._take()
 
-    def _load(self, epoch: int, number: int, members: Any) -> Batch:
-        """The batch with this number in an epoch."""
+    def _load(self, members: Any) -> Batch:
+        """The batch of these members."""
         return load(self._store, members, self._limits)
 
     def _begin(self, epoch: int, examples: int = 0) -> None:
@@ -286,7 +286,8 @@ class BatchStream(Iterator[Batch]):
         """Number and members of each batch of the epoch, without the parts that end within the first `examples`."""
         for part in range(len(self._order)):
             self._store.release()
-            text, order, size, draw = self._start_part(*self._order.part(part))
+            order, draw = self._order.part(part)
+            text, order, size = self._start_part(order, draw)
             if part < len(self._order) - 1 and self._examples + size <= examples:
                 self._examples += size
                 continue
@@ -306,11 +307,9 @@ class BatchStream(Iterator[Batch]):
                         yield number, batch
                         number += 1
 
-    def _start_part(
-        self, order: Numbers, draw: "np.random.Generator"
-    ) -> tuple[Any, Numbers, int, "np.random.Generator"]:
-        """For a part of an epoch: what members of batches belong to, all members in order, their size, and `draw`."""
-        return None, order, len(order), draw
+    def _start_part(self, order: Numbers, draw: "np.random.Generator") -> tuple[Any, Numbers, int]:
+        """For a part of an epoch: what members of batches belong to, all members in order, and their size."""
+        return None, order, len(order)
 
     def _batches_of_window(self, text: Any, window: Numbers, draw: "np.random.Generator") -> list[Any]:
         """The members of each batch of a window of the order; `draw` gives what is random in it."""

@@ -104,12 +104,10 @@ class BlockStream(BatchStream):
         return f"{super().identity} in blocks"
 
     @override
-    def _start_part(
-        self, order: Numbers, draw: "np.random.Generator"
-    ) -> tuple[Any, Numbers, int, "np.random.Generator"]:
+    def _start_part(self, order: Numbers, draw: "np.random.Generator") -> tuple[Any, Numbers, int]:
         store = self._store
         text = RunningText(store.lengths("tgt", order), lambda n: store.ids("tgt", int(order[n])), self._config)
-        return text, draw.permutation(len(text)), text.size, draw
+        return text, draw.permutation(len(text)), text.size
 
     @override
     def _batches_of_window(self, text: RunningText, window: Numbers, draw: "np.random.Generator") -> list[Any]:
@@ -122,6 +120,6 @@ class BlockStream(BatchStream):
         return int(text.widths(blocks).sum())
 
     @override
-    def _load(self, epoch: int, number: int, members: tuple[RunningText, Numbers]) -> Batch:
+    def _load(self, members: tuple[RunningText, Numbers]) -> Batch:
         text, blocks = members
         return text.load(blocks)

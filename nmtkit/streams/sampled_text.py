@@ -53,7 +53,7 @@ class SampledStream(BatchStream):
         return len(members[-1])
 
     @override
-    def _load(self, epoch: int, number: int, members: tuple[Numbers, dict[str, list[Numbers]], Numbers]) -> Batch:
+    def _load(self, members: tuple[Numbers, dict[str, list[Numbers]], Numbers]) -> Batch:
         window, sampled, rows = members
         cut = {column: [texts[row] for row in rows] for column, texts in sampled.items()}
         return load(self._store, window[rows], self._limits, cut)
