@@ -3,7 +3,6 @@
 A source is a group of settings, one item of `sources:` in a catalogue entry; `AnySource` of `catalogue.py` names all.
 """
 
-import hashlib
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from typing_extensions import override
 
-from nmtkit.core.files import file_sha256, write_errors
+from nmtkit.core.files import bytes_checksum, file_sha256, write_errors
 from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator
 from nmtkit.corpora.download import FetchContext, download
 
@@ -77,7 +76,7 @@ class UrlSource(CorpusSource):
     def obtain(self, context: FetchContext) -> list[SourceFile]:
         """Downloads the file unless it is in the cache."""
         # Many files of the web have the same name, so each URL has its own folder.
-        folder = context.folder / hashlib.sha256(self.url.encode("utf-8")).hexdigest()[:16]
+        folder = context.folder / bytes_checksum(self.url.encode())[:16]
         target = folder / self.file_name
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)

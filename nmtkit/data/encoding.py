@@ -1,6 +1,5 @@
 """Checks, encodes and stores text, shard by shard; an interrupted run continues after its last shard."""
 
-import hashlib
 import json
 import math
 import os
@@ -15,7 +14,7 @@ import numpy as np
 
 from nmtkit.core.columns import ColumnType
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import write_json
+from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import ordered_map
 from nmtkit.corpus.blocks import Block
@@ -243,8 +242,7 @@ def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
     except OSError as fault:
         raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
     files = [(path, status.st_size, status.st_mtime_ns) for path, status in statuses]
-    text = json.dumps([VERSION, settings, files], sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
+    return bytes_checksum(json.dumps([VERSION, settings, files], sort_keys=True, ensure_ascii=False).encode())
 
 
 @dataclass

@@ -18,7 +18,6 @@ width.
 A large split has several such sets, shards, called NAME-0000, NAME-0001, ...; NAME.json has their number.
 """
 
-import hashlib
 import json
 import os
 import zlib
@@ -33,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import with_checksum, write_errors, write_json
+from nmtkit.core.files import bytes_checksum, with_checksum, write_errors, write_json
 from nmtkit.data.shards import VERSION, Ids, RaggedArray, Shard, column_files, manifest_path, read_manifest
 
 SHARD_EXAMPLES = 500_000
@@ -279,8 +278,7 @@ class Store:
     @cached_property
     def identity(self) -> str:
         """A hash of the examples and their order."""
-        content = json.dumps([shard.content for shard in self._shards])
-        return hashlib.sha256(content.encode("utf-8")).hexdigest()[:32]
+        return bytes_checksum(json.dumps([shard.content for shard in self._shards]).encode())
 
     def __len__(self) -> int:
         return self._starts[-1]
