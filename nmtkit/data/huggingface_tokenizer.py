@@ -19,8 +19,7 @@ from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 _TAG = re.compile(r">>(\S+?)<<\s*")
-_CLEANED = [(f" {mark}", mark) for mark in (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")]
-_CLEANED.insert(4, (" ' ", "'"))
+_CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """What `clean_up_tokenization_spaces` replaces, in its order."""
 
 
@@ -149,8 +148,8 @@ class HuggingFaceTokenizer(Tokenizer):
         spelled = [own for piece in pieces if (own := self._spelled.get(piece, piece)) is not None]
         decoder = self._tokenizer.decoder
         text: str = " ".join(spelled) if decoder is None else decoder.decode(spelled)
-        for old, new in _CLEANED if self._cleans_up else ():
-            text = text.replace(old, new)
+        for mark in _CLEANED if self._cleans_up else ():
+            text = text.replace(mark, mark.strip())
         return text
 
     @override
