@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain, islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import sentencepiece
 from typing_extensions import override
@@ -22,8 +22,6 @@ from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
 from nmtkit.corpus.text import split_sentences
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
-
-T = TypeVar("T")
 
 WORD_START = "▁"
 """Marks the first piece of a word."""
@@ -271,14 +269,12 @@ class SentencePieceTokenizer(Tokenizer):
 
 def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | DataError:
     """The error for what sentencepiece's trainer refused."""
-    too_big = re.search(r"Vocabulary size too high .*<= (\d+)", fault)
-    if too_big:
+    if too_big := re.search(r"Vocabulary size too high .*<= (\d+)", fault):
         return RecipeError(
             f"tokenizer.vocab_size: {config.vocab_size} is too large for this {what}; "
             f"{too_big[1]} is the largest possible ({config.kind})"
         )
-    too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault)
-    if too_small:
+    if too_small := re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault):
         return RecipeError(
             f"tokenizer.vocab_size: {config.vocab_size} is too small for this {what}: every character needs a token; "
             f"use at least {int(too_small[1]) + 1}, or a character_coverage below {config.character_coverage}"
@@ -309,9 +305,7 @@ class WordTokenizer(Tokenizer):
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordTokenizer":
         """The most frequent words of the lines, which messages call `what`; DataError if there are none."""
         cutter = cls(config, Vocabulary([*SPECIALS, *config.special_tokens], config.special_tokens))
-        counts: Counter[str] = Counter()
-        for line in lines:
-            counts.update(cutter.tokens(line))
+        counts = Counter(token for line in lines for token in cutter.tokens(line))
         vocabulary = Vocabulary.build(counts, config.vocab_size, config.min_frequency, config.special_tokens)
         if len(vocabulary) == vocabulary.n_specials:
             raise DataError(f"tokenizer: no words to learn from: the {what} is empty, or min_frequency too high")
