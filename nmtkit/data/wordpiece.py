@@ -143,10 +143,10 @@ class Merge:
     count: int
     """How often the two were neighbours."""
     words: list[list[str]]
-    """The most frequent words that they are in, as they are cut behind it."""
+    """The four most frequent words that they are in, as they are cut behind it."""
 
 
-def replay(tokenizer: Tokenizer, text: Iterable[str], most_words: int = 4) -> Iterator[Merge]:
+def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
     """The merges of a tokenizer of kind bpe or wordpiece, in their order, in a text; RecipeError for other kinds.
 
     A token that no two symbols of the text give is passed over.
@@ -160,4 +160,4 @@ def replay(tokenizer: Tokenizer, text: Iterable[str], most_words: int = 4) -> It
         pair = max(pairs, key=merges.count, default=None)
         if pair is not None and (count := merges.count(pair)):
             changed = sorted((merges.words[number] for number in merges.join(pair)), key=lambda word: -word[1])
-            yield Merge(pair, count, [symbols for symbols, _ in changed[:most_words]])
+            yield Merge(pair, count, [symbols for symbols, _ in changed[:4]])
