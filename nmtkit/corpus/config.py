@@ -161,7 +161,7 @@ class SplitFiles(Settings):
                 raise ValueError(
                     f"{name}_field is the key of a jsonl file; beside text files the {what} are in `{name}`"
                 )
-        if self.alignment and not self.src:
+        if self.has_links and not {*TEXT_COLUMNS} <= {*self.columns}:
             raise ValueError("alignment: its links are between the words of src and tgt; name both, or leave it out")
         if self.story_lists and not self.stories:
             raise ValueError("story_lists select from folders of stories: name them with `stories`")

@@ -118,6 +118,8 @@ PAIR = {"src": "a", "tgt": "b"}
         ({"train": {"labels": "a", "jsonl": "b"}}, "labels, features, alignment, src_words and tgt_words are for text"),
         ({"train": {"tgt": "a", "labels_field": "b"}}, "beside text files the labels are in `labels`"),
         ({"train": {"tgt": "a", "alignment": "b"}}, "between the words of src and tgt"),
+        ({"train": {"src": "a", "labels": "b", "alignment": "c"}}, "between the words of src and tgt"),
+        ({"train": {"jsonl": "a", "tgt_field": "", "alignment_field": "b"}}, "between the words of src and tgt"),
         ({"train": {**PAIR, "jsonl": "c"}}, "`train`: give either src"),
         ({"train": {"stories": "a", "src": "b"}}, "`train`: give either src"),
         ({"train": PAIR, "test": {"src": []}}, "write `--set data.test=null`"),
