@@ -15,6 +15,7 @@ from typing import Literal
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError
+from nmtkit.core.settings import Field
 from nmtkit.corpora.debian import package_files, stanzas
 from nmtkit.corpora.readers import Pair, Reader
 
@@ -84,7 +85,7 @@ class DebianSummaries(Reader):
     kind: Literal["debian_summaries"] = "debian_summaries"
     language: str = "en"
     """Debian's language code."""
-    min_words: int = 15
+    min_words: int = Field(default=15, ge=1)
     """The fewest words of a long description."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
@@ -184,6 +185,8 @@ class LibreOfficeHelp(Reader):
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """The pairs, page by page of the source's package; the target's paragraphs are in memory, about 10 MB."""
+        if len(files) != 2:
+            raise DataError(f"help pages are in a package of each language, and the sources give {len(files)} files")
         src_file, tgt_file = files
         targets = dict(pages(tgt_file))
         for page, sources in pages(src_file):

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from corpus_files import read
 
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.corpora.debian import stanzas
 from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, descriptions, family, units
 from nmtkit.corpora.readers import Pair
@@ -220,3 +221,5 @@ def test_summaries_that_teach_nothing_are_left_out(tmp_path: Path) -> None:
         "package that only points to another one": 2,
         "first paragraph that another package has too": 2,
     }
+    with pytest.raises(RecipeError, match="min_words"):  # an empty description has no first paragraph
+        parse(DebianSummaries, {"min_words": 0}, "here")

@@ -133,3 +133,5 @@ def test_packages_without_readable_help_pages_are_named(tmp_path: Path) -> None:
     page = {"usr/share/libreoffice/help/de/text/a.html": '<p id="par_id1">für</p>'.encode("latin-1")}
     with pytest.raises(DataError, match=r"de\.deb: usr/share/libreoffice/help/de/text/a\.html: not UTF-8 .*byte 17"):
         list(pages(build(tmp_path / "de.deb", page)))
+    with pytest.raises(DataError, match="a package of each language, and the sources give 1 files"):
+        read(LibreOfficeHelp(), other)
