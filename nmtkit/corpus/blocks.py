@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
-from operator import not_
 from typing import Any, Literal
 
 import numpy as np
@@ -214,9 +213,7 @@ class Block:
 
 
 def _blank(lines: Sequence[str]) -> Mask:
-    spaces, nothing = (np.fromiter(map(test, lines), dtype=bool, count=len(lines)) for test in (str.isspace, not_))
-    blank: Mask = spaces | nothing
-    return blank
+    return np.fromiter((not line.strip() for line in lines), dtype=bool, count=len(lines))
 
 
 # --------------------------------------------------------------------------------------------------------------- links
