@@ -77,15 +77,13 @@ class HuggingFaceTokenizer(Tokenizer):
         self._ours = np.full(max(theirs.max() + 1, self._tokenizer.get_vocab_size()), UNK, dtype=np.int64)
         first = vocabulary.n_specials  # a text that spells a special token, as unigram would have it, is unknown
         self._ours[theirs[first:]] = np.arange(first, len(theirs))
-        names = [self._tokenizer.id_to_token(number) for number in theirs.tolist()]
-        self._spelled = dict(zip(vocabulary.tokens, names, strict=True))
         skipped = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}
-        self._spelled |= {name: None for name, own in self._spelled.items() if own in skipped}
+        names = zip(vocabulary.tokens, map(self._tokenizer.id_to_token, theirs.tolist()), strict=True)
+        self._spelled = {token: None if name in skipped else name for token, name in names}
         around = dict(config.affixes).get(column, {})  # type: ignore[call-overload]
-        before, after = (list[str](around.get(place, [])) for place in ("before", "after"))
-        if unknown := [name for name in (*before, *after) if name not in vocabulary]:
+        self._before, self._after = (list[str](around.get(place, [])) for place in ("before", "after"))
+        if unknown := [name for name in (*self._before, *self._after) if name not in vocabulary]:
             raise CheckpointError(f"tokenizer.affixes: {unknown[0]!r} is no token of the vocabulary")
-        self._before, self._after = before, after
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
