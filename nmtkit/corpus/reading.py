@@ -282,9 +282,9 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
             if not listed:
                 continue
             stem = story_stem(listed)
-            places = [Path(folder, f"{stem}.story") for folder in files.stories]
-            found_in = [position for position, place in enumerate(places) if place.is_file()]
-            if not found_in:
+            places = enumerate(Path(folder, f"{stem}.story") for folder in files.stories)
+            found = next((one for one in places if one[1].is_file()), None)
+            if found is None:
                 where = " or ".join(files.stories)
                 raise DataError(f"{name}, line {number}: there is no story {stem}.story in {where}; correct the list")
-            yield found_in[0], places[found_in[0]]
+            yield found
