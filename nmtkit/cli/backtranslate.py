@@ -9,11 +9,10 @@ import cloup
 
 from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, Number
-from nmtkit.cli.reading import text_windows
+from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import file_sha256
-from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.runs.saved import find_run
 from nmtkit.tasks.builtin import TRANSLATION
@@ -103,13 +102,9 @@ def command(
         tell(f"{folder}: goes on after {corpus.read:,} lines")
     waiting: deque[str] = deque()
 
-    def read() -> Iterator[list[str]]:
-        for window in text_windows(files, EXTRACT_HINT, inference.window_lines(translator)):
-            waiting.extend(window)
-            yield window
-
     def pairs() -> Iterator[list[tuple[str, Translation]]]:
-        for group in translator.stream(corpus.to_translate(read())):
+        read = watched(text_windows(files, inference.window_lines(translator)), waiting.extend)
+        for group in translator.stream(corpus.to_translate(read)):
             yield [(waiting.popleft(), found[0]) for found in group]
 
     with results.progress("lines") as display:

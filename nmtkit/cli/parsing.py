@@ -1,7 +1,7 @@
 """`nmtkit parse` and `nmtkit linearize`."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -13,12 +13,11 @@ import cloup
 from nmtkit.cli import inference, options, results
 from nmtkit.cli.figures import save_pictures
 from nmtkit.cli.options import FILE, NEW_FILE
-from nmtkit.cli.reading import text_windows
+from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import note
 from nmtkit.cli.translate import decoding_options, scores_option
 from nmtkit.console.trees import tree_lines
 from nmtkit.core.trees import Tree, read_linear, read_penn
-from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.experiment.loading import DecodingOptions
@@ -67,11 +66,6 @@ def parse_command(
     waiting: deque[str] = deque()
     drawn: list[Tree] = []
 
-    def windows() -> Iterator[list[str]]:
-        for window in text_windows(files, EXTRACT_HINT, inference.window_lines(system)):
-            waiting.extend(window)
-            yield window
-
     def write(found: Sequence[Translation]) -> None:
         line, place = waiting.popleft(), f"line {printer.lines + 1}"
         trees = [_tree(one, line, system.tokenizers.src, place) for one in found]
@@ -82,7 +76,8 @@ def parse_command(
         printer.write(written)
         drawn.extend(tree for tree in trees[:1] if picture is not None and tree is not None)
 
-    stream = system.stream(windows(), how.n_best, need_copies=as_json)
+    windows = watched(text_windows(files, inference.window_lines(system)), waiting.extend)
+    stream = system.stream(windows, how.n_best, need_copies=as_json)
     results.write_stream(stream, write, "lines", "" if files else "type a sentence on each line")
     results.tell_cut(printer.cut, printer.lines, "sentences", system, ": their trees are of the beginnings")
     printer.report("trees", "--max-length")

@@ -11,7 +11,6 @@ from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import tell
-from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.data.shards import manifest_path
 from nmtkit.data.store import Store
 from nmtkit.experiment.evaluation import count_words, fit_text
@@ -55,10 +54,10 @@ def command(
     """
     run = find_run(how.model, task=None if how.model else LANGUAGE_MODELLING.name)[0]
     system = inference.open_model(how, run.inference.task)
-    lines, tokenizer = [*chain.from_iterable(text_windows(files, EXTRACT_HINT))], system.tokenizers.tgt
+    lines, tokenizer = [*chain.from_iterable(text_windows(files))], system.tokenizers.tgt
     counts = None
     if frequencies is not None:
-        known = chain.from_iterable(text_windows([frequencies], EXTRACT_HINT))
+        known = chain.from_iterable(text_windows([frequencies]))
         counts = count_words(tokenizer, map(tokenizer.encode, known))
     elif manifest_path(run.folder.data, "train").is_file():
         store = Store.open(run.folder.data, "train")

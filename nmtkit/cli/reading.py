@@ -4,7 +4,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -41,7 +41,9 @@ def stdin_sentences(purpose: str) -> list[str]:
     return lines
 
 
-def text_windows(files: Sequence[Path], remedy: str, most: int = 1024) -> Generator[list[str], None, None]:
+def text_windows(
+    files: Sequence[Path], most: int = 1024, remedy: str = EXTRACT_HINT
+) -> Generator[list[str], None, None]:
     """Lines of files one after the other, or of standard input without files, in windows to translate together.
 
     `remedy` is the advice if they hold JSON lines by the looks of their beginning; "" allows those.
@@ -60,6 +62,13 @@ def _text_of_file(file: Path, remedy: str) -> Iterator[str]:
     first = list(islice(lines, DETECTION_LINES if remedy else 0))
     refuse_json_lines(first, str(file), remedy)
     yield from chain(first, lines)
+
+
+def watched(windows: Iterable[list[str]], see: Callable[[list[str]], object]) -> Iterator[list[str]]:
+    """The windows as they are; `see` gets each as it is read, by a thread if that reads ahead."""
+    for window in windows:
+        see(window)
+        yield window
 
 
 def field_lines(files: Sequence[Path], name: str, option: str = "--article-field", joint: str = " ") -> Iterator[str]:

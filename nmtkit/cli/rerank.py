@@ -14,12 +14,11 @@ import cloup
 
 from nmtkit.cli import completing, inference, options, results
 from nmtkit.cli.options import FILE, Number
-from nmtkit.cli.reading import text_windows
+from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.scoring import read_texts
 from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.core.settings import parse
-from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import metric_names
 from nmtkit.runs.saved import find_run
@@ -94,7 +93,7 @@ def command(
     other = replace(other, to=None, source_language=None)  # languages are those of the model that translates
     back = inference.open_model(replace(other, model=channel), TRANSLATION.name)
     lm = inference.open_model(replace(other, model=speaker), LANGUAGE_MODELLING.name) if speaker else None
-    text = text_windows(files, EXTRACT_HINT, inference.window_lines(translator))
+    text = text_windows(files, inference.window_lines(translator))
     scored = _score_windows(text, translator, how.n_best, back, lm)
     if tune is not None:
         candidates = [several for window in scored for several in window]
@@ -124,13 +123,7 @@ def _score_windows(
 ) -> Generator[list[list[Candidate]], None, None]:
     """The candidates of each window; the lines of all are numbered together, since samples depend on it."""
     waiting: deque[list[str]] = deque()
-
-    def read() -> Iterator[list[str]]:
-        for window in text:
-            waiting.append(window)
-            yield window
-
-    with closing(translator.stream(read(), n_best)) as groups:
+    with closing(translator.stream(watched(text, waiting.append), n_best)) as groups:
         found = chain.from_iterable(groups)
         for first in found:
             lines = waiting.popleft()

@@ -16,7 +16,6 @@ from nmtkit.cli.translate import decoding_options, scores_option
 from nmtkit.core.columns import label_type
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.tasks.labelling import LabellingTask, RankedLabel
@@ -105,6 +104,6 @@ def _examples(task: Task, files: tuple[Path, ...], most: int) -> Iterator[list[E
         yield from iter(lambda: list(islice(rows, most)), [])
         return
     numbers = count(1)
-    for lines in text_windows(files, EXTRACT_HINT, most):
+    for lines in text_windows(files, most):
         numbered = zip(lines, numbers, strict=False)
         yield [Example("", line, n) if name == "tgt" else Example(line, None, n) for line, n in numbered]

@@ -1,6 +1,5 @@
 """`nmtkit tokenize` and `nmtkit detokenize`."""
 
-import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -12,7 +11,6 @@ from nmtkit.cli.options import Decorator
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.runs.saved import find_run
 
@@ -90,6 +88,5 @@ def _open_tokenizer(model: str | None, side: str) -> Tokenizer:
 
 def _write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str) -> None:
     """Writes each line changed, as soon as it is read."""
-    windows = text_windows(files, EXTRACT_HINT)
     invitation = "" if files else f"type a line on each line; it is {done}"
-    results.write_stream(windows, lambda line: sys.stdout.write(change(line) + "\n"), "lines", invitation)
+    results.write_stream(text_windows(files), lambda line: results.write_line(change(line)), "lines", invitation)

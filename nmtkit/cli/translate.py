@@ -1,4 +1,4 @@
-"""`nmtkit translate`, `nmtkit rerank` and `nmtkit summarize`."""
+"""`nmtkit translate` and `nmtkit summarize`."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -127,7 +127,7 @@ def translate_command(
     translator = _open(how, terms, replace_unknown, dictionary)
     printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replace_unknown)
     invitation = "" if files else "type a sentence on each line; it is translated"
-    text = text_windows(files, "" if jsonl else EXTRACT_HINT, inference.window_lines(translator))
+    text = text_windows(files, inference.window_lines(translator), "" if jsonl else EXTRACT_HINT)
     if split_sentences:
         paragraphs = ParagraphTranslator(translator).stream(text, as_json)
         results.write_stream(paragraphs, printer.write_joined, "lines", invitation)
@@ -240,4 +240,4 @@ def _articles(
         return windows((story.src for story in read_pairs(SplitFiles(stories=[str(stories)]))), most)
     if article_field is not None:
         return windows(field_lines(files, article_field), most)
-    return text_windows(files, "name the key of the articles with --article-field KEY", most)
+    return text_windows(files, most, "name the key of the articles with --article-field KEY")
