@@ -1,6 +1,5 @@
 """`nmtkit align` and `nmtkit rescore`: what a model says of given translations."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -156,7 +155,7 @@ def align_command(
         for one, reverse in _aligned(translator, backward, (source, target), (source_words, target_words)):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
-            sys.stdout.write(alignments.format_pharaoh(links) + "\n")
+            results.write_line(alignments.format_pharaoh(links))
             if write is not None:
                 write(one, reverse)
             if counts is not None:
@@ -235,7 +234,7 @@ def rescore_command(how: DecodingOptions, source: Path | None, target: Path, as_
                     numbers = {"line": n_pairs, "score": one.score, "log_prob": one.log_prob}
                     results.write_json_line(numbers | {"tokens": one.tokens, "token_log_probs": one.token_log_probs})
                 else:
-                    sys.stdout.write(f"{one.score:.6f}\t{one.log_prob:.6f}\n")
+                    results.write_line(f"{one.score:.6f}\t{one.log_prob:.6f}")
             display.advance(len(scored))
     results.tell_cut(n_cut, n_pairs, "sources", translator)
     if n_tokens:
