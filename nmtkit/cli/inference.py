@@ -197,14 +197,7 @@ shortlist: Decorator = click.option(
     "--shortlist", type=options.FILE, metavar="FILE", help="Score only target tokens in a file of `align --shortlist`."
 )
 language_model: tuple[Decorator, ...] = (
-    click.option(
-        "--lm",
-        metavar="RUN",
-        multiple=True,
-        callback=options.only_one,
-        shell_complete=completing.runs,
-        help="A language model beside the model.",
-    ),
+    options.run_option("--lm", help="A language model beside the model."),
     click.option("--lm-weight", type=Number(0, whole=False), metavar="W", help="Its weight. Default: 0.2."),
 )
 engine: Decorator = click.option(

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -129,20 +129,16 @@ quiet: Decorator = click.option(
 )
 
 
-def _trained_run(callback: Callable[..., Any], several: str) -> Decorator:
-    return click.option(
-        "-m",
-        "--model",
-        metavar="RUN",
-        multiple=True,
-        callback=callback,
-        shell_complete=completing.runs,
-        help=f"Run folder, or its name under runs/{several}. Default: $NMTKIT_MODEL, else the newest finished run.",
-    )
-
-
-model: Decorator = _trained_run(only_one, "")
-models: Decorator = _trained_run(lambda ctx, parameter, given: given or None, "; several are an ensemble")
+run_option = partial(click.option, metavar="RUN", multiple=True, callback=only_one, shell_complete=completing.runs)
+"""An option for a run; another callback takes several."""
+_MODEL = "Run folder, or its name under runs/{}. Default: $NMTKIT_MODEL, else the newest finished run."
+model: Decorator = run_option("-m", "--model", help=_MODEL.format(""))
+models: Decorator = run_option(
+    "-m",
+    "--model",
+    callback=lambda ctx, parameter, given: given or None,
+    help=_MODEL.format("; several are an ensemble"),
+)
 device: Decorator = click.option(
     "--device", default="auto", metavar="NAME", callback=_one_device, help="auto (CUDA if any), cpu, cuda, cuda:1, mps."
 )

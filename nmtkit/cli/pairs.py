@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import cloup
 
-from nmtkit.cli import completing, inference, options, results
+from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, NEW_FILE, Decorator, Number
 from nmtkit.cli.reading import pair_windows
 from nmtkit.cli.reporting import tell
@@ -69,14 +69,7 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
 )
 @cloup.option_group(
     "Two directions",
-    click.option(
-        "--reverse-model",
-        metavar="RUN",
-        multiple=True,
-        callback=options.only_one,
-        shell_complete=completing.runs,
-        help="A run of the other direction (target to source), to symmetrize.",
-    ),
+    options.run_option("--reverse-model", help="A run of the other direction (target to source), to symmetrize."),
     click.option(
         "--symmetrize",
         "method",

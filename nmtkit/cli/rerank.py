@@ -7,12 +7,11 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import click
 import cloup
 
-from nmtkit.cli import completing, inference, options, results
+from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import tell
@@ -27,8 +26,6 @@ from nmtkit.translation.inputs import require_pairs
 from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
 from nmtkit.translation.translator import Translator
 
-ONE: dict[str, Any] = {"multiple": True, "callback": options.only_one, "shell_complete": completing.runs}
-
 
 @cloup.command()
 @options.files
@@ -36,8 +33,8 @@ ONE: dict[str, Any] = {"multiple": True, "callback": options.only_one, "shell_co
     "Common",
     options.models,
     inference.language,
-    click.option("--channel", metavar="RUN", required=True, help="Target to source.", **ONE),
-    click.option("--lm", "speaker", metavar="RUN", help="Language model of the target.", **ONE),
+    options.run_option("--channel", required=True, help="Target to source."),
+    options.run_option("--lm", "speaker", help="Language model of the target."),
     click.option("--n-best", type=Number(1), default=10, show_default=True, help="Candidates for each line."),
     click.option(
         "--weights", "tuned", type=FILE, metavar="FILE", help="YAML that --tune wrote. Default: channel 1, lm 1."
