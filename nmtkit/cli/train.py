@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
@@ -43,21 +44,24 @@ MAX_MINUTES = 10_000_000
 
 def _text_option(option: str, meaning: str) -> options.Decorator:
     """An option for files of text, which are saved with their absolute paths."""
-
-    def absolute(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(os.path.abspath, given))
-
-    return click.option(option, metavar="FILE", multiple=True, callback=absolute, help=meaning)
+    return click.option(
+        option,
+        metavar="FILE",
+        multiple=True,
+        callback=lambda ctx, parameter, given: tuple(map(os.path.abspath, given)),
+        help=meaning,
+    )
 
 
 class _TrainCommand(cloup.Command):
     """A command whose `--resume` takes the word after it only if that is `auto`: any other is the recipe."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_always = [word == "--resume" and args[n + 1 : n + 2] != ["auto"] for n, word in enumerate(args)]
-        return super().parse_args(
-            ctx, ["--resume=always" if a else word for a, word in zip(is_always, args, strict=True)]
-        )
+        words = [
+            "--resume=always" if word == "--resume" and following != "auto" else word
+            for word, following in pairwise([*args, ""])
+        ]
+        return super().parse_args(ctx, words)
 
 
 @cloup.command(cls=_TrainCommand)
@@ -179,10 +183,9 @@ def command(
         journal = ending.enter_context(journal_output())
         loaded = None if name is None else recipe.load(name, settings)
         folder = RunFolder.at(run_path, name_of_run(request) if loaded is None else loaded.name)
-        path = str(folder.path)
         if dry_run:
             folder = RunFolder(Path(ending.enter_context(tempfile.TemporaryDirectory()), folder.path.name))
-            path = str(folder.path)
+        path = str(folder.path)
         resume = _resume(resuming, folder, device, loaded)
         if loaded is None:
             lock = propose_recipe(
