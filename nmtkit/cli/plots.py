@@ -23,7 +23,6 @@ from nmtkit.experiment.report import save_report
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
-from nmtkit.pictures import AttentionPicture
 from nmtkit.pictures.attention import SentencePicture
 from nmtkit.pictures.captions import draw_caption
 from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
@@ -34,7 +33,6 @@ from nmtkit.pictures.pages import save_heads
 from nmtkit.runs.metrics_log import training_curves
 from nmtkit.runs.saved import find_training
 from nmtkit.translation import attention_views
-from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.translator import Translator
 
 Pairs = tuple[list[str], list[str | None]]
@@ -115,13 +113,16 @@ def plot_attention_command(
       head -2 texts.txt | nmtkit plot-attention -m runs/topics -o read.png
       nmtkit plot-attention -m runs/demo-captions test.images.npz 3 -o looks.png
     """
-    _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head))
-    if not output and replace(style, title=None) != FigureStyle():
-        raise click.UsageError("--size, --font and --colours are of a figure: give -o FILE")
-    system = load_from_options(how, notify=note)
+    _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head), style)
+    system, save = load_from_options(how, notify=note), partial(pictures.save, grid=grid)
     if system.tokenizers.labels is not None:
-        other = target or grid or layers or what != "attention" or how.layer or how.head
-        _plot_documents(system, source, output, bool(other), style)
+        if target or grid or layers or what != "attention" or how.layer or how.head:
+            raise click.UsageError(
+                "TARGET, --grid, --layers, --layer, --head and --what are for models that write, and this one gives "
+                "labels"
+            )
+        documents = attention_views.document_pictures(system, _read_pairs(source, None)[0])
+        _draw(documents, output, style, show_document, save_documents)
         return
     if system.reads == "features":
         if source is None or not output or grid or layers or what != "attention":
@@ -138,49 +139,46 @@ def plot_attention_command(
     if system.reads == "prompt" and what == "attention":
         if target or layers:
             raise click.UsageError("TARGET and --layers are for models that read a source, and this one reads none")
-        _draw(
-            _warn_unread(attention_views.look_back_pictures(system, _read_pairs(source, None)[0])), output, grid, style
-        )
+        looks = attention_views.look_back_pictures(system, _read_pairs(source, None)[0])
+        _draw(looks, output, style, show_attention, save)
         return
     translator = as_translator(system)
     pairs = ([], []) if what == "positions" else _read_pairs(source, target)
-    if output:
-        save_pictures(output, _picture_saver(translator, pairs, grid, layers, what, style))
-    elif what == "entropy":
-        _print_entropies(*_entropies(translator, pairs, style.title))
+    if what == "attention" and not layers:
+        _draw(translator.pictures(*pairs), output, style, show_attention, save)
+    elif output:
+        save_pictures(output, _picture_saver(translator, pairs, what, style))
     else:
-        _draw(_warn_unread(translator.pictures(*pairs)), (), grid, style)
+        _print_entropies(*_entropies(translator, pairs, style.title))
 
 
-def _draw(drawn: Sequence[AttentionPicture], output: Sequence[Path], grid: bool, style: FigureStyle) -> None:
-    if output:
-        save_pictures(output, partial(pictures.save, drawn, grid=grid, style=style))
-        return
-    for picture in drawn:
-        show_attention(picture.with_title(style.title))
-
-
-def _plot_documents(
-    system: TextModel, source: str | None, output: Sequence[Path], has_options: bool, style: FigureStyle
+def _draw(
+    drawn: list[Picture],
+    output: Sequence[Path],
+    style: FigureStyle,
+    show: Callable[[Picture], None],
+    save: Callable[..., None],
 ) -> None:
-    """Draws what a classifier looks at; `has_options`: those that are for models which write."""
-    if has_options:
-        raise click.UsageError(
-            "TARGET, --grid, --layers, --layer, --head and --what are for models that write, and this one gives labels"
-        )
-    drawn = _warn_unread(attention_views.document_pictures(system, _read_pairs(source, None)[0]))
+    """Draws pictures of one kind into files, or in the terminal."""
+    _warn_unread(drawn)
     if output:
-        save_pictures(output, partial(save_documents, drawn, style=style))
+        save_pictures(output, partial(save, drawn, style=style))
         return
     for picture in drawn:
-        show_document(picture.with_title(style.title))
+        show(picture.with_title(style.title))
 
 
 def _require_fitting_options(
-    output: Sequence[Path], grid: bool, layers: bool, what: str, source: str | None, one_chosen: bool
+    output: Sequence[Path],
+    grid: bool,
+    layers: bool,
+    what: str,
+    source: str | None,
+    one_chosen: bool,
+    style: FigureStyle,
 ) -> None:
     """Refuses options that exclude or need each other; `one_chosen`: a layer or head is."""
-    whole, positions = what == "attention", what == "positions"
+    whole, positions, plain = what == "attention", what == "positions", replace(style, title=None) == FigureStyle()
     only_html = output and all(path.suffix.lower() == ".html" for path in output)
     for wrong, fault in (
         ((grid or layers) and not whole, "--grid and --layers are for --what attention only; leave one of them out"),
@@ -190,6 +188,7 @@ def _require_fitting_options(
         (positions and source is not None, "--what positions reads no sentence: leave SOURCE out"),
         (positions and not output, "--what positions draws a picture: name it with -o FILE"),
         (one_chosen and (layers or not whole), "--layer and --head choose one attention; this draws all of them"),
+        (not output and not plain, "--size, --font and --colours are of a figure: give -o FILE"),
     ):
         if wrong:
             raise click.UsageError(fault)
@@ -197,19 +196,15 @@ def _require_fitting_options(
         pictures.picture_format(path)
 
 
-def _picture_saver(
-    translator: Translator, pairs: Pairs, grid: bool, layers: bool, what: str, style: FigureStyle
-) -> Callable[[Path], object]:
+def _picture_saver(translator: Translator, pairs: Pairs, what: str, style: FigureStyle) -> Callable[[Path], object]:
     if what == "positions":
         table, title = attention_views.positions(translator, POSITIONS)
         return partial(save_positions, table, title=title, style=style)
     if what == "entropy":
         parts, title = _entropies(translator, pairs)
         return partial(save_entropies, parts, title=title, style=style)
-    if layers:
-        pages = [page.with_title(style.title) for page in _warn_unread(translator.head_pictures(*pairs))]
-        return partial(save_heads, pages, css=style.css())
-    return partial(pictures.save, _warn_unread(translator.pictures(*pairs)), grid=grid, style=style)
+    pages = [page.with_title(style.title) for page in _warn_unread(translator.head_pictures(*pairs))]
+    return partial(save_heads, pages, css=style.css())
 
 
 def _warn_unread(drawn: list[Picture]) -> list[Picture]:
