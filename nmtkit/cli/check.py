@@ -151,6 +151,8 @@ def command(
     fixed = Path(fix_path or "")
     if fix_path:
         require_new(fixed)
+    if html_path and json_path and Path(html_path).resolve() == Path(json_path).resolve():
+        raise click.UsageError(f"--html and --json are both {html_path}: name two files")
     _require_report_path(html_path, b"<!")
     _require_report_path(json_path, b"{\n")
 

@@ -115,8 +115,8 @@ def command(
         refs = [scoring.read_texts(path, "--summary-field", summary_field) for path in ref]
         require_equal_counts([(str(source), sources), *zip(map(str, ref), refs, strict=True)])
         refuse_empty(zip(map(str, ref), refs, strict=True) if task.monolingual else ())
-    read = [*ref] if source is None else [source, *ref]
-    with nullcontext() if output is None else results.output_file(output, read) as kept:
+    others = [path for path in (source, *ref, confusion) if path is not None]
+    with nullcontext() if output is None else results.output_file(output, others) as kept:
         system = load_from_options(how, notify=note)
         begun = time.monotonic()
         texts, outputs = _answers(task, system, sources)

@@ -128,8 +128,9 @@ def align_command(
     """
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
-    for option, path in (("--soft", soft), ("--shortlist", likely)):
-        results.require_other(path, (source, target, source_words, target_words), option)
+    read = source, target, source_words, target_words
+    results.require_other(soft, read, "--soft")
+    results.require_other(likely, (*read, soft), "--shortlist")
     if how.search_settings:
         raise click.UsageError(f"--search {next(iter(how.search_settings))} is for a search, and align makes none")
     file = nullcontext() if soft is None else alignments.soft_alignment_writer(soft)

@@ -102,6 +102,7 @@ def test_reports_are_written(check: Command) -> None:
     assert "wrote report.html" in done.err
     assert "Nothing wrong was found in 60 pairs." in Path("report.html").read_text(encoding="utf-8")
     assert json.loads(Path("report.json").read_text(encoding="utf-8"))["wrong"] is False
+    refused(check(*FILES, "--html", "one", "--json", "./one"), "--html and --json are both one: name two files")
 
 
 def test_a_report_replaces_nothing_but_a_report(check: Command) -> None:

@@ -55,6 +55,7 @@ MISTAKES = {
     "align -m RUN --source t.src --target t.tgt": {
         "-o t.tgt": "-o names a file that is read",
         "--soft soft.txt": "'soft.txt' must end in .json or .npz",
+        "--soft a.npz --shortlist a.npz": "--shortlist names a file that is read or written too",
         "--threshold 0.2 --symmetrize union": "does not go with --symmetrize",
         "--reverse-model nowhere": "nowhere",
         "--shortlist short/list": "cannot write it",
