@@ -83,16 +83,15 @@ def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_
         if translations[0].src_left_out:
             tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
         results.append((tree, translations))
-    trees = [tree for tree, _ in results]
     if output is not None:
-        save_search(trees, output)
+        save_search([tree for tree, _ in results], output)
         note(f"wrote {output}")
     elif as_json:
         printer = Printer(translator.tokenizers.tgt, 1, True)
         for number, (tree, translations) in enumerate(results, start=1):
             write_json_line(_record(printer, number, tree, translations))
     else:
-        steps_left_out = sum(show_search(tree, steps) for tree in trees)
+        steps_left_out = sum(show_search(tree, steps) for tree, _ in results)
         if steps_left_out and steps is None:
             note("--steps 0 shows every step; -o FILE.html draws them on a page")
 

@@ -86,8 +86,7 @@ def command(
     if speaker is None and "lm" in chosen.model_fields_set and chosen.lm:
         raise click.UsageError(f"{tuned} has a weight of a language model, {chosen.lm:g}: name its run with --lm")
     translator = inference.open_model(how, TRANSLATION.name)
-    other = replace(how, n_best=1, search_settings=None, ensemble="probabilities", ensemble_weights=None)
-    other = replace(other, to=None, source_language=None)  # languages are those of the model that translates
+    other = DecodingOptions(device=how.device, precision=how.precision, threads=how.threads)
     back = inference.open_model(replace(other, model=channel), TRANSLATION.name)
     lm = inference.open_model(replace(other, model=speaker), LANGUAGE_MODELLING.name) if speaker else None
     text = text_windows(files, inference.window_lines(translator))

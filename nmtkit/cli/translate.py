@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import click
 import cloup
@@ -24,7 +24,7 @@ from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks
 from nmtkit.translation.requests import Request, Terminology, parse_dictionary
 from nmtkit.translation.translator import Translator
 
-ONE_FILE: dict[str, Any] = {"type": FILE, "metavar": "FILE", "multiple": True, "callback": options.only_one}
+_one_file = partial(click.option, type=FILE, metavar="FILE", multiple=True, callback=options.only_one)
 scores_option: Decorator = click.option("--scores", is_flag=True, help="Print score and log-probability in front.")
 
 
@@ -62,7 +62,7 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
     ],
     cloup.option_group(
         "Constraints",
-        click.option("--terms", **ONE_FILE, help="Glossary, SOURCE TAB TARGET on each line."),
+        _one_file("--terms", help="Glossary, SOURCE TAB TARGET on each line."),
         click.option("--prefix", is_flag=True, help="Lines are SOURCE TAB PREFIX of the output."),
         click.option(
             "--jsonl", is_flag=True, help='Lines are JSON: "source", "prefix", "must", "must_not", "in_order".'
@@ -70,7 +70,7 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
     ),
     output=[
         click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the source word attended to most."),
-        click.option("--dictionary", **ONE_FILE, help="For --replace-unknown: SOURCE TAB TARGET lines."),
+        _one_file("--dictionary", help="For --replace-unknown: SOURCE TAB TARGET lines."),
     ],
 )
 def translate_command(

@@ -50,9 +50,8 @@ def command(run: str, every: float) -> None:
 def look(run: SavedRun) -> tuple[str, list[Chart]]:
     """A line of facts about a training, and its charts."""
     name, folder = run.folder.path.name, run.folder
-    if not folder.metrics.exists() or not folder.metrics.stat().st_size:
-        return f"{name}: nothing is logged yet", []
-    steps = [event for _, event in MetricsLog(folder).read() if isinstance(event, Step)]
+    is_logged = folder.metrics.exists() and folder.metrics.stat().st_size
+    steps = [event for _, event in MetricsLog(folder).read() if isinstance(event, Step)] if is_logged else []
     if not steps:
         return f"{name}: nothing is logged yet", []
     last, holder = steps[-1], folder.lock_holder()

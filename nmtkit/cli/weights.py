@@ -78,9 +78,8 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
                  or a vocabulary of words.
 
     It reads Transformers of all four toolkits, and recurrent models with attention of Joey NMT and OpenNMT-py, whose
-    summarizers copy. For
-    these two, put the sentencepiece models beside the weights; without them the run needs text that is already
-    tokenized as in training. int8 and int16 weights of CTranslate2 become float32.
+    summarizers copy. For these two, put the sentencepiece models beside the weights; without them the run needs text
+    that is already tokenized as in training. int8 and int16 weights of CTranslate2 become float32.
 
     The run can be used like any other. No code in the model's files is executed, and what nmtkit cannot read is refused
     with a message that names it.
