@@ -23,6 +23,7 @@ from nmtkit.core.files import write_errors
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import LINE_COUNTS, SHIFT
+from nmtkit.corpus.json_records import JSON_ENDS
 from nmtkit.corpus.reading import require_plain_text
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
@@ -35,7 +36,6 @@ from nmtkit.tasks.task import TASKS
 WIDTH = 80
 """Columns of running text and plots."""
 SPLIT_OPTIONS = ("--valid", "--test")
-JSONL_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 AS_JSON_LINES = (
     "check JSON lines as one file whose name ends in .jsonl, with --src-field KEY and --tgt-field KEY (in a recipe: "
     "`jsonl`, src_field and tgt_field)"
@@ -218,7 +218,7 @@ def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Split
         )
     if len(names) == 1 and Path(names[0]).is_dir():
         return SplitFiles(stories=list(names))
-    if len(names) == 1 and names[0].endswith(JSONL_ENDS):
+    if len(names) == 1 and names[0].endswith(JSON_ENDS):
         return SplitFiles(jsonl=list(names), src_field=fields["src_field"], tgt_field=fields["tgt_field"])
     return SplitFiles(src=list(names[:1]), tgt=list(names[1:]))
 

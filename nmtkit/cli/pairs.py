@@ -16,6 +16,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.corpus import alignments
+from nmtkit.corpus.json_records import JSON_ENDS
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import perplexity
@@ -237,7 +238,7 @@ def rescore_command(how: DecodingOptions, source: Path | None, target: Path, as_
 
 
 def _rescored(translator: Translator, source: Path | None, target: Path) -> Iterator[list[Translation]]:
-    in_json = bool({".json", ".jsonl"} & set(target.suffixes[-2:]))  # the last may be .gz
+    in_json = target.name.endswith(JSON_ENDS)
     for window in pair_windows(source, target, in_json):
         targets: list[str | Translation] = [
             _read_translation(pair.tgt or "", f"{target}, line {pair.line}") if in_json else pair.tgt or ""

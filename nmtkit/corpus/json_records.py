@@ -8,6 +8,8 @@ from nmtkit.core.formats import parse_json
 
 DETECTION_LINES = 64
 """The first lines of a text by which JSON lines are detected."""
+JSON_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+"""Ends of the names of files with JSON lines."""
 EXTRACT_HINT = "write its text out first, e.g. by `jq -r .KEY`"
 JSONL_HINT = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
 

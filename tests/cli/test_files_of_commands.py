@@ -115,6 +115,8 @@ def test_paragraphs(trained: Path, console: Command, tmp_path: Path) -> None:
     succeeded(console("translate", "-m", trained, "text", "--split-sentences", "--json", "-o", "found.json"))
     done = console("rescore", "-m", trained, "--source", "text", "--target", "found.json")
     refused(done, "not what `nmtkit translate --json` prints without --window and --split-sentences")
+    (tmp_path / "found.json.txt").write_text("BA CE\nBA\n\nBA\n")
+    succeeded(console("rescore", "-m", trained, "--source", "text", "--target", "found.json.txt"))
 
 
 def test_a_prompt_at_a_terminal(trained: Path, console: Command) -> None:
