@@ -62,12 +62,11 @@ def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer
 
 def search_flags(*keys: str) -> Decorator:
     """Flags of some keys of the search; `opens_model` gathers their values."""
+    named = [(key, *SEARCH[key]) for key in keys]
     return together(
         *(
-            click.option(
-                f"--{key.replace('_', '-')}", key, type=search_type(key), metavar=SEARCH[key][0], help=SEARCH[key][1]
-            )
-            for key in keys
+            click.option(f"--{key.replace('_', '-')}", type=search_type(key), metavar=metavar, help=meaning)
+            for key, metavar, meaning in named
         )
     )
 
