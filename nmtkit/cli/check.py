@@ -151,6 +151,8 @@ def command(
     fixed = Path(fix_path or "")
     if fix_path:
         require_new(fixed)
+    if "" in (fix_path, html_path, json_path):
+        raise click.UsageError("--fix, --html and --json have an empty name: name the folder or the file")
     if html_path and json_path and Path(html_path).resolve() == Path(json_path).resolve():
         raise click.UsageError(f"--html and --json are both {html_path}: name two files")
     _require_report_path(html_path, b"<!")

@@ -102,6 +102,8 @@ def test_reports_are_written(check: Command) -> None:
     assert "wrote report.html" in done.err
     assert "Nothing wrong was found in 60 pairs." in Path("report.html").read_text(encoding="utf-8")
     assert json.loads(Path("report.json").read_text(encoding="utf-8"))["wrong"] is False
+    for option in ("--html", "--json", "--fix"):  # as a script gives that forgot to set its variable
+        refused(check(*FILES, option, ""), "--fix, --html and --json have an empty name")
     refused(check(*FILES, "--html", "one", "--json", "./one"), "--html and --json are both one: name two files")
 
 
