@@ -49,7 +49,7 @@ def command(run: str, every: float) -> None:
 
 def look(run: SavedRun) -> tuple[str, list[Chart]]:
     """A line of facts about a training, and its charts."""
-    name, folder = run.folder.path.name, run.folder
+    name, folder = run.folder.path.resolve().name, run.folder
     is_logged = folder.metrics.exists() and folder.metrics.stat().st_size
     steps = [event for _, event in MetricsLog(folder).read() if isinstance(event, Step)] if is_logged else []
     if not steps:

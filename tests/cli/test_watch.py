@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import chdir
 from pathlib import Path
 
 from commands import Command, refused, succeeded
@@ -34,6 +35,8 @@ def test_a_copy_whose_log_grows_is_read_anew(trained: Path, console: Command) ->
     assert "not trained from here" in shown
     log.write_text("")
     assert succeeded(console("watch", "copy")).out.strip() == "copy: nothing is logged yet"
+    with chdir("copy"):
+        assert succeeded(console("watch", ".")).out.strip() == "copy: nothing is logged yet"
     log.write_text("no json\n")
     refused(console("watch", "copy"), "metrics.jsonl, line 1")
 
