@@ -169,15 +169,9 @@ def _draw(
 
 
 def _require_fitting_options(
-    output: Sequence[Path],
-    grid: bool,
-    layers: bool,
-    what: str,
-    source: str | None,
-    one_chosen: bool,
-    style: FigureStyle,
+    output: Sequence[Path], grid: bool, layers: bool, what: str, source: str | None, chosen: bool, style: FigureStyle
 ) -> None:
-    """Refuses options that exclude or need each other; `one_chosen`: a layer or head is."""
+    """Refuses options that exclude or need each other; `chosen`: whether --layer or --head is given."""
     whole, positions, plain = what == "attention", what == "positions", replace(style, title=None) == FigureStyle()
     only_html = output and all(path.suffix.lower() == ".html" for path in output)
     for wrong, fault in (
@@ -187,7 +181,7 @@ def _require_fitting_options(
         (layers and not only_html, "--layers writes a page with buttons: name it with -o FILE.html"),
         (positions and source is not None, "--what positions reads no sentence: leave SOURCE out"),
         (positions and not output, "--what positions draws a picture: name it with -o FILE"),
-        (one_chosen and (layers or not whole), "--layer and --head choose one attention; this draws all of them"),
+        (chosen and (layers or not whole), "--layer and --head choose one attention; this draws all of them"),
         (not output and not plain, "--size, --font and --colours are of a figure: give -o FILE"),
     ):
         if wrong:

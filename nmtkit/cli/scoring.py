@@ -84,9 +84,7 @@ def scoring(summaries: bool) -> Decorator:
     """
 
     def draws(given: dict[str, Any]) -> metrics.Resampling | None:
-        significance, paired_ar, n_samples, seed = (
-            given.pop(key) for key in ("significance", "paired_ar", "n_samples", "seed")
-        )
+        significance, paired_ar, n_samples, seed = map(given.pop, ("significance", "paired_ar", "n_samples", "seed"))
         require_one_stdin(*given["hyps"], *given["ref_paths"], given["source"])
         several = len(given["hyps"]) > 1
         if paired_ar and not several:
