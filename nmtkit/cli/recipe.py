@@ -250,7 +250,7 @@ def preprocess_command(
     following = shlex.join(["nmtkit", "train", name, *same])
     tell(f"{run.folder.data} and {run.folder.vocabulary} are ready; next: {following}")
     if text is not None:
-        for one in {id(one): one for one in tokenizers.values()}.values():
+        for one in dict.fromkeys(tokenizers.values()):  # one for both sides is shown once
             steps = [
                 [number, " + ".join(merge.pair), merge.count, ", ".join(map(" ".join, merge.words))]
                 for number, merge in enumerate(replay(one, read_lines(text)), start=1)
