@@ -186,7 +186,6 @@ _POSITIONS = {
     "src_positions.table": "encoder/position_encodings/encodings",
     "tgt_positions.table": "decoder/position_encodings/encodings",
 }
-_DEFAULT_NORM_EPSILON = 1e-5
 
 
 class CTranslate2Config(ExternalSettings):
@@ -197,7 +196,7 @@ class CTranslate2Config(ExternalSettings):
     decoder_start_token: str
     add_source_bos: Literal[False] = False
     add_source_eos: bool = False
-    layer_norm_epsilon: float | None = None
+    layer_norm_epsilon: float = 1e-5
 
 
 @READERS.register("ctranslate2")
@@ -320,7 +319,7 @@ def _convert(
         "feed_forward_size": _shape(file, "encoder/layer_0/ffn/linear_0/weight")[0],
         "heads": numbers["num_heads"],
         "norm": "pre" if numbers["pre_norm"] else "post",
-        "norm_epsilon": config.layer_norm_epsilon or _DEFAULT_NORM_EPSILON,
+        "norm_epsilon": config.layer_norm_epsilon,
         "scale_embeddings": _scales_embeddings(file, width),
         "activation": _ACTIVATIONS[int(numbers["activation"])],
         # Marian's sources always end with </s>, which its tokenizer adds.

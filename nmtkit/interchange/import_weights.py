@@ -77,17 +77,15 @@ class CheckpointConverter:
         self, src: str, tgt: str, output: str, width: int, hidden: int, bias: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Both embeddings and the output layer, with our rows and names; what is never written has a low bias."""
-        named = {
-            "src_embedding.weight": (src, width, 0),
-            "tgt_embedding.weight": (tgt, width, 1),
-            "output.weight": (output, hidden, 1),
+        of_src = self.words(src, width, 0)
+        shared = src == tgt and self.vocabularies[0] is self.vocabularies[1]
+        of_tgt = of_src if shared else self.words(tgt, width)  # what is shared is read once
+        return {
+            "src_embedding.weight": of_src,
+            "tgt_embedding.weight": of_tgt,
+            "output.weight": of_tgt if output == tgt else self.words(output, hidden),
+            "output.bias": self.output_bias(bias),
         }
-        read: dict[tuple[str, int], Tensor] = {}  # what is shared is read once
-        matrices = {}
-        for ours, (name, columns, side) in named.items():
-            key = name, id(self.vocabularies[side])
-            matrices[ours] = read[key] = read[key] if key in read else self.words(name, columns, side)
-        return matrices | {"output.bias": self.output_bias(bias)}
 
     def words(self, name: str, columns: int, side: int = 1) -> Tensor:
         """A matrix of words, one in a row, with our rows."""

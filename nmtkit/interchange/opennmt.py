@@ -87,6 +87,7 @@ class OpenNmtOptions(ExternalSettings):
     src_word_vec_size: Width = Field(ge=1)
     tgt_word_vec_size: Width = Field(ge=1)
     parallel_mode: Literal["data_parallel"] = "data_parallel"
+    copy_attn: bool = False
     dropout: list[float] | float = 0.0
     transforms: list[str] = Field(default=[])
     src_subword_model: str | None = None
@@ -108,7 +109,6 @@ class _TransformerOptions(OpenNmtOptions):
     layer_norm: Literal["standard"] = "standard"
     norm_eps: float = Field(default=1e-6, gt=0.0, le=1e-2)
     attention_dropout: list[float] | float = 0.0
-    copy_attn: bool = False
 
 
 class _RecurrentOptions(OpenNmtOptions):
@@ -118,7 +118,6 @@ class _RecurrentOptions(OpenNmtOptions):
     global_attention: Literal["general", "dot", "mlp"] = "general"
     global_attention_function: Literal["softmax"] = "softmax"
     bridge: bool = False
-    copy_attn: bool = False
     copy_attn_type: Literal["general", "dot", "mlp"] | None = None
     reuse_copy_attn: bool = False
 
@@ -216,10 +215,15 @@ def _first(value: list[float] | float) -> float:
     return value if isinstance(value, float) else [*value, 0.0][0]
 
 
-def _word_weights(converter: CheckpointConverter, output: str, width: int, hidden: int) -> dict[str, Tensor]:
+def _word_weights(converter: CheckpointConverter, copies: bool, width: int, hidden: int) -> dict[str, Tensor]:
+    """Embeddings and output layer, and with copying the bias of the gate."""
+    output, (src, tgt) = "generator.linear" if copies else "generator", _EMBEDDINGS
     bias = converter.tensor(f"{output}.bias", (converter.vocabularies[1].size,))
-    src, tgt = _EMBEDDINGS
-    return converter.word_weights(src, tgt, f"{output}.weight", width, hidden, bias)
+    own = converter.word_weights(src, tgt, f"{output}.weight", width, hidden, bias)
+    if copies:
+        own["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
+        own["output.bias"][PAD] = SUPPRESSED_BIAS  # padding is no word there
+    return own
 
 
 def _transformer(converter: CheckpointConverter, options: _TransformerOptions) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -227,7 +231,7 @@ def _transformer(converter: CheckpointConverter, options: _TransformerOptions) -
     require_equal(converter.place, options, dict.fromkeys(widths, "enc_hid_size"))
     width = options.enc_hid_size
     converter.require_sinusoids(_POSITIONS, width)
-    own = _word_weights(converter, "generator.linear" if options.copy_attn else "generator", width, width)
+    own = _word_weights(converter, options.copy_attn, width, width)
     settings: dict[str, Any] = {
         "hidden_size": width,
         "feed_forward_size": options.transformer_ff,
@@ -247,8 +251,6 @@ def _transformer(converter: CheckpointConverter, options: _TransformerOptions) -
         weight = converter.tensor("generator.linear_copy.weight", (1, width))
         zeros = torch.zeros_like(weight)
         own["copy_gate.weight"] = torch.cat([zeros, -weight, zeros], 1)
-        own["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
-        own["output.bias"][PAD] = SUPPRESSED_BIAS  # padding is no word there
 
     def optional(name: str) -> bool:
         attention = "_attn." in name and not options.add_qkvbias
@@ -266,7 +268,7 @@ def _recurrent(converter: CheckpointConverter, options: _RecurrentOptions) -> tu
         raise unsupported(converter.place, "bridge with several layers: releases of OpenNMT-py read it differently")
     if (options.copy_attn_type or options.global_attention) != options.global_attention:
         raise unsupported(converter.place, f"copy_attn_type: {options.copy_attn_type}, unlike global_attention")
-    own = _word_weights(converter, "generator.linear" if options.copy_attn else "generator", width, hidden)
+    own = _word_weights(converter, options.copy_attn, width, hidden)
     own |= _attention(converter, options.global_attention, "attention", "decoder.attn", hidden)
     copying = "none" if not options.copy_attn else "shared" if options.reuse_copy_attn else "own"
     ignored: list[str] = []
@@ -274,8 +276,6 @@ def _recurrent(converter: CheckpointConverter, options: _RecurrentOptions) -> tu
         own |= _bridge(converter, ("hidden", "cell") if options.rnn_type == "LSTM" else ("hidden",), hidden, both)
     if copying != "none":
         own["copy_gate.weight"] = -converter.tensor("generator.linear_copy.weight", (1, hidden))
-        own["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
-        own["output.bias"][PAD] = SUPPRESSED_BIAS  # padding is no word there
     if copying == "own":
         own |= _attention(converter, options.global_attention, "copy_attention", "decoder.copy_attn", hidden)
         ignored = [f"decoder.copy_attn.linear_out.{kind}" for kind in ("weight", "bias")]  # only its weights are read
