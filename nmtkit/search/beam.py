@@ -24,6 +24,7 @@ SORTED_DIRECTLY = 4096
 FEW_ROWS = 4
 """Rows up to which a CPU does not ask whether values are tied: a step that is captured cannot."""
 NO_TOKEN = -1
+"""Stands for no token, as in a history behind the last one."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from nmtkit.models.base import Decoder, Memory, ModelOutput
 from nmtkit.search import rules
 from nmtkit.search.beam import (
     BLOCK,
+    NO_TOKEN,
     LoggedStep,
     StepCandidates,
     beam_step,
@@ -41,8 +42,6 @@ from nmtkit.search.state import NO_TOKEN_CLASSES, HypothesisState, SentenceState
 MANY_LOGITS = 1 << 17
 """Logits from which a step sums them up and looks only into the best blocks; a softmax of fewer is faster."""
 Integers = npt.NDArray[np.int64]
-NO_TOKEN = -1
-"""Fills a history behind the last token."""
 
 
 @dataclass
