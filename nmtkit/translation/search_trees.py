@@ -58,8 +58,7 @@ def describe_search(config: SearchConfig) -> str:
     penalty = "" if config.length_penalty == "none" else f":{config.alpha:g}"
     width = f"samples {config.samples}" if config.samples else f"beam size {config.beam_size}"
     first = [width, f"length penalty {config.length_penalty}{penalty}"]
-    mentioned = ("beam_size", "samples", "length_penalty", "alpha")
-    others = {name: value for name, value in config.model_dump(exclude_defaults=True).items() if name not in mentioned}
+    others = config.model_dump(exclude_defaults=True, exclude={"beam_size", "samples", "length_penalty", "alpha"})
     return ", ".join(first + [f"{name} {value}" for name, value in others.items()])
 
 

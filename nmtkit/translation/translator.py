@@ -262,11 +262,8 @@ class Translator(TextModel):
 
     def translation(self, hypothesis: Hypothesis, source: SourceLine) -> Translation:
         """A hypothesis for a source, as text."""
-        ids = [int(token) for token in hypothesis.ids]
-        tokenizer = self.tokenizers.tgt
-        attention = hypothesis.attention
-        log_probs = [float(value) for value in hypothesis.token_log_probs]
-        copied = None
+        ids, log_probs, attention = hypothesis.ids, hypothesis.token_log_probs, hypothesis.attention
+        tokenizer, copied = self.tokenizers.tgt, None
         if hypothesis.p_gen is not None and attention is not None and source.extended is not None:
             copied = copied_positions(ids, log_probs, hypothesis.p_gen, attention, source.extended)
         return Translation(
