@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtkit.data.vocabulary import UNK
 from nmtkit.huggingface.marian import POSITIONS, HuggingFaceConfig, convert
 from nmtkit.huggingface.reading import FAMILIES, read_config
 from nmtkit.huggingface.tokenizers import read_tokenizers
@@ -47,7 +46,7 @@ def read_bart(folder: Path) -> ImportedModel:
             tables[ours] = converter.tensor(theirs, (rows, config.d_model))[_FIRST_POSITION:]
         form["max_positions"] = min(map(len, tables.values()))
     model, tensors = convert(config, converter, form, tables, _names)
-    search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, {*special})
+    search, notes = config.search_settings(folder, maps, {*special})
     search["certain_prefix"] = config.forced_bos_token_id is not None or bool(language_tokens(tokenizers))
     task = SUMMARIZATION if kind == "bart" else TRANSLATION
     return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes, task.name)

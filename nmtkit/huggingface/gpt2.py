@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.data.vocabulary import UNK
 from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config, renamed
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.external_files import read_weights
@@ -37,7 +36,6 @@ class GPT2Config(GenerationConfig):
     norm_epsilon: float = Field(default=1e-5, alias="layer_norm_epsilon")
     dropout: float = Field(default=0.1, alias="resid_pdrop")
     attention_dropout: float = Field(default=0.1, alias="attn_pdrop")
-    eos_token_id: int = Field(ge=0)
     scale_attn_weights: Literal[True] = True
     scale_attn_by_inverse_layer_idx: Literal[False] = False
     add_cross_attention: Literal[False] = False
@@ -66,7 +64,7 @@ def read_gpt2(folder: Path) -> ImportedModel:
     }
     names = transformer_names("", "h", _MODULES)
     model, tensors = converter.convert(TransformerLMConfig, settings, own, names)
-    search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), end, set())
+    search, notes = config.search_settings(folder, maps, set())
     return ImportedModel("huggingface", "gpt2", model, tensors, tokenizers, search, notes, LANGUAGE_MODELLING.name)
 
 

@@ -36,7 +36,6 @@ class PairConfig(GenerationConfig):
     decoder_vocab_size: int | None = Field(default=None, ge=2, le=MAX_VOCAB_SIZE)
     tie_word_embeddings: bool = True
     pad_token_id: int = Field(ge=0)
-    eos_token_id: int = Field(ge=0)
     decoder_start_token_id: int = Field(ge=0)
 
     @property
@@ -76,7 +75,7 @@ def read_marian(folder: Path) -> ImportedModel:
     settings = {"norm": _NORMS[architecture], "positions": "sinusoidal_halves"} | positions
     model, tensors = convert(config, converter, settings, tables, huggingface_names)
     never_written = {int(maps[1].rows[UNK]), config.pad_token_id, config.decoder_start_token_id}
-    search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, never_written)
+    search, notes = config.search_settings(folder, maps, never_written)
     path = folder / "tokenizer_config.json"
     if tags := read_json(path, dict).get("additional_special_tokens") if path.exists() else None:
         what = shorten(", ".join(map(str, tags)), 100)

@@ -9,9 +9,11 @@ from nmtkit.core.errors import shorten
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Beam, Field, Length, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
+from nmtkit.data.vocabulary import UNK
 from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, read_json, unsupported
 from nmtkit.interchange.import_weights import ImportedModel
 from nmtkit.interchange.importing import READERS, license_of
+from nmtkit.interchange.vocabulary import Maps
 
 FAMILIES: Registry[Callable[[Path], ImportedModel]] = Registry("model type")
 """The reader of a folder, by `model_type` in its `config.json`."""
@@ -29,7 +31,7 @@ def read_huggingface(folder: Path) -> ImportedModel:
 
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
 """Generation settings that change no text."""
-_IDS = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
+_IDS = {"pad_token_id", "decoder_start_token_id"}
 _OF_OLDER: dict[str, Any] = {"do_sample": False, "repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0}
 _OF_OLDER |= {"num_beam_groups": 1, "diversity_penalty": 0.0, "encoder_repetition_penalty": 1.0}
 _OF_OLDER |= dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty"))
@@ -56,15 +58,14 @@ class GenerationConfig(ExternalSettings):
     forced_eos_token_id: int | None = None
     bad_words_ids: list[list[int]] = Field(default=[])
     renormalize_logits: bool = False
+    eos_token_id: int = Field(ge=0)
 
     @property
     def suppressed_tokens(self) -> set[int]:
         """Single tokens that `generate` never writes."""
         return {one[0] for one in self.bad_words_ids if len(one) == 1 and 0 <= one[0] < self.vocab_size}
 
-    def search_settings(
-        self, folder: Path, unknown: int, end: int, never_written: set[int]
-    ) -> tuple[dict[str, Any], list[str]]:
+    def search_settings(self, folder: Path, maps: Maps, never_written: set[int]) -> tuple[dict[str, Any], list[str]]:
         """The search of `generate` in transformers 5 as a recipe's settings, and notes on what has no counterpart."""
         limit = self.max_new_tokens or self.max_length - 1  # max_length counts the decoder's first input
         least = max(self.min_length - 1, self.min_new_tokens)
@@ -77,13 +78,13 @@ class GenerationConfig(ExternalSettings):
             "max_length_ratio": 0.0,
             "min_length": min(least, limit - 1),
             "no_repeat_ngram": self.no_repeat_ngram_size,
-            "forbid_unknown": unknown in self.suppressed_tokens,
+            "forbid_unknown": int(maps[1].rows[UNK]) in self.suppressed_tokens,
         }
         if self.renormalize_logits:
             never_written = never_written | self.suppressed_tokens
         differs = {
             "bad_words_ids": any(len(one) != 1 or one[0] not in never_written for one in self.bad_words_ids),
-            "forced_eos_token_id": self.forced_eos_token_id not in (None, end),
+            "forced_eos_token_id": self.forced_eos_token_id not in (None, self.eos_token_id),
             "min_length": least >= limit,  # then none of their texts ends by itself
         }
         path = next(one for name in ("generation_config", "config") if (one := folder / f"{name}.json").exists())
@@ -110,7 +111,7 @@ def read_config(folder: Path, kind: type[C]) -> tuple[C, dict[str, Any]]:
     place, path = folder / "config.json", folder / "generation_config.json"
     settings = given = read_json(place, dict)
     if path.exists():
-        own = GenerationConfig.model_fields.keys() - {"vocab_size"}
+        own = GenerationConfig.model_fields.keys() - {"vocab_size", "eos_token_id"}
         settings = {key: one for key, one in given.items() if key not in own} | read_json(path, dict)
     return parse(kind, settings, str(place)), given
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Literal
 
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.data.vocabulary import UNK
 from nmtkit.huggingface.marian import LM_HEAD, PairConfig, convert_words
 from nmtkit.huggingface.reading import FAMILIES, read_config
 from nmtkit.huggingface.tokenizers import read_tokenizers
@@ -95,6 +94,6 @@ def read_t5(folder: Path) -> ImportedModel:
     words = convert_words(config, converter, LM_HEAD in converter.weights.shapes)
     unread = [f"decoder.block.0.{_CROSS}.relative_attention_bias.weight"]  # is in the first files, and nothing reads it
     model, tensors = converter.convert(T5Config, settings, words, names, unread)
-    search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, {*special})
+    search, notes = config.search_settings(folder, maps, {*special})
     search["certain_prefix"] = config.forced_bos_token_id is not None
     return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes)
