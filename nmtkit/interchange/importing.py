@@ -30,7 +30,10 @@ def detect_toolkit(path: Path) -> str:
         return "opennmt-py"
     if (path / "model.bin").exists():
         return "ctranslate2"
-    return "joeynmt" if any(path.glob("*.ckpt")) else "huggingface"
+    if any(path.glob("*.ckpt")):
+        return "joeynmt"
+    has_config = (path / "config.json").exists()  # beside which optimizers may be saved as .pt
+    return "opennmt-py" if any(path.glob("*.pt")) and not has_config else "huggingface"
 
 
 def import_run(source: Path, path: str | None = None, notify: Notify = ignore, toolkit: str | None = None) -> RunFolder:

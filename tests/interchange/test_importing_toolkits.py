@@ -20,7 +20,7 @@ from external_toolkits import (
 )
 from portable import SOURCES, TARGETS, learned, opened
 
-from nmtkit.interchange.importing import import_run
+from nmtkit.interchange.importing import detect_toolkit, import_run
 
 SPM = {
     "data__src__level": "bpe",
@@ -146,6 +146,13 @@ def test_a_recurrent_model_computes_what_it_did(kind: str, tmp_path: Path) -> No
             tgt, copies = ids(beyond, target.split()), [ids(beyond, source.split())]
         expected = scores(weights, settings, src, tgt, *copies)
         assert one.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_folder_with_a_checkpoint_of_opennmt_py_is_recognized(tmp_path: Path) -> None:
+    write_opennmt(tmp_path / "there" / "model_step_5.pt", opennmt_options())
+    assert detect_toolkit(tmp_path / "there") == "opennmt-py"
+    (tmp_path / "there" / "config.json").write_text("{}")  # of Hugging Face, whose trainer saves optimizer.pt beside it
+    assert detect_toolkit(tmp_path / "there") == "huggingface"
 
 
 def test_what_opennmt_py_made_of_every_text_before_is_told(tmp_path: Path) -> None:
