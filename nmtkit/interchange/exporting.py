@@ -78,19 +78,19 @@ def export_run(
                 f"the tokenizer of this model came with it, and --to {to} cannot write it: take safetensors"
             )
         EXPORTS[to](model, tokenizers, recipe, beside)
-        if to != "safetensors":
+        if to == "safetensors":
+            if report := _read_object(run.folder.report):
+                write_json(beside / run.folder.report.name, report | {"files": {}})
+            with write_errors(folder):
+                for part in filter(Path.is_file, (run.folder.imported, run.folder.test_scores)):
+                    shutil.copyfile(part, beside / part.name)
+        else:
             try:
                 require_comparable(to, recipe.search, alone=True)
             except NmtkitError as fault:
                 notify(f"warning: {fault}; with the same weights its texts may differ")
             if limit := source_token_limit(recipe):
                 notify(f"warning: {to} reads all of a source, and nmtkit its first {limit} tokens; cut longer ones")
-        if to == "safetensors" and (report := _read_object(run.folder.report)):
-            write_json(beside / run.folder.report.name, report | {"files": {}})
-        for part in (run.folder.imported, run.folder.test_scores) if to == "safetensors" else ():
-            if part.is_file():
-                with write_errors(folder):
-                    shutil.copyfile(part, beside / part.name)
         atomic_write_text(beside / "README.md", _model_card(run.folder, recipe, model, tokenizers, to, licence))
 
 
