@@ -20,7 +20,6 @@ from nmtkit.interchange.importing import exported_task
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
-_NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
 _SAME_SETTINGS = {"encoder_layers", "decoder_layers", "dropout", "attention_dropout", "activation_dropout"}
 POSITIONS = {
     "src_positions.table": "model.encoder.embed_positions.weight",
@@ -72,7 +71,7 @@ def read_marian(folder: Path) -> ImportedModel:
     tokenizers, maps = _tokenizers(folder, config, weights)
     converter = CheckpointConverter(place, weights, tokenizers, maps)
     positions, tables = converter.positions(POSITIONS, config.d_model)
-    settings = {"norm": _NORMS[architecture], "positions": "sinusoidal_halves"} | positions
+    settings = {"norm": "post" if architecture == "marian" else "pre", "positions": "sinusoidal_halves"} | positions
     model, tensors = convert(config, converter, settings, tables, huggingface_names)
     never_written = {int(maps[1].rows[UNK]), config.pad_token_id, config.decoder_start_token_id}
     search, notes = config.search_settings(folder, maps, never_written)
