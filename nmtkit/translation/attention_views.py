@@ -178,13 +178,13 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
 
 def caption_view(reader: TextModel, rows: Rows, caption: Translation) -> tuple[Any, list[str], Any, tuple[int, int]]:
     """What `draw_caption` draws: image, words, weights, grid. Features have no image; their regions fill a square."""
-    regions = 0 if caption.attention is None else caption.attention.shape[1]
+    if caption.attention is None:
+        raise NmtkitError(f"the model {reader.name!r} looks at no grid of regions to be drawn; take show_attend_tell")
+    regions = caption.attention.shape[1]
     image = rows.reshape(len(rows), -1, 3) if rows.dtype == np.uint8 else None
     high, wide = (round(regions**0.5),) * 2 if image is None else image.shape[:2]
     grids = ((-(-high // 2**halved), -(-wide // 2**halved)) for halved in range(9))
     grid = next((grid for grid in grids if grid[0] * grid[1] == regions), None)
-    if caption.attention is None:
-        raise NmtkitError(f"the model {reader.name!r} looks at no grid of regions to be drawn; take show_attend_tell")
     if grid is None:
         raise NmtkitError(f"the {regions} regions that the model {reader.name!r} looks at fill no square to be drawn")
     weights, cells = caption.attention[: len(caption.tokens)].astype(np.float64), [f"{WORD_START}-"] * regions

@@ -108,8 +108,8 @@ def word_starts(tokenizer: Tokenizer, device: torch.device) -> Tensor:
     return torch.tensor([False] * len(SPECIALS) + rest, device=device)
 
 
-def find_sublist(term: Sequence[str], words: Sequence[str], begin: int = 0) -> int:
-    """Where words stand in a row among others, from `begin`; -1 where they do not."""
+def find_sublist(term: Sequence[object], words: Sequence[object], begin: int = 0) -> int:
+    """Where words, or tokens, stand in a row among others, from `begin`; -1 where they do not."""
     size = len(term)
     return next((at for at in range(begin, len(words) - size + 1) if list(words[at : at + size]) == list(term)), -1)
 
@@ -165,7 +165,7 @@ def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], lon
     must_not = tuple(ids for term in request.must_not if (ids := of(term, True)))
     for ids, term in zip(must, distinct, strict=True):
         for refused in must_not:
-            if find_sublist(list(map(str, refused)), list(map(str, ids))) >= 0:
+            if find_sublist(refused, ids) >= 0:
                 raise DataError(f"{request.where}: the term {term!r} holds one that the translation must not contain")
     room = sum(len(ids) + 1 for ids in must) + len(tokenizer.tokens(request.prefix)) + 1
     if must and room > longest:
