@@ -42,7 +42,7 @@ class Request:
     """What messages call the line."""
 
     @classmethod
-    def of(cls, line: "str | Rows | Request", where: str = "") -> "Request":
+    def of(cls, line: "str | Rows | Request", where: str = "a line") -> "Request":
         """The request that a line is, or which asks for nothing else; `where` is what messages call it."""
         if isinstance(line, Request):
             return line if line.where else replace(line, where=where)

@@ -72,6 +72,11 @@ def test_what_cannot_be_met_is_told_with_its_line(translator: Translator, reques
         translator.search([request_])
 
 
+def test_what_cannot_be_met_in_a_stream_is_told_of_a_line(translator: Translator) -> None:
+    with pytest.raises(DataError, match=r"^a line: a term is empty$"):
+        list(translator.stream([[Request(SOURCES[0], must=("",))]]))
+
+
 def test_a_subword_that_goes_on_is_no_term() -> None:
     """The tokens of a term may begin a longer word; in a script without spaces they have no mark before them."""
     config = TokenizerConfig(kind="char", vocab_size=60)
