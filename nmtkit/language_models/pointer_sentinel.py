@@ -11,7 +11,7 @@ of the mixture. The paper's section 2.5 adds a loss of the pointer, -log(g + sum
 not done here: it asks for no more than the sentinel, whatever p_vocab says of the word.
 """
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 import torch
@@ -50,9 +50,10 @@ class PointerSentinelState(RnnLMState):
 class PointerOutput(ModelOutput):
     """The state, g as `copy_gate`, and where it points."""
 
-    weights: Tensor | None = None
+    _: KW_ONLY
+    weights: Tensor
     """a_i / (1 - g) of the last words, `(N,L)`, `(B,T,L)` or `(M,L)`."""
-    words: Tensor | None = None
+    words: Tensor
     """These words, of the same shape."""
 
 
@@ -101,8 +102,6 @@ class PointerSentinel(RnnLM):
     def copyable(self, output: ModelOutput, memory: Memory) -> tuple[Tensor, Tensor]:
         """The weights and the words of the window."""
         assert isinstance(output, PointerOutput)
-        assert output.weights is not None
-        assert output.words is not None
         return output.weights, memory.columns_of(output.words).flatten(0, -2)
 
     def _query(self, states: Tensor) -> Tensor:
