@@ -36,9 +36,17 @@ class ExternalWeights:
     read: Callable[[str], Tensor]
 
     @classmethod
-    def of(cls, path: Path, tensors: Mapping[str, Tensor]) -> "ExternalWeights":
-        """Tensors that are in memory already."""
-        return cls(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__)
+    def of(cls, path: Path, content: Any, remedy: str = "take a model.safetensors") -> "ExternalWeights":
+        """Those of a pickle, if it is named tensors, each with as many numbers as its shape says."""
+        if not isinstance(content, dict) or not all(
+            type(name) is str and type(one) is Tensor for name, one in content.items()
+        ):
+            raise CheckpointError(f"{path}: holds other things than named tensors; {remedy}")
+        for name, one in content.items():
+            plain = one.layout == torch.strided and one.device.type == "cpu" and not one.is_quantized
+            if not plain or one.nbytes > one.untyped_storage().nbytes():
+                raise CheckpointError(f"{path}: {shorten(repr(name))} has fewer numbers than its shape says")
+        return cls(path, {name: tuple(one.shape) for name, one in content.items()}, content.__getitem__)
 
     def tensor(self, name: str) -> Tensor:
         """One tensor in float32; raises CheckpointError unless all its numbers are finite."""
@@ -115,7 +123,7 @@ def read_weights(folder: Path) -> ExternalWeights:
         raise CheckpointError(f"{folder}: {what}, or save those of several .bin files anew by save_pretrained")
     if path.suffix == ".bin":
         _require_memory(path, path.stat().st_size)
-        return ExternalWeights.of(path, named_tensors(path, load_pickle(path)))
+        return ExternalWeights.of(path, load_pickle(path))
     places, shapes = dict[str, Path](), dict[str, tuple[int, ...]]()
     for part in _shards(path) if path.name == _INDEX else [path]:
         with name_file_in_errors(part, "download it again"), open_tensors(part) as file:
@@ -169,16 +177,3 @@ def load_pickle(path: Path, allowed: Sequence[type] = (), remedy: str = "take a 
         raise CheckpointError(
             f"{path}: damaged, or holds more than tensors; nothing of it was run ({reason}); {remedy}"
         ) from fault
-
-
-def named_tensors(path: Path, content: Any, remedy: str = "take a model.safetensors") -> dict[str, Tensor]:
-    """The content of a pickle if it is named tensors, each with as many numbers as its shape says."""
-    if not isinstance(content, dict) or not all(
-        type(name) is str and type(one) is Tensor for name, one in content.items()
-    ):
-        raise CheckpointError(f"{path}: holds other things than named tensors; {remedy}")
-    for name, one in content.items():
-        plain = one.layout == torch.strided and one.device.type == "cpu" and not one.is_quantized
-        if not plain or one.nbytes > one.untyped_storage().nbytes():
-            raise CheckpointError(f"{path}: {shorten(repr(name))} has fewer numbers than its shape says")
-    return content

@@ -176,7 +176,7 @@ def read_joey(folder: Path) -> ImportedModel:
     state = external_files.load_pickle(path, remedy=_REMEDY)
     if not isinstance(state, dict) or "model_state" not in state:
         raise CheckpointError(f"{path}: holds no model_state, so it is no checkpoint of Joey NMT")
-    weights = ExternalWeights.of(path, external_files.named_tensors(path, state["model_state"], _REMEDY))
+    weights = ExternalWeights.of(path, state["model_state"], _REMEDY)
     converter = CheckpointConverter(place, weights, tokenizers, maps)
     model, tensors = (_transformer if kind == "transformer" else _recurrent)(converter, config)
     if testing.repetition_penalty > 1 or testing.no_repeat_ngram_size > 1:

@@ -146,7 +146,7 @@ def read_opennmt(path: Path) -> ImportedModel:
     generator = {
         f"generator.{name}".replace("generator.0.", "generator."): one for name, one in state["generator"].items()
     }
-    weights = ExternalWeights.of(path, external_files.named_tensors(path, state["model"] | generator, _REMEDY))
+    weights = ExternalWeights.of(path, state["model"] | generator, _REMEDY)
     converter = CheckpointConverter(path, weights, tokenizers, maps)
     convert: Any = _recurrent if kind == "recurrent" else _transformer
     model, tensors = convert(converter, options)
