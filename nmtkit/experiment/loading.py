@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -107,9 +107,7 @@ def load_translator(
 Translator.load = load_translator
 
 
-def load_from_options(
-    how: DecodingOptions, task: str | None = None, notify: Callable[[str], None] | None = None
-) -> TextModel:
+def load_from_options(how: DecodingOptions, task: str | None = None, notify: Notify = ignore) -> TextModel:
     """Finds a trained run and opens it; `task` is what it must be trained for, None anything.
 
     `notify` receives the run, its weights and the device, and what differs from the recipe.
@@ -122,19 +120,18 @@ def load_from_options(
             use = f"use `nmtkit {command}`, or name" if command else "name"
             raise NmtkitError(f"{one.folder.path} ({why}) was trained for {trained_for}: {use} another run with -m RUN")
     system = open_system(run, how, notify)
-    if how.to is None and (known := untold_languages(system.tokenizers) or system.languages) and notify is not None:
+    if how.to is None and (known := untold_languages(system.tokenizers) or system.languages):
         notify(f"the model writes {shorten(', '.join(known), 200)}: name one with --to")
-    if notify is not None:
-        names = dict.fromkeys(how.device.split(","))
-        place = ", ".join(names) if "," in how.device else devices.describe(system.device)
-        for one in run.members():
-            path = one.weights(how.weights)
-            stage = f"{path.parent.name}/" if path.parent.parent == one.folder.checkpoints else ""
-            notify(f"model {one.folder.path} ({why}), {stage}{path.name}, on {place}")
+    names = dict.fromkeys(how.device.split(","))
+    place = ", ".join(names) if "," in how.device else devices.describe(system.device)
+    for one in run.members():
+        path = one.weights(how.weights)
+        stage = f"{path.parent.name}/" if path.parent.parent == one.folder.checkpoints else ""
+        notify(f"model {one.folder.path} ({why}), {stage}{path.name}, on {place}")
     return system
 
 
-def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None = None) -> Translator:
+def open_translator(run: SavedRun, how: DecodingOptions, notify: Notify = ignore) -> Translator:
     """As `open_system`, for a run that writes text."""
     return as_translator(open_system(run, how, notify))
 
@@ -146,7 +143,7 @@ def as_translator(system: TextModel) -> Translator:
     return system
 
 
-def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None = None) -> TextModel:
+def open_system(run: SavedRun, how: DecodingOptions, notify: Notify = ignore) -> TextModel:
     """Opens a run, as a `Translator` if its model writes text; `notify` receives what differs from its recipe."""
     if how.engine == "ctranslate2":
         return _open_for_ctranslate2(run, how, notify)
@@ -208,7 +205,7 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
     )
 
 
-def _open_for_ctranslate2(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None) -> Translator:
+def _open_for_ctranslate2(run: SavedRun, how: DecodingOptions, notify: Notify) -> Translator:
     """A translator whose searches are CTranslate2's, on a CPU in batches of 32 to 64; refuses by name what it lacks."""
     from nmtkit.interchange.ctranslate2_search import CTranslate2Search, require_comparable
 
@@ -223,14 +220,13 @@ def _open_for_ctranslate2(run: SavedRun, how: DecodingOptions, notify: Callable[
         precision = "fp32" if on_cpu else own.speed_config.precision
     other = CTranslate2Search(run, how.weights, own.device, precision, torch.get_num_threads())
     forbids = own.config.min_length or own.config.no_repeat_ngram or own.config.forbid_unknown
-    if notify is not None:
-        notify(f"engine {how.engine}, {precision}" + "; what it forbids changes its other scores" * bool(forbids))
+    notify(f"engine {how.engine}, {precision}" + "; what it forbids changes its other scores" * bool(forbids))
     speed = SearchSpeedConfig(precision, 1024 if on_cpu else 16384, on_cpu, how.engine)
     return replace(own, speed=speed, other=other)
 
 
 def _with_language_model(
-    model: Model, own: Tokenizers, how: DecodingOptions, place: torch.device, notify: Callable[[str], None] | None
+    model: Model, own: Tokenizers, how: DecodingOptions, place: torch.device, notify: Notify
 ) -> ShallowFusion:
     """The model and the language model that the options name, in shallow fusion."""
     if how.lm is None:
@@ -247,20 +243,16 @@ def _with_language_model(
             "words: train the language model with the model's tokenizer (in its recipe `init_from: {tokenizer: RUN}`)"
         )
     weight = DEFAULT_LM_WEIGHT if how.lm_weight is None else how.lm_weight
-    if notify is not None:
-        notify(f"language model {path}, weight {weight:g}; scores include its part")
+    notify(f"language model {path}, weight {weight:g}; scores include its part")
     return ShallowFusion(reader, speaker, weight)
 
 
-def _search_config(
-    trained: InferenceConfig, how: DecodingOptions, notify: Callable[[str], None] | None
-) -> SearchConfig:
+def _search_config(trained: InferenceConfig, how: DecodingOptions, notify: Notify) -> SearchConfig:
     settings = how.search_settings or {}
     config = trained.search.changed(settings)
     if "beam_size" not in settings and not config.samples and how.n_best > config.beam_size:
         wider = -(-how.n_best // config.diversity_groups) * config.diversity_groups
-        if notify is not None:
-            notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
+        notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
         config = config.changed({"beam_size": wider})
     config.reject_unused(settings, TASKS.get(trained.task).columns[0].name == "src")
     mbr = config.mbr
@@ -280,9 +272,7 @@ def build_workers(how: DecodingOptions, place: torch.device, config: SearchSpeed
     return Workers(["cpu"] * how.workers, None if devices.can_fork() else partial(_open_on_device, how))
 
 
-def _for_workers(
-    run: SavedRun, how: DecodingOptions, places: Sequence[torch.device], notify: Callable[[str], None] | None
-) -> Translator:
+def _for_workers(run: SavedRun, how: DecodingOptions, places: Sequence[torch.device], notify: Notify) -> Translator:
     """A translator whose searches run in a process for each device."""
     how = replace(how, model=[str(one.folder.path) for one in run.members()], workers=1)
     # This process searches no line: it only tokenizes and joins text.
