@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -43,10 +42,8 @@ class BackgroundCheckpoints(CheckpointManager):
         self._begin(partial(super().save_last, _copies(tensors), dict(facts)))
 
     @override
-    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, config: RetentionConfig) -> Path | None:
-        """As of the manager; which file it will be is not known yet."""
+    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, config: RetentionConfig) -> None:
         self._begin(partial(super().keep, _copies(weights), update, value, config))
-        return None
 
     def _begin(self, write: Callable[[], object]) -> None:
         self._leave(_MOST - 1)

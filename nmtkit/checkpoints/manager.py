@@ -135,11 +135,11 @@ class CheckpointManager:
             except CheckpointError as fault:
                 raise CheckpointError(f"{fault}; to go on without it, delete it and {self._index_path}") from fault
 
-    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, config: RetentionConfig) -> Path | None:
+    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, config: RetentionConfig) -> None:
         """Saves weights if they are among the best or the newest, and removes those that no longer are.
 
         Entries of this or a later update, which a resumed training repeats, are replaced. `value` is that of
-        `config.best_metric`. Gives the file, or None if they are not saved.
+        `config.best_metric`.
         """
         known, empty = self._read_index(), _Index(config.best_metric, config.higher_is_better)
         entries = [entry for entry in known.kept if entry.update < update] if replace(known, kept=[]) == empty else []
@@ -156,7 +156,6 @@ class CheckpointManager:
         for old in self.folder.glob("weights-*.safetensors"):
             if old not in files:
                 old.unlink()
-        return path if path in files else None
 
     @property
     def _index_path(self) -> Path:

@@ -78,7 +78,8 @@ def test_a_checkpoint_of_another_model_says_what_differs(tmp_path):
 
 def test_weights_know_their_vocabulary(tmp_path):
     checkpoints = CheckpointManager(tmp_path, "one")
-    path = checkpoints.keep({"a": torch.ones(3)}, 1, 2.0, settings())
+    checkpoints.keep({"a": torch.ones(3)}, 1, 2.0, settings())
+    path = checkpoints.weights_path(1)
     checkpoints.save_last({"weights/a": torch.ones(3)}, {"update": 1})
     assert read_vocabulary_checksum(path) == read_vocabulary_checksum(checkpoints.last) == "one"
     assert checkpoints.load_last()[1] == {"update": 1}
@@ -161,8 +162,9 @@ def test_average_refuses_different_models(tmp_path):
 def test_the_best_and_the_newest_stay(tmp_path, given, values, kept, best):
     checkpoints = CheckpointManager(tmp_path)
     for update, value in enumerate(values):
-        path = checkpoints.keep({"a": torch.tensor([float(update)])}, update, float(value), settings(**given))
-        assert (path is None) == (update not in [entry.update for entry in checkpoints.kept()])
+        checkpoints.keep({"a": torch.tensor([float(update)])}, update, float(value), settings(**given))
+        is_kept = update in [entry.update for entry in checkpoints.kept()]
+        assert checkpoints.weights_path(update).exists() == is_kept
     files = [checkpoints.weights_path(update) for update in kept]
     assert sorted(tmp_path.glob("weights-*")) == files
     assert checkpoints.kept() == [KeptCheckpoint(update, values[update]) for update in kept]
