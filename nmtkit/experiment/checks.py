@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nmtkit.autotune.training import AUTO_KEYS
-from nmtkit.checkpoints.weights import get_weights
+from nmtkit.checkpoints.weights import count_parameters, get_weights
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
@@ -44,7 +44,7 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     """Names and values of a recipe's sizes and files; the model is built without memory for its weights."""
     require_fitting_stages(recipe)
     sizes, training = recipe.max_vocabulary_sizes, recipe.training
-    parameters = _count(_shapes(_on_meta(list(recipe.by_stage().values())[-1])))
+    parameters = count_parameters(_on_meta(list(recipe.by_stage().values())[-1]))
     tokens = " and ".join(dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels"))
     tokens_a_batch = "as many as fit," if recipe.batch.is_auto else f"{recipe.batch.batch_tokens:,}"
     rows = [
@@ -130,7 +130,7 @@ def require_fitting_stages(recipe: Recipe) -> None:
                 f"recipe {recipe.name}: training.{key} is for models of Transformer layers, and {one.model.kind} has "
                 "none; leave it out"
             )
-        now = _shapes(model)
+        now = {name: weight.shape for name, weight in get_weights(model).items()}
         faults = [weight for weight in now if weight in before and before[weight] != now[weight]]
         if faults:
             raise RecipeError(
@@ -148,7 +148,7 @@ def require_memory(recipe: Recipe) -> None:
         sizes = one.max_vocabulary_sizes
         if one.tokenizer.kind not in ("bpe", "unigram"):  # a vocabulary of words or characters has only what occurs
             sizes = VocabularySizes(dict.fromkeys(sizes, len(SPECIALS)), sizes.shared)
-        needed = 4 * _count(_shapes(_on_meta(one, sizes)))
+        needed = 4 * count_parameters(_on_meta(one, sizes))
         if needed > there:
             raise RecipeError(
                 f"recipe {recipe.name}: the weights of its model take {needed / 2**30:,.0f} GiB, and this machine has "
@@ -161,14 +161,6 @@ def _on_meta(recipe: Recipe, sizes: VocabularySizes | None = None) -> Model:
     """The model with weights that take no memory; by default of the largest vocabulary."""
     with torch.device("meta"):
         return MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.max_vocabulary_sizes)
-
-
-def _shapes(model: Model) -> dict[str, torch.Size]:
-    return {name: weight.shape for name, weight in get_weights(model).items()}
-
-
-def _count(shapes: dict[str, torch.Size]) -> int:
-    return sum(shape.numel() for shape in shapes.values())
 
 
 def require_embeddings(recipe: Recipe) -> None:
