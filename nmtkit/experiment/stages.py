@@ -121,7 +121,8 @@ class StagedTraining:
         model = build_model(recipe, self.tokenizers)
         freeze(model, recipe.training.freeze)
         optimizer_state = self._initialize(model, stages, number, going_on)
-        trained, every = (sum(one.numel() for one in model.parameters() if one.requires_grad or of) for of in (0, 1))
+        every = sum(one.numel() for one in model.parameters())
+        trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
         if trained < every:
             self.notify(f"{trained:,} of {every:,} weights are trained; the others are frozen")
         if recipe.training.shard and processes.size() == 1:
@@ -146,7 +147,7 @@ class StagedTraining:
     ) -> dict[str, torch.Tensor] | None:
         """Gives the model its first weights; returns the state that the optimizer begins with, if there is any."""
         stage, recipe = stages[number], stages[number].recipe
-        optimizer_state = None
+        optimizer_state, vectors = None, recipe.pretrained_embeddings
         if recipe.training.max_minutes == 0:
             self.notify(
                 f"stage {stage.name}: the stages before have used up training.max_minutes; it makes no update, and is "
@@ -158,16 +159,14 @@ class StagedTraining:
                 self.notify(f"stage {stage.name} goes on ({number + 1} of {len(stages)})")
         elif number:
             optimizer_state = _load_previous_stage(model, stages, number, self.notify)
-        elif stage.name:
-            self.notify(f"stage {stage.name} begins (1 of {len(stages)})")
-        if not going_on and not number:
+        else:
+            if stage.name:
+                self.notify(f"stage {stage.name} begins (1 of {len(stages)})")
             load_origin_weights(model, self.tokenizers, self.run.folder, self.notify)
-        vectors = recipe.pretrained_embeddings
-        if vectors is not None:
-            if not going_on and not number:
+            if vectors is not None:
                 _load_embeddings(model, self.tokenizers, recipe, vectors, self.notify)
-            for side in vectors.files() if vectors.freeze else ():
-                model.embedding(side).weight.requires_grad_(False)
+        for side in vectors.files() if vectors is not None and vectors.freeze else ():
+            model.embedding(side).weight.requires_grad_(False)
         return optimizer_state
 
     def _tell_processes(self, stage: SavedStage) -> None:
