@@ -229,6 +229,12 @@ def test_a_test_set_that_is_not_scored_before_and_after_is_refused(base: Path) -
             find_origin(one)
 
 
+def test_a_text_of_a_stage_that_is_not_here_is_told(base: Path) -> None:
+    loaded = recipe.load(base, ["stages=[{name: first, data: {train: {src: gone.src, tgt: gone.tgt}}}]"])
+    of_stages = [row for row in checks.dry_run(loaded) if row[0].startswith("stages.")]
+    assert of_stages == [("stages.first.data.train", f"gone.{side} (not here)") for side in ("src", "tgt")]
+
+
 def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> None:
     loaded = recipe.load(base, [f"model.hidden_size={2**20}", "model.layers=1"])
     assert dict(checks.dry_run(loaded))["parameters"]

@@ -57,7 +57,11 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     for number, stage in enumerate(recipe.stages, start=1):
         changes = ", ".join(f"{key} {value}" for key, value in stage.changed_keys())
         rows.append((f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"))
-    named = [(f"data.{name}", path) for name, files in recipe.data.splits().items() for path in files.paths()]
+    own = recipe.data.splits()
+    named = [(f"data.{name}", path) for name, files in own.items() for path in files.paths()]
+    for text, one in recipe.texts().items():
+        others = {name: files for name, files in one.data.splits().items() if files != own.get(name)}
+        named += [(f"stages.{text}.data.{name}", path) for name, files in others.items() for path in files.paths()]
     named += [(f"pretrained_embeddings.{side}", path) for side, path in recipe.embedding_files.items()]
     if recipe.init_from is not None:
         runs = recipe.init_from.runs
