@@ -249,53 +249,52 @@ def sizes_of(tokenizers: Tokenizers) -> VocabularySizes:
 
 def find_run(
     model: str | Path | Sequence[str | Path] | None = None,
-    runs: Path = RUNS_FOLDER,
     task: str | None = None,
     mean: Mean = "probabilities",
     weights: Sequence[float] | None = None,
 ) -> tuple[SavedRun, str]:
     """The run to use, and the reason in words; CheckpointError if there is none.
 
-    `model` is a run's folder, or its name under `runs`; several make an ensemble, for which `mean` and `weights` are.
+    `model` is a run's folder, or its name under `runs/`; several make an ensemble, for which `mean` and `weights` are.
     None takes `$NMTKIT_MODEL`, else the newest finished run of the task.
     """
     names = [] if model is None else [str(model)] if isinstance(model, str | Path) else [*map(str, model)]
     if len(names) > 1:
-        members = [_named_run(name, runs)[0] for name in names]
+        members = [_named_run(name)[0] for name in names]
         return EnsembleRun(members, mean, weights), f"one of {len(members)} in an ensemble"
     if weights is not None or mean != "probabilities":
         raise RecipeError("ensemble and ensemble_weights are of several runs; name the others with -m RUN as well")
     if names:
-        return _named_run(names[0], runs)
+        return _named_run(names[0])
     if given := os.environ.get(MODEL_VARIABLE):
         try:
-            return _named_run(given, runs)[0], f"${MODEL_VARIABLE}"
+            return _named_run(given)[0], f"${MODEL_VARIABLE}"
         except CheckpointError as fault:
             raise CheckpointError(f"${MODEL_VARIABLE} is {given}: {fault}; or name a run with -m RUN") from fault
-    finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
+    finished = [RunFolder(path.parent) for path in RUNS_FOLDER.glob("*/result.json")]
     finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
     newest = next((run for run in map(SavedRun, finished) if task is None or run.inference.task == task), None)
     of_task = f" for {task}" if task else ""
     if newest is None:
         raise CheckpointError(
-            f"no finished run{of_task} under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, "
+            f"no finished run{of_task} under {RUNS_FOLDER}/: name one with -m RUN or ${MODEL_VARIABLE}, "
             f"or train one (`nmtkit train {TASKS.get(task or TRANSLATION.name).demo or 'RECIPE'}`)"
         )
-    return newest, f"the newest finished run{of_task} under {runs}/"
+    return newest, f"the newest finished run{of_task} under {RUNS_FOLDER}/"
 
 
-def find_training(model: str, runs: Path = RUNS_FOLDER) -> SavedRun:
-    """The run of a folder, or of its name under `runs`, to look at its training: also one that replaces another."""
+def find_training(model: str) -> SavedRun:
+    """The run of a folder, or of its name under `runs/`, to look at its training: also one that replaces another."""
     folder = RunFolder(Path(model))
-    if not folder.exists() and (runs / model).is_dir():  # also where a file or another folder has the run's name
-        folder = RunFolder(runs / model)
+    if not folder.exists() and (RUNS_FOLDER / model).is_dir():  # also where a file or another folder has the run's name
+        folder = RunFolder(RUNS_FOLDER / model)
     elif not folder.path.exists():
-        raise CheckpointError(f"{model}: not the folder of a run: there is no such folder; {suggest_runs(model, runs)}")
+        raise CheckpointError(f"{model}: not the folder of a run: there is no such folder; {suggest_runs(model)}")
     return SavedRun(folder)
 
 
-def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
-    folder = find_training(model, runs).folder
+def _named_run(model: str) -> tuple[SavedRun, str]:
+    folder = find_training(model).folder
     if folder.replaced.is_dir() and not folder.has_checkpoint():
         why = "the earlier run, for that which is to replace it has no state yet"
         return SavedRun(RunFolder(folder.replaced)), why

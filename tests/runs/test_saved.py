@@ -87,21 +87,22 @@ def test_no_settings_of_training_are_loaded_to_decode(trained: Path) -> None:
 
 
 def test_the_newest_run_of_a_task_is_found_reading_no_recipe_twice(
-    trained: Path, tmp_path: Path, reads: Counter[str]
+    trained: Path, tmp_path: Path, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     text = (trained / "recipe.yaml").read_text(encoding="utf-8")
     summaries = text.replace("task: translation", "task: summarization").replace("bleu", "rougeL")
     for number, (name, content) in enumerate({"old": text, "mid": text, "news": summaries}.items()):
-        folder = RunFolder(tmp_path / name)
-        folder.path.mkdir()
+        folder = RunFolder(tmp_path / "runs" / name)
+        folder.path.mkdir(parents=True)
         folder.recipe.write_text(content, encoding="utf-8")
         folder.result.write_text("{}")
         os.utime(folder.result, (number, number))
-    run, why = find_run(runs=tmp_path, task="translation")
+    run, why = find_run(task="translation")
     assert (run.folder.path.name, run.recipe.name) == ("mid", "tiny")
     assert "the newest finished run for translation" in why
     assert reads == {"news": 1, "mid": 1}
-    run, _ = find_run(runs=tmp_path)
+    run, _ = find_run()
     assert run.folder.path.name == "news"
     assert reads == {"news": 1, "mid": 1}
 
@@ -116,12 +117,13 @@ def test_a_folder_of_the_name_that_is_no_run_hides_none(
     assert find_run("mine")[0].recipe.name == "tiny"
 
 
-def test_no_folder_of_a_run(tmp_path: Path) -> None:
+def test_no_folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     run = SavedRun(RunFolder(tmp_path))
     with pytest.raises(CheckpointError, match=r"it has no recipe\.yaml"):
         _ = run.recipe
     with pytest.raises(CheckpointError, match=r"no finished run for summarization .*train demo-news-pointer-generator"):
-        find_run(runs=tmp_path, task="summarization")
+        find_run(task="summarization")
 
 
 def test_the_member_of_an_ensemble_that_writes_no_text_is_named() -> None:
