@@ -122,9 +122,9 @@ def _scores_by_direction(
     for direction in sorted({*files.directions} - {""}) if len({*files.directions}) > 1 and result.outputs else ():
         chosen = [n for n, example in enumerate(result.examples) if files.directions[example.file] == direction]
         outputs, examples = [result.outputs[n] for n in chosen], [result.examples[n] for n in chosen]
-        if chosen:
-            found[direction] = TASKS.get(recipe.task).score(outputs, examples, names, recipe.evaluation.options)
-    return {direction: scores for direction, scores in found.items() if scores}
+        if chosen and (scores := TASKS.get(recipe.task).score(outputs, examples, names, recipe.evaluation.options)):
+            found[direction] = scores
+    return found
 
 
 @torch.no_grad()

@@ -60,10 +60,10 @@ class StagedTraining:
 
     def events(self) -> Iterator[Event | StageStarted]:
         """Trains; see `Run.train`."""
-        stages = self._stages()
+        done = EarlierStages()
+        stages = self._stages(done)
         started = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
         first = started[-1] if self.resume and started else 0
-        done = EarlierStages()
         for stage in stages[:first]:
             done = done.plus(stage)
         try:
@@ -86,8 +86,8 @@ class StagedTraining:
             if self._log is not None:
                 self._log.close()
 
-    def _stages(self, done: EarlierStages | None = None) -> list[SavedStage]:
-        return self.run.stages(done.seconds_by_stage if done else (), self.tokenizers.checksum)
+    def _stages(self, done: EarlierStages) -> list[SavedStage]:
+        return self.run.stages(done.seconds_by_stage, self.tokenizers.checksum)
 
     def _add_to_log(self, event: Event, stage: SavedStage, done: EarlierStages) -> None:
         if self._log is None:

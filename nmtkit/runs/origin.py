@@ -226,7 +226,7 @@ def take_part(
         with torch.no_grad():
             weight[new] = given[name][old].to(weight)
         grown += [f"{name} by {len(weight) - len(new):,} of {len(weight):,}"] if len(new) < len(weight) else []
-    left, unused = ([name for name in these if name not in those] for these, those in ((own, given), (given, own)))
+    left, unused = [name for name in own if name not in given], [name for name in given if name not in own]
     said = {"taken": taken, "grown": grown, "left at random": left, "not used": unused}
     return "; ".join(f"{what}: {', '.join(_grouped(names))}" for what, names in said.items() if names)
 
