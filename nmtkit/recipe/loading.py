@@ -139,7 +139,6 @@ def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
     for one in (data, *(stages if isinstance(stages, list) else ())):
         splits = [("data", split) for split in ("train", "valid", "test")]
         has_folder = in_folder or any(_value_at(group, ("data", "folder")) is not None for group in (one, data))
-        settled = splits if has_folder else ()
         if isinstance(one, dict):
             _settle_folders(one, path.parent)
         for keys in (("pretrained_embeddings",), ("init_from", "test"), *splits):
@@ -147,8 +146,8 @@ def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
             if isinstance(files, list) and len(keys) > 1:
                 with suppress(ValueError):  # what is wrong is told when the settings are checked
                     files = one[keys[0]][keys[1]] = joined_corpora(files)
-            for kind in files.keys() & {*FILE_KINDS} if isinstance(files, dict) and keys not in settled else ():
-                files[kind] = _beside(files[kind], path)
+            if isinstance(files, dict) and not (has_folder and keys in splits):
+                files.update({kind: _beside(files[kind], path) for kind in files.keys() & {*FILE_KINDS}})
 
 
 def _beside(given: Any, path: Path) -> Any:
@@ -167,11 +166,9 @@ def _settle_folders(data: dict[str, Any], start: Path) -> None:
     `data.folder` begins at `start`; the run to begin from is there as well, or here, or under `runs/`.
     `init_from: RUN` is short for `init_from: {run: RUN}`.
     """
-    group, origin = data.get("data"), data.get("init_from")
-    if isinstance(group, dict):
-        folder = group.get("folder")
-        if isinstance(folder, str) and folder and os.path.isdir(start.resolve() / folder):
-            data["data"] = {**group, "folder": str(start.resolve() / folder)}
+    folder, origin = _value_at(data, ("data", "folder")), data.get("init_from")
+    if isinstance(folder, str) and folder and os.path.isdir(start.resolve() / folder):
+        data["data"] = {**data["data"], "folder": str(start.resolve() / folder)}
     origin = {"run": origin} if isinstance(origin, str) else origin
     if isinstance(origin, dict):
         data["init_from"] = dict(origin)
