@@ -76,7 +76,7 @@ class Validation:
     def __call__(self, model: Model) -> dict[str, float]:
         """The metrics of `Recipe.validation_metrics`, loss and perplexity, and the seconds that they took."""
         begun = time.monotonic()
-        recipe, settings = self.recipe, self.recipe.evaluation
+        recipe, settings, task = self.recipe, self.recipe.evaluation, TASKS.get(self.recipe.task)
         one_beam = {"beam_size": settings.beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"}
         config, limit = recipe.search.changed(one_beam), source_token_limit(recipe)
         decoder = as_decoder(model)
@@ -84,8 +84,8 @@ class Validation:
         if decoder is not None:
             system = _SharedTranslator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
         fit, names = _fit(system, self.store, recipe, shared=True), recipe.validation_metrics
-        result = TASKS.get(recipe.task).judge(system, self.examples, names, settings.options)
-        first, task = zip(self.examples[:SAMPLES], result.outputs, strict=False), TASKS.get(recipe.task)
+        result = task.judge(system, self.examples, names, settings.options)
+        first = zip(self.examples[:SAMPLES], result.outputs, strict=False)
         texts = [(one.src or f"line {one.line}", getattr(one, task.references) or "", out) for one, out in first]
         self.samples = [[str(text)[:SAMPLE_CHARACTERS] for text in sample] for sample in texts]
         named = dict(zip((*names, "loss", "perplexity"), (*result.scores, *fit), strict=True))

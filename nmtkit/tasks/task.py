@@ -75,10 +75,8 @@ class Task:
         """What the model reads of each example: its first column, behind its tags."""
         from nmtkit.translation.requests import Request
 
-        column = self.columns[0].name
-        texts = [getattr(example, column) for example in examples]
-        tags = [example.tags for example in examples]
-        return [Request(text, tags=own) if own else text for text, own in zip(texts, tags, strict=True)]
+        given = [(getattr(example, self.columns[0].name), example.tags) for example in examples]
+        return [Request(text, tags=tags) if tags else text for text, tags in given]
 
     def predict(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[str]:
         """The answer to each example, in order; here there are none.
