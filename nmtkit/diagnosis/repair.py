@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO
 
 from nmtkit.core.errors import NmtkitError
@@ -68,24 +69,18 @@ def repair(
     The folder stays unless every split is refused. The other arguments are those of `examine`.
     """
     names = _new_names(path for files in splits.values() for path in files.paths())
-    with write_errors(out), new_folder(out, "name another folder") as folder:
-        with ExitStack() as stack:
-            writers = {name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()}
-            diagnosis = examine(
-                splits,
-                monolingual,
-                progress=progress,
-                see=lambda block: writers[block.split].prepare(block),
-                take=lambda block: writers[block.split].take(block),
-            )
-        for name, writer in writers.items():
-            writer.finish(diagnosis.splits[name])
-        with open(folder / LOG_NAME, "wb") as log:
-            for writer in writers.values():
-                if writer.log.exists():
-                    with open(writer.log, "rb") as part:
-                        shutil.copyfileobj(part, log)
-                    writer.log.unlink()
+    with write_errors(out), new_folder(out, "name another folder") as folder, ExitStack() as stack:
+        writers = {name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()}
+        diagnosis = examine(
+            splits,
+            monolingual,
+            progress=progress,
+            see=lambda block: writers[block.split].prepare(block),
+            take=lambda block: writers[block.split].take(block),
+        )
+        with open(folder / LOG_NAME, "w", encoding="utf-8", newline="\n") as log:
+            for name, writer in writers.items():
+                writer.finish(diagnosis.splits[name], log)
     if all(writer.done.refused for writer in writers.values()):
         shutil.rmtree(out)
     return {name: writer.done for name, writer in writers.items()}
@@ -115,12 +110,12 @@ class SplitWriter:
     def __init__(
         self, split: str, files: SplitFiles, folder: Path, names: Callable[[str], str], stack: ExitStack
     ) -> None:
-        self.log = folder / f"{split}.log"
         self._split = split
         self._old = files
         self._folder = folder
         self._opened = stack.enter_context(ExitStack())
-        self._log = self._open(self.log, stack)
+        log = TemporaryFile("w+", dir=folder, encoding="utf-8", newline="\n")  # noqa: SIM115  # closed by the stack
+        self._log = stack.enter_context(log)
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
         self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # faults and original text of mended pairs
         self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
@@ -166,8 +161,9 @@ class SplitWriter:
             self._open_outputs(block.position)
         self._write(block)
 
-    def finish(self, diagnosis: SplitDiagnosis) -> None:
-        """Removes the files, which are closed, if the split has a fault that a human must decide about."""
+    def finish(self, diagnosis: SplitDiagnosis, log: IO[str]) -> None:
+        """Closes the files and adds to the log, or removes them for a fault that a human must decide about."""
+        self._opened.close()
         for finding in diagnosis.findings.values():
             kind = finding.kind
             if kind.severity == "error" and not (drops_pairs(kind, self._split) or kind.mends):
@@ -177,9 +173,11 @@ class SplitWriter:
             new = self.done.files
             for path in new.paths():
                 (self._folder / path).unlink(missing_ok=True)
-            self.log.unlink()
             self.done = RepairedSplit(self._old, refused=self.done.refused)
-        elif LINE_ENDS.name in diagnosis.findings:
+            return
+        self._log.seek(0)
+        shutil.copyfileobj(self._log, log)
+        if LINE_ENDS.name in diagnosis.findings:
             self.done.mended[LINE_ENDS.name] += diagnosis.findings[LINE_ENDS.name].count
 
     def _open_outputs(self, position: int) -> None:
@@ -188,16 +186,14 @@ class SplitWriter:
         self._outputs, self._position = {}, position
         for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
             if new := getattr(self.done.files, kind):
-                self._outputs[kind] = self._open(self._folder / new[position], self._opened)
+                self._outputs[kind] = self._open(self._folder / new[position])
 
-    def _open(self, path: Path, stack: ExitStack) -> IO[str]:
+    def _open(self, path: Path) -> IO[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".gz":  # without a name and a time in its head, so that equal text makes equal files
-            raw = stack.enter_context(open(path, "wb"))  # noqa: SIM115  # closed by the stack
-            packer = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
-            return stack.enter_context(io.TextIOWrapper(packer, encoding="utf-8", newline="\n"))
-        file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115  # closed by the stack
-        return stack.enter_context(file)
+        raw = self._opened.enter_context(open(path, "wb"))  # noqa: SIM115  # closed by the stack
+        # Without a name and a time in its head, so that equal text makes equal files.
+        file = gzip.GzipFile("", "wb", 6, raw, mtime=0) if path.suffix == ".gz" else raw
+        return self._opened.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline="\n"))
 
     def _write(self, block: Block) -> None:
         out = dict(self._lost)

@@ -232,6 +232,14 @@ def test_a_source_alone_is_cleaned(tmp_path: Path) -> None:
     assert done.dropped == {"empty": 1}
 
 
+def test_a_text_may_have_the_name_of_its_split_and_end_in_log(tmp_path: Path) -> None:
+    (tmp_path / "data.log").write_text("one\n\nthree\n", encoding="utf-8")
+    repair({"data": SplitFiles(src=[str(tmp_path / "data.log")])}, tmp_path / "new")
+    assert (tmp_path / "new/data.log").read_text(encoding="utf-8") == "one\nthree\n"
+    assert [entry["line"] for entry in log(tmp_path / "new")] == [2]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["data.log", LOG_NAME]
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     given = {"train": write_pairs(tmp_path / "old", "train", PAIRS)}
     before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
