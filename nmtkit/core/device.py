@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.processes import available_cores
 
 MatmulPrecision = Literal["highest", "high", "medium"]
 Item = TypeVar("Item")
@@ -76,9 +77,7 @@ def cpu_threads() -> int:
 
 def _limited_by_cores(threads: int) -> int:
     """Unless the user has set the number of threads."""
-    if "OMP_NUM_THREADS" in os.environ or not hasattr(os, "sched_getaffinity"):
-        return threads
-    return min(threads, len(os.sched_getaffinity(0)))
+    return threads if "OMP_NUM_THREADS" in os.environ else min(threads, available_cores())
 
 
 def _glibc() -> ctypes.CDLL | None:
@@ -184,7 +183,7 @@ def _hold_team(release: threading.Event) -> None:
     """Has OpenMP give this thread a team of as many threads as there are cores, until `release`."""
     before = torch.get_num_threads()
     # Of this thread and of ones to come, none of which has begun yet.
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(available_cores())
     torch.ones(1 << 20).add_(1)
     torch.set_num_threads(before)
     release.wait()

@@ -119,7 +119,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 for _side in (_Loader, _Dumper):
-    _side.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789."))
+    _side.add_implicit_resolver(f"{_TAG}float", re.compile(_FLOAT), list("-+0123456789."))
 
 
 def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:

@@ -121,14 +121,13 @@ def read_linear(line: str, place: str) -> Tree:
     for token in line.split():
         if done is not None:
             _refuse(place, f"{token!r} behind the end of the tree")
-        opens, closes = is_opening(token), is_closing(token)
-        if opens:
+        if is_opening(token):
             if len(stack) >= MAX_DEPTH:
                 _refuse(place, f"more than {MAX_DEPTH} brackets deep")
             stack.append((token[1:], []))
         elif not stack:
             _refuse(place, f"{token!r} outside of any bracket")
-        elif closes:
+        elif is_closing(token):
             label, children = stack.pop()
             if label != token[1:] or not children:
                 _refuse(place, f"{token!r} closes {f'({label}' if children else 'an empty bracket'}")
