@@ -136,11 +136,8 @@ class Languages:
         return swapped, src_wrong, tgt_wrong
 
 
-_FILE = Path(__file__).parent / "function_words.txt"
-FUNCTION_WORDS = {
-    language: words.split()
-    for language, words in (line.split(": ") for line in _FILE.read_text(encoding="utf-8").splitlines())
-}
+_LINES = (Path(__file__).parent / "function_words.txt").read_text(encoding="utf-8").splitlines()
+FUNCTION_WORDS = {language: words.split() for language, words in (line.split(": ") for line in _LINES)}
 """The most frequent words of each language."""
 
 _FACTOR = 0x9E3779B1  # of the hash; it is odd, so that it has an inverse

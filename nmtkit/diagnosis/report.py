@@ -115,22 +115,22 @@ def rows(diagnosis: Diagnosis) -> list[tuple[Severity, str, str, str, str, str]]
 def verdict(diagnosis: Diagnosis) -> str:
     """The result in one sentence."""
     pairs = sum(split.pairs for split in diagnosis.splits.values())
-    errors, warnings = count_of("error", diagnosis), count_of("warning", diagnosis)
     unit = "pair" if any(split.tgt.words for split in diagnosis.splits.values()) else "line"
     read = f"{pairs:,} {unit if pairs == 1 else unit + 's'}"
-    likely = _counted("warning", warnings, diagnosis)
+    errors, warnings = _counted("error", diagnosis), _counted("warning", diagnosis)
     if errors:
-        also = f", and {likely}" if warnings else ""
-        return f"Not ready to train on: {_counted('error', errors, diagnosis)} in {read}{also}."
+        return f"Not ready to train on: {errors} in {read}{f', and {warnings}' if warnings else ''}."
     if warnings:
-        return f"No errors in {read}, but {likely} to look at before training."
+        return f"No errors in {read}, but {warnings} to look at before training."
     if diagnosis.findings():
         return f"No errors and no warnings in {read}."
     return f"Nothing wrong was found in {read}."
 
 
-def _counted(severity: str, count: int, diagnosis: Diagnosis) -> str:
-    """The number of faults, and of kinds: a thousand shifted pairs are one fault."""
+def _counted(severity: Severity, diagnosis: Diagnosis) -> str:
+    """The number of faults, and of kinds, as a thousand shifted pairs are one fault; empty if there are none."""
+    if not (count := count_of(severity, diagnosis)):
+        return ""
     kinds = len({finding.kind.name for _, finding in diagnosis.findings() if finding.kind.severity == severity})
     return f"{count:,} {severity}{'s' if count != 1 else ''}" + (f" of {kinds} kinds" if kinds > 1 else "")
 

@@ -84,8 +84,7 @@ class BracketMetric(ExampleMetric):
         rows = []
         for number, (hyp, *refs) in enumerate(zip(texts.hyps, *texts.refs, strict=True), start=1):
             choices = (count_brackets(hyp, ref, f"line {number}") for ref in refs)
-            best = max(choices, key=lambda one: 2 * one[0] / max(one[1] + one[2], 1))  # by F1
-            rows.append(best)
+            rows.append(max(choices, key=lambda one: 2 * one[0] / max(one[1] + one[2], 1)))  # by F1
         return np.array(rows, dtype=np.float64)
 
     @override
