@@ -50,15 +50,15 @@ def examine(
         main_norms = replace(main_norms, languages=None)
     overlap = Overlap(main) if duplicates else None
     for name in sorted(splits, key=lambda name: name == main):
-        norms = main_norms
+        split, norms = diagnosis.splits[name], main_norms
         if name != main and norms.are_swapped(first_texts(readers[name])):
             first = next(SplitReader(name, splits[name]).peek(0))
-            diagnosis.splits[name].find(faults.SWAPPED_FILES, first.pair(0))
+            split.find(faults.SWAPPED_FILES, first.pair(0))
             norms = norms.swapped()
-        for block in _examined(readers[name], diagnosis.splits[name], norms, monolingual, overlap, see):
+        for block in _examined(readers[name], split, norms, monolingual, overlap, see):
             take(block)
-        if not diagnosis.splits[name].pairs and not diagnosis.splits[name].findings:
-            diagnosis.splits[name].find(faults.NO_LINES, FaultLocation(splits[name].texts()[0], 1))
+        if not split.pairs and not split.findings:
+            split.find(faults.NO_LINES, FaultLocation(splits[name].texts()[0], 1))
     if overlap is not None:
         for name, files in splits.items():
             overlap.add_findings(diagnosis.splits[name], SplitReader(name, files))

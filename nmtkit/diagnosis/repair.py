@@ -136,7 +136,7 @@ class SplitWriter:
     def prepare(self, block: Block) -> None:
         """Repairs the lines of a block, and keeps the original ones."""
         self._before, self._lost = {}, {}
-        sides = _sides(block)
+        sides = block.texts.values()
         for row, old in enumerate(zip(*sides, strict=True)):
             new = [repair_line(text) for text in old]
             kinds = list(dict.fromkeys(kind for _, faults in new for kind in faults))
@@ -217,7 +217,7 @@ class SplitWriter:
 
     def _note(self, block: Block, row: int, kinds: list[str], action: str) -> None:
         """Writes a line of the log: the original pair, and the new one where it was mended."""
-        now = [side[row] for side in _sides(block)]
+        now = [side[row] for side in block.texts.values()]
         before = self._before[row][1] if row in self._before else now
         place = block.pair(row)
         entry: dict[str, object] = {"split": self._split, "file": place.file, "line": place.line}
@@ -231,18 +231,14 @@ class SplitWriter:
 
     def _columns(self, block: Block) -> list[list[str]]:
         """The new lines, file by file."""
-        sides = _sides(block)
+        sides = block.texts.values()
         if self._old.jsonl:
-            lines, fields = list(block.columns["record"]), [getattr(self._old, f"{name}_field") for name in block.texts]
+            lines = list(block.columns["record"])
             for row in self._before:  # the others stay as they were written
-                mended = dict(zip(fields, (side[row] for side in sides), strict=True))
+                mended = {getattr(self._old, f"{column}_field"): side[row] for column, side in block.texts.items()}
                 lines[row] = json.dumps(json.loads(lines[row]) | mended, ensure_ascii=False)
             return [lines]
         if self._old.stories:
             pairs = (dict(zip(STORY_FIELDS.values(), pair, strict=True)) for pair in zip(*sides, strict=True))
             return [[json.dumps(pair, ensure_ascii=False) for pair in pairs]]
         return [*sides, *(block.columns[kind] for kind in LINE_ALIGNED_COLUMNS if kind in block.columns)]
-
-
-def _sides(block: Block) -> list[list[str]]:
-    return [block.src] if block.tgt is None else [block.src, block.tgt]
