@@ -196,7 +196,7 @@ def fix_mojibake(line: str) -> str:
                 line[match.start() - 1 : match.start()].islower() or line[match.end() : match.end() + 1].islower()
             )
         else:  # one letter of a far script is chance, several are not
-            certain |= signs or (letters and len(result) > 1)
+            certain |= signs or (letters and len(result) > 1) or bool(_RUN.search(result))  # that: read wrongly twice
         return result if european or signs or len(result) > 1 else run
 
     result = _RUN.sub(read, line)

@@ -49,6 +49,8 @@ def test_a_line_is_put_right() -> None:
         ("\ufeffa\x07b", "ab", ["bom", "control"]),
         ("ends in CR\r", "ends in CR", ["separator"]),
         ("cafÃ© Ã©tÃ©", "café été", ["mojibake"]),
+        ("cafÃ\x83Â©", "café", ["mojibake"]),
+        ("cafÃƒÂ©", "café", ["mojibake"]),
     ):
         assert repair_line(text) == (mended, kinds)
         assert repair_line(mended) == (mended, [])
