@@ -194,7 +194,7 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
     scorer: PairScorer | None = None
     ahead = best = 0.0  # of no shift over the whole difference, summed up to here; and the most of it so far
     best_line = 0
-    for first in range(0, src_count, BLOCK_LINES):
+    for first in range(0, src_count if tgt_count else 0, BLOCK_LINES):
         last = min(src_count, first + BLOCK_LINES + WINDOW + LASTING)
         src.move(first - WINDOW, last)
         tgt.move(first - WINDOW + low, last + high)

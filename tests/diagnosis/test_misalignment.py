@@ -65,6 +65,11 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     assert re.search(r"up to the end of the shorter one they may belong together$", parting.text)
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_empty_file_beside_one_with_text(tmp_path: Path) -> None:
+    assert "they may belong together" in parted(tmp_path, ["one line"], []).text
+
+
 def test_files_of_nothing_but_one_line(tmp_path: Path) -> None:
     """Where no line differs from another nothing can be told, but the counts are."""
     assert parted(tmp_path, ["a b c"] * 500, ["d e f"] * 501).line == 501
