@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from nmtkit.pictures import drawing, fonts
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
-from nmtkit.pictures.pages import check_sentences, picture_format
+from nmtkit.pictures.pages import check_sentences
 
 ACROSS, SIDE, GAP, LABEL, TITLE, SHADE = 6, 1.2, 0.14, 0.26, 0.38, 0.7
 """Panels in a row; in inches: least width of one, the space beside it and above for its word, that of the title; the
@@ -29,17 +29,17 @@ def draw_caption(
     `image`: (H, W, 3), from 0 to 255 (uint8) or 0 to 1; None draws the weights alone.
     `weights`: (T, rows * columns of the `grid`), row by row from the upper left; a word's largest is brightest.
     """
-    suffix, maps = picture_format(path), weights.reshape(len(words), *grid)
+    maps = weights.reshape(len(words), *grid)
     check_sentences([(words, words, [weights])], path)
     labels = [fonts.printable(word) for word in words]
     title = " ".join(labels) if style.title is None else fonts.printable(style.title)
     panels = [*([] if image is None else [("", np.ones(grid))]), *zip(labels, maps, strict=True)]
-    with drawing.settings(title + "".join(labels), suffix, style.font) as families:
+    with drawing.settings(title + "".join(labels), path, style.font) as families:
         wide = max(SIDE, *(width for width, _ in fonts.measure_labels(labels, families, 10.0)))
         high, across = wide * np.divide(*(grid if image is None else image.shape[:2])), min(len(panels), ACROSS)
         width = GAP + max(across * (wide + GAP), GAP + fonts.measure_labels([title], families, 12.0)[0][0])
         height = TITLE + -(-len(panels) // ACROSS) * (LABEL + high) + GAP
-        drawing.check_sheet(width, height, suffix, path)
+        drawing.check_sheet(width, height, path)
         figure, by = drawing.new_figure(width, height, style)
         figure.text(GAP / width, 1 - GAP / height, title, fontsize=12 * by.text, color=drawing.INK, va="top")
         for number, (label, own) in enumerate(panels):

@@ -15,7 +15,6 @@ from nmtkit.pictures import drawing, fonts
 from nmtkit.pictures.attention import AttentionPicture, HeadsPicture
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.pages import picture_format
 
 CELL, NARROWEST, TITLE = 0.55, 2.1, 0.4
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
@@ -68,11 +67,10 @@ def save_entropies(
     parts: Sequence[Entropies], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
     """Writes a coloured table for each kind of attention: a row for each layer, a column for each head."""
-    suffix = picture_format(path)
     if not all(np.isfinite(part.values).all() for part in parts):
         raise NmtkitError(f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint")
     shown = printable(title if style.title is None else style.title)
-    with drawing.settings(shown, suffix, style.font) as families:
+    with drawing.settings(shown, path, style.font) as families:
         widths = [max(part.values.shape[1] * CELL, NARROWEST) for part in parts]
         tallest = max(part.values.shape[0] for part in parts) * CELL
         width = LEFT + sum(widths) + BETWEEN * (len(parts) - 1) + RIGHT
@@ -140,10 +138,9 @@ def save_confusion(
     labels: Sequence[str], counts: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
     """Writes how often labels were wanted (rows) and given (columns); a colour is the share of its row."""
-    suffix = picture_format(path)
     names = [printable(label) for label in labels]
     shown = printable(title if style.title is None else style.title)
-    with drawing.settings("".join((*names, shown)), suffix, style.font) as families:
+    with drawing.settings("".join((*names, shown)), path, style.font) as families:
         margin = max(width for width, _ in fonts.measure_labels(names, families, 9.0)) + 0.45
         size = max(len(names) * CELL, NARROWEST)
         height = TITLE + margin + size + 0.25
@@ -165,12 +162,11 @@ def save_confusion(
 
 def save_positions(table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:
     """Writes a table of position vectors (Vaswani et al. 2017, 3.5), (positions, width of the model), as colours."""
-    suffix = picture_format(path)
     shown = printable(title if style.title is None else style.title)
     from matplotlib.colors import LinearSegmentedColormap
 
     length, size = table.shape
-    with drawing.settings(shown, suffix, style.font):
+    with drawing.settings(shown, path, style.font):
         figure, by = drawing.new_figure(9.0, 5.0, style)
         wider = by.text / by.length  # than where text and lengths go together
         left, low, bar = 0.09 * wider, 0.12 * wider, 0.12 * wider

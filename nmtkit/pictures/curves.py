@@ -12,7 +12,6 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.pages import picture_format
 
 MARKERS = "os^Dv<>p"
 MAX_MARKERS = 40
@@ -55,12 +54,11 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
     """
     from matplotlib.lines import Line2D
 
-    suffix = picture_format(path)
     if not any(points for run in runs for points in (run.loss, run.valid_loss)):
         raise NmtkitError(f"{path}: the runs have logged nothing yet, so there is nothing to draw")
     names = [printable(run.name) for run in runs]
     shown = printable(style.title or "")
-    with drawing.settings("".join((*names, shown)), suffix, style.font):
+    with drawing.settings("".join((*names, shown)), path, style.font):
         colours = style.series(len(runs))
         by = style.factors(WIDTH, HEIGHT, 10.0)
         wider = by.text / by.length  # than where text and lengths go together
@@ -170,9 +168,8 @@ def save_by_length(
 
     `ranges` are labels such as "1-10"; the `counts` of their sentences stand below them.
     """
-    suffix = picture_format(path)
     names = [printable(name) for name, _ in systems]
-    with drawing.settings("".join(names), suffix):
+    with drawing.settings("".join(names), path):
         height = 4.6 + 0.24 * len(systems)
         figure, _ = drawing.new_figure(max(7.0, 1.1 * len(ranges) + 1.2), height, DEFAULT_STYLE)
         axes = figure.add_axes((0.1, 0.85 / height, 0.87, 3.4 / height))

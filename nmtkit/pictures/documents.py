@@ -19,7 +19,6 @@ from nmtkit.pictures import drawing, fonts
 from nmtkit.pictures.attention import SentencePicture
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.pages import picture_format
 
 REDS = ("#ffffff", "#f6b8ae", "#d23b2f")
 WIDTH, MARGIN, WEIGHT, LINE, SPACE, POINTS = 7.0, 0.25, 0.5, 0.27, 0.07, 10.0
@@ -50,7 +49,6 @@ class DocumentPicture(SentencePicture):
 
 def save_documents(pictures: Sequence[DocumentPicture], path: str | Path, style: FigureStyle = DEFAULT_STYLE) -> None:
     """Draws texts one below the other."""
-    suffix = picture_format(path)
     pictures = [picture.with_title(style.title) for picture in pictures]
     if not pictures or not all(np.isfinite(picture.of_sentences).all() for picture in pictures):
         raise NmtkitError(f"{path}: there is no text, or its weights are not finite numbers; use an earlier checkpoint")
@@ -58,7 +56,7 @@ def save_documents(pictures: Sequence[DocumentPicture], path: str | Path, style:
     words = [printable(word) for picture in pictures for sentence in picture.sentences for word in sentence]
     scale = 1.0 if style.size is None else style.size[0] / WIDTH
     larger = 1.0 if style.font_size is None else style.font_size / (POINTS * scale)  # than for a sheet of this width
-    with drawing.settings("".join((*headings, *words)), suffix, style.font) as families:
+    with drawing.settings("".join((*headings, *words)), path, style.font) as families:
         widths = dict(zip(words, fonts.measure_labels(words, families, POINTS * larger), strict=True))
         places, y = [], MARGIN
         for picture, heading in zip(pictures, headings, strict=True):
@@ -66,7 +64,7 @@ def save_documents(pictures: Sequence[DocumentPicture], path: str | Path, style:
             rows, below = _laid_out(picture, {word: width for word, (width, _) in widths.items()}, y, larger)
             places.append((picture, heading, rows))
             y = below + LINE * larger
-        drawing.check_sheet(WIDTH * scale, y * scale, suffix, path)
+        drawing.check_sheet(WIDTH * scale, y * scale, path)
         figure, by = drawing.new_figure(WIDTH, y, style)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, WIDTH), ylim=(y, 0))

@@ -130,13 +130,14 @@ def is_dark(colour: Sequence[float]) -> bool:
 
 
 @contextmanager
-def settings(text: str, suffix: str, font: str = "") -> Iterator[list[str]]:
-    """Sets matplotlib up for one picture, and gives the font families that show `text`, `font` first.
+def settings(text: str, path: str | Path, font: str = "") -> Iterator[list[str]]:
+    """Sets matplotlib up for the picture `path`, and gives the font families that show `text`, `font` first.
 
     Warns (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
     """
     import matplotlib
 
+    suffix = picture_format(path)
     families, missing = fonts.choose_fonts(text, font or fonts.FIRST_FONT)
     if missing and suffix in (".png", ".pdf"):  # the others are shown with the viewer's fonts
         letters = " ".join(f"{c} (U+{ord(c):04X})" for c in sorted(missing))
@@ -180,8 +181,9 @@ def new_figure(width: float, height: float, style: FigureStyle) -> tuple[Figure,
     return Figure(figsize=(width * by.length, height * by.length), facecolor="white"), by
 
 
-def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> None:
+def check_sheet(width: float, height: float, path: str | Path) -> None:
     """Refuses a sheet (in inches) that nobody could read, before it is drawn."""
+    suffix = picture_format(path)
     if suffix == ".pdf" and max(width, height) > MAX_SIDE_PDF:
         fault = "is too large for a page of PDF; write .html instead"
     elif suffix == ".png" and _dpi(width, height) < MIN_DPI:

@@ -65,7 +65,7 @@ def _sheet_image(
     """The content of a .png, .svg or .pdf file."""
     headings = [printable(picture.heading) for picture in pictures]
     words = (printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words))
-    with drawing.settings("".join((*headings, *words)), suffix, style.font) as families:
+    with drawing.settings("".join((*headings, *words)), path, style.font) as families:
         longest = max(max(picture.weights.shape) for picture in pictures)
 
         def build(by: ScaleFactors) -> list[_Sheet]:
@@ -81,7 +81,7 @@ def _sheet_image(
 
         sheets = _fitted(build, style, path)
         for sheet in sheets:
-            drawing.check_sheet(sheet.width, sheet.height, suffix, path)
+            drawing.check_sheet(sheet.width, sheet.height, path)
         shades = style.shades()
         return drawing.content((_figure(sheet, shades) for sheet in sheets), suffix, style.dpi)
 

@@ -16,7 +16,7 @@ from nmtkit.core.trees import PLACEHOLDER, Tree
 from nmtkit.pictures import drawing
 from nmtkit.pictures.drawing import DEFAULT_STYLE
 from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.pages import picture_format, render, require_html, write_picture
+from nmtkit.pictures.pages import render, require_html, write_picture
 
 Fate = Literal["kept", "ended", "pruned", "blocked"]
 
@@ -106,10 +106,9 @@ def save_trees(trees: Sequence[Tree], path: str | Path) -> None:
     """Writes a picture of some trees; NmtkitError if it would be too large to be read."""
     sizes = [(sum(map(_width, tree.leaves())), STEP * (_height(tree) + 1)) for tree in trees]
     width, height = max(wide for wide, _ in sizes) + 2 * MARGIN, sum(high + MARGIN for _, high in sizes) + MARGIN
-    suffix = picture_format(path)
-    drawing.check_sheet(width, height, suffix, path)
+    drawing.check_sheet(width, height, path)
     title = printable(" ".join(trees[0].words()))
-    with drawing.settings("".join(printable(tree.penn()) for tree in trees), suffix):
+    with drawing.settings("".join(printable(tree.penn()) for tree in trees), path):
         figure, _ = drawing.new_figure(width, height, DEFAULT_STYLE)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
