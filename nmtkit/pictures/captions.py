@@ -35,9 +35,9 @@ def draw_caption(
     title = " ".join(labels) if style.title is None else fonts.printable(style.title)
     panels = [*([] if image is None else [("", np.ones(grid))]), *zip(labels, maps, strict=True)]
     with drawing.settings(title + "".join(labels), path, style.font) as families:
-        wide = max(SIDE, *(width for width, _ in fonts.measure_labels(labels, families, 10.0)))
+        wide = max(SIDE, fonts.widest(labels, families, 10.0))
         high, across = wide * np.divide(*(grid if image is None else image.shape[:2])), min(len(panels), ACROSS)
-        width = GAP + max(across * (wide + GAP), GAP + fonts.measure_labels([title], families, 12.0)[0][0])
+        width = GAP + max(across * (wide + GAP), GAP + fonts.widest([title], families, 12.0))
         height = TITLE + -(-len(panels) // ACROSS) * (LABEL + high) + GAP
         drawing.check_sheet(width, height, path)
         figure, by = drawing.new_figure(width, height, style)

@@ -77,7 +77,7 @@ def save_entropies(
         above = TOP if shown else TOP - TITLE
         height = above + tallest + BOTTOM
         figure, by, width = _titled_figure(shown, families, width, height, style)
-        top = max([*(float(part.values.max()) for part in parts), *(part.uniform for part in parts)]) or 1.0
+        top = max(max(float(part.values.max()), part.uniform) for part in parts) or 1.0
         x = LEFT
         for part, wide in zip(parts, widths, strict=True):
             layers, heads = part.values.shape
@@ -97,8 +97,7 @@ def _titled_figure(
     title: str, families: list[str], width: float, height: float, style: FigureStyle
 ) -> tuple[drawing.Figure, drawing.ScaleFactors, float]:
     """A figure with a title, its scale, and its width in inches, in which the title has room."""
-    title_width = fonts.measure_labels([title], families, 12.0)[0][0] if title else 0.0
-    width = max(width, title_width + 0.5)
+    width = max(width, fonts.widest([title], families, 12.0) + 0.5)
     figure, by = drawing.new_figure(width, height, style)
     figure.text(0.25 / width, 1 - 0.2 / height, title, fontsize=12 * by.text, color=drawing.INK, va="top")
     return figure, by, width
@@ -141,7 +140,7 @@ def save_confusion(
     names = [printable(label) for label in labels]
     shown = printable(title if style.title is None else style.title)
     with drawing.settings("".join((*names, shown)), path, style.font) as families:
-        margin = max(width for width, _ in fonts.measure_labels(names, families, 9.0)) + 0.45
+        margin = fonts.widest(names, families, 9.0) + 0.45
         size = max(len(names) * CELL, NARROWEST)
         height = TITLE + margin + size + 0.25
         figure, by, width = _titled_figure(shown, families, margin + size + RIGHT, height, style)

@@ -60,9 +60,11 @@ class FigureStyle:
         if not self.font and not self.colours:
             return
         import matplotlib
+        from matplotlib import font_manager
         from matplotlib.colors import is_color_like
 
-        if self.font and self.font not in (known := fonts.families()):
+        known = ["serif", "sans-serif", "monospace", *sorted(font_manager.get_font_names())]
+        if self.font and self.font not in known:
             raise NmtkitError(f"font {self.font!r} is not installed: {suggest_names(self.font, known)}")
         for colour in self.colours:
             if not is_color_like(colour) and self.colours != (colour,):

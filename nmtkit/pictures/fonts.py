@@ -6,7 +6,6 @@ from functools import cache, lru_cache
 from typing import Any
 
 FIRST_FONT = "DejaVu Sans"  # comes with matplotlib
-GENERIC = ("serif", "sans-serif", "monospace")
 
 
 class PictureWarning(UserWarning):
@@ -20,14 +19,7 @@ def printable(text: str) -> str:
     return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
 
 
-def families() -> list[str]:
-    """The font families that are installed."""
-    from matplotlib import font_manager
-
-    return [*GENERIC, *sorted({entry.name for entry in font_manager.fontManager.ttflist})]
-
-
-def choose_fonts(text: str, first: str = FIRST_FONT) -> tuple[list[str], set[str]]:
+def choose_fonts(text: str, first: str) -> tuple[list[str], set[str]]:
     """The first font family and as few others as give every letter a glyph; and the letters that none can show."""
     from matplotlib import font_manager
 
@@ -89,6 +81,11 @@ def measure_labels(
 ) -> list[tuple[float, float]]:
     """Width and height of each label in inches; `bold` has the numbers of the bold ones."""
     return [_size(label, tuple(fonts), font_size, number in bold) for number, label in enumerate(labels)]
+
+
+def widest(labels: Iterable[str], fonts: Sequence[str], font_size: float) -> float:
+    """Width of the widest label in inches; 0 if there is none."""
+    return max((width for width, _ in measure_labels(labels, fonts, font_size)), default=0.0)
 
 
 @lru_cache(maxsize=10_000)  # words come back, and measuring one takes half a millisecond

@@ -49,7 +49,7 @@ class Panel(ABC):
     beside = 0.0  # between the cells and the colour bar
     below = 0.0  # between the cells and the notes
     notes: Sequence[str] = ()  # the lines at the foot
-    by = ScaleFactors()
+    by: ScaleFactors
 
     def _measure(self, families: list[str], least_left: float = 0.0) -> None:
         """Measures what the subclass has set, the title, and where the cells begin."""
@@ -58,12 +58,9 @@ class Panel(ABC):
         above = fonts.measure_labels(self.columns, families, self.font_sizes[0], bold=self.picture.copied)
         label_top = max(width * sine + height * cosine for width, height in above) + 0.12 * self.by.text
         overhang = max((j + 0.5) * self.cell[0] + w * cosine + h * sine for j, (w, h) in enumerate(above))
-        row_widths = [width for width, _ in fonts.measure_labels(self.rows, families, self.font_sizes[1])]
-        self.left = max(max(row_widths) + 0.12 * self.by.text, least_left)
+        self.left = max(fonts.widest(self.rows, families, self.font_sizes[1]) + 0.12 * self.by.text, least_left)
         width = self.left + max(columns * self.cell[0] + self.beside + COLOUR_BAR * self.by.text, overhang)
-        width = max(
-            [width, *(note for note, _ in fonts.measure_labels(self.notes, families, NOTE_SIZE * self.by.text))]
-        )
+        width = max(width, fonts.widest(self.notes, families, NOTE_SIZE * self.by.text))
         self.title, self.width, title_height = _fit_title(self.picture.heading, families, width, self.by)
         self.top = title_height + label_top
         box = max(rows * self.cell[1], LEAST_BOX * self.by.length)
@@ -132,7 +129,7 @@ class TranslationPanel(Panel):
         self.columns, self.rows = _shortened(picture.src_words), _shortened(picture.tgt_words)
         cell, size = cell * by.length, size * by.text
         self.cell, self.font_sizes = (cell, cell), (size, size)
-        if max(width for width, _ in fonts.measure_labels(self.columns, families, size)) < cell * 0.9:
+        if fonts.widest(self.columns, families, size) < cell * 0.9:
             self.rotation = 0.0
         self._measure(families)
 
