@@ -164,7 +164,6 @@ def save_positions(table: NDArray[Any], path: str | Path, title: str, style: Fig
     shown = printable(title if style.title is None else style.title)
     from matplotlib.colors import LinearSegmentedColormap
 
-    length, size = table.shape
     with drawing.settings(shown, path, style.font):
         figure, by = drawing.new_figure(9.0, 5.0, style)
         wider = by.text / by.length  # than where text and lengths go together
@@ -173,15 +172,7 @@ def save_positions(table: NDArray[Any], path: str | Path, title: str, style: Fig
         signed = LinearSegmentedColormap.from_list("signed", ["#a13b00", "#f0a46b", "#ffffff", *drawing.BLUES[2:4]])
         colours = style.shades() if style.colours else signed
         most = float(abs(table).max()) or 1.0
-        image = axes.imshow(
-            table,
-            cmap=colours,
-            vmin=-most,
-            vmax=most,
-            aspect="auto",
-            interpolation="nearest",
-            extent=(-0.5, size - 0.5, length - 0.5, -0.5),
-        )
+        image = axes.imshow(table, colours, vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
         axes.set_frame_on(False)
         axes.set_xlabel("dimension", fontsize=10 * by.text, color=drawing.FAINT)
         axes.set_ylabel("position", fontsize=10 * by.text, color=drawing.FAINT)

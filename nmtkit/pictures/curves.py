@@ -111,7 +111,7 @@ def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
 
 
 def _draw_panel(axes: drawing.Axes, title: str, series: Curves, colours: Sequence[str], text: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     drawing.plain_axes(axes, text)
     axes.set_title(title, fontsize=11 * text, color=drawing.INK, loc="left", pad=6 * text)
@@ -121,12 +121,12 @@ def _draw_panel(axes: drawing.Axes, title: str, series: Curves, colours: Sequenc
             style: dict[str, Any] = {"color": colour, "linewidth": width, "alpha": alpha}
             style |= {"marker": "o" if len(points) <= most else "", "markersize": 1.8 * width}
             axes.plot(*zip(*points, strict=True), **style)
-    axes.xaxis.set_major_formatter(FuncFormatter(_number))
+    axes.xaxis.set_major_formatter("{x:,.10g}")
     if title == "perplexity":
         axes.set_yscale("log")
         crowded = axes.get_window_extent().height < ROOM_FOR_TICKS * text * axes.figure.dpi
         axes.yaxis.set_major_locator(LogLocator(numticks=12) if crowded else LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(_number))
+        axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif title != "loss (nats a token)":
         axes.set_ylim(bottom=0)
@@ -157,10 +157,6 @@ def _stages(axes: drawing.Axes, runs: Sequence[Training], colours: Sequence[str]
             begin = end
 
 
-def _number(value: float, _: int) -> str:
-    return f"{value:,.10g}"
-
-
 def save_by_length(
     ranges: Sequence[str], counts: Sequence[str], systems: Sequence[tuple[str, Sequence[float]]], path: str | Path
 ) -> None:
@@ -179,8 +175,7 @@ def save_by_length(
             axes.plot(range(len(ranges)), scores, color=colour, marker=marker, markersize=6, linewidth=2.0)
         labels = [f"{label}\nn = {count}" for label, count in zip(ranges, counts, strict=True)]
         axes.set_xticks(range(len(ranges)), labels)
-        axes.set_xlim(-0.3, len(ranges) - 0.7)
-        axes.set_ylim(bottom=0)
+        axes.set(xlim=(-0.3, len(ranges) - 0.7), ylim=(0, None))
         axes.set_xlabel("words in the source sentence", fontsize=10, color=drawing.FAINT)
         axes.set_ylabel("BLEU", fontsize=10, color=drawing.FAINT)
         above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "borderaxespad": 0}

@@ -100,11 +100,11 @@ def _draw(axes: drawing.Axes, picture: DocumentPicture, places: Places, blues: A
     from matplotlib.patches import Rectangle
 
     reds = LinearSegmentedColormap.from_list("sentences", REDS)
-    of_sentences = picture.of_sentences
-    largest = max(float(of_sentences.max()), 1e-12)
-    for number, row in enumerate(places):
-        texts = [f"{of_sentences[number]:.2f}", *map(printable, picture.sentences[number])]
-        colours = [reds(of_sentences[number] / largest), *map(blues, picture.shades[number])]
+    shares = picture.of_sentences
+    largest = max(float(shares.max()), 1e-12)
+    for words, share, shades, row in zip(picture.sentences, shares, picture.shades, places, strict=True):
+        texts = [f"{share:.2f}", *map(printable, words)]
+        colours = [reds(share / largest), *map(blues, shades)]
         for text, colour, (x, y, width) in zip(texts, colours, row, strict=True):
             axes.add_patch(Rectangle((x, y - 0.44 * line), width, 0.88 * line, facecolor=colour, edgecolor="none"))
             ink = "white" if drawing.is_dark(colour) else drawing.INK

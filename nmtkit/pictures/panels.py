@@ -82,8 +82,7 @@ class Panel(ABC):
         axes.set_axis_off()
         top, line = self.picture.max_weight, 0.4 * self.by.length
         mesh = axes.pcolormesh(self.matrix, cmap=shades, vmin=0.0, vmax=top, edgecolors=drawing.LINE, linewidth=line)
-        axes.set_xlim(0, columns)
-        axes.set_ylim(rows, 0)
+        axes.set(xlim=(0, columns), ylim=(rows, 0))
         self._label(axes)
         text, tall = self.by.text, min(max(high, LEAST_BOX * self.by.length), 2.5 * self.by.length)
         bar = place(self.left + wide + self.beside + 0.18 * text, self.top, 0.12 * text, tall)
@@ -215,10 +214,8 @@ class SummaryPanel(Panel):
         most = float(coverage.max()) or 1.0
         colours = [COVERAGE if size == 1 else STRETCH for size in self.sizes]
         axes.barh(np.arange(len(coverage)) + 0.5, coverage, height=0.8, color=colours)
-        axes.set_xlim(0, most)
-        axes.set_ylim(len(coverage), 0)
+        axes.set(xlim=(0, most), ylim=(len(coverage), 0), yticks=[])
         axes.set_xticks([0, most], ["0", f"{most:.1f}"])
-        axes.set_yticks([])
         axes.set_xlabel("coverage", fontsize=NOTE_SIZE * self.by.text, color=drawing.FAINT, labelpad=1)
         _style_strip(axes, self.by.text)
         axes.spines["left"].set_visible(True)
@@ -228,10 +225,7 @@ def _draw_p_gen(axes: drawing.Axes, p_gen: NDArray[Any], text: float) -> None:
     places = np.arange(len(p_gen)) + 0.5
     axes.bar(places, p_gen, width=0.84, color=GENERATING)
     axes.bar(places, 1 - p_gen, bottom=p_gen, width=0.84, color=COPYING)
-    axes.set_xlim(0, len(p_gen))
-    axes.set_ylim(0, 1)
-    axes.set_xticks([])
-    axes.set_yticks([0, 1])
+    axes.set(xlim=(0, len(p_gen)), ylim=(0, 1), xticks=[], yticks=[0, 1])
     axes.set_ylabel("p_gen", fontsize=NOTE_SIZE * text, color=drawing.FAINT, labelpad=1)
     _style_strip(axes, text)
 

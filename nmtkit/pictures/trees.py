@@ -112,8 +112,7 @@ def save_trees(trees: Sequence[Tree], path: str | Path) -> None:
         figure, _ = drawing.new_figure(width, height, DEFAULT_STYLE)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
-        axes.set_xlim(0, width)
-        axes.set_ylim(height, 0)
+        axes.set(xlim=(0, width), ylim=(height, 0))
         top = MARGIN
         for tree, (_, high) in zip(trees, sizes, strict=True):
             _draw(axes, tree, MARGIN, top + STEP / 2, top + high - STEP / 2)
