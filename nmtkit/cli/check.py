@@ -176,7 +176,7 @@ def command(
         _write_report(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
     if json_path != "-":
         _show_examination(diagnosis, tables)
-    refused = repaired is not None and _show_repair(fixed, *repaired, "stderr" if json_path == "-" else "stdout")
+    refused = repaired is not None and _show_repair(fixed, *repaired, stderr=json_path == "-")
     wrong = refused or report.has_problems(diagnosis, strict, fixed=bool(fix_path))
     return 1 if wrong else 2 if failed else 0
 
@@ -247,7 +247,7 @@ def _repair(corpus: CheckedCorpus, out: Path) -> tuple[dict[str, RepairedSplit],
     return done, corpus.recipe.write(out, {name: split.files for name, split in done.items()})
 
 
-def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | None, stream: console.Stream) -> bool:
+def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | None, stderr: bool) -> bool:
     """Prints a table of the cleaned files; returns whether a split was refused."""
     rows = []
     for name, split in done.items():
@@ -256,20 +256,19 @@ def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | No
         rows.append([name, "kept", f"{split.kept:,}", ", ".join(split.files.texts())])
         for what, counts in (("left out", split.dropped), ("mended", split.mended)):
             rows += [[name, what, f"{count:,}", kind] for kind, count in counts.most_common()]
-    to_stderr = stream == "stderr"
-    console.say("", to_stderr)
+    console.say("", stderr)
     if rows:
-        console.table(f"written to {out}", ["split", "done", "pairs", "files, or fault"], rows, stream)
+        console.table(f"written to {out}", ["split", "done", "pairs", "files, or fault"], rows, stderr)
     refused = {name: split.refused for name, split in done.items() if split.refused}
     for name, why in refused.items():
-        console.say(f"{name}: not written: {why}", to_stderr)
+        console.say(f"{name}: not written: {why}", stderr)
     if not rows:
-        console.say(f"{out}: not made, since nothing could be written", to_stderr)
+        console.say(f"{out}: not made, since nothing could be written", stderr)
         return True
     if any(split.dropped or split.mended for split in done.values()):
-        console.say(f"every pair that was left out or mended is in {out / LOG_NAME}", to_stderr)
+        console.say(f"every pair that was left out or mended is in {out / LOG_NAME}", stderr)
     if recipe is not None:
-        console.say(f"the recipe for it is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}", to_stderr)
+        console.say(f"the recipe for it is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}", stderr)
     return bool(refused)
 
 
@@ -281,7 +280,7 @@ def _show_examination(diagnosis: Diagnosis, tables: Sequence[ReportTable]) -> No
         _say_wrapped(table.note)
         console.say("")
     _show_places(diagnosis)
-    show_diagnosis(diagnosis, "stdout")
+    show_diagnosis(diagnosis, stderr=False)
 
 
 def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from nmtkit import console
 from nmtkit.cli.reporting import tell
-from nmtkit.console import Stream
 from nmtkit.corpus.checking import DataReport
 from nmtkit.diagnosis import report as diagnosis_report
 from nmtkit.diagnosis.findings import Diagnosis
@@ -14,12 +13,12 @@ if TYPE_CHECKING:  # torch, which `check` of files does without, comes with it
     from nmtkit.presets.fine_tuning import TestChange
 
 
-def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
+def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:
     """The findings as a table, the worst first, and the verdict; the verdict alone if there are none."""
     if rows := diagnosis_report.rows(diagnosis):
         columns = ["severity", "split", "fault", "count", "share", "first place"]
-        console.table("findings", columns, rows, stream=stream)
-    console.say(diagnosis_report.verdict(diagnosis), stderr=stream == "stderr")
+        console.table("findings", columns, rows, stderr)
+    console.say(diagnosis_report.verdict(diagnosis), stderr)
 
 
 def show_report(report: DataReport) -> None:
@@ -28,7 +27,7 @@ def show_report(report: DataReport) -> None:
     faults = [(name, kind, fault) for name, kind, fault in report.faults() if fault.action != "kept"]
     rows = [[name, kind, f"{fault.count:,}", str(fault.first_line), fault.action] for name, kind, fault in faults]
     if rows:
-        console.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stream="stderr")
+        console.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stderr=True)
 
 
 def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:

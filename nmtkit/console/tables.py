@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, TextIO
+from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -20,8 +20,6 @@ WIDTH = 100
 """Width of tables outside a terminal, where their columns can be so narrow."""
 SHORT_CELL = 24
 """Cells up to this width are never broken."""
-
-Stream = Literal["stdout", "stderr"]
 
 
 def plain_console(file: TextIO) -> Console:
@@ -96,13 +94,13 @@ def write_line(text: str, file: TextIO) -> None:
     copy(text)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stream: Stream = "stdout") -> None:
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stderr: bool = False) -> None:
     """Prints a table; columns of numbers are aligned to the right.
 
     Long cells are wrapped between words, so that the table fits into the terminal, or else into COLUMNS, or 100
     columns. Where that is not enough, words are folded in a terminal; elsewhere they stay whole in a wider table.
     """
-    file = sys.stdout if stream == "stdout" else sys.stderr
+    file = sys.stderr if stderr else sys.stdout
     console = plain_console(file)
     cells = [[str(cell) for cell in row] for row in rows]
     grid = Table(
@@ -160,11 +158,12 @@ def histogram(title: str, labels: Sequence[str], series: Sequence[tuple[str, Seq
 
     A series is a name and a count for each label.
     """
-    file = sys.stdout
     margin = max(cell_len(label) for label in [*labels, ""])
     longest = max(4, (width - margin) // len(series) - len("  100.0%") - 2)
     heads = "".join("  " + set_cell_size(name, longest + len(" 100.0%")) for name, _ in series)
-    file.write(f"{title}\n" + (f"{' ' * margin}{heads}".rstrip() + "\n" if len(series) > 1 else ""))
+    say(title)
+    if len(series) > 1:
+        say(f"{' ' * margin}{heads}".rstrip())
     for index, label in enumerate(labels):
         line = " " * (margin - cell_len(label)) + label
         for _, counts in series:
@@ -173,5 +172,4 @@ def histogram(title: str, labels: Sequence[str], series: Sequence[tuple[str, Seq
             eighths = max(round(counts[index] / most * longest * 8), 1 if counts[index] else 0)  # of a column
             bar = EIGHTHS[-1] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
             line += "  " + bar.ljust(longest) + part.rjust(len(" 100.0%"))
-        file.write(line.rstrip() + "\n")
-    file.flush()
+        say(line.rstrip())

@@ -29,7 +29,7 @@ def test_say_leaves_text_alone(capsys):
 
 def test_table_outside_a_terminal_cuts_nothing(capsys):
     long = "[red]" + "x" * 200
-    table("Scores", ["system", "BLEU"], [[long, 41.25], ["b", 7]], stream="stderr")
+    table("Scores", ["system", "BLEU"], [[long, 41.25], ["b", 7]], stderr=True)
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
