@@ -110,18 +110,15 @@ class _Display(ABC):
         else:
             write_line(shown, self._file)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         """Shows the last state, if it was not shown, and ends the display."""
         if self._is_news and (self._is_live or self._shows_first_and_last):
             self._show()
         if self._frame.live.is_started:
             self._frame.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 class TrainingDisplay(_Display):

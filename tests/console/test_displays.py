@@ -31,7 +31,6 @@ def test_training_display_is_quiet_between_lines_but_tells_the_last():
     with TrainingDisplay(stream=stream, seconds_between_lines=60.0) as display:
         for update in range(1, 151):
             display.update(update, update / 200, METRICS)
-    display.close()
     assert [line.split()[1] for line in stream.getvalue().splitlines()] == ["1", "150"]
 
 
