@@ -21,8 +21,8 @@ MAX_LABEL_HEIGHT = 16
 MIN_WEIGHT = 0.005  # a smaller one would be written as 0.00
 
 
-def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
-    """Prints attention weights in `width` columns, by default those of the terminal, or 80.
+def show_attention(picture: AttentionPicture) -> None:
+    """Prints attention weights in the columns of the terminal, or 80.
 
     A translation is a heat-map: in a colour terminal of colours with the weights in hundredths, elsewhere of blocks.
     Columns that do not fit follow in further panels. A picture that `is_summary` has too many words for columns: the
@@ -34,10 +34,10 @@ def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
             return [Text("(no words)")]
         return (_Summary if picture.is_summary else _HeatMap)(picture, width, coloured).lines()
 
-    _print(picture, width, lines)
+    _print(picture, lines)
 
 
-def show_document(picture: DocumentPicture, width: int | None = None) -> None:
+def show_document(picture: DocumentPicture) -> None:
     """Prints a text that was classified: each sentence behind its weight, and its words shaded by theirs."""
 
     def lines(width: int, coloured: bool) -> Iterator[Text]:
@@ -46,13 +46,13 @@ def show_document(picture: DocumentPicture, width: int | None = None) -> None:
             for number, line in enumerate(shown):
                 yield Text(" " * 5 if number else f"{weight:.2f} ").append_text(line)
 
-    _print(picture, width, lines)
+    _print(picture, lines)
 
 
-def _print(picture: SentencePicture, width: int | None, lines: Callable[[int, bool], Iterable[Text]]) -> None:
+def _print(picture: SentencePicture, lines: Callable[[int, bool], Iterable[Text]]) -> None:
     """Prints the heading of a picture and its `lines`, for a width and with or without colours."""
     console = plain_console(sys.stdout)
-    width, heading = width or console.width, printable(picture.heading)
+    width, heading = console.width, printable(picture.heading)
     coloured = console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
     above = Text(heading, style="bold").wrap(console, width) if heading else ()
     for line in (*above, *lines(width, coloured)):

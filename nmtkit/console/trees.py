@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from nmtkit.console.tables import cut, flow, plain_console
-from nmtkit.core.trees import PLACEHOLDER, Tree
+from nmtkit.core.trees import Tree
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.trees import SearchTree, TreeNode
 
@@ -32,17 +32,17 @@ FRAME_LINES = 7
 """Lines of a picture that are no steps: title, settings, heading, left out, legend, why it ended, the prompt."""
 
 
-def show_search(tree: SearchTree, steps: int | None = None, size: tuple[int, int] | None = None) -> int:
+def show_search(tree: SearchTree, steps: int | None = None) -> int:
     """Prints the tree of a beam search, as the help of `nmtkit explain` says, with a legend of the signs that occur.
 
     A sign before a token points to the hypothesis that it continues: right above, to the left or to the right, with the
     lane's number where the beam is wider than 2.
 
-    So many `steps` are shown, the first and last ones; 0 for all, None for as many as fit. The `size` is in columns and
-    lines; by default that of the terminal, or 80 and 24. Returns how many steps were left out.
+    So many `steps` are shown, the first and last ones; 0 for all, None for as many as fit into the lines of the
+    terminal, or 24. Returns how many steps were left out.
     """
     console = plain_console(sys.stdout)
-    width, height = size or shutil.get_terminal_size()
+    width, height = shutil.get_terminal_size()
     layout = _Layout(tree, width)
     rows = [layout.lines(step) for step in range(len(tree.steps))]
     results = [_result(rank, tree, width) for rank in range(len(tree.results))]
@@ -150,7 +150,7 @@ def _label(one: TreeNode) -> str:
 def tree_lines(tree: Tree) -> list[str]:
     """The lines of a tree; the placeholder of a part of speech is not shown."""
     if tree.word is not None:
-        return [tree.word if tree.label in (PLACEHOLDER, tree.word) else f"{tree.label} {tree.word}"]
+        return [f"{tree.label} {tree.word}" if tree.has_tag else tree.word]
     lines: list[str] = []
     indent, last = " " * cell_len(tree.label), len(tree.children) - 1
     for number, child in enumerate(tree.children):

@@ -34,6 +34,11 @@ class Tree:
     word: str | None = None
     """None: a constituent, which has children."""
 
+    @property
+    def has_tag(self) -> bool:
+        """Whether a word's label says more than the placeholder, or the word itself, does."""
+        return self.label not in (PLACEHOLDER, self.word)
+
     def leaves(self) -> Iterator["Tree"]:
         """The words, from left to right."""
         if self.word is not None:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from nmtkit.core.trees import PLACEHOLDER, Tree
+from nmtkit.core.trees import Tree
 from nmtkit.pictures import drawing
 from nmtkit.pictures.drawing import DEFAULT_STYLE
 from nmtkit.pictures.fonts import printable
@@ -125,13 +125,13 @@ def _draw(axes: drawing.Axes, tree: Tree, left: float, top: float, bottom: float
     if tree.word is not None:
         middle, right = left + _width(tree) / 2, left + _width(tree)
         axes.text(middle, bottom, printable(tree.word), ha="center", va="center", fontsize=10, color=drawing.SERIES[0])
-        if _has_tag(tree):
+        if tree.has_tag:
             axes.text(middle, bottom - STEP, tree.label, ha="center", va="center", fontsize=8, color=drawing.FAINT)
         return middle, right
     places, right = [], left
     for child in tree.children:
         place, right = _draw(axes, child, right, top + STEP, bottom)
-        below = bottom - STEP * _has_tag(child) if child.word is not None else top + STEP
+        below = bottom - STEP * child.has_tag if child.word is not None else top + STEP
         places.append((place, below - STEP / 4))
     middle = (places[0][0] + places[-1][0]) / 2
     for place, below in places:
@@ -140,15 +140,11 @@ def _draw(axes: drawing.Axes, tree: Tree, left: float, top: float, bottom: float
     return middle, right
 
 
-def _has_tag(leaf: Tree) -> bool:
-    return leaf.label not in (PLACEHOLDER, leaf.word)
-
-
 def _width(leaf: Tree) -> float:
-    tag = len(leaf.label) if _has_tag(leaf) else 0
+    tag = len(leaf.label) if leaf.has_tag else 0
     return GAP + LETTER * max(len(leaf.word or ""), tag, 2)
 
 
 def _height(tree: Tree) -> int:
     """The levels below its root."""
-    return 1 + max(map(_height, tree.children)) if tree.children else int(_has_tag(tree))
+    return 1 + max(map(_height, tree.children)) if tree.children else int(tree.has_tag)

@@ -15,7 +15,9 @@ SHARP = np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])
 
 
 def printed(capsys, src, tgt, weights, width=80, **facts):
-    show_attention(AttentionPicture(src, tgt, np.asarray(weights), **facts), width)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        show_attention(AttentionPicture(src, tgt, np.asarray(weights), **facts))
     return capsys.readouterr().out.splitlines()
 
 

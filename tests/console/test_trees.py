@@ -21,9 +21,17 @@ def tree(steps: int, beam: int = 2, word: str = "▁Gehsteige") -> SearchTree:
     return SearchTree("the pavements", "demo", "beam size 2", beam, made, [best], "The search stopped: 1 ended")
 
 
+def shown(one: SearchTree, width: int = 80, steps: int | None = None) -> int:
+    """Prints the search for a terminal of 24 lines; the number of steps that were left out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        patch.setenv("LINES", "24")
+        return show_search(one, steps)
+
+
 @pytest.mark.parametrize("steps", [3, 7])
 def test_a_short_sentence_fits_a_screen(steps: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show_search(tree(steps), size=(80, 24)) == 0
+    assert shown(tree(steps)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 23
     assert max(map(cell_len, lines)) <= 80
@@ -38,31 +46,31 @@ def test_a_short_sentence_fits_a_screen(steps: int, capsys: pytest.CaptureFixtur
 
 
 def test_only_signs_that_occur_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    show_search(tree(2, 1), size=(80, 24))
+    shown(tree(2, 1))
     assert "* best  │ from above  ■ ended  × pruned  ⊘ blocked" in capsys.readouterr().out.splitlines()
-    show_search(tree(60, 4), size=(80, 24))
+    shown(tree(60, 4))
     every = "* best  │ from above  ╲ left  ╱ right  ■ ended  × pruned  ⊘ blocked  … left out"
     assert every in capsys.readouterr().out.splitlines()
-    show_search(tree(2), size=(26, 24))
+    shown(tree(2), width=26)
     assert max(cell_len(line) for line in capsys.readouterr().out.splitlines() if "⊘1" in line) == 26
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5, 12])
 def test_a_long_sentence_is_cut_and_says_so(beam: int, capsys: pytest.CaptureFixture[str]) -> None:
-    out = show_search(tree(60, beam), size=(80, 24))
+    left_out = shown(tree(60, beam))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 23
     assert max(map(cell_len, lines)) <= 80
-    assert any(f"… {out} of 61 steps are not shown …" in line for line in lines)
-    shown = [int(line[:4]) for line in lines if line[:4].strip().isdigit()]
-    assert len(shown) == 61 - out
-    assert (shown[0], shown[-1]) == (1, 61 if len(shown) > 1 else 1)
-    assert show_search(tree(60, beam), 0, (80, 24)) == 0
-    assert show_search(tree(60, beam), 7, (80, 24)) == 54
+    assert any(f"… {left_out} of 61 steps are not shown …" in line for line in lines)
+    numbers = [int(line[:4]) for line in lines if line[:4].strip().isdigit()]
+    assert len(numbers) == 61 - left_out
+    assert (numbers[0], numbers[-1]) == (1, 61 if len(numbers) > 1 else 1)
+    assert shown(tree(60, beam), steps=0) == 0
+    assert shown(tree(60, beam), steps=7) == 54
 
 
 def test_lanes_of_a_wide_beam_are_numbered(capsys: pytest.CaptureFixture[str]) -> None:
-    show_search(tree(2, 4, "▁a"), 0, (100, 24))
+    shown(tree(2, 4, "▁a"), width=100, steps=0)
     lines = capsys.readouterr().out.splitlines()
     assert "2╱" in lines[4]
     assert "1╲" in lines[4]
@@ -70,5 +78,5 @@ def test_lanes_of_a_wide_beam_are_numbered(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_a_terminal_cannot_carry_is_visible(capsys: pytest.CaptureFixture[str]) -> None:
-    show_search(tree(2, 2, "\x1b[2J"), size=(80, 24))
+    shown(tree(2, 2, "\x1b[2J"))
     assert "\x1b" not in capsys.readouterr().out
