@@ -79,14 +79,15 @@ class FigureStyle:
 
     def factors(self, width: float, height: float, font_size: float) -> ScaleFactors:
         """For a figure of this natural size, in inches, whose words have `font_size` points."""
-        scale = 1.0 if self.size is None else self.scale(width, height)
+        scale = self.scale(width, height)
         return ScaleFactors(scale, scale if self.font_size is None else self.font_size / font_size)
 
     def scale(self, width: float, height: float) -> float:
-        """The factor that fits a sheet of this size, in inches, into the size that is set."""
-        assert self.size is not None
-        most = self.size[1]
-        return min(self.size[0] / width, self.size[0] / width if most is None else most / height)
+        """The factor that fits a sheet of this size, in inches, into the size that is set; 1 if none is."""
+        if self.size is None:
+            return 1.0
+        widest, highest = self.size
+        return min(widest / width, math.inf if highest is None else highest / height)
 
     def shades(self) -> Any:
         """The colour map of weights: from white to dark blue, unless colours are set."""

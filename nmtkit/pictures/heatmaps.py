@@ -24,10 +24,7 @@ SIZE_TOLERANCE = 1.005
 
 
 def save(
-    pictures: AttentionPicture | Sequence[AttentionPicture],
-    path: str | Path,
-    grid: bool = False,
-    style: FigureStyle = DEFAULT_STYLE,
+    pictures: Sequence[AttentionPicture], path: str | Path, grid: bool = False, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
     """Writes pictures to one file; its suffix chooses the format.
 
@@ -41,7 +38,6 @@ def save(
     Warns (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
     """
     suffix = picture_format(path)
-    pictures = [pictures] if isinstance(pictures, AttentionPicture) else list(pictures)
     pictures = [picture.with_title(style.title) for picture in pictures]
     numbers = [(one.weights,) if one.p_gen is None else (one.weights, one.p_gen) for one in pictures]
     check_sentences([(one.src_words, one.tgt_words, own) for one, own in zip(pictures, numbers, strict=True)], path)

@@ -141,14 +141,13 @@ def _as_style(text: str) -> object:
     return Markup(text.replace("<", ""))
 
 
-def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path, css: str = "") -> None:
+def save_heads(pictures: Sequence[HeadsPicture], path: str | Path, css: str = "") -> None:
     """Writes the attention of every layer and head as one .html file.
 
     The page shows encoder self-attention, decoder self-attention and cross-attention: all heads as small squares, and
     one of them, or the mean of a layer's heads, word by word. `css` is the user's style sheet.
     """
     require_html(path)
-    pictures = [pictures] if isinstance(pictures, HeadsPicture) else list(pictures)
     check_sentences([(one.src_tokens, one.tgt_tokens, (one.encoder, one.decoder, one.cross)) for one in pictures], path)
     sentences = [
         _sentence(picture, printable(picture.heading) or f"Sentence {number}")

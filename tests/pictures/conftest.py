@@ -31,7 +31,8 @@ def draw(tmp_path: Path) -> Callable[..., Path]:
     """Saves pictures under a name, and gives the path."""
 
     def draw(pictures: AttentionPicture | Sequence[AttentionPicture], name: str = "a.svg", **options: Any) -> Path:
-        save(pictures, tmp_path / name, **options)
+        several = [pictures] if isinstance(pictures, AttentionPicture) else pictures
+        save(several, tmp_path / name, **options)
         return tmp_path / name
 
     return draw

@@ -41,9 +41,9 @@ def test_two_signs_a_weight():
 
 def test_the_page_holds_all_words_and_weights(tmp_path: Path):
     given = head_pictures()
-    save_heads(given, tmp_path / "a.html")
+    save_heads([given], tmp_path / "a.html")
     first = (tmp_path / "a.html").read_bytes()
-    save_heads(given, tmp_path / "a.html")
+    save_heads([given], tmp_path / "a.html")
     assert (tmp_path / "a.html").read_bytes() == first
     (found,) = json.loads(scripts(Page(tmp_path / "a.html"))[0])
     assert found["heading"] == "made up  (score -1.25)"
@@ -58,7 +58,7 @@ def test_the_page_holds_all_words_and_weights(tmp_path: Path):
 
 def test_the_page_stands_alone_and_no_word_can_end_its_script(tmp_path: Path):
     evil = ["</script><script>alert(1)</script>", "<!--", '"', "\\", "\u2028", "{{ 7 * 7 }}{% raw %}"]
-    save_heads(head_pictures(evil, evil, title=evil[0]), tmp_path / "a.html")
+    save_heads([head_pictures(evil, evil, title=evil[0])], tmp_path / "a.html")
     page = Page(tmp_path / "a.html")
     page.check_stands_alone()
     facts, _ = scripts(page)
@@ -78,8 +78,8 @@ def broken(value: float) -> HeadsPicture:
     [
         ([], "no sentences"),
         ([head_pictures(), head_pictures(SRC, [])], "sentence 2 has no words"),
-        (broken(np.nan), "sentence 1 has weights that are not finite"),
-        (broken(np.inf), "not finite"),
+        ([broken(np.nan)], "sentence 1 has weights that are not finite"),
+        ([broken(np.inf)], "not finite"),
     ],
     ids=["none", "no words", "nan", "infinite"],
 )

@@ -136,7 +136,7 @@ def test_the_settings_of_matplotlib_stay_as_they_were(draw):
 PROBE = """
 import sys, numpy, nmtkit.pictures
 early = "matplotlib" in sys.modules
-nmtkit.pictures.save(nmtkit.pictures.AttentionPicture(["a"], ["b"], numpy.ones((1, 1))), sys.argv[1])
+nmtkit.pictures.save([nmtkit.pictures.AttentionPicture(["a"], ["b"], numpy.ones((1, 1)))], sys.argv[1])
 print(early, "matplotlib.pyplot" in sys.modules)
 """
 

@@ -188,7 +188,7 @@ def test_another_sentence(explorer: Browser):
 
 
 def test_light_and_dark(browser: Browser, tmp_path: Path):
-    save_heads(head_pictures(), tmp_path / "a.html")
+    save_heads([head_pictures()], tmp_path / "a.html")
     grounds = []
     for dark in (False, True):
         browser.open(tmp_path / "a.html", dark=dark)
@@ -210,7 +210,7 @@ def test_light_and_dark(browser: Browser, tmp_path: Path):
 
 def test_a_narrow_window_shows_everything(browser: Browser, tmp_path: Path):
     long = [f"▁Donaudampfschifffahrtsgesellschaft{i}" for i in range(60)]
-    save_heads(head_pictures(long, long[:50]), tmp_path / "a.html")
+    save_heads([head_pictures(long, long[:50])], tmp_path / "a.html")
     browser.open(tmp_path / "a.html", width=520, height=700)
     too_wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.run(too_wide) <= 0
@@ -224,7 +224,7 @@ def test_a_narrow_window_shows_everything(browser: Browser, tmp_path: Path):
 def test_the_page_of_heatmaps(browser: Browser, tmp_path: Path):
     weights = np.array([[0.75, 0.25, 0.0], [0.0, 0.2, 0.8]])
     windows = [SourceWindow(0.5, -0.5, 1.5), SourceWindow(1.5, 0.5, 2.5)]
-    save(AttentionPicture(["a", "b", "c"], ["x", "y"], weights, windows=windows), tmp_path / "a.html")
+    save([AttentionPicture(["a", "b", "c"], ["x", "y"], weights, windows=windows)], tmp_path / "a.html")
     browser.open(tmp_path / "a.html")
     browser.point(".tgt span:nth-child(2)")
     lit = browser.run(

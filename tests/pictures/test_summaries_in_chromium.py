@@ -176,7 +176,7 @@ return [...document.querySelectorAll(".text span")].map((word) => {
 
 def test_a_narrow_window(browser: Browser, tmp_path: Path):
     """The texts stand one below the other, and the words of the summary stay in sight of the article."""
-    save(long_summary(400, 60), tmp_path / "a.html")
+    save([long_summary(400, 60)], tmp_path / "a.html")
     browser.open(tmp_path / "a.html", width=500, height=900)
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
     browser.run("scrollTo(0, 1200)")
@@ -187,7 +187,7 @@ def test_a_narrow_window(browser: Browser, tmp_path: Path):
 
 def test_from_right_to_left(browser: Browser, tmp_path: Path):
     words = ["فاز", "الفريق", "أمس", "</s>"]
-    save(AttentionPicture(words, words, np.eye(4), p_gen=np.full(4, 0.25)), tmp_path / "a.html")
+    save([AttentionPicture(words, words, np.eye(4), p_gen=np.full(4, 0.25))], tmp_path / "a.html")
     browser.open(tmp_path / "a.html")
     browser.point(".target span:nth-child(2)", click=True)
     browser.point("h1")
