@@ -40,7 +40,7 @@ def draw_caption(
         width = GAP + max(across * (wide + GAP), GAP + fonts.widest([title], families, 12.0))
         height = TITLE + -(-len(panels) // ACROSS) * (LABEL + high) + GAP
         drawing.check_sheet(width, height, path)
-        figure, by = drawing.new_figure(width, height, style)
+        figure, by = drawing.new_figure(width, height, style, path)
         figure.text(GAP / width, 1 - GAP / height, title, fontsize=12 * by.text, color=drawing.INK, va="top")
         for number, (label, own) in enumerate(panels):
             left, bottom = GAP + number % ACROSS * (wide + GAP), TITLE + (number // ACROSS + 1) * (LABEL + high)

@@ -76,7 +76,7 @@ def save_entropies(
         width = LEFT + sum(widths) + BETWEEN * (len(parts) - 1) + RIGHT
         above = TOP if shown else TOP - TITLE
         height = above + tallest + BOTTOM
-        figure, by, width = _titled_figure(shown, families, width, height, style)
+        figure, by, width = _titled_figure(shown, families, width, height, style, path)
         top = max(max(float(part.values.max()), part.uniform) for part in parts) or 1.0
         x = LEFT
         for part, wide in zip(parts, widths, strict=True):
@@ -94,11 +94,11 @@ def save_entropies(
 
 
 def _titled_figure(
-    title: str, families: list[str], width: float, height: float, style: FigureStyle
+    title: str, families: list[str], width: float, height: float, style: FigureStyle, path: str | Path
 ) -> tuple[drawing.Figure, drawing.ScaleFactors, float]:
     """A figure with a title, its scale, and its width in inches, in which the title has room."""
     width = max(width, fonts.widest([title], families, 12.0) + 0.5)
-    figure, by = drawing.new_figure(width, height, style)
+    figure, by = drawing.new_figure(width, height, style, path)
     figure.text(0.25 / width, 1 - 0.2 / height, title, fontsize=12 * by.text, color=drawing.INK, va="top")
     return figure, by, width
 
@@ -143,7 +143,7 @@ def save_confusion(
         margin = fonts.widest(names, families, 9.0) + 0.45
         size = max(len(names) * CELL, NARROWEST)
         height = TITLE + margin + size + 0.25
-        figure, by, width = _titled_figure(shown, families, margin + size + RIGHT, height, style)
+        figure, by, width = _titled_figure(shown, families, margin + size + RIGHT, height, style, path)
         axes = figure.add_axes((margin / width, 0.25 / height, size / width, size / height))
         texts = [[str(count or "") for count in row] for row in counts.tolist()]
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)

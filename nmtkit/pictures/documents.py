@@ -65,6 +65,9 @@ def save_documents(pictures: Sequence[DocumentPicture], path: str | Path, style:
             places.append((picture, heading, rows))
             y = below + LINE * larger
         drawing.check_sheet(WIDTH * scale, y * scale, path)
+        if style.font_size is not None and style.scale(WIDTH, y) < scale:
+            need = f"at {style.font_size:g} points the text needs {y * scale:.1f} inches of height"
+            raise NmtkitError(f"{path}: {need}; take a smaller font size or more inches")
         figure, by = drawing.new_figure(WIDTH, y, style)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, WIDTH), ylim=(y, 0))

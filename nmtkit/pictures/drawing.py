@@ -31,6 +31,8 @@ BEST_DPI, PRINT_DPI, MIN_DPI = 150.0, 300.0, 60.0
 MAX_PIXELS = 60e6
 MAX_SIDE_PIXELS = 60_000
 MAX_SIDE_PDF = 200.0
+MAX_TEXT = 1.4
+"""How much more than the lengths of a figure its text may grow: larger words would run into one another."""
 
 
 class ScaleFactors(NamedTuple):
@@ -167,15 +169,28 @@ def settings(text: str, path: str | Path, font: str = "") -> Iterator[list[str]]
             yield families
 
 
-def new_figure(width: float, height: float, style: FigureStyle) -> tuple[Figure, ScaleFactors]:
+def no_room(path: str | Path, points: float) -> NmtkitError:
+    """The error of a font that is larger than so many points, the most that the size of a figure has room for."""
+    fault = f"in this size the words have room at {points:.1f} points at most"
+    return NmtkitError(f"{path}: {fault}; take a smaller font size or more inches")
+
+
+def new_figure(
+    width: float, height: float, style: FigureStyle, rigid: str | Path | None = None
+) -> tuple[Figure, ScaleFactors]:
     """A figure of this natural size, in inches, with text of 10 points, scaled as the style says.
 
-    Lines and distances of its axes go with the text. Called within the `settings` of a picture.
+    Lines and distances of its axes go with the text. Called within the `settings` of a picture. `rigid`: the path of a
+    figure whose places are not arranged anew for larger words: it grows with them, or is refused if its size is set.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     by = style.factors(width, height, 10.0)
+    if rigid is not None and style.size is None:
+        by = by._replace(length=max(by))
+    elif rigid is not None and by.text > MAX_TEXT * by.length:
+        raise no_room(rigid, 10.0 * MAX_TEXT * by.length)
     parameters: Any = matplotlib.rcParams  # its type names every key
     ticks = [f"{axis}tick.{kind}" for axis in "xy" for kind in ("major", "minor")]
     lengths = [f"{tick}.{part}" for tick in ticks for part in ("size", "width", "pad")]

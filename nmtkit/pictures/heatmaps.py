@@ -8,7 +8,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing
 from nmtkit.pictures.attention import AttentionPicture
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle, ScaleFactors
@@ -19,7 +18,7 @@ from nmtkit.pictures.panels import Panel, SummaryPanel, TranslationPanel
 GAP = 0.3
 SHEET_WIDTH = 16.0
 GRID_SHAPE = 4 / 3
-MIN_TEXT, MAX_TEXT = 0.1, 1.4  # larger words would run into one another
+MIN_TEXT = 0.1
 SIZE_TOLERANCE = 1.005
 
 
@@ -94,12 +93,9 @@ def _fitted(build: Callable[[ScaleFactors], list[_Sheet]], style: FigureStyle, p
 
     least, most = 1.0, 1.0
     if style.font_size is not None:  # of words in another proportion to the cells: the larger they are, the less room
-        least, most = MIN_TEXT, MAX_TEXT
+        least, most = MIN_TEXT, drawing.MAX_TEXT
         if (largest := points * most * scale(most)) < style.font_size / SIZE_TOLERANCE:
-            raise NmtkitError(
-                f"{path}: in this size the words have room at {largest:.1f} points at most; take a smaller font size "
-                "or more inches"
-            )
+            raise drawing.no_room(path, largest)
         while most / least > SIZE_TOLERANCE:
             middle = math.sqrt(least * most)
             least, most = (middle, most) if points * middle * scale(middle) < style.font_size else (least, middle)

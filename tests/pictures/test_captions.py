@@ -9,6 +9,7 @@ from written import svg_texts
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures.captions import draw_caption
+from nmtkit.pictures.drawing import FigureStyle
 
 RED = np.zeros((6, 8, 3), np.uint8)
 RED[:, :, 0] = 255
@@ -45,3 +46,16 @@ def test_words_stand_in_their_order(image: np.ndarray | None, tmp_path: Path) ->
 def test_broken_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NmtkitError, match="not finite"):
         draw_caption(RED, ["a"], np.full((1, 6), np.nan), (2, 3), tmp_path / "a.svg")
+
+
+def test_a_figure_grows_with_its_words(tmp_path: Path) -> None:
+    """In twice the font size all is twice as large; in a size that has no room for it, it is refused."""
+    sizes = []
+    for points in (10, 20):
+        path = tmp_path / f"{points}.png"
+        draw_caption(RED, ["a", "ring"], np.full((2, 6), 1 / 6), (3, 2), path, FigureStyle(font_size=points))
+        with Image.open(path) as image:
+            sizes.append(image.size)
+    assert sizes[1] == pytest.approx(2 * np.array(sizes[0]), abs=1)
+    with pytest.raises(NmtkitError, match="in this size the words have room at"):
+        draw_caption(RED, ["ring"], np.eye(6)[:1], (3, 2), path, FigureStyle(size=(2.0, None), font_size=20))

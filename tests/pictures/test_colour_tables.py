@@ -8,7 +8,7 @@ from written import Page, svg_texts
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.layers.transformer import sinusoids
-from nmtkit.pictures import AttentionPicture, HeadsPicture
+from nmtkit.pictures import AttentionPicture, FigureStyle, HeadsPicture
 from nmtkit.pictures.colour_tables import (
     Entropies,
     entropy,
@@ -89,6 +89,15 @@ def test_the_title_fits(tmp_path: Path):
             pixels = np.asarray(image.convert("L"))
         assert (pixels[:, -30:] > 250).all()  # nothing is cut at the right edge
     assert sizes[1][0] > 1.5 * sizes[0][0]
+
+
+def test_a_large_font_has_room(tmp_path: Path):
+    value = [Entropies("attention", np.array([[0.5]]), 1.0)]
+    save_entropies(value, tmp_path / "a.png", "long " * 10, FigureStyle(font_size=30))
+    with Image.open(tmp_path / "a.png") as image:
+        assert (np.asarray(image.convert("L"))[:, -30:] > 250).all()  # nothing is cut at the right edge
+    with pytest.raises(NmtkitError, match="in this size the words have room at"):
+        save_entropies(value, tmp_path / "a.png", "long " * 10, FigureStyle(size=(3.0, None), font_size=30))
 
 
 def test_a_broken_model_is_told(tmp_path: Path):

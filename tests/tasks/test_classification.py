@@ -18,6 +18,7 @@ from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import EOS
 from nmtkit.experiment.run import Run
 from nmtkit.pictures.documents import DocumentPicture, save_documents
+from nmtkit.pictures.drawing import FigureStyle
 from nmtkit.presets.without_recipe import RecipeRequest, propose_recipe
 
 TELLING = {"sport": "the team won", "money": "the bank lent", "fine art": "a film sang"}
@@ -139,6 +140,9 @@ def test_a_picture_has_the_shades_of_the_paper(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.concatenate(picture.shades), wanted)
     with pytest.raises(NmtkitError, match="no text, or its weights are not finite"):
         save_documents([], tmp_path / "none.png")
+    low = FigureStyle(size=(7.0, 0.5), font_size=20)
+    with pytest.raises(NmtkitError, match="at 20 points the text needs"):
+        save_documents([picture], tmp_path / "low.png", low)
 
 
 def test_a_run_of_labels_is_not_fine_tuned_without_a_recipe(trained: Path, console: Command) -> None:
