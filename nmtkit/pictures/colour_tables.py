@@ -133,30 +133,28 @@ def _draw_table(axes: drawing.Axes, part: Entropies, top: float, shades: Any, te
     return mesh
 
 
-def save_confusion(
-    labels: Sequence[str], counts: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
-) -> None:
+def save_confusion(labels: Sequence[str], counts: NDArray[Any], path: str | Path, title: str) -> None:
     """Writes how often labels were wanted (rows) and given (columns); a colour is the share of its row."""
     names = [printable(label) for label in labels]
-    shown = printable(title if style.title is None else style.title)
-    with drawing.settings("".join((*names, shown)), path, style.font) as families:
+    shown = printable(title)
+    with drawing.settings("".join((*names, shown)), path) as families:
         margin = fonts.widest(names, families, 9.0) + 0.45
         size = max(len(names) * CELL, NARROWEST)
         height = TITLE + margin + size + 0.25
-        figure, by, width = _titled_figure(shown, families, margin + size + RIGHT, height, style, path)
+        figure, _, width = _titled_figure(shown, families, margin + size + RIGHT, height, DEFAULT_STYLE, path)
         axes = figure.add_axes((margin / width, 0.25 / height, size / width, size / height))
         texts = [[str(count or "") for count in row] for row in counts.tolist()]
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-        mesh = _draw_cells(axes, shares, texts, 1.0, style.shades(), by.text)
+        mesh = _draw_cells(axes, shares, texts, 1.0, DEFAULT_STYLE.shades(), 1.0)
         axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=90)
         axes.set_yticks(np.arange(len(names)) + 0.5, names)
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
-        axes.set_xlabel("given", fontsize=9 * by.text, color=drawing.FAINT)
-        axes.set_ylabel("wanted", fontsize=9 * by.text, color=drawing.FAINT)
+        axes.set_xlabel("given", fontsize=9, color=drawing.FAINT)
+        axes.set_ylabel("wanted", fontsize=9, color=drawing.FAINT)
         place = ((margin + size + 0.2) / width, 0.25 / height, 0.12 / width, size / height)
-        drawing.colour_bar(figure, mesh, place, "share of the row", by.text)
-        drawing.save_figure(figure, path, shown or printable(title), style)
+        drawing.colour_bar(figure, mesh, place, "share of the row")
+        drawing.save_figure(figure, path, shown)
 
 
 def save_positions(table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:

@@ -57,11 +57,12 @@ def save_documents(pictures: Sequence[DocumentPicture], path: str | Path, style:
     scale = 1.0 if style.size is None else style.size[0] / WIDTH
     larger = 1.0 if style.font_size is None else style.font_size / (POINTS * scale)  # than for a sheet of this width
     with drawing.settings("".join((*headings, *words)), path, style.font) as families:
-        widths = dict(zip(words, fonts.measure_labels(words, families, POINTS * larger), strict=True))
+        measures = fonts.measure_labels(words, families, POINTS * larger)
+        widths = {word: width for word, (width, _) in zip(words, measures, strict=True)}
         places, y = [], MARGIN
         for picture, heading in zip(pictures, headings, strict=True):
             y += 1.4 * LINE * larger * bool(heading)
-            rows, below = _laid_out(picture, {word: width for word, (width, _) in widths.items()}, y, larger)
+            rows, below = _laid_out(picture, widths, y, larger)
             places.append((picture, heading, rows))
             y = below + LINE * larger
         drawing.check_sheet(WIDTH * scale, y * scale, path)

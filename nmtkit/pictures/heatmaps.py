@@ -72,7 +72,7 @@ def _sheet_image(
             ]
             if grid:
                 return [_grid(panels)]
-            return [_shelves(part) for part in ([[panel] for panel in panels] if suffix == ".pdf" else [panels])]
+            return [_shelves([panel]) for panel in panels] if suffix == ".pdf" else [_shelves(panels)]
 
         sheets = _fitted(build, style, path)
         for sheet in sheets:
