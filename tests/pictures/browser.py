@@ -66,6 +66,13 @@ class Browser:
         offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
         self._devtools("Network.emulateNetworkConditions", offline)
         self._ask("POST", "/url", {"url": page.as_uri()})
+        self._draw()
+
+    def _draw(self) -> None:
+        """Waits until the page has been drawn twice: a busy machine may press keys before, and look before they act."""
+        self.run(
+            "window.focus(); return new Promise(d => requestAnimationFrame(() => requestAnimationFrame(() => d())))"
+        )
 
     def _devtools(self, command: str, parameters: dict[str, Any]) -> None:
         self._ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
@@ -78,6 +85,7 @@ class Browser:
         """Presses and lets go keys, one after the other, by name."""
         actions = [{"type": kind, "value": KEYS[key]} for key in keys for kind in ("keyDown", "keyUp")]
         self._ask("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+        self._draw()
 
     def point(self, selector: str, click: bool = False) -> None:
         """Moves the mouse to the middle of an element, and clicks there if asked to."""
