@@ -33,6 +33,8 @@ _OTHERS = {
     "next_sentence.": "cls.seq_relationship.",
 }
 _OUTPUT = "cls.predictions.decoder.weight"
+_OUTPUT_BIAS = ("cls.predictions.bias", "cls.predictions.decoder.bias")
+"""Two names of one tied vector."""
 _IGNORED = [f"{name}.{kind}" for name in ("cls.predictions.decoder", "pooler.dense") for kind in ("weight", "bias")]
 """Given twice, or of no use without the head for the next sentence."""
 
@@ -64,10 +66,11 @@ def read_bert(folder: Path) -> ImportedModel:
     tokenizers, maps = read_tokenizers(folder, ("[PAD]", "[CLS]", "[SEP]"), config.vocab_size, ("tgt",))
     weights = renamed(read_weights(folder), _plain_name)
     converter = CheckpointConverter(place, weights, tokenizers, maps)
-    words = converter.words("embeddings.word_embeddings.weight", width)
+    words = converter.words(converter.present(["embeddings.word_embeddings.weight", _OUTPUT]), width)
     if _OUTPUT in weights.shapes and not torch.equal(converter.words(_OUTPUT, width), words):
         raise unsupported(place, f"{_OUTPUT}: output words that are not those of the input")
-    bias = converter.tensor("cls.predictions.bias", (config.vocab_size,), optional=True)
+    bias_name = next((name for name in _OUTPUT_BIAS if name in weights.shapes), _OUTPUT_BIAS[0])
+    bias = converter.tensor(bias_name, (config.vocab_size,), optional=True)
     own = {
         "src_embedding.weight": words,
         "output.words.weight": words,

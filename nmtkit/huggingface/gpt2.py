@@ -22,6 +22,7 @@ _MODULES = {
     "feed_forward.out": ["mlp.c_proj"],
     "around_feed_forward.norm": ["ln_2"],
 }
+_OUTPUT = "lm_head.weight"
 
 
 class GPT2Config(GenerationConfig):
@@ -36,6 +37,7 @@ class GPT2Config(GenerationConfig):
     norm_epsilon: float = Field(default=1e-5, alias="layer_norm_epsilon")
     dropout: float = Field(default=0.1, alias="resid_pdrop")
     attention_dropout: float = Field(default=0.1, alias="attn_pdrop")
+    tie_word_embeddings: bool = True
     scale_attn_weights: Literal[True] = True
     scale_attn_by_inverse_layer_idx: Literal[False] = False
     add_cross_attention: Literal[False] = False
@@ -49,10 +51,12 @@ def read_gpt2(folder: Path) -> ImportedModel:
     tokenizers, maps = read_tokenizers(folder, (end, end, end), config.vocab_size, ("tgt",))
     weights = renamed(read_weights(folder), _plain_name, lambda name: ".c_" in name and name.endswith("weight"))
     converter = CheckpointConverter(folder / "config.json", weights, tokenizers, maps)
-    words = converter.words("wte.weight", width)
+    tied_names = ["wte.weight", _OUTPUT] if config.tie_word_embeddings else ["wte.weight"]
+    words = converter.words(converter.present(tied_names), width)
+    is_tied = config.tie_word_embeddings and _OUTPUT not in weights.shapes
     own = {
         "tgt_embedding.weight": words,
-        "output.weight": converter.words("lm_head.weight", width) if "lm_head.weight" in weights.shapes else words,
+        "output.weight": words if is_tied else converter.words(_OUTPUT, width),
         "output.bias": converter.output_bias(),
         "tgt_positions.table": converter.tensor("wpe.weight", (config.max_positions, width)),
     }

@@ -57,6 +57,7 @@ class HuggingFaceConfig(PairConfig):
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     scale_embedding: bool = False
+    share_encoder_decoder_embeddings: bool = True
 
 
 @FAMILIES.register("marian")
@@ -130,8 +131,13 @@ def convert(
     `more` are settings in which they differ, `tables` are positions under our names, and `names` those of layers.
     """
     width = config.d_model
-    separate = LM_HEAD in converter.weights.shapes or not config.tie_word_embeddings
-    own = convert_words(config, converter, separate, "model.")
+    own = convert_words(
+        config=config,
+        converter=converter,
+        ties_output=config.tie_word_embeddings,
+        ties_sides=config.share_encoder_decoder_embeddings,
+        prefix="model.",
+    )
     if config.tie_word_embeddings and not torch.equal(own["output.weight"], own["tgt_embedding.weight"]):
         raise converter.fault("config.json says that the output layer is the target's embedding, and they differ")
     settings = config.model_dump(include=_SAME_SETTINGS) | {
@@ -146,16 +152,43 @@ def convert(
 
 
 def convert_words(
-    config: PairConfig, converter: CheckpointConverter, separate: bool, prefix: str = ""
+    config: PairConfig,
+    converter: CheckpointConverter,
+    ties_output: bool = True,
+    ties_sides: bool = True,
+    prefix: str = "",
 ) -> dict[str, Tensor]:
-    """Embeddings and output layer, which may be `separate`; `prefix` is before the names of all others."""
+    """Returns embeddings and output layer by our names.
+
+    A tied matrix needs to be in the file under one of its names only: `safetensors` refuses to write it twice.
+    `ties_output` says whether the output layer is the target's embedding where it has no matrix in the file,
+    `ties_sides` whether source and target have one embedding. `prefix` comes before the names of embeddings.
+    """
     width = config.d_model
-    shapes, shared = converter.weights.shapes, f"{prefix}shared.weight"
-    embeddings = [f"{prefix}{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
-    src, tgt = (name if name in shapes else shared for name in embeddings)
+    shared = f"{prefix}shared.weight"
+    encoder = f"{prefix}encoder.embed_tokens.weight"
+    decoder = f"{prefix}decoder.embed_tokens.weight"
+    source_names = [encoder, shared]
+    target_names = [decoder, shared]
+    if ties_sides:
+        source_names.append(decoder)
+        target_names.append(encoder)
+    if ties_output:
+        target_names.append(LM_HEAD)
+    if ties_output and ties_sides:
+        source_names.append(LM_HEAD)
+    target = converter.present(target_names)
+    is_tied = ties_output and LM_HEAD not in converter.weights.shapes
     bias = converter.tensor("final_logits_bias", (1, config.tgt_vocab_size), optional=True)[0]
     if config.renormalize_logits:  # as if these tokens did not exist
         bias[[*config.suppressed_tokens]] = SUPPRESSED_BIAS
-    own = converter.word_weights(src, tgt, LM_HEAD if separate else tgt, width, width, bias)
-    converter.used.update((shared, *embeddings))
-    return own
+    words = converter.word_weights(
+        src=converter.present(source_names),
+        tgt=target,
+        output=target if is_tied else LM_HEAD,
+        width=width,
+        hidden=width,
+        bias=bias,
+    )
+    converter.used.update((shared, encoder, decoder))
+    return words

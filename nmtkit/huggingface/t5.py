@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.huggingface.marian import LM_HEAD, PairConfig, convert_words
+from nmtkit.huggingface.marian import PairConfig, convert_words
 from nmtkit.huggingface.reading import FAMILIES, read_config
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.external_files import read_weights
@@ -91,7 +91,7 @@ def read_t5(folder: Path) -> ImportedModel:
         "activation": "gelu_tanh" if gated else "relu",
     }
     settings |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), config.dropout_rate)
-    words = convert_words(config, converter, LM_HEAD in converter.weights.shapes)
+    words = convert_words(config, converter)
     unread = [f"decoder.block.0.{_CROSS}.relative_attention_bias.weight"]  # is in the first files, and nothing reads it
     model, tensors = converter.convert(T5Config, settings, words, names, unread)
     search, notes = config.search_settings(folder, maps, {*special})

@@ -23,8 +23,13 @@ J = TypeVar("J", dict[str, Any], list[Any])
 
 _MAX_BYTES = 1 << 28
 """Size limit of a file other than weights; the largest vocabularies have some MiB."""
-_INDEX = "model.safetensors.index.json"
-_WEIGHT_FILES = ("model.safetensors", _INDEX, "pytorch_model.bin")
+_INDEX_SUFFIX = ".index.json"
+_WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 
 
 @dataclass(frozen=True)
@@ -113,23 +118,39 @@ class ExternalSettings(Settings, extra="ignore"):
 
 
 def read_weights(folder: Path) -> ExternalWeights:
-    """The weights in a folder: safetensors, in one file or several, or a `.bin` file that holds only tensors.
+    """Returns the weights in a folder: safetensors or `.bin` files that hold only tensors, in one file or several.
 
-    Those of safetensors stay in the file until they are asked for.
+    Tensors of safetensors stay in the file until they are asked for.
     """
     path = next((folder / name for name in _WEIGHT_FILES if (folder / name).exists()), None)
     if path is None:
-        what = f"no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder"
-        raise CheckpointError(f"{folder}: {what}, or save those of several .bin files anew by save_pretrained")
-    if path.suffix == ".bin":
-        _require_memory(path, path.stat().st_size)
-        return ExternalWeights.of(path, load_pickle(path))
-    places, shapes = dict[str, Path](), dict[str, tuple[int, ...]]()
-    for part in _shards(path) if path.name == _INDEX else [path]:
+        raise CheckpointError(f"{folder}: no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder")
+    parts = _shards(path) if path.name.endswith(_INDEX_SUFFIX) else [path]
+    if parts[0].suffix == ".bin":
+        return _read_pickles(path, parts)
+    return _open_safetensors(path, parts)
+
+
+def _read_pickles(path: Path, parts: Sequence[Path]) -> ExternalWeights:
+    sizes = [part.stat().st_size for part in parts if part.is_file()]
+    _require_memory(path, sum(sizes))
+    tensors: dict[str, Tensor] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part in parts:
+        content = load_pickle(part)
+        shapes.update(ExternalWeights.of(part, content).shapes)
+        tensors.update(content)
+    return ExternalWeights(path, shapes, tensors.__getitem__)
+
+
+def _open_safetensors(path: Path, parts: Sequence[Path]) -> ExternalWeights:
+    places: dict[str, Path] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part in parts:
         with name_file_in_errors(part, "download it again"), open_tensors(part) as file:
             for name in file.keys():  # noqa: SIM118  # the file is no mapping
-                places[name], shapes[name] = part, tuple(file.get_slice(name).get_shape())
-
+                places[name] = part
+                shapes[name] = tuple(file.get_slice(name).get_shape())
     _require_memory(path, sum(4 * math.prod(shape) for shape in shapes.values()))
 
     def read(name: str) -> Tensor:
@@ -150,13 +171,16 @@ def _require_memory(path: Path, needed: int) -> None:
 
 
 def _shards(index: Path) -> list[Path]:
+    """Returns the files that an index names, all of the kind that its name says and all beside it."""
+    suffix = Path(index.name.removesuffix(_INDEX_SUFFIX)).suffix
     named = read_json(index, dict).get("weight_map")
-    files = {str(one) for one in named.values()} if isinstance(named, dict) else set[str]()
-    outside = [one for one in sorted(files) if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", one)]
-    if outside or not files:
-        fault = f"names {shorten(repr(outside[0]))}, which is no file beside it" if outside else "names no files"
-        raise CheckpointError(f"{index}: {fault}; nothing was read")
-    return [index.parent / one for one in sorted(files)]
+    if not isinstance(named, dict) or not named:
+        raise CheckpointError(f"{index}: names no files; nothing was read")
+    files = sorted({str(file) for file in named.values()})
+    for file in files:
+        if not re.fullmatch(rf"[\w-][\w.-]*{re.escape(suffix)}", file):
+            raise CheckpointError(f"{index}: names {shorten(repr(file))}, which is no file beside it; nothing was read")
+    return [index.parent / file for file in files]
 
 
 def load_pickle(path: Path, allowed: Sequence[type] = (), remedy: str = "take a model.safetensors") -> Any:

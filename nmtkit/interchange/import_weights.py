@@ -62,6 +62,13 @@ class CheckpointConverter:
         """For weights that do not match the settings."""
         return CheckpointError(f"{self.weights.path}: {reason}; it is damaged, or of another model than its settings")
 
+    def present(self, names: Sequence[str]) -> str:
+        """Returns the first of these names of one tied matrix that the file has: any one of them is enough."""
+        for name in names:
+            if name in self.weights.shapes:
+                return name
+        raise self.fault(f"the embeddings are missing under any of their names ({', '.join(names)})")
+
     def tensor(self, name: str, shape: tuple[int, ...], optional: bool = False) -> Tensor:
         """A tensor of this shape; zeros where an `optional` one is missing."""
         given = self.weights.shapes.get(name)

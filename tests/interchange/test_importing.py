@@ -163,7 +163,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "other objects": (in_pickle(lambda at: {"a": [1, 2]}), "pytorch_model.bin.*other things than named tensors"),
     "one number for many": (in_pickle(lambda at: {FC1: torch.zeros(1).expand(24, 16)}), "fc1.weight.*fewer numbers"),
     "half a file": (lambda at: os.truncate(at / "model.safetensors", 3000), "model.safetensors.*damaged"),
-    "no weights": (gone("model.safetensors"), "no weights.*pytorch_model.bin.*several .bin.*save_pretrained"),
+    "no weights": (gone("model.safetensors"), "no weights.*pytorch_model.bin.*download the whole folder"),
     "no config": (gone("config.json"), "config.json.*missing"),
     "no numbers": (weight(FC1, torch.full((24, 16), torch.nan)), "fc1.weight.*NaN"),
     "another shape": (weight(FC1, torch.zeros(16, 24)), r"fc1.weight.*\[16, 24\].*\[24, 16\]"),
