@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Depth, Field, Width
@@ -38,8 +39,8 @@ class PairConfig(GenerationConfig):
     decoder_start_token_id: int = Field(ge=0)
 
     @property
+    @override
     def tgt_vocab_size(self) -> int:
-        """The target's tokens."""
         return self.decoder_vocab_size or self.vocab_size
 
 
@@ -92,8 +93,6 @@ def _tokenizers(folder: Path, config: HuggingFaceConfig, weights: ExternalWeight
         raise CheckpointError(f"{place}: sets {what}, but the other files have none")
     tokens = _tokens(folder / ("target_vocab.json" if separate else "vocab.json"), config.tgt_vocab_size)
     special = (config.pad_token_id, config.decoder_start_token_id, config.eos_token_id)
-    if max(special) >= config.tgt_vocab_size:
-        raise CheckpointError(f"{place}: a special token has the id {max(special)}, of {config.tgt_vocab_size} tokens")
     bias = weights.tensor("final_logits_bias").flatten() if "final_logits_bias" in weights.shapes else torch.zeros(0)
     padding = {*(bias <= SUPPRESSED_BIAS).nonzero().flatten().tolist()} - {*tokens, *special}
     tgt = src = map_vocabulary(folder, tokens, special, config.tgt_vocab_size, padding)

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from nmtkit.core.errors import shorten
+from nmtkit.core.errors import CheckpointError, shorten
+from nmtkit.core.formats import KeyPath
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Beam, Field, Length, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
@@ -26,16 +27,40 @@ def read_huggingface(folder: Path) -> ImportedModel:
     kind = str(read_json(place, dict).get("model_type"))
     if kind not in FAMILIES:
         raise unsupported(place, f"a model of type {shorten(kind)!r}", f"supported: {', '.join(FAMILIES.names())}")
-    return replace(FAMILIES.get(kind)(folder), licence=license_of(folder))
+    imported = FAMILIES.get(kind)(folder)
+    source = f"the model's {generation_file(folder).name} says"
+    return replace(imported, licence=license_of(folder), search_source=source)
 
 
-_NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
-"""Generation settings that change no text."""
-_IDS = {"pad_token_id", "decoder_start_token_id"}
-_OF_OLDER: dict[str, Any] = {"do_sample": False, "repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0}
-_OF_OLDER |= {"num_beam_groups": 1, "diversity_penalty": 0.0, "encoder_repetition_penalty": 1.0}
-_OF_OLDER |= dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty"))
-"""Generation settings that `config.json` may have where there is no `generation_config.json`, and what is none."""
+_NO_EFFECT = {
+    "_from_model_config",
+    "bos_token_id",
+    "decoder_start_token_id",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "pad_token_id",
+    "return_dict_in_generate",
+    "transformers_version",
+    "use_cache",
+}
+"""Generation settings that change no text, and ids that are read as settings of the model."""
+_SAMPLING = {"temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"}
+"""Generation settings without effect unless `do_sample` is true."""
+_NEUTRAL: dict[str, Any] = {
+    "begin_suppress_tokens": None,
+    "diversity_penalty": 0.0,
+    "do_sample": False,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": None,
+    "forced_decoder_ids": None,
+    "num_beam_groups": 1,
+    "num_return_sequences": 1,
+    "repetition_penalty": 1.0,
+    "suppress_tokens": None,
+}
+"""Generation settings without a counterpart, or with a partial one, and the values with which they do nothing."""
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh")
@@ -58,7 +83,13 @@ class GenerationConfig(ExternalSettings):
     forced_eos_token_id: int | None = None
     bad_words_ids: list[list[int]] = Field(default=[])
     renormalize_logits: bool = False
+    repetition_penalty: float = Field(default=1.0, gt=0.0)
     eos_token_id: int = Field(ge=0)
+
+    @property
+    def tgt_vocab_size(self) -> int:
+        """Returns the number of tokens that can be written."""
+        return self.vocab_size
 
     @property
     def suppressed_tokens(self) -> set[int]:
@@ -66,7 +97,7 @@ class GenerationConfig(ExternalSettings):
         return {one[0] for one in self.bad_words_ids if len(one) == 1 and 0 <= one[0] < self.vocab_size}
 
     def search_settings(self, folder: Path, maps: Maps, never_written: set[int]) -> tuple[dict[str, Any], list[str]]:
-        """The search of `generate` in transformers 5 as a recipe's settings, and notes on what has no counterpart."""
+        """Returns the search of `generate` in transformers 5 as a recipe's settings, and notes on what differs."""
         limit = self.max_new_tokens or self.max_length - 1  # max_length counts the decoder's first input
         least = max(self.min_length - 1, self.min_new_tokens)
         search = {
@@ -80,40 +111,92 @@ class GenerationConfig(ExternalSettings):
             "no_repeat_ngram": self.no_repeat_ngram_size,
             "forbid_unknown": int(maps[1].rows[UNK]) in self.suppressed_tokens,
         }
+        if 1.0 < self.repetition_penalty <= 100.0:
+            search["repetition_penalty"] = self.repetition_penalty
         if self.renormalize_logits:
             never_written = never_written | self.suppressed_tokens
-        differs = {
-            "bad_words_ids": any(len(one) != 1 or one[0] not in never_written for one in self.bad_words_ids),
-            "forced_eos_token_id": self.forced_eos_token_id not in (None, self.eos_token_id),
-            "min_length": least >= limit,  # then none of their texts ends by itself
-        }
-        path = next(one for name in ("generation_config", "config") if (one := folder / f"{name}.json").exists())
-        generation = read_json(path, dict)
-        if path.name == "config.json":
-            generation = {key: one for key, one in generation.items() if one != _OF_OLDER.get(key, one)}
-        known = {*type(self).model_fields, *_NO_EFFECT, *_IDS}
-        ignored = [key for key, is_so in differs.items() if is_so]
-        ignored += [key for key, value in generation.items() if value and key not in known]
+        ignored = self._ignored(folder, never_written)
+        if least >= limit:  # then none of their texts ends by itself
+            ignored.append("min_length")
         notes = []
         if ignored:
             keys = shorten(", ".join(ignored), 200)
-            notes.append(f"ignored in {path.name}: {keys}; generate may write other texts")
+            notes.append(f"ignored in {generation_file(folder).name}: {keys}; generate may write other texts")
+        if "repetition_penalty" in search:
+            notes.append(_PENALTY_NOTE)
         if self.max_new_tokens is None and "max_length" not in self.model_fields_set:
-            notes.append("the folder sets no max_length, so generate writes 20 tokens at most: raise search.max_length")
+            notes.append(
+                "the folder sets no max_length, so texts end after 20 tokens, as in generate: give --max-length 200, "
+                "or set search.max_length in the run's recipe.yaml"
+            )
         return search, notes
 
+    def _ignored(self, folder: Path, never_written: set[int]) -> list[str]:
+        """Returns the generation settings of a folder that change texts and have no counterpart."""
+        path = generation_file(folder)
+        generation = read_json(path, dict)
+        ignored = []
+        for words in self.bad_words_ids:
+            if len(words) != 1 or words[0] not in never_written:
+                ignored.append("bad_words_ids")
+                break
+        if self.forced_eos_token_id not in (None, self.eos_token_id):
+            ignored.append("forced_eos_token_id")
+        if self.repetition_penalty != 1.0 and not 1.0 < self.repetition_penalty <= 100.0:
+            ignored.append("repetition_penalty")
+        read = {*type(self).model_fields, *_NO_EFFECT}
+        if not generation.get("do_sample"):
+            read |= _SAMPLING
+        for key, value in generation.items():
+            if key in read or not value or value == _NEUTRAL.get(key):
+                continue
+            if path.name == "config.json" and key not in _NEUTRAL:
+                continue  # a setting of the model
+            ignored.append(key)
+        return ignored
+
+
+_PENALTY_NOTE = (
+    "repetition_penalty is kept and multiplies log-probabilities, as in beam search of generate; its greedy search "
+    "takes logits and writes other texts"
+)
 
 C = TypeVar("C", bound=GenerationConfig)
 
 
+def generation_file(folder: Path) -> Path:
+    """Returns the file that says how `generate` searches: older folders have it in `config.json`."""
+    path = folder / "generation_config.json"
+    return path if path.exists() else folder / "config.json"
+
+
 def read_config(folder: Path, kind: type[C]) -> tuple[C, dict[str, Any]]:
-    """The settings of a folder; and what `config.json` holds, whose own on generation count without those of a file."""
-    place, path = folder / "config.json", folder / "generation_config.json"
-    settings = given = read_json(place, dict)
-    if path.exists():
-        own = GenerationConfig.model_fields.keys() - {"vocab_size", "eos_token_id"}
-        settings = {key: one for key, one in given.items() if key not in own} | read_json(path, dict)
-    return parse(kind, settings, str(place)), given
+    """Returns the settings of a folder, and the content of `config.json`.
+
+    What `config.json` says about generation counts only if there is no `generation_config.json`. A fault names the file
+    that has the value.
+    """
+    place = folder / "config.json"
+    content = read_json(place, dict)
+    settings = dict(content)
+    places: dict[KeyPath, str] = {}
+    path = generation_file(folder)
+    if path != place:
+        generation = read_json(path, dict)
+        for key in GenerationConfig.model_fields.keys() - {"vocab_size", "eos_token_id"}:
+            settings.pop(key, None)
+        settings |= generation
+        places = {(key,): str(path) for key in generation}
+    ends = settings.get("eos_token_id")
+    if isinstance(ends, list) and len(ends) == 1:
+        settings["eos_token_id"] = ends[0]
+    config = parse(kind, settings, str(place), places)
+    for key in kind.model_fields:
+        token = getattr(config, key)
+        if key.endswith("_token_id") and token is not None and token >= config.tgt_vocab_size:
+            where = places.get((key,), str(place))
+            raise CheckpointError(f"{where}: `{key}`: {token} is not one of the {config.tgt_vocab_size:,} tokens")
+    return config, content
 
 
 def renamed(

@@ -45,6 +45,8 @@ class ImportedModel:
     notes: Sequence[str]
     task: str = TRANSLATION.name
     licence: str | None = None
+    search_source: str = ""
+    """Who searches so, for a message such as "as config.json says"; by default the toolkit."""
 
 
 @dataclass(frozen=True)

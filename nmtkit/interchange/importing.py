@@ -17,6 +17,7 @@ from nmtkit.interchange.import_weights import ImportedModel
 from nmtkit.models.base import MODELS
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
 
@@ -54,12 +55,30 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
     config = imported.model.model_dump()
     depth = config.get("decoder_layers") or config["layers"]
     layers = f"{config.get('encoder_layers') or depth}+{depth}" if len(sizes) > 1 else depth
-    search = ", ".join(f"{key} {value}" for key, value in imported.search.items())
     what = f"{layers} layers of {config['hidden_size']}, {' and '.join(sizes)} tokens, {weights:,} weights"
     notify(f"{imported.architecture} model of {what}")
-    for note in (*([f"it searches as {imported.toolkit} does: {search}"] if search else []), *imported.notes):
+    if imported.search:
+        origin = imported.search_source or f"{imported.toolkit} does"
+        notify(f"it searches {_describe_search(imported.search)}, as {origin}; see `search` in {run.recipe}")
+    for note in imported.notes:
         notify(note)
     return run
+
+
+def _describe_search(search: Mapping[str, Any]) -> str:
+    """Returns what a user notices of a search: its width, and how long and how repetitive texts may be."""
+    config = parse(SearchConfig, search, "the imported model")
+    parts = ["greedily" if config.beam_size == 1 else f"with a beam of {config.beam_size}"]
+    if config.min_length:
+        parts.append(f"from {config.min_length} tokens")
+    parts.append(f"up to {config.max_length} tokens")
+    if config.beam_size > 1 and config.length_penalty == "average" and config.alpha != 1.0:
+        parts.append(f"with length penalty {config.alpha:g}")
+    if config.no_repeat_ngram:
+        parts.append(f"without repeating {config.no_repeat_ngram}-grams")
+    if config.repetition_penalty > 1.0:
+        parts.append(f"with repetition penalty {config.repetition_penalty:g}")
+    return ", ".join(parts)
 
 
 def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> None:

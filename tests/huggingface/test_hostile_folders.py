@@ -79,7 +79,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "odd heads": (changed("config.json", n_head=5), "32 is not a multiple of heads 5"),
     "an activation": (changed("config.json", activation_function="mish"), "activation"),
     "other attention": (changed("config.json", scale_attn_weights=False), "scale_attn_weights"),
-    "a far end": (changed("generation_config.json", eos_token_id=10**6), "1000000"),
+    "a far end": (changed("generation_config.json", eos_token_id=10**6), "generation_config.json.*1000000"),
     "words of BERT": (older(lambda at: (at / "vocab.txt").write_text("a\nb\na\n")), "vocab.txt.*one has two"),
     "no sentences": (
         lambda at: (gone("tokenizer.json", "merges.txt")(at), (at / "spiece.model").write_bytes(b"x" * 99)),

@@ -176,7 +176,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "more layers": (config(encoder_layers=10**9), "config.json.*encoder_layers"),
     "odd heads": (config(encoder_attention_heads=3, decoder_attention_heads=3), "16 is not a multiple of heads 3"),
     "two sizes": (config(decoder_ffn_dim=8), "decoder_ffn_dim: 8 beside encoder_ffn_dim 24"),
-    "a far end": (changed("generation_config.json", eos_token_id=10**6), "config.json.*1000000"),
+    "a far end": (changed("generation_config.json", eos_token_id=10**6), "generation_config.json.*1000000"),
     "an activation": (config(activation_function="mish"), "activation_function"),
     "another family": (config(model_type="rwkv"), "'rwkv', which is not supported; supported: .*marian"),
     "a search": (changed("generation_config.json", num_beams=10**6), "num_beams"),
@@ -220,13 +220,72 @@ def test_odd_words_keep_their_rows(copy: Path, tmp_path: Path) -> None:
 
 
 def test_what_an_older_folder_says_of_generation_beside_its_sizes_is_told(copy: Path, tmp_path: Path) -> None:
-    own = read(copy / "generation_config.json") | {"repetition_penalty": 1.5, "diversity_penalty": 0.0, "top_k": 50}
+    settings = read(copy / "generation_config.json")
+    settings |= {"encoder_repetition_penalty": 1.5, "diversity_penalty": 0.0, "top_k": 50}
     (copy / "generation_config.json").unlink()
-    change(copy / "config.json", **own)
+    change(copy / "config.json", **settings)
     told: list[str] = []
     import_run(copy, str(tmp_path / "run"), told.append)
-    (note,) = (one for one in told if "ignored" in one)
-    assert note == "ignored in config.json: repetition_penalty; generate may write other texts"
+    (note,) = (line for line in told if "ignored" in line)
+    assert note == "ignored in config.json: encoder_repetition_penalty; generate may write other texts"
+
+
+NO_EFFECT = {
+    "temperature": 0.6,
+    "top_k": 50,
+    "num_return_sequences": 1,
+    "encoder_repetition_penalty": 1.0,
+    "output_scores": True,
+}
+IGNORED = {
+    "bad_words_ids": [[5, 6]],
+    "suppress_tokens": [7],
+    "begin_suppress_tokens": [8],
+    "encoder_no_repeat_ngram_size": 2,
+    "exponential_decay_length_penalty": [5, 1.5],
+    "sequence_bias": [[[5], 2.0]],
+    "do_sample": True,
+    "num_return_sequences": 2,
+}
+
+
+def test_generation_settings_are_kept_or_told_as_ignored(copy: Path, tmp_path: Path) -> None:
+    kept = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.5, "num_beams": 2, "early_stopping": True}
+    change(copy / "generation_config.json", **kept, **NO_EFFECT)
+    told: list[str] = []
+    import_run(copy, str(tmp_path / "kept"), told.append)
+    assert not [line for line in told if "ignored" in line]
+    search = load_yaml(tmp_path / "kept" / "recipe.yaml")[0]["search"]
+    assert (search["no_repeat_ngram"], search["repetition_penalty"], search["beam_size"]) == (3, 1.5, 2)
+    assert [line for line in told if "with a beam of 2" in line and "repetition penalty 1.5" in line]
+    for key, value in IGNORED.items():
+        change(copy / "generation_config.json", **{**NO_EFFECT, key: value})
+        told.clear()
+        import_run(copy, str(tmp_path / key), told.append)
+        assert [line for line in told if line.startswith("ignored in generation_config.json") and key in line], key
+        change(copy / "generation_config.json", **{key: None})
+
+
+FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "generation": ("generation_config.json", {"length_penalty": -1.0}, "generation_config.json: `length_penalty`"),
+    "several ends": ("generation_config.json", {"eos_token_id": [3, 2]}, "generation_config.json: `eos_token_id`"),
+    "model": ("config.json", {"dropout": -1.0}, "/config.json: `dropout`"),
+    "model's end": ("generation_config.json", {"pad_token_id": 10**6}, "generation_config.json: `pad_token_id`"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_names_the_file_that_has_the_value(case: str, copy: Path, tmp_path: Path) -> None:
+    file, values, match = FAULTS[case]
+    change(copy / file, **values)
+    import_refused(copy, match, tmp_path)
+
+
+def test_generation_settings_in_config_json_alone_are_named_there(copy: Path, tmp_path: Path) -> None:
+    settings = read(copy / "generation_config.json") | {"length_penalty": -1.0}
+    (copy / "generation_config.json").unlink()
+    change(copy / "config.json", **settings)
+    import_refused(copy, "/config.json: `length_penalty`", tmp_path)
 
 
 def test_an_imported_run_is_a_run_for_every_command(folder: Path, console: Command, tmp_path: Path) -> None:
