@@ -1,9 +1,10 @@
 """Loading the model of a run to translate with it."""
 
+import inspect
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -17,6 +18,7 @@ from nmtkit.autotune.timing import time_limit
 from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError, RecipeError, shorten
+from nmtkit.core.registry import suggest_names
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.language_models.shallow_fusion import ShallowFusion
 from nmtkit.layers.inference import Precision, PrecisionChoice
@@ -98,12 +100,52 @@ class DecodingOptions:
 
 
 def load_translator(
-    run: str | Path | Sequence[str | Path] | None = None, device: str = "auto", weights: str = "auto", **more: Any
+    run: str | Path | Sequence[str | Path] | None = None, device: str = "auto", weights: str = "auto", **options: Any
 ) -> Translator:
-    """Opens a trained run; `DecodingOptions` explains the arguments and has more of them."""
-    return as_translator(load_from_options(DecodingOptions(model=run, device=device, weights=weights, **more)))
+    """Opens a trained run.
+
+    `options` are the other fields of `DecodingOptions`, which explains them, and the keys of the recipe's `search`
+    group (`nmtkit recipe explain search`), such as `beam_size`; what is not given is as in the recipe.
+    `inspect.signature` lists all of them.
+
+    Raises:
+        TypeError: an option has no such name.
+    """
+    settings = dict(options.pop("search_settings", None) or {})
+    names = _option_names()
+    for name in list(options):
+        if name not in names:
+            raise TypeError(f"Translator.load has no argument {name!r}: {suggest_names(name, names)}")
+        if name in SearchConfig.model_fields:
+            if name in settings:
+                raise TypeError(f"{name!r} is also in search_settings: give it once")
+            settings[name] = options.pop(name)
+    how = DecodingOptions(model=run, device=device, weights=weights, search_settings=settings, **options)
+    return as_translator(load_from_options(how))
 
 
+def _option_names() -> list[str]:
+    names = [field.name for field in fields(DecodingOptions) if field.name not in ("model", "device", "weights")]
+    return [*names, *SearchConfig.model_fields]
+
+
+def _load_signature() -> inspect.Signature:
+    """The signature of `load_translator` with all of its options."""
+    plain = inspect.signature(load_translator)
+    parameters = [one for one in plain.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    of_loading = {field.name: field for field in fields(DecodingOptions)}
+    for name in _option_names():
+        if name in of_loading:
+            default, annotation = of_loading[name].default, of_loading[name].type
+        else:
+            default, annotation = None, SearchConfig.model_fields[name].annotation  # None: as in the recipe
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    return plain.replace(parameters=parameters)
+
+
+load_translator.__signature__ = _load_signature()  # type: ignore[attr-defined]  # what inspect and help look for
 Translator.load = load_translator
 
 

@@ -83,6 +83,10 @@ class SavedRun:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
+    @override
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.folder.path}>"
+
     @cached_property
     def recipe(self) -> "Recipe":
         """The recipe of the run; raises CheckpointError if the folder is not a run's."""

@@ -8,6 +8,7 @@ from typing import Literal, cast
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from nmtkit.core.device import send
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
@@ -109,6 +110,7 @@ MIN_COUNTED_LENGTH = 16
 """Shorter sentences count as ones of so many tokens: the output layer gives as many numbers for a row of any."""
 WINDOW = {"cpu": 1024, "cuda": 16384}
 """Lines that are read together at a time, as many as make batches of nearly one length."""
+MAX_SHOWN_LANGUAGES = 8
 MIN_SENTENCES_PER_SEARCH = 8
 """A search of fewer sentences is not worth a core of its own."""
 
@@ -136,8 +138,36 @@ def default_speed_config(device: torch.device, precision: Precision = "fp32") ->
     return SearchSpeedConfig(precision, BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
 
 
+INTERNAL_NAMES = frozenset(
+    (
+        *("batch_budget", "batch_tokens", "batches", "encode_requests", "encode_sources", "encode_target_tokens"),
+        *(
+            "encode_targets",
+            "end",
+            "facts",
+            "other",
+            "reads",
+            "replacer",
+            "require_attention",
+            "require_language_model",
+        ),
+        *("score_targets", "shortlist", "speed", "speed_config", "steps", "tag_ids", "tags", "token_classes"),
+        *("translation", "window", "workers"),
+    )
+)
+"""Attributes of `TextModel` and its subclasses that other packages of nmtkit use, and users do not need."""
+
+
+class ListsPublicNames(type):
+    """Keeps internal names out of `dir` and `help` of a class."""
+
+    @override
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if name not in INTERNAL_NAMES]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class TextModel:
+class TextModel(metaclass=ListsPublicNames):
     """A model with its tokenizers."""
 
     model: Model
@@ -158,6 +188,29 @@ class TextModel:
     """Measured settings; None takes what is right for most machines."""
     parameters: int = 0
     """How many numbers the model has learned, as counted before it was quantized."""
+
+    @override
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in INTERNAL_NAMES]
+
+    @override
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {', '.join(self.facts())}>"
+
+    def facts(self) -> list[str]:
+        """What `repr` says: name, kind of model, size, languages, device."""
+        facts = [self.name, self.model.config.kind] if self.name else [self.model.config.kind]
+        if self.parameters:
+            facts.append(f"{self.parameters:,} parameters")
+        languages = self.languages
+        if languages:
+            shown = ", ".join(languages[:MAX_SHOWN_LANGUAGES])
+            more = len(languages) - MAX_SHOWN_LANGUAGES
+            facts.append(f"languages {shown}" + (f" and {more} others" if more > 0 else ""))
+        if self.tags:
+            facts.append(f"source begins with {self.tags}")
+        facts.append(f"on {self.device}")
+        return facts
 
     @property
     def device(self) -> torch.device:

@@ -1,22 +1,31 @@
 """Lines longer than a model reads: cut into sentences or windows, each translated by itself, and put together again."""
 
+import heapq
+import math
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import ClassVar, overload
 
 from typing_extensions import override
 
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.text import split_sentences
 from nmtkit.translation.inputs import require_list
+from nmtkit.translation.numbers import missing_numbers
+from nmtkit.translation.requests import UNSPACED_LETTERS, Request
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 _SPACED = re.compile(r"(?<![.!?…।۔؟])([.!?…।۔؟]+[\"'”’»)\]]*)\s+(?=(\S+))")
 """Marks that end a sentence where white space follows, and the word behind it."""
 _UNSPACED = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’])\s*|(?<=[。！？｡][」』）”’])\s*")
+_SENTENCE_END = re.compile(r"[.!?…।۔؟。！？｡][\"'”’»)\]」』）]*$")
+_WORD = re.compile(rf"[{UNSPACED_LETTERS}]|(?=[^\s{UNSPACED_LETTERS}]*\w)[^\s{UNSPACED_LETTERS}]+")
 _CLOSING_UNSPACED = "」』）”’"
 _OPENING = "\"'“‘«„‚([¿¡-–—"
 _TITLE = re.compile(
@@ -91,11 +100,61 @@ class JoinedTranslation:
     """The translation of one line that was cut into parts."""
 
     text: str
-    """That of its parts, in order."""
+    """The translations of the parts, joined in order."""
     parts: list[Translation]
-    """None for an empty line."""
+    """Empty for an empty line."""
     kind: str
     """What the parts are: sentences or windows."""
+    source: str = ""
+    """The whole line."""
+    others: tuple["JoinedTranslation", ...] = ()
+    """The next best combinations of translations of the parts, if more than one was asked for."""
+
+    @property
+    def score(self) -> float:
+        """Sum of the scores of the parts, which are ranked independently of each other."""
+        return sum(part.score for part in self.parts)
+
+    @property
+    def log_prob(self) -> float:
+        """Sum of the log-probabilities of the parts, in nats."""
+        return sum(part.log_prob for part in self.parts)
+
+    @property
+    def tokens(self) -> list[str]:
+        """Target pieces of all parts, without EOS."""
+        return [token for part in self.parts for token in part.tokens]
+
+    @property
+    def finished(self) -> bool:
+        """False where the search of a part reached its length limit before EOS."""
+        return all(part.finished for part in self.parts)
+
+    @property
+    def missing_numbers(self) -> tuple[str, ...]:
+        """Numbers, URLs and e-mail addresses of the line that `text` lacks; see `numbers.missing_numbers`."""
+        return missing_numbers(self.source, self.text)
+
+
+def best_combinations(alternatives: Sequence[Sequence[Translation]], count: int, cut_last: bool) -> list[list[int]]:
+    """Chooses a translation of each part, given its alternatives, in the `count` ways of the highest total score.
+
+    This is exact: a combination among the best of all parts is among the best of the first parts, too. With
+    `cut_last`, combinations with fewer translations that were cut at the length limit come first, as in a search with
+    `at_limit: behind`.
+
+    Returns:
+        The index of the translation of each part, for each combination, best first.
+    """
+    combinations: list[tuple[int, float, list[int]]] = [(0, 0.0, [])]
+    for translations in alternatives:
+        extended = []
+        for penalty, score, chosen in combinations:
+            for index, translation in enumerate(translations):
+                is_penalized = cut_last and not translation.finished
+                extended.append((penalty - is_penalized, score + translation.score, [*chosen, index]))
+        combinations = heapq.nlargest(count, extended, key=lambda combination: combination[:2])
+    return [chosen for _, _, chosen in combinations]
 
 
 @dataclass(frozen=True)
@@ -110,50 +169,97 @@ class LongTextTranslator(ABC):
     def cut(self, line: str) -> list[str]:
         """The parts of a line."""
 
-    def join(self, texts: Iterable[str]) -> str:
+    def join(self, parts: Sequence[Translation]) -> str:
         """One line of the translations of its parts."""
-        return " ".join(filter(None, texts))
+        return " ".join(part.text for part in parts if part.text)
 
     def stream(
-        self, windows: Iterable[Sequence[str]], need_copies: bool = False
+        self, windows: Iterable[Sequence[str | Request]], need_copies: bool = False, n_best: int = 1
     ) -> Generator[list[JoinedTranslation], None, None]:
-        """Translates lines that arrive, in order; see `Translator.stream`."""
-        counts: deque[int] = deque()  # parts of each line that is not out
-        parts: list[Translation] = []
-        with closing(self.translator.stream(self._cut_windows(windows, counts), need_copies=need_copies)) as groups:
+        """Translates lines that arrive, in order; see `Translator.stream`.
+
+        The `n_best` results of a line are the combinations of its parts' `n_best` results with the highest total
+        scores; all but the first are in `JoinedTranslation.others`. The prefix of a request is that of its first part,
+        and `must_not` is for all parts.
+        """
+        lines: deque[tuple[str, int]] = deque()  # each line whose result is not out, and the number of its parts
+        alternatives: list[list[Translation]] = []
+        streamed = self.translator.stream(self._cut_windows(windows, lines), n_best, need_copies=need_copies)
+        with closing(streamed) as groups:
             for group in groups:
-                lines = []
-                for best in group:
-                    parts.append(best[0])
-                    if len(parts) >= counts[0]:
-                        own = parts[: counts.popleft()]  # none of an empty line
-                        lines.append(JoinedTranslation(self.join(one.text for one in own), own, self.kind))
-                        parts.clear()
-                if lines:
-                    yield lines
+                results = []
+                for translations in group:
+                    alternatives.append(translations)
+                    source, count = lines[0]
+                    if len(alternatives) >= count:
+                        lines.popleft()
+                        results.append(self._joined(source, alternatives[:count], n_best))
+                        alternatives.clear()
+                if results:
+                    yield results
 
-    def _cut_windows(self, windows: Iterable[Sequence[str]], counts: deque[int]) -> Iterator[list[str]]:
+    def _joined(self, source: str, alternatives: Sequence[Sequence[Translation]], n_best: int) -> JoinedTranslation:
+        cut_last = self.translator.config.at_limit == "behind"
+        results = []
+        for indices in best_combinations(alternatives, n_best, cut_last):
+            parts = [translations[index] for translations, index in zip(alternatives, indices, strict=True)]
+            results.append(JoinedTranslation(self.join(parts), parts, self.kind, source))
+        return replace(results[0], others=tuple(results[1:]))
+
+    def _cut_windows(
+        self, windows: Iterable[Sequence[str | Request]], lines: deque[tuple[str, int]]
+    ) -> Iterator[list[str | Request]]:
         """The parts of several lines at a time; a line that has none has an empty one."""
-        for lines in windows:
-            tags = map(self.translator.tokenizers.src.tag, lines)  # a language is that of all parts
-            cut = [[tag + part for part in self.cut(line[len(tag) :])] for tag, line in zip(tags, lines, strict=True)]
-            counts.extend(map(len, cut))
-            yield [part for parts in cut for part in parts or [""]]
+        for window in windows:
+            parts: list[str | Request] = []
+            for line in window:
+                own_parts = self._cut_line(line) if isinstance(line, str) else self._cut_request(line)
+                source = line if isinstance(line, str) else line.source
+                lines.append((source, len(own_parts)))
+                parts += own_parts or [""]
+            yield parts
 
-    def search(self, lines: Sequence[str], need_copies: bool = False) -> list[JoinedTranslation]:
-        """The translation of each line with its parts; see `Translator.search`."""
+    def _cut_line(self, line: str) -> list[str]:
+        tag = self.translator.tokenizers.src.tag(line)  # the language of all parts
+        return [tag + part for part in self.cut(line[len(tag) :])]
+
+    def _cut_request(self, request: Request) -> list[Request]:
+        sources = self._cut_line(request.source)
+        if request.must and len(sources) > 1:
+            raise DataError(
+                f'{request.where}: "must" does not say to which of its {len(sources)} {self.kind} a term belongs. '
+                "Put each sentence on a line of its own, or use a glossary (--terms), whose source terms say it"
+            )
+        parts = [replace(request, source=source, prefix="") for source in sources]
+        if parts:
+            parts[0] = replace(parts[0], prefix=request.prefix)
+        elif request.prefix or request.must:
+            raise DataError(f"{request.where}: a prefix or terms, and no source to translate")
+        return parts
+
+    def search(
+        self, lines: Sequence[str | Request], need_copies: bool = False, n_best: int = 1
+    ) -> list[JoinedTranslation]:
+        """The translation of each line with its parts; see `stream` and `Translator.search`."""
         require_list(lines=lines)
-        with closing(self.stream([lines], need_copies)) as groups:
+        with closing(self.stream([lines], need_copies, n_best)) as groups:
             return [result for group in groups for result in group]
 
     @overload
-    def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]  # as `Translator.translate`
+    def translate(  # type: ignore[overload-overlap]  # as `Translator.translate`
+        self, lines: str, terms: Mapping[str, str] | None = None
+    ) -> str: ...
 
     @overload
-    def translate(self, lines: Sequence[str]) -> list[str]: ...
+    def translate(self, lines: Sequence[str], terms: Mapping[str, str] | None = None) -> list[str]: ...
 
-    def translate(self, lines: str | Sequence[str]) -> str | list[str]:
-        """The text for each line, or for the one that is given by itself; an empty line gives an empty line."""
+    def translate(self, lines: str | Sequence[str], terms: Mapping[str, str] | None = None) -> str | list[str]:
+        """The text for each line, or for the one that is given by itself; an empty line gives an empty line.
+
+        `terms` is a glossary for this call; the terms of a part are those that occur in it.
+        """
+        if terms is not None:
+            return replace(self, translator=self.translator.with_terms(terms)).translate(lines)
         if isinstance(lines, str):
             return self.translate([lines])[0]
         return [result.text for result in self.search(lines)]
@@ -169,37 +275,107 @@ class ParagraphTranslator(LongTextTranslator):
         return segment_sentences(line)
 
     @override
-    def join(self, texts: Iterable[str]) -> str:
-        return join_sentences(texts)
+    def join(self, parts: Sequence[Translation]) -> str:
+        return join_sentences(part.text for part in parts)
+
+
+@dataclass(frozen=True)
+class SummaryLimit:
+    """The most sentences and words of a summary. Whole sentences are kept, as many as fit."""
+
+    sentences: int | None = None
+    words: int | None = None
+
+    def shorten(self, summaries: Sequence[Translation]) -> str:
+        """Shortens the summary of an article, or the summaries of its windows, which are joined.
+
+        Of several windows the first sentence of each is taken, then the second of each, and so on, as long as the
+        limits allow; they are printed in the order of the article. An incomplete last sentence, where the search
+        reached its limit of tokens, is dropped unless it is the only one. If not even one sentence has few enough
+        words, the first one is cut after them and ends in "…".
+        """
+        texts = [self._complete_sentences(summary) for summary in summaries]
+        chosen: list[list[str]] = [[] for _ in texts]
+        is_full = [False for _ in texts]
+        sentences_left = math.inf if self.sentences is None else self.sentences
+        words_left = math.inf if self.words is None else self.words
+        for level in range(max(map(len, texts), default=0)):
+            for window, sentences in enumerate(texts):
+                if level >= len(sentences) or is_full[window] or sentences_left == 0:
+                    continue
+                words = count_words(sentences[level])
+                if words > words_left:
+                    is_full[window] = True
+                    continue
+                chosen[window].append(sentences[level])
+                sentences_left -= 1
+                words_left -= words
+        shortened = " ".join(join_sentences(sentences) for sentences in chosen if sentences)
+        first = next((sentences[0] for sentences in texts if sentences), "")
+        if not shortened and first and self.words is not None:
+            return first_words(first, self.words) + " …"
+        return shortened
+
+    @staticmethod
+    def _complete_sentences(summary: Translation) -> list[str]:
+        text = summary.text
+        # Text without capitals, or with the tags of CNN/DailyMail, shows the ends of its sentences otherwise.
+        splits_plainly = text.islower() or "</" in text
+        sentences = split_sentences(text) if splits_plainly else segment_sentences(text)
+        if not summary.finished and len(sentences) > 1 and not _SENTENCE_END.search(sentences[-1]):
+            sentences.pop()
+        return sentences
+
+
+def count_words(text: str) -> int:
+    """Words as white space separates them, without lone punctuation; a Chinese or Japanese character is a word."""
+    return sum(1 for _ in _WORD.finditer(text))
+
+
+def first_words(text: str, count: int) -> str:
+    """The beginning of a text, up to its word number `count`."""
+    words = list(islice(_WORD.finditer(text), count))
+    return text[: words[-1].end()]
 
 
 @dataclass(frozen=True)
 class Summarizer(LongTextTranslator):
-    """Reads an article in windows of whole sentences and summarizes each window by itself.
+    """Summarizes articles in windows of whole sentences, or within limits of sentences and words.
 
     Nothing of the article is left out, and nothing is read twice; but no window knows of the others, so the summary
     grows with the article and may tell in one part what it told in another. Summarizing the summary makes it shorter.
-    The `max_source_tokens` of the translator are not looked at.
+    With windows, the `max_source_tokens` of the translator are not looked at.
     """
 
-    window: int
-    """The most tokens of a window."""
+    window: int | None = None
+    """The most tokens of a window; None summarizes an article at once, as far as the translator reads it."""
+    sentences: int | None = None
+    """The most sentences of a summary, see `SummaryLimit`."""
+    words: int | None = None
+    """The most words of a summary."""
     kind = "windows"
 
     summarize = LongTextTranslator.translate
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "translator", replace(self.translator, max_source_tokens=None))
+        if self.window is not None:
+            object.__setattr__(self, "translator", replace(self.translator, max_source_tokens=None))
+
+    @override
+    def join(self, parts: Sequence[Translation]) -> str:
+        if self.sentences is None and self.words is None:
+            return super().join(parts)
+        return SummaryLimit(self.sentences, self.words).shorten(parts)
 
     @override
     def cut(self, line: str) -> list[str]:
-        """The windows of an article, as many sentences as fit into each.
+        """The windows of an article, as many sentences as fit into each; without `window` the article.
 
-        Sentences are those of `nmtkit.metrics.split_sentences`. One that is longer than a window is cut between words;
-        a word, as white space separates them, is never cut.
+        Sentences are those of `nmtkit.corpus.text.split_sentences`. A sentence that is longer than a window is cut
+        between words; a word, as white space separates them, is never cut.
         """
-        from nmtkit.metrics import split_sentences
-
+        if self.window is None:
+            return [line] if line.strip() else []
         sentences, tokenizer = split_sentences(line), self.translator.tokenizers.src
         pieces: list[tuple[str, int]] = []
         for sentence, ids in zip(sentences, tokenizer.encode_many(sentences), strict=True):

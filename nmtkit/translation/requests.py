@@ -16,7 +16,7 @@ from nmtkit.corpus.json_records import is_list_of_strings, parse_record
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import PAD, SPECIALS
 
-_UNSPACED = (
+UNSPACED_LETTERS = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 """Letters of scripts without spaces between words: each counts as a word."""
@@ -89,7 +89,7 @@ class TermTokens:
 def _word() -> re.Pattern[str]:
     # Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
     marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
-    return re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[\w{marks}])+|[^\s\w]")
+    return re.compile(rf"[{UNSPACED_LETTERS}]|(?:(?![{UNSPACED_LETTERS}])[\w{marks}])+|[^\s\w]")
 
 
 def words_of(text: str) -> list[str]:
@@ -135,7 +135,7 @@ def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
     """The tokens of a term; without the mark of a word where its script has none."""
     tokens = tokenizer.tokens(term)
     bare = tokens[0].removeprefix(WORD_START) if tokens else ""
-    if re.match(f"[{_UNSPACED}]", bare) and bare in tokenizer.vocabulary:
+    if re.match(f"[{UNSPACED_LETTERS}]", bare) and bare in tokenizer.vocabulary:
         tokens = [bare, *tokens[1:]]
     return tokens
 
@@ -191,9 +191,13 @@ class Terminology:
     """Translations of terms, for the lines that contain them as whole words."""
 
     def __init__(self, entries: Mapping[str, str]) -> None:
+        self.entries = dict(entries)
+        """The translation of each source term."""
         self._by_first: dict[str, list[tuple[list[str], str]]] = {}
         for source, target in entries.items():
             words = words_of(source)
+            if not words or not words_of(target):
+                raise DataError(f"the term {source!r} with the translation {target!r} is empty; leave it out")
             self._by_first.setdefault(words[0], []).append((words, target))
         for terms in self._by_first.values():
             terms.sort(key=lambda term: -len(term[0]))

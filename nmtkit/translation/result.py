@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.data.words import word_spans
 from nmtkit.search.rules import SearchConfig
+from nmtkit.translation.numbers import missing_numbers
+from nmtkit.translation.requests import Request
 from nmtkit.translation.unknowns import Replacement
 
 
@@ -44,6 +46,15 @@ class Translation:
     """Tokens at the end of the source that were not read; see `TextModel`."""
     unmet_constraints: tuple[str, ...] = ()
     """Messages about terms that `text` should contain and lacks, or contains and should not."""
+    source: str = ""
+    """The line that was translated."""
+    request: Request | None = None
+    """Prefix and terms that the translation had to have; None if there were none."""
+
+    @property
+    def missing_numbers(self) -> tuple[str, ...]:
+        """Numbers, URLs and e-mail addresses of the source that `text` lacks; see `numbers.missing_numbers`."""
+        return missing_numbers(self.source, self.text)
 
 
 def merge_and_rerank(candidates: Sequence[Translation], config: SearchConfig) -> list[Translation]:

@@ -85,18 +85,22 @@ class Translator(TextModel):
     """Opens a trained run. `nmtkit.experiment.loading` puts its function here: a translator itself knows no runs."""
 
     @overload
-    def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]  # a text is texts of a letter each
+    def translate(  # type: ignore[overload-overlap]  # a text is texts of a letter each
+        self, lines: str, terms: Mapping[str, str] | None = None
+    ) -> str: ...
 
     @overload
-    def translate(self, lines: Iterable[str]) -> list[str]: ...
+    def translate(self, lines: Iterable[str], terms: Mapping[str, str] | None = None) -> list[str]: ...
 
-    def translate(self, lines: str | Iterable[str]) -> str | list[str]:
+    def translate(self, lines: str | Iterable[str], terms: Mapping[str, str] | None = None) -> str | list[str]:
         """The best translation of each line, or of the one line that is given by itself.
 
         An empty line gives an empty line. Only `search` says what was cut; it also says how cores are used. A model
         without a source goes on with the line, which is then the beginning of the text, and writes from nothing where
-        it is empty.
+        it is empty. `terms` is a glossary for this call, see `with_terms`.
         """
+        if terms is not None:
+            return self.with_terms(terms).translate(lines)
         if isinstance(lines, str):
             return self.translate([lines])[0]
         require_list(lines=lines)
@@ -165,6 +169,17 @@ class Translator(TextModel):
 
     def _encode_lines(self, lines: Sequence[str | Rows | Request]) -> list[SourceLine]:
         return self.encode_requests([Request.of(line) for line in lines], self.terminology, self.config)
+
+    @override
+    def facts(self) -> list[str]:
+        facts = super().facts()
+        if self.config.samples:
+            facts.append(f"samples {self.config.samples}")
+        else:
+            facts.append(f"beam_size {self.config.beam_size}")
+        if self.terminology is not None:
+            facts.append(f"{len(self.terminology.entries)} terms")
+        return facts
 
     def token_classes(self) -> TokenClasses:
         """What the rules of a search must know of tokens."""
@@ -260,6 +275,30 @@ class Translator(TextModel):
         config = self.config.changed({"forbid_unknown": False})
         return replace(self, config=config, replacer=UnknownReplacer(self.tokenizers, dictionary))
 
+    def with_terms(self, terms: Mapping[str, str]) -> "Translator":
+        """A translator that writes the target term wherever a source has the source term, both as whole words.
+
+        The terms add to those of `terminology`, and replace its entries for the same source terms. See `Terminology`.
+        """
+        self.config.reject_constraints()
+        entries = {} if self.terminology is None else self.terminology.entries
+        translator = replace(self, terminology=Terminology({**entries, **terms}))
+        # No engine depends on terms, so that a glossary for each call costs no new one.
+        object.__setattr__(translator, "_engines", self._engines)
+        return translator
+
+    def cost_of_terms(self, translations: Sequence[Translation]) -> list[float]:
+        """How much log-probability the terms of each translation cost, in nats, by a second search without them.
+
+        It is the log-probability of the best translation without terms, minus that of the translation. About 3 nats
+        are usual for a word that the model would not have chosen; far more mean that it does not know the term, and
+        that the sentence around it may be damaged.
+        """
+        requests = [Request.of(one.source if one.request is None else one.request) for one in translations]
+        free = [replace(request, must=(), must_not=()) for request in requests]
+        found = replace(self, terminology=None).search(free)
+        return [best[0].log_prob - forced.log_prob for best, forced in zip(found, translations, strict=True)]
+
     def translation(self, hypothesis: Hypothesis, source: SourceLine) -> Translation:
         """A hypothesis for a source, as text."""
         ids, log_probs, attention = hypothesis.ids, hypothesis.token_log_probs, hypothesis.attention
@@ -278,6 +317,8 @@ class Translator(TextModel):
             p_gen=hypothesis.p_gen,
             copied=copied,
             src_left_out=source.left_out,
+            source=source.text,
+            request=source.request,
         )
 
     @torch.no_grad()

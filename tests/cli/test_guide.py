@@ -105,6 +105,7 @@ RUN_ELSEWHERE = {
     "from nmtkit.cli import main": "tests/test_strangers.py runs a program that ends so",
     '"""The mean of the source\'s words, and the word before."""': "tests/test_strangers.py trains this model",
     '"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""': "tests/strangers trains it",
+    'text = translator.translate("The dog runs.", terms={"dog": "Rüde"})': "test_long_texts.py does it",
     "task: sorting": "a recipe for the classifier",
     "init_from: {encoder: runs/masked}": "the page's command begins from that run",
     "init_from: {tokenizer: runs/t5}": "the same",

@@ -1,0 +1,186 @@
+"""Numbers, URLs and e-mail addresses of a source that its translation lacks, compared by value."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import pairwise
+
+SMALL = 12
+"""Whole numbers up to this are often written as words, or are months."""
+
+_URL = re.compile(r"(?:https?://|www\.)[^\s<>\"'“”«»()]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_CHECKED = re.compile(r"\d|@|www|http")
+_URL_END = ".,;:!?…。，"
+_TAG = re.compile(r"^(?:<2[^<>\s]+>|>>[^<>\s]+<<)\s*")
+_CLOCK = re.compile(r"(?<![\d.,:])([01]?\d|2[0-4])(?:[:hH]| [hH] )([0-5]\d)(?![\d.,:]*\d)")
+_NUMBER = re.compile(r"\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\d)(?:[.,٫]\d+)?|\d+(?:[.,٫٬'’]\d+)*")
+_FULL_WIDTH = re.compile(r"(?<=[０-９])[，．](?=[０-９])")
+_GROUPS = re.compile(r"\d{1,3}(?:([.,٬'’ \u00a0\u2009\u202f])\d{3}(?:\1\d{3})*|(?:,\d\d)+,\d{3})")
+_ROMAN = re.compile(
+    r"(?<![^\W\d_])(?=[IVXLCDM]{2})M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?![A-Z])"
+)
+_ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+_MULTIPLIER = re.compile(r"[千百万萬億亿兆천백만억조]")
+"""Written after a number, these multiply it: 2万 is 20,000."""
+_DECIMAL_MARKS = ".,٫"
+
+
+@dataclass(frozen=True)
+class WrittenNumber:
+    """A number as it is written in a text."""
+
+    text: str
+    value: Decimal | None
+    """None where it is several numbers, as in 28.11.2026."""
+    parts: tuple[Decimal, ...] = ()
+    """The numbers between its separators if each may have a meaning of its own."""
+    is_scaled: bool = False
+    """Whether a multiplier such as 万 follows."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it may be written as a word, see `SMALL`."""
+        return self.value is not None and self.value <= SMALL and self.value % 1 == 0
+
+    @property
+    def digits(self) -> str:
+        """The digits without leading and trailing zeros, which a multiplier does not change."""
+        digits = () if self.value is None else self.value.as_tuple().digits
+        return "".join(map(str, digits)).strip("0")
+
+    @property
+    def values(self) -> tuple[Decimal, ...]:
+        """All values that it may stand for."""
+        return self.parts if self.value is None else (self.value, *self.parts)
+
+
+@dataclass(frozen=True)
+class ClockTime:
+    """A time of day as it is written in a text."""
+
+    text: str
+    hour: int
+    minute: int
+
+    @property
+    def values(self) -> tuple[Decimal, Decimal]:
+        """Hour and minute."""
+        return Decimal(self.hour), Decimal(self.minute)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """All numbers of a text."""
+
+    clocks: list[ClockTime]
+    numbers: list[WrittenNumber]
+    values: set[Decimal]
+
+    @classmethod
+    def of(cls, text: str) -> "_Figures":
+        clocks = [ClockTime(match.group(), int(match[1]), int(match[2])) for match in _CLOCK.finditer(text)]
+        numbers = list(_written_numbers(_CLOCK.sub(" ; ", text)))
+        values: set[Decimal] = set()
+        for clock in clocks:
+            values.update(clock.values)
+        for number in numbers:
+            values.update(number.values)
+        return cls(clocks, numbers, values)
+
+    def pairs(self) -> set[tuple[Decimal, Decimal]]:
+        """Numbers that follow each other, as hour and minute do."""
+        pairs = {clock.values for clock in self.clocks}
+        for number in self.numbers:
+            pairs.update(pairwise(number.parts))
+        whole = [number.value for number in self.numbers if number.value is not None]
+        pairs.update(pairwise(whole))
+        return pairs
+
+
+def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
+    """Returns the numbers, URLs and e-mail addresses of a source that its translation lacks, as the source has them.
+
+    Numbers are compared by value: "1,000", "1.000", "1 000" and digits of any script are equal, as are "3.5" and "3,5",
+    "21st" and "21e", 2026-11-28 and 28/11/2026, 15:30 and 3:30 pm, "20,000" and "2万". A number of the translation in
+    capital Roman letters counts too (XXe siècle). Whole numbers up to 12 may be words, or the name of a month, so they
+    are reported only if the translation has a number in their place. A multiplier in words (million) is not
+    understood.
+    """
+    source = _TAG.sub("", source)
+    if not _CHECKED.search(source):
+        return ()
+    missing = [url for url in _urls(source) if url.casefold() not in translation.casefold()]
+    read = _Figures.of(_URL.sub(" ", source))
+    translation = _URL.sub(" ", translation)
+    written = _Figures.of(translation)
+    found = written.values | set(_roman_numbers(translation))
+    pairs = written.pairs()
+    digits = {number.digits for number in written.numbers}
+    scaled_digits = {number.digits for number in written.numbers if number.is_scaled}
+
+    for clock in read.clocks:
+        hours = {Decimal(hour) for hour in (clock.hour, clock.hour % 12, (clock.hour + 12) % 24)}
+        has_hour = clock.hour <= SMALL or bool(hours & found)
+        has_minute = clock.minute <= SMALL or clock.minute in found
+        if not (has_hour and has_minute):
+            missing.append(clock.text)
+    for number in read.numbers:
+        if number.is_small or number.value in found:
+            continue
+        if number.digits in scaled_digits or (number.is_scaled and number.digits in digits):
+            continue
+        if number.parts and number.parts in pairs:  # 14.30 and 14:30
+            continue
+        is_date_or_list = number.value is None or " " in number.text
+        if is_date_or_list and all(part <= SMALL or part in found for part in number.parts):
+            continue
+        missing.append(number.text)
+
+    # A number that the source lacks stands in the place of one that is missing: of a large one, if one is.
+    replacing = found - read.values
+    small = [number for number in read.numbers if number.is_small and number.value not in found]
+    if len(replacing) > len(missing):
+        for number in small:
+            assert number.value is not None
+            if number.digits not in scaled_digits and number.value + 12 not in replacing:  # 3 pm and 15 heures
+                missing.append(number.text)
+    return tuple(dict.fromkeys(missing))
+
+
+def _urls(text: str) -> list[str]:
+    return [match.group().rstrip(_URL_END) for match in _URL.finditer(text)]
+
+
+def _written_numbers(text: str) -> Iterator[WrittenNumber]:
+    text = _FULL_WIDTH.sub(lambda match: "," if match.group() == "，" else ".", text)
+    for match in _NUMBER.finditer(text):
+        is_scaled = _MULTIPLIER.match(text, match.end()) is not None
+        yield replace(_read_number(match.group()), is_scaled=is_scaled)
+
+
+def _read_number(text: str) -> WrittenNumber:
+    parts = [Decimal(part) for part in re.findall(r"\d+", text)]
+    separators = re.findall(r"\D", text)
+    if not separators:
+        return WrittenNumber(text, parts[0])
+    if _GROUPS.fullmatch(text):
+        value = Decimal(re.sub(r"\D", "", text))
+        may_be_several = " " in separators
+        return WrittenNumber(text, value, tuple(parts) if may_be_several else ())
+    mark = separators[-1]
+    before, _, after = text.rpartition(mark)
+    is_whole = len(separators) == 1 or _GROUPS.fullmatch(before) is not None
+    if mark in _DECIMAL_MARKS and is_whole and mark not in before:
+        value = Decimal(re.sub(r"\D", "", before) + "." + after)
+        return WrittenNumber(text, value.normalize(), tuple(parts) if len(separators) == 1 else ())
+    return WrittenNumber(text, None, tuple(parts))
+
+
+def _roman_numbers(text: str) -> Iterator[Decimal]:
+    for match in _ROMAN.finditer(text):
+        values = [_ROMAN_DIGITS[letter] for letter in match.group()]
+        total = 0
+        for value, following in pairwise([*values, 0]):
+            total += -value if value < following else value
+        yield Decimal(total)
