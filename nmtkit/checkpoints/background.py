@@ -42,8 +42,15 @@ class BackgroundCheckpoints(CheckpointManager):
         self._begin(partial(super().save_last, _copies(tensors), dict(facts)))
 
     @override
-    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, config: RetentionConfig) -> None:
-        self._begin(partial(super().keep, _copies(weights), update, value, config))
+    def keep(
+        self,
+        weights: Mapping[str, Tensor],
+        update: int,
+        value: float,
+        config: RetentionConfig,
+        loss: float | None = None,
+    ) -> None:
+        self._begin(partial(super().keep, _copies(weights), update, value, config, loss))
 
     def _begin(self, write: Callable[[], object]) -> None:
         self._leave(_MOST - 1)

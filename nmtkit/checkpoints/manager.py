@@ -9,6 +9,7 @@ A tied weight is saved once, under its first name.
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -39,12 +40,25 @@ class RetentionConfig(Protocol):
         """How many of the newest are kept."""
 
 
+def preference(score: float, loss: float | None, update: int) -> tuple[float, float, int]:
+    """Sort key by which one checkpoint is better than another.
+
+    The higher score is better; of equal scores the lower validation loss; of equal losses the newer update. A loss of
+    None or NaN is the worst.
+    """
+    if loss is None or math.isnan(loss):
+        loss = math.inf
+    return score, -loss, update
+
+
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """The weights file of an update, and the value of the metric that decides."""
+    """The weights file of an update, the value of the metric that decides, and the validation loss."""
 
     update: int
     value: float
+    loss: float | None = None
+    """None if validation gave no loss, or in a folder of an earlier version."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +75,10 @@ class _Index:
         return cls(content["metric"], content["higher_is_better"], kept)
 
     def best_first(self) -> list[KeptCheckpoint]:
-        sign = -1 if self.higher_is_better else 1
-        return sorted(self.kept, key=lambda entry: sign * entry.value)
+        sign = 1 if self.higher_is_better else -1
+        return sorted(
+            self.kept, key=lambda entry: preference(sign * entry.value, entry.loss, entry.update), reverse=True
+        )
 
 
 class CheckpointManager:
@@ -120,7 +136,7 @@ class CheckpointManager:
         return self._read_index().kept
 
     def best(self) -> list[Path]:
-        """The kept weights files, best first; of equal ones the older is better."""
+        """The kept weights files, best first; see `preference`."""
         return [self.weights_path(entry.update) for entry in self._read_index().best_first()]
 
     def recent(self) -> list[Path]:
@@ -135,22 +151,30 @@ class CheckpointManager:
             except CheckpointError as fault:
                 raise CheckpointError(f"{fault}; to go on without it, delete it and {self._index_path}") from fault
 
-    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, config: RetentionConfig) -> None:
+    def keep(
+        self,
+        weights: Mapping[str, Tensor],
+        update: int,
+        value: float,
+        config: RetentionConfig,
+        loss: float | None = None,
+    ) -> None:
         """Saves weights if they are among the best or the newest, and removes those that no longer are.
 
         Entries of this or a later update, which a resumed training repeats, are replaced. `value` is that of
-        `config.best_metric`.
+        `config.best_metric`; the validation `loss` decides between equal values.
         """
         known, empty = self._read_index(), _Index(config.best_metric, config.higher_is_better)
         entries = [entry for entry in known.kept if entry.update < update] if replace(known, kept=[]) == empty else []
-        entries.append(KeptCheckpoint(update, value))
+        entries.append(KeptCheckpoint(update, value, loss))
         newest = entries[-config.recent_to_keep :] if config.recent_to_keep else []
         staying = [*replace(empty, kept=entries).best_first()[: config.keep_best], *newest]
         index = replace(empty, kept=[entry for entry in entries if entry in staying])
         path, files = self.weights_path(update), [self.weights_path(entry.update) for entry in index.kept]
         if path in files:
             facts = {"metric": config.best_metric, "higher_is_better": config.higher_is_better, "kind": "weights"}
-            tensor_files.write_tensors(path, weights, {"update": update, "value": value, **facts}, self.vocabulary)
+            facts |= {"update": update, "value": value, "loss": loss}
+            tensor_files.write_tensors(path, weights, facts, self.vocabulary)
         text = json.dumps(with_checksum(asdict(index)), indent=1)
         tensor_files.write_file(self._index_path, lambda place: place.write_text(text, encoding="utf-8"))
         for old in self.folder.glob("weights-*.safetensors"):
@@ -184,5 +208,5 @@ class CheckpointManager:
                 continue
             if (index.metric, index.higher_is_better) != (facts["metric"], facts["higher_is_better"]):
                 index = _Index(facts["metric"], facts["higher_is_better"])
-            index.kept.append(KeptCheckpoint(facts["update"], facts["value"]))
+            index.kept.append(KeptCheckpoint(facts["update"], facts["value"], facts.get("loss")))
         return index

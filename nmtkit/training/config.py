@@ -81,9 +81,11 @@ class TrainingConfig(OptimizerConfig):
     patience: int | None = Field(default=None, ge=1)
     """Stop after this many validations in a row without a new best."""
     best_metric: str = "bleu"
-    """The validation metric that chooses the best checkpoint."""
+    """The validation metric that chooses the best checkpoint; of equal values the lower loss decides. Default: bleu of
+    translations and captions, rougeL of summaries, accuracy of labels, bracket-f1 of trees, perplexity of language
+    models; or the first of `evaluation.metrics`."""
     higher_is_better: bool = True
-    """true if higher is better, as for BLEU; false for a loss."""
+    """true if higher is better, as for BLEU; false for a loss. It follows from best_metric and can be left out."""
     keep_best: int = Field(default=1, ge=1)
     """How many of the best checkpoints to keep."""
     keep_recent: int | None = Field(default=None, ge=0)

@@ -19,8 +19,8 @@ class TrainingProgress:
     """The number of the coming update, from 1."""
     epoch: int = 0
     """How many epochs are complete."""
-    scores: Sequence[float] = ()
-    """The validation scores so far, oldest first, turned so that higher is better."""
+    improvements: Sequence[bool] = ()
+    """For each validation so far, oldest first, whether it was better than all before it."""
     share: float = 0.0
     """The part of the whole training that will be done after the coming update, from 0 to 1: the larger of
     update / max_updates and time / max_minutes, if the update takes as long as those before it did on average."""
@@ -148,12 +148,13 @@ class Plateau(_WarmUp):
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * min(1, update / warmup) * factor^drops."""
-        best, waited, drops = -math.inf, 0, 0
-        for score in progress.scores:
-            waited = 0 if score > best else waited + 1
-            best = max(best, score)
+        waited = 0
+        drops = 0
+        for is_better in progress.improvements:
+            waited = 0 if is_better else waited + 1
             if waited == self.patience:
-                waited, drops = 0, drops + 1
+                waited = 0
+                drops += 1
         return lr * _warmup_factor(progress.update, self.warmup) * self.factor**drops
 
 

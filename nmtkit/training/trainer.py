@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.checkpoints.manager import CheckpointManager, preference
 from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 from nmtkit.core.device import bound_kernel_caches, trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
@@ -55,6 +55,22 @@ class _PendingUpdate:
     """The sums of all names in `Trainer.normalizers`, then the gradient's norm, and 1 if the update was called off."""
 
 
+@dataclass(frozen=True)
+class ValidationResult:
+    """What decides whether the weights of a validated update are the best so far."""
+
+    update: int
+    score: float
+    """By `training.best_metric`, turned so that higher is better."""
+    loss: float
+    """NaN if validation gave none."""
+
+    @property
+    def preference(self) -> tuple[float, float, int]:
+        """Sort key: better results are greater."""
+        return preference(self.score, self.loss, self.update)
+
+
 class Trainer:
     """The state of a training, and its steps. `train` walks them; tuning measures `make_update`."""
 
@@ -89,7 +105,7 @@ class Trainer:
         self.normalizers = self.gradients.normalizers
         self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
         self.update = 0
-        self.validations: list[tuple[int, float]] = []  # update, score turned so that higher is better
+        self.validations: list[ValidationResult] = []
         self.lr = self.peak_lr = 0.0
         self._grad_norm = math.nan
         self.unreported: list[_PendingUpdate] = []
@@ -111,7 +127,7 @@ class Trainer:
     @property
     def is_validated(self) -> bool:
         """Whether the last update was validated."""
-        return bool(self.validations) and self.validations[-1][0] == self.update
+        return bool(self.validations) and self.validations[-1].update == self.update
 
     @property
     def is_validation_due(self) -> bool:
@@ -126,6 +142,16 @@ class Trainer:
             return regular or self._used_before >= 30 * limit
         return regular and self._used_before + 2 * self._validating < 60 * limit  # one more follows at the end
 
+    def improvements(self) -> list[bool]:
+        """Whether each validation was better than all before it: by its score or, at an equal score, by its loss."""
+        improvements = []
+        best = -math.inf, -math.inf
+        for result in self.validations:
+            score, minus_loss, _ = result.preference
+            improvements.append((score, minus_loss) > best)
+            best = max(best, (score, minus_loss))
+        return improvements
+
     def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
         """Why no further update is to be made; None while there is none. The same in all processes."""
         config = self.config
@@ -133,10 +159,9 @@ class Trainer:
             return "max_updates"
         if config.max_epochs and self.stream.epoch >= config.max_epochs:
             return "max_epochs"
-        if config.patience and self.validations:
-            scores = [score for _, score in self.validations]
-            if len(scores) - 1 - scores.index(max(scores)) >= config.patience:
-                return "patience"
+        improvements = self.improvements()
+        if config.patience and len(improvements) > config.patience and not any(improvements[-config.patience :]):
+            return "patience"
         # Clocks differ, and so would the rates of several processes: that of process 0 counts for all.
         out_of_time, used = False, 0.0
         if processes.rank() == 0:
@@ -158,10 +183,9 @@ class Trainer:
         turns = -(-self.config.accumulate * self.begun_with // processes.size())
         batches = [batch for batch in [next(self.stream) for _ in range(turns)] if batch is not None]
         counts = self.gradients.count(batches)
-        scores = [score for _, score in self.validations]
         lasting = self._used / self.update if self.update else _FIRST_UPDATE * 60 * (self.config.max_minutes or 0.0)
         share = self.config.share(self.update + 1, self._used + lasting + self._validating) or 0.0
-        progress = TrainingProgress(self.update + 1, epoch, scores, share)
+        progress = TrainingProgress(self.update + 1, epoch, self.improvements(), share)
         self.lr = self.config.schedule.rate(self.config.lr, progress)
         self.peak_lr = max(self.peak_lr, self.lr)
 
@@ -264,10 +288,15 @@ class Trainer:
             sign, value = 1 if self.config.higher_is_better else -1, metrics[self.config.best_metric]
             if math.isnan(value):
                 value = -sign * math.inf
-            best = sign * value > max((score for _, score in self.validations), default=-math.inf)
-            self.validations.append((self.update, sign * value))
+            loss = metrics.get("loss", math.nan)
+            result = ValidationResult(self.update, sign * value, loss)
+            best = result.score > -math.inf
+            if self.validations:
+                best = best and result.preference > max(earlier.preference for earlier in self.validations)
+            self.validations.append(result)
             if processes.rank() == 0:
-                self.checkpoints.keep(get_weights(model), self.update, value, self.config)
+                known_loss = None if math.isnan(loss) else loss
+                self.checkpoints.keep(get_weights(model), self.update, value, self.config, known_loss)
         self.is_saved = False
         return Evaluated(self.update, metrics, best, self.seconds)
 
@@ -293,7 +322,8 @@ class Trainer:
                 "optimizer": self.config.optimizer,
                 "optimizer_tensors": len(state),
                 "best_metric": [self.config.best_metric, self.config.higher_is_better],
-                "validations": [*self.validations],
+                "validations": [(result.update, result.score) for result in self.validations],
+                "validation_losses": [result.loss for result in self.validations],
                 "stream": self.stream.state(),
                 "random": randoms,
                 "processes": self.begun_with,
@@ -336,6 +366,10 @@ class Trainer:
         self._validating, self._used = facts["validating"], facts["used"]
         self.lr, self.peak_lr = facts["lr"]
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
-            self.validations = [(update, score) for update, score in facts["validations"]]
+            scores = facts["validations"]
+            losses = facts.get("validation_losses", [math.nan] * len(scores))
+            self.validations = [
+                ValidationResult(update, score, loss) for (update, score), loss in zip(scores, losses, strict=True)
+            ]
         self._started = self._clock()  # the time that loading took is none of the training's
         return Resumed(self.update, self.stream.epoch, self.seconds)

@@ -1,5 +1,6 @@
 """Weights and states on the disk: what is saved comes back, the best stay, and a crash leaves what was there."""
 
+import json
 import os
 import resource
 import signal
@@ -24,6 +25,7 @@ from nmtkit.checkpoints.weights import (
     save_weights,
 )
 from nmtkit.core.errors import CheckpointError, NmtkitError
+from nmtkit.core.files import with_checksum
 from nmtkit.training.optimizers import OptimizerConfig, build_optimizer, read_state, restore_state
 
 
@@ -154,10 +156,10 @@ def test_average_refuses_different_models(tmp_path):
         ({"keep_best": 2}, [3, 1, 5, 3, 4], [2, 4], 2),
         ({"keep_recent": 0}, [8, 7, 6], [0], 0),
         ({"keep_best": 2, "keep_recent": 1}, [8, 7, 6, 5], [0, 1, 3], 0),
-        ({"keep_best": 2, "higher_is_better": False}, [3, 2, 2, 2], [1, 2], 1),
+        ({"keep_best": 2, "higher_is_better": False}, [3, 2, 2, 2], [2, 3], 3),
         ({"keep_recent": 10}, [8, 7, 6], [0, 1, 2], 0),
     ],
-    ids=["defaults", "the best", "the best alone", "best and newest", "the lowest, of equals the older", "too few yet"],
+    ids=["defaults", "the best", "the best alone", "best and newest", "the lowest, of equals the newer", "too few yet"],
 )
 def test_the_best_and_the_newest_stay(tmp_path, given, values, kept, best):
     checkpoints = CheckpointManager(tmp_path)
@@ -171,6 +173,34 @@ def test_the_best_and_the_newest_stay(tmp_path, given, values, kept, best):
     assert checkpoints.recent() == files[::-1]
     assert checkpoints.best()[0] == checkpoints.weights_path(best)
     assert read_weights(checkpoints.best()[0])["a"].tolist() == [best]
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [([5.0, 2.0, 3.0], 2), ([2.0, 2.0, 3.0], 2), ([None, None, None], 3), ([None, 9.0, None], 2)],
+    ids=["lowest loss", "equal losses", "no losses", "an unknown loss is the worst"],
+)
+@pytest.mark.parametrize("has_list", [True, False], ids=["kept.json", "headers of the files"])
+def test_of_equal_scores_the_lower_loss_is_better_and_then_the_newer_update(tmp_path, losses, best, has_list):
+    checkpoints = CheckpointManager(tmp_path)
+    for update, loss in enumerate(losses, start=1):
+        weights = {"a": torch.tensor([float(update)])}
+        checkpoints.keep(weights, update, 0.0, settings(keep_recent=5), loss)
+    if not has_list:
+        (tmp_path / "kept.json").unlink()
+    assert CheckpointManager(tmp_path).best()[0] == checkpoints.weights_path(best)
+
+
+def test_a_list_of_an_earlier_version_has_no_losses(tmp_path):
+    checkpoints = CheckpointManager(tmp_path)
+    for update in (1, 2):
+        checkpoints.keep({"a": torch.ones(1)}, update, 0.0, settings())
+    content = json.loads((tmp_path / "kept.json").read_text())
+    content = {"metric": content["metric"], "higher_is_better": True, "kept": content["kept"]}
+    for entry in content["kept"]:
+        del entry["loss"]
+    (tmp_path / "kept.json").write_text(json.dumps(with_checksum(content)))
+    assert checkpoints.best()[0] == checkpoints.weights_path(2)
 
 
 def test_repeating_an_update_replaces_it_and_what_came_after_and_another_metric_starts_anew(tmp_path):

@@ -394,8 +394,8 @@ def test_stops_after_epochs_or_when_the_time_is_up(tmp_path):
 @pytest.mark.parametrize(
     ("scores", "given", "is_best", "end"),
     [
-        # best at the second validation; 2 is not better than 2; three without a new best
-        ([1, 2, 2, 1.5, 1.9, 9], {"patience": 3, "max_updates": None}, [1, 1, 0, 0, 0], ("patience", 10)),
+        # Of two scores of 2 the newer is the best, but patience counts from the first.
+        ([1, 2, 2, 1.5, 1.9, 9], {"patience": 3, "max_updates": None}, [1, 1, 1, 0, 0], ("patience", 10)),
         ([3.0, 2.0, 2.5, 2.25], {"patience": 2, "higher_is_better": False}, [1, 1, 0, 0], ("patience", 8)),
         ([math.nan, 1.0, math.nan], {"max_updates": 6}, [0, 1, 0], ("max_updates", 6)),
     ],
@@ -405,6 +405,32 @@ def test_the_best_validation(tmp_path, scores, given, is_best, end):
     config = settings(**{"validate_every": 2, "max_updates": 99, **given})
     _, events = run(tmp_path, config, evaluate=Scores(scores))
     assert (best_of(events), ended(events)) == (is_best, end)
+    last_best = max(number for number, best in enumerate(is_best, start=1) if best)
+    assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(2 * last_best)
+
+
+def test_of_equal_scores_the_lower_loss_is_the_best_and_counts_for_patience(tmp_path):
+    losses = iter([4.0, 3.0, 2.0, 2.5, 2.0, 2.6, 2.7])
+
+    def evaluate(model):
+        return {"score": 0.0, "loss": next(losses)}
+
+    config = settings(validate_every=2, patience=3, max_updates=None)
+    _, events = run(tmp_path, config, evaluate=evaluate)
+    assert best_of(events) == [1, 1, 1, 0, 1, 0]
+    assert ended(events) == ("patience", 12), "an equal loss at an equal score is no progress"
+    assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(10)
+
+
+def test_a_resumed_training_knows_the_losses_of_equal_scores(tmp_path):
+    def evaluate_with(*losses):
+        left = iter(losses)
+        return lambda model: {"score": 0.0, "loss": next(left)}
+
+    run(tmp_path, settings(validate_every=2, max_updates=4), evaluate=evaluate_with(2.0, 1.0))
+    longer = settings(validate_every=2, max_updates=8)
+    _, events = run(tmp_path, longer, evaluate=evaluate_with(1.5, 1.2), resume=True)
+    assert best_of(events) == [0, 0]
     assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(4)
 
 

@@ -53,8 +53,9 @@ def test_luong_halving_by_epoch():
 def test_plateau_counts_validations_without_a_new_best():
     schedule = Plateau(factor=0.1, patience=2)
     # best 3 at the second; 2, 3 (equal is not better): first drop; 1, 2: second; 4 is better; 4: one waited
-    scores, drops = [1, 3, 2, 3, 1, 2, 4, 4], [0, 0, 0, 0, 1, 1, 2, 2, 2]
-    rates = [schedule.rate(2.0, TrainingProgress(9, 0, scores[:count])) for count in range(9)]
+    improvements = [True, True, False, False, False, False, True, False]  # scores 1 3 2 3 1 2 4 4
+    drops = [0, 0, 0, 0, 1, 1, 2, 2, 2]
+    rates = [schedule.rate(2.0, TrainingProgress(9, 0, improvements[:count])) for count in range(9)]
     assert rates == pytest.approx([2.0 * 0.1**count for count in drops], rel=1e-12)
 
 
