@@ -103,7 +103,7 @@ def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> N
             "data.test={jsonl: a, labels_field: b}",
             r"`data`: test: .* no labels, .* take it out \(of jsonl by labels_field",
         ),
-        ("training.best_metric=loss", "`training.higher_is_better` must be false for 'loss'"),
+        ("training={best_metric: loss, higher_is_better: true}", "higher_is_better` must be false for 'loss'"),
         ("training.best_metric=blue", "did you mean 'bleu'"),
         ("evaluation.tokenize=13A", "did you mean '13a'"),
         *((f"name={name}", r"--set name=.*: `name`") for name in ("../up", "/absolute", "..", ".hidden", "-x")),
@@ -147,6 +147,85 @@ def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(base: Path, mon
     assert set_folder.folder == f"{child.parent}/../sub"
     assert set_folder.splits()["train"].src == [f"{child.parent}/../sub/a.src"]
     assert recipe.load(base, ["data.folder=nowhere"]).data.folder == "nowhere"
+
+
+SMALLEST = {
+    "translation": ("src, tgt", "rnnsearch", "bleu"),
+    "captioning": ("features, tgt", "show_attend_tell", "bleu"),
+    "classification": ("src, labels", "word_mean", "accuracy"),
+    "language-modelling": ("tgt", "transformer_lm", "perplexity"),
+    "parsing": ("src, tgt", "rnnsearch", "bracket-f1"),
+    "summarization": ("src, tgt", "pointer_generator", "rougeL"),
+}
+"""For each task: its columns, a model, and the metric that chooses the best checkpoint by default."""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "written.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def smallest(task: str) -> str:
+    columns, model, _ = SMALLEST[task]
+    files = ", ".join(f"{column}: a.{column}" for column in columns.split(", "))
+    task_line = "" if task == "translation" else f"task: {task}\n"
+    return f"{task_line}data: {{train: {{{files}}}}}\nmodel: {{kind: {model}}}\n"
+
+
+@pytest.mark.parametrize("task", [*SMALLEST])
+def test_a_recipe_that_names_no_metric_has_those_of_its_task(task: str, tmp_path: Path) -> None:
+    best = SMALLEST[task][2]
+    loaded = recipe.load(written(tmp_path, smallest(task) + "training: {max_updates: 1}\n"))
+    assert loaded.training.best_metric == best
+    assert loaded.training.higher_is_better == (best != "perplexity")
+    assert recipe.load(written(tmp_path, loaded.to_yaml())) == loaded
+
+
+@pytest.mark.parametrize("task", [task for task in [*SMALLEST] if task != "language-modelling"])
+@pytest.mark.parametrize(("metrics", "best"), [("ter", "ter"), ("chrf, bleu", None), ("rouge", None)])
+def test_the_metrics_that_a_recipe_names_choose_the_best(
+    task: str, metrics: str, best: str | None, tmp_path: Path
+) -> None:
+    named = f"training: {{max_updates: 1}}\nevaluation: {{metrics: [{metrics}]}}\n"
+    training = recipe.load(written(tmp_path, smallest(task) + named)).training
+    default = SMALLEST[task][2]
+    first = {"chrf, bleu": "chrf", "rouge": "rouge1"}.get(metrics, best)
+    is_measured = (default == "bleu" and "bleu" in metrics) or (default == "rougeL" and metrics == "rouge")
+    assert training.best_metric == (default if is_measured else first)
+    assert training.higher_is_better == (training.best_metric != "ter")
+
+
+def test_whether_higher_is_better_follows_from_the_metric(base: Path, tmp_path: Path) -> None:
+    resolved = written(tmp_path, recipe.load(base).to_yaml())
+    assert "higher_is_better: true" in resolved.read_text()
+    assert not recipe.load(resolved, ["training.best_metric=loss"]).training.higher_is_better
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: written.yaml\ntraining: {best_metric: perplexity}\n")
+    assert not recipe.load(child).training.higher_is_better
+
+
+@pytest.mark.parametrize(
+    ("stage", "best"),
+    [
+        ("task: language-modelling, data: {train: {tgt: t}, valid: {tgt: t}}, training: {denoising: {}}", "perplexity"),
+        ("training: {best_metric: loss}", "loss"),
+        ("evaluation: {metrics: [chrf]}", "chrf"),
+        ("training: {lr: 0.1}", "bleu"),
+    ],
+    ids=["another task", "names a metric", "other metrics", "neither"],
+)
+def test_a_stage_has_a_metric_that_it_measures(stage: str, best: str, base: Path, tmp_path: Path) -> None:
+    text = smallest("translation").replace("rnnsearch", "transformer") + "tokenizer: {specials: [<mask>]}\n"
+    text += "training: {max_updates: 1}\n"
+    path = written(tmp_path, f"{text}stages: [{{name: first, {stage}}}, {{name: second}}]\n")
+    loaded = recipe.load(path)
+    again = recipe.load(written(tmp_path, loaded.to_yaml()))
+    for one in (loaded, again):
+        stages = one.by_stage()
+        assert stages["first"].training.best_metric == best
+        assert stages["first"].training.higher_is_better == (best in ("bleu", "chrf"))
+        assert stages["second"].training.best_metric == "bleu"
 
 
 def test_tokenizations_are_those_of_the_metrics() -> None:

@@ -8,6 +8,8 @@ from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator
 from nmtkit.corpus.config import DataConfig, SplitFiles, joined_corpora
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
+from nmtkit.tasks.builtin import TRANSLATION
+from nmtkit.tasks.task import TASKS
 
 STAGE_GROUPS = ("task", "data", "model", "batch", "training", "search", "evaluation")
 """What a stage may change of a recipe: the task, and these groups."""
@@ -56,10 +58,69 @@ class Stage(Settings):
 
 
 def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe without what a stage replaces as a whole: files of its own; metrics and test set of another task."""
-    gone = {"train", "valid"} & {*stage.get("data", ())} | ({"test", "metrics"} if stage.get("task") else set())
-    groups = {name: recipe[name] for name in ("data", "evaluation") if isinstance(recipe.get(name), Mapping)}
-    return {**recipe, **{name: {k: one[k] for k in one if k not in gone} for name, one in groups.items()}}
+    """A recipe without what a stage replaces as a whole.
+
+    That are files of its own, metrics and test set of another task, and the metric that chooses the best checkpoint if
+    the stage names another or does not measure it.
+    """
+    gone = {"train", "valid"} & {*stage.get("data", ())}
+    if stage.get("task"):
+        gone |= {"test", "metrics"}
+    left = dict(recipe)
+    for group in ("data", "evaluation"):
+        if isinstance(recipe.get(group), Mapping):
+            left[group] = {key: value for key, value in recipe[group].items() if key not in gone}
+    training = recipe.get("training")
+    if isinstance(training, Mapping):
+        changed = stage.get("training")
+        names_another = isinstance(changed, Mapping) and "best_metric" in changed
+        if names_another or not _is_measured(training.get("best_metric"), left, stage):
+            chosen = ("best_metric", "higher_is_better")
+            left["training"] = {key: value for key, value in training.items() if key not in chosen}
+    return left
+
+
+def _is_measured(metric: Any, recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> bool:
+    """Whether validation measures a metric in a stage of a recipe; True if the settings are not valid."""
+    task = stage.get("task") or recipe.get("task", TRANSLATION.name)
+    evaluation: dict[str, Any] = {}
+    for settings in (recipe.get("evaluation"), stage.get("evaluation")):
+        if isinstance(settings, Mapping):
+            evaluation.update(settings)
+    named = _named_metrics(evaluation)
+    if not isinstance(task, str) or task not in TASKS.names() or named is None:
+        return True
+    return metric in (*(named or TASKS.get(task).validation_metrics), "loss", "perplexity")
+
+
+def _named_metrics(evaluation: Any) -> list[str] | None:
+    """The metrics that `evaluation` names, none where it names none; None if the settings are not valid."""
+    if not isinstance(evaluation, Mapping):
+        return None
+    try:
+        return metric_names(evaluation["metrics"]) if evaluation.get("metrics") else []
+    except (NmtkitError, TypeError):
+        return None
+
+
+def with_best_metric(given: Any) -> Any:
+    """The values of a recipe, with the metric that chooses the best checkpoint.
+
+    Where the recipe names none, it is that of the task; whether higher is better follows from the metric. What is not
+    valid is left for the check of the group.
+    """
+    if not isinstance(given, dict):
+        return given
+    task = given.get("task", TRANSLATION.name)
+    training = given.get("training")
+    named = _named_metrics(given.get("evaluation", {}))
+    if not isinstance(training, dict) or named is None or not isinstance(task, str) or task not in TASKS.names():
+        return given
+    training = dict(training)
+    best = training.setdefault("best_metric", TASKS.get(task).choose_best_metric(named))
+    if isinstance(best, str) and best in METRICS.names():
+        training.setdefault("higher_is_better", METRICS.get(best).higher_is_better)
+    return {**given, "training": training}
 
 
 def _dotted_keys(changes: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:

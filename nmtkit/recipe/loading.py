@@ -15,7 +15,7 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import FILE_KINDS, joined_corpora
 from nmtkit.models.base import MODELS, PARTS
-from nmtkit.recipe.groups import MAX_STAGES, STAGE_GROUPS, without_replaced
+from nmtkit.recipe.groups import MAX_STAGES, STAGE_GROUPS, with_best_metric, without_replaced
 from nmtkit.recipe.schema import Recipe, deep_merge
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
@@ -39,6 +39,7 @@ class Layer:
         replaced: set[KeyPath] = set()
         kind = _kind_of_model(self) or _kind_of_model(base)
         upper, base = self.expand_shorthands(kind), base.expand_shorthands(kind)
+        base = base.without_direction_of_metric(upper)
         data = deep_merge(base.data, upper.data, replaced)
         gone = {path for path in base.places if any(path[:n] in replaced for n in range(1, len(path) + 1))}
         kept = {path: place for path, place in base.places.items() if path not in gone}
@@ -57,6 +58,15 @@ class Layer:
             model |= dict.fromkeys(keys, model.pop(short))
             places |= {("model", key): places.get(("model", short), self.name) for key in keys}
         return replace(self, data={**self.data, "model": model}, places=places)
+
+    def without_direction_of_metric(self, upper: "Layer") -> "Layer":
+        """Without `training.higher_is_better` if the layer above names another metric: it follows from the metric."""
+        training = self.data.get("training")
+        above = upper.data.get("training")
+        if not isinstance(training, dict) or not isinstance(above, dict) or "best_metric" not in above:
+            return self
+        left = {key: value for key, value in training.items() if key != "higher_is_better"}
+        return replace(self, data={**self.data, "training": left})
 
     def only(self, keys: Collection[str]) -> "Layer":
         """Without the other keys."""
@@ -266,6 +276,8 @@ def _value_at(group: Any, keys: Sequence[str]) -> Any:
 
 def _checked(layer: Layer) -> Recipe:
     """The recipe, if it and each of its stages, laid over it, are valid; else all faults of all of them."""
+    # Before the stages are laid over it, so that a saved recipe, which has all defaults, gives them the same metric.
+    layer = replace(layer, data=with_best_metric(layer.data))
     layers = [layer]
     listed = layer.data.get("stages")
     whole = layer.only(layer.data.keys() - {"stages"})

@@ -124,8 +124,8 @@ class Recipe(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _tags_are_special(cls, given: Any) -> Any:
-        return with_settings_of_task(groups.with_tags_as_specials(given))
+    def _with_dependent_defaults(cls, given: Any) -> Any:
+        return groups.with_best_metric(with_settings_of_task(groups.with_tags_as_specials(given)))
 
     @model_validator(mode="after")
     def _tags_are_known(self) -> "Recipe":

@@ -91,6 +91,7 @@ SUMMARIZATION = TASKS.register("summarization")(
         result="summary",
         fields=("article", "summary"),
         validation_metrics=_ROUGE,
+        best_metric="rougeL",
         test_metrics=_ROUGE,
         monolingual=True,
         truncates_sources=True,

@@ -53,6 +53,9 @@ class Task:
     """The keys of its columns, if fetched corpora are JSON lines; else each column is a file of text."""
     validation_metrics: tuple[str, ...] = ()
     """The metrics of validation beside `loss` and `perplexity`; a recipe may name others."""
+    best_metric: str = ""
+    """The metric of validation that chooses the best checkpoint. Default: the first of `validation_metrics`, or the
+    perplexity if it has none."""
     test_metrics: tuple[str, ...] = ()
     """The metrics of the test set."""
     search: Mapping[str, Any] = field(default_factory=dict)
@@ -70,6 +73,17 @@ class Task:
     def searches(self) -> bool:
         """Whether its models write text, which a search finds: whether an example has a `tgt`."""
         return any(column.name == "tgt" for column in self.columns)
+
+    def choose_best_metric(self, measured: Sequence[str] = ()) -> str:
+        """The metric that chooses the best checkpoint, where a recipe names none for it.
+
+        `measured` are the metrics of validation that the recipe names; without them there are those of the task.
+        """
+        measured = measured or self.validation_metrics
+        if not measured:
+            return "perplexity"
+        preferred = (self.best_metric, *self.validation_metrics[:1])
+        return next((name for name in preferred if name in measured), measured[0])
 
     def read(self, examples: Sequence["Example"]) -> list[Any]:
         """What the model reads of each example: its first column, behind its tags."""

@@ -115,7 +115,8 @@ def test_a_task_without_answers_is_judged_by_its_fit(corpus: Path, tmp_path: Pat
 
 def test_a_recipe_of_a_task_without_answers_names_a_figure_of_fit(corpus: Path) -> None:
     with pytest.raises(RecipeError, match="validation of a fitting gives no 'bleu': valid names: loss, perplexity"):
-        recipe.load(corpus / "tiny.yaml", ["task=fitting"])
+        recipe.load(corpus / "tiny.yaml", ["task=fitting", "training.best_metric=bleu"])
+    assert recipe.load(corpus / "tiny.yaml", ["task=fitting"]).training.best_metric == "perplexity"
     with pytest.raises(RecipeError, match=r"`evaluation.metrics`: they compare answers .* fitting has none"):
         recipe.load(corpus / "tiny.yaml", ["task=fitting", "evaluation.metrics=[bleu]", *FIT])
     assert recipe.load(corpus / "tiny.yaml", ["task=fitting", *FIT]).test_metrics == []
