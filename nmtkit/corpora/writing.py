@@ -20,9 +20,9 @@ from nmtkit.corpora.readers import Pair
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.hashes import HashSet, PairHashes
 from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.scripts import is_unspaced
 from nmtkit.corpus.splitting import Splitter
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
-from nmtkit.corpus.text import is_unspaced
 from nmtkit.tasks.task import TASKS
 
 SPLITS = ("train", "valid", "test")

@@ -3,10 +3,15 @@
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.scripts import script_shares, unspaced_runs, unspaced_script
+
+MAX_SAMPLE_CHARACTERS = 500_000
+"""Characters of each side that are kept, to learn from them which vocabulary the text can fill."""
+_EAST_ASIAN = ("Han", "Hiragana", "Katakana", "Bopomofo")
 
 
 @dataclass(frozen=True)
@@ -16,7 +21,8 @@ class SideStatistics:
     words: int
     """Running words; estimated from characters if words are not separated by white space."""
     distinct_words: int
-    """Word types; counting stops at about 200,000."""
+    """Word types, and types of two adjacent characters where no space separates words; counting stops at about
+    200,000."""
     characters: int
     """Character types after NFKC."""
     frequent_characters: int
@@ -25,6 +31,8 @@ class SideStatistics:
     """Whether words are separated by white space."""
     length: int
     """The 95th percentile of the words in a line."""
+    sample: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """The first lines of the text; of a small text all of them."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,6 @@ class _Side:
     """Counts one side in bounded memory."""
 
     most_words = 200_000
-    characters_per_word = 1.7  # of Chinese, about; for text without white space
 
     def __init__(self) -> None:
         self.words = 0
@@ -62,34 +69,59 @@ class _Side:
         self.distinct: set[str] = set()
         self.characters: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()
+        self.sample: list[str] = []
+        self._sample_characters = 0
 
     def add(self, line: str, sampled: bool) -> None:
         words = line.split()
         self.words += len(words)
         self.letters += sum(map(len, words))
-        if sampled:
-            self.lengths[len(words)] += 1
-            self.characters.update(unicodedata.normalize("NFKC", line))
-            if len(self.distinct) < self.most_words:
-                self.distinct.update(words)
+        if not sampled:
+            return
+        self.lengths[len(words)] += 1
+        self.characters.update(unicodedata.normalize("NFKC", line))
+        if self._sample_characters < MAX_SAMPLE_CHARACTERS:
+            self.sample.append(line)
+            self._sample_characters += len(line)
+        if len(self.distinct) < self.most_words:
+            self._add_types(line, words)
+
+    def _add_types(self, line: str, words: list[str]) -> None:
+        if not unspaced_runs(line):
+            self.distinct.update(words)
+            return
+        for word in words:
+            runs = unspaced_runs(word)
+            if not runs:
+                self.distinct.add(word)
+            for run in runs:
+                self.distinct.update(first + second for first, second in pairwise(run))
 
 
 def _side_statistics(*sides: _Side) -> SideStatistics:
-    words, letters = sum(side.words for side in sides), sum(side.letters for side in sides)
-    spaced = letters <= 12 * words
+    words = sum(side.words for side in sides)
+    letters = sum(side.letters for side in sides)
     lengths = sum((side.lengths for side in sides), Counter[int]())
     characters = sum((side.characters for side in sides), Counter[str]())
-    for space in [one for one in characters if one.isspace()]:
-        del characters[space]
+    for character in [*characters]:
+        if character.isspace():
+            del characters[character]
     shortest = sorted(lengths)
-    length = shortest[_count_for_share([lengths[one] for one in shortest], 0.95) - 1]
+    length = shortest[_count_for_share([lengths[words_in_line] for words_in_line in shortest], 0.95) - 1]
+    script = unspaced_script(characters)
+    if script:
+        # A word of Chinese or Japanese has about 1.7 characters, one of Thai or Khmer about 4 with its vowel signs.
+        characters_per_word = 1.7 if script in _EAST_ASIAN else 4.0
+        length = round(length * letters / max(words, 1) / characters_per_word)
+        words = round(letters / characters_per_word)
     return SideStatistics(
-        words=words if spaced else round(letters / _Side.characters_per_word),
+        words=words,
         distinct_words=len(set().union(*(side.distinct for side in sides))),
         characters=len(characters),
         frequent_characters=_count_for_share([count for _, count in characters.most_common()], 0.9995),
-        spaced=spaced,
-        length=length if spaced else round(length * letters / max(words, 1) / _Side.characters_per_word),
+        spaced=not script,
+        length=length,
+        sample=tuple(line for side in sides for line in side.sample),
     )
 
 
@@ -97,16 +129,6 @@ def _count_for_share(counts: list[int], share: float) -> int:
     """How many of the first counts make up this share of all."""
     sums = list(accumulate(counts))
     return bisect_left(sums, share * sums[-1]) + 1 if sums else 0
-
-
-def _scripts(characters: Counter[str]) -> dict[str, float]:
-    """The share of each script."""
-    scripts: Counter[str] = Counter()
-    for character, count in characters.items():
-        if character.isalpha():
-            scripts[unicodedata.name(character, "").partition(" ")[0]] += count
-    letters = scripts.total()
-    return {script: count / letters for script, count in scripts.items()}
 
 
 class CorpusCounter:
@@ -135,7 +157,7 @@ class CorpusCounter:
         """The statistics; DataError without any pair."""
         if not self.pairs:
             raise DataError("no pair has text on both sides; nothing can be learned from these files")
-        src, tgt = _scripts(self._src.characters), _scripts(self._tgt.characters)
+        src, tgt = script_shares(self._src.characters), script_shares(self._tgt.characters)
         shared = sum(min(share, tgt.get(script, 0.0)) for script, share in src.items()) if src and tgt else 1.0
         return CorpusStatistics(
             self.pairs,

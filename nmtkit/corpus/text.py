@@ -9,7 +9,6 @@ import codecs
 import gzip
 import math
 import re
-import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -271,37 +270,6 @@ def read_lines_lenient(path: str) -> Iterator[str]:
     file = TextFile(path)
     while count := file.fill():
         yield from file.take(count)[0]
-
-
-# ------------------------------------------------------------------------------------------------------------- scripts
-
-SCRIPTS = (
-    "",
-    *("Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari", "Thai"),
-    *("Armenian", "Georgian", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam"),
-    *("Sinhala", "Lao", "Tibetan", "Myanmar", "Ethiopic", "Cherokee", "Khmer", "Mongolian", "Bopomofo", "Thaana"),
-    *("Syriac", "Tifinagh", "Nko", "Javanese"),
-)
-"""Scripts by number; 0 stands for all other characters."""
-UNSPACED = ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer")
-"""Scripts written without spaces between words ..."""
-UNSPACED_LANGUAGES = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
-"""... and the languages that use them."""
-
-_NAMES = {name.upper(): number for number, name in enumerate(SCRIPTS)} | {"CJK": SCRIPTS.index("Han")}
-
-
-def script_of(letter: str) -> int:
-    """The number of a letter's script."""
-    words = unicodedata.name(letter, "").split()
-    if words and words[0] in ("HALFWIDTH", "FULLWIDTH"):
-        del words[0]
-    return _NAMES.get(words[0], 0) if words else 0
-
-
-def is_unspaced(language: str) -> bool:
-    """Whether a language, such as zh_CN, is written without spaces between words."""
-    return re.split(r"[-_@.]", language)[0].lower() in UNSPACED_LANGUAGES
 
 
 SENTENCE_RULES = ("auto", "tags", "newline", "punctuation")

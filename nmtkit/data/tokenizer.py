@@ -39,7 +39,7 @@ class TokenizerConfig(Settings):
     punctuation), whitespace or pieces (already tokenized text; by sentencepiece); marian and huggingface: of imported
     models only."""
     vocab_size: int = Field(default=8000, ge=5, le=MAX_VOCAB_SIZE)
-    """Tokens of each vocabulary, with all special ones; exactly so many for bpe and unigram, else at most."""
+    """Tokens of each vocabulary, with all special ones. It has fewer if the text has no more words or subwords."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MAX_VOCAB_SIZE)
     """Size of the target vocabulary if the sides have a vocabulary each. Default: vocab_size."""
     joint: bool = True
@@ -205,33 +205,21 @@ class SentencePieceTokenizer(Tokenizer):
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
         """Learns a model from lines, which messages call `what`; deterministic on all machines.
 
+        The vocabulary is smaller than `config.vocab_size` if the lines do not have so many subwords.
+
         bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
         """
-        model = io.BytesIO()
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                # Of a line with "▅", its own sign for what is unknown, it would learn nothing.
-                sentence_iterator=((one.lower() if config.lowercase else one).replace("▅", " ") for one in lines),
-                model_writer=model,
-                model_type=config.kind,
-                vocab_size=config.vocab_size,
-                hard_vocab_limit=config.kind != "char",
-                character_coverage=config.character_coverage,
-                normalization_rule_name="nmt_nfkc" if config.normalization == "nfkc" else "identity",
-                pad_id=PAD,
-                unk_id=UNK,
-                bos_id=BOS,
-                eos_id=EOS,
-                # The estimates of unigram are summed up by thread: the number is fixed, so that no machine differs.
-                num_threads=4,
-                # Its default would leave out lines of more than 4192 bytes without a word.
-                max_sentence_length=1 << 24,
-                minloglevel=2,
-                control_symbols=config.special_tokens,
-            )
-        except RuntimeError as fault:
-            raise _explained(config, what, str(fault)) from fault
-        return cls(config, model.getvalue())
+        size = config.vocab_size
+        model = None
+        while model is None:
+            try:
+                model = _learn_model(config, lines, size)
+            except RuntimeError as fault:
+                largest = _LARGEST_SIZE.search(str(fault))
+                if largest is None or int(largest[1]) >= size:
+                    raise _explained(config, what, str(fault)) from fault
+                size = int(largest[1])
+        return cls(config, model)
 
     def _encoded(self, texts: Sequence[str], seed: int | None) -> list[list[int]]:
         """Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 (unigram)."""
@@ -267,13 +255,37 @@ class SentencePieceTokenizer(Tokenizer):
         return self._model
 
 
+def _learn_model(config: TokenizerConfig, lines: Iterable[str], size: int) -> bytes:
+    """The content of a sentencepiece model with `size` tokens."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        # Of a line with "▅", its own sign for what is unknown, it would learn nothing.
+        sentence_iterator=((one.lower() if config.lowercase else one).replace("▅", " ") for one in lines),
+        model_writer=model,
+        model_type=config.kind,
+        vocab_size=size,
+        hard_vocab_limit=config.kind != "char",
+        character_coverage=config.character_coverage,
+        normalization_rule_name="nmt_nfkc" if config.normalization == "nfkc" else "identity",
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        # The estimates of unigram are summed up by thread: the number is fixed, so that no machine differs.
+        num_threads=4,
+        # Its default would leave out lines of more than 4192 bytes without a word.
+        max_sentence_length=1 << 24,
+        minloglevel=2,
+        control_symbols=config.special_tokens,
+    )
+    return model.getvalue()
+
+
+_LARGEST_SIZE = re.compile(r"Vocabulary size too high .*<= (\d+)")
+
+
 def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | DataError:
     """The error for what sentencepiece's trainer refused."""
-    if too_big := re.search(r"Vocabulary size too high .*<= (\d+)", fault):
-        return RecipeError(
-            f"tokenizer.vocab_size: {config.vocab_size} is too large for this {what}; "
-            f"{too_big[1]} is the largest possible ({config.kind})"
-        )
     if too_small := re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault):
         return RecipeError(
             f"tokenizer.vocab_size: {config.vocab_size} is too small for this {what}: every character needs a token; "

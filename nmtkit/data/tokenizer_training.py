@@ -87,6 +87,21 @@ def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: 
     return tokenizers
 
 
+def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
+    """A note if a text has fewer subwords than its vocabulary was meant to have; empty if it has enough."""
+    facts = []
+    for name, tokenizer in tokenizers.items():
+        settings = config if tokenizers.shared else config.for_column(name)
+        has_fewer = settings.kind in ("bpe", "unigram") and len(tokenizer.vocabulary) < settings.vocab_size
+        side = "" if tokenizers.shared or len(tokenizers) == 1 else f"{name}: "
+        fact = f"{side}{len(tokenizer.vocabulary):,} of {settings.vocab_size:,}"
+        if has_fewer and fact not in facts:
+            facts.append(fact)
+    if not facts:
+        return ""
+    return f"note: the text has too few subwords to fill tokenizer.vocab_size; the vocabulary has {', '.join(facts)}"
+
+
 def _learn(config: TokenizerConfig, lines: Sequence[str], what: str) -> Tokenizer:
     for name in config.special_tokens if not config.cuts_words else ():
         if name[0] not in "<[" and any(name in line for line in lines):

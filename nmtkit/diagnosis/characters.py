@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nmtkit.corpus import faults
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.faults import FaultKind
-from nmtkit.corpus.text import SCRIPTS, UNSPACED, script_of
+from nmtkit.corpus.scripts import SCRIPTS, UNSPACED, script_of
 
 # Classes of characters beside the scripts: digits; white space, line feeds and other line separators; and characters
 # that do not belong in a text. All from SEPARATOR on are odd.

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.corpus.text import SCRIPTS
+from nmtkit.corpus.scripts import SCRIPTS
 from nmtkit.diagnosis.characters import DIGIT, NEWLINE, TextArrays, character_classes
 
 RUN_BUCKETS = 1 << 16

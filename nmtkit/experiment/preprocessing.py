@@ -13,7 +13,7 @@ from nmtkit.corpus.checking import DataReport, FileChecksums, PairChecker, read_
 from nmtkit.corpus.reading import read_blocks, require_plain_text
 from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample
+from nmtkit.data.tokenizer_training import TokenizerSample, describe_shortfall, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
@@ -153,6 +153,8 @@ def prepare_tokenizers(
             samples[0].kept += sample.kept
             samples[0].total += sample.total
         tokenizers = learn_from_sample(config, samples[0], report)
+        if shortfall := describe_shortfall(config, tokenizers):
+            first.notify(shortfall)
     if not learned_before:
         # First, so that arrays of an earlier tokenizer are never taken for those of this one.
         shutil.rmtree(folder.data, ignore_errors=True)

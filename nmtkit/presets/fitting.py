@@ -14,6 +14,7 @@ file, and guesses; `base` was never trained by us.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from nmtkit.core.errors import RecipeError
@@ -21,6 +22,7 @@ from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
+from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.presets.proposal import PLANS, ProposedRecipe, format_minutes
 from nmtkit.tasks.task import TASKS
 
@@ -42,6 +44,7 @@ VOCABULARIES = ((200_000, 2_000), (300_000, 4_000), (2_000_000, 8_000), (20_000_
 words; 30,000 and more are usual for WMT; 8,000 is what we measured with 345,000."""
 
 _SPECIALS = 4  # tokens of every vocabulary that are no text
+_COVERAGE = 0.9995  # the share of the characters that get a token where many are rare
 _TOKENS_PER_WORD = 1.3  # subwords that a word is cut into, roughly
 _FEW_PASSES = 8  # passes: with fewer, more and smaller updates learn more
 _PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
@@ -146,7 +149,10 @@ class FittedPreset(ProposedRecipe):
         self._set("evaluation", max_sentences=self._validated or 500)
         if not self.size.tgt.spaced:
             self._set("evaluation", tokenize="char")
-            because = "the target has no spaces between words, so BLEU counts characters"
+            because = (
+                "the target is written without spaces between words: BLEU of words would be 0 for nearly all lines, "
+                "so it counts characters"
+            )
             self.explain("evaluation.tokenize", "char", because)
 
     def _fit_stages(self) -> None:
@@ -211,7 +217,8 @@ class FittedPreset(ProposedRecipe):
         suited = next(tokens for limit, tokens in VOCABULARIES if self._words < limit)
         wanted = min(suited, self._preset["tokenizer"]["vocab_size"])
         rare = any(2 * text.characters > wanted for text in texts)
-        sizes = [_vocabulary_size(text, wanted, rare) for text in texts]
+        coverage = _COVERAGE if rare else 1.0
+        sizes = [_vocabulary_size(text, wanted, coverage) for text in texts]
         because = f"{self._words:,} words are too few to learn more subwords well (Sennrich and Zhang 2019)"
         if suited > wanted:
             because = f"more would make the preset {self.name} slow"
@@ -225,10 +232,10 @@ class FittedPreset(ProposedRecipe):
         if not joint:
             self._set("tokenizer", tgt_vocab_size=sizes[1])
         if rare:
-            self._set("tokenizer", character_coverage=0.9995)
+            self._set("tokenizer", character_coverage=coverage)
             most = max(text.characters for text in texts)
             because = f"the rarest of {most:,} characters would take the place of subwords"
-            self.explain("tokenizer.character_coverage", "0.9995", because)
+            self.explain("tokenizer.character_coverage", f"{coverage}", because)
         return joint
 
     def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
@@ -279,15 +286,27 @@ class FittedPreset(ProposedRecipe):
         return {"schedule": schedule, **limits, "validate_every": every}
 
 
-def _vocabulary_size(text: SideStatistics, wanted: int, rare: bool) -> int:
-    """How many tokens of the wanted ones a text has use for, and sentencepiece will give.
+def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
+    """How many of the wanted subwords a text can fill.
 
     Each character needs a token, and each word of several characters can become one. Where rare characters get none,
-    the frequent ones leave at least half of the room to words.
+    the frequent ones leave at least half of the room to words. If that leaves a doubt, the subwords are learned.
     """
-    characters = text.frequent_characters if rare else text.characters
+    characters = text.frequent_characters if coverage < 1 else text.characters
+    size = max(wanted, 2 * characters)
     possible = _SPECIALS + 2 + characters + text.distinct_words // 2
-    return min(max(wanted, 2 * characters), possible)
+    if possible >= size:
+        return size
+    if not text.sample:
+        return possible
+    return _learned_size(text.sample, size, coverage)
+
+
+@lru_cache(maxsize=8)  # the same text is asked about for each preset that is considered
+def _learned_size(lines: tuple[str, ...], size: int, coverage: float) -> int:
+    """The tokens of the vocabulary that is learned from some lines, at most `size`."""
+    config = TokenizerConfig(kind="bpe", vocab_size=size, character_coverage=coverage)
+    return len(SentencePieceTokenizer.learn(config, lines).vocabulary)
 
 
 def choose_preset(

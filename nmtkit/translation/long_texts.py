@@ -8,16 +8,18 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import ClassVar, overload
 
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.scripts import unspaced_class
 from nmtkit.corpus.text import split_sentences
 from nmtkit.translation.inputs import require_list
 from nmtkit.translation.numbers import missing_numbers
-from nmtkit.translation.requests import UNSPACED_LETTERS, Request
+from nmtkit.translation.requests import Request
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
@@ -25,7 +27,6 @@ _SPACED = re.compile(r"(?<![.!?…।۔؟])([.!?…।۔؟]+[\"'”’»)\]]*)\s
 """Marks that end a sentence where white space follows, and the word behind it."""
 _UNSPACED = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’])\s*|(?<=[。！？｡][」』）”’])\s*")
 _SENTENCE_END = re.compile(r"[.!?…।۔؟。！？｡][\"'”’»)\]」』）]*$")
-_WORD = re.compile(rf"[{UNSPACED_LETTERS}]|(?=[^\s{UNSPACED_LETTERS}]*\w)[^\s{UNSPACED_LETTERS}]+")
 _CLOSING_UNSPACED = "」』）”’"
 _OPENING = "\"'“‘«„‚([¿¡-–—"
 _TITLE = re.compile(
@@ -327,14 +328,20 @@ class SummaryLimit:
         return sentences
 
 
+@cache
+def _word() -> re.Pattern[str]:
+    unspaced = unspaced_class()
+    return re.compile(rf"[{unspaced}]|(?=[^\s{unspaced}]*\w)[^\s{unspaced}]+")
+
+
 def count_words(text: str) -> int:
     """Words as white space separates them, without lone punctuation; a Chinese or Japanese character is a word."""
-    return sum(1 for _ in _WORD.finditer(text))
+    return sum(1 for _ in _word().finditer(text))
 
 
 def first_words(text: str, count: int) -> str:
     """The beginning of a text, up to its word number `count`."""
-    words = list(islice(_WORD.finditer(text), count))
+    words = list(islice(_word().finditer(text), count))
     return text[: words[-1].end()]
 
 

@@ -13,13 +13,9 @@ from torch import Tensor
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.features import Rows
 from nmtkit.corpus.json_records import is_list_of_strings, parse_record
+from nmtkit.corpus.scripts import unspaced_class, unspaced_runs
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import PAD, SPECIALS
-
-UNSPACED_LETTERS = (
-    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-)
-"""Letters of scripts without spaces between words: each counts as a word."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,9 @@ class TermTokens:
 def _word() -> re.Pattern[str]:
     # Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
     marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
-    return re.compile(rf"[{UNSPACED_LETTERS}]|(?:(?![{UNSPACED_LETTERS}])[\w{marks}])+|[^\s\w]")
+    # Each letter of a script without spaces counts as a word.
+    unspaced = unspaced_class()
+    return re.compile(rf"[{unspaced}]|(?:(?![{unspaced}])[\w{marks}])+|[^\s\w]")
 
 
 def words_of(text: str) -> list[str]:
@@ -135,7 +133,7 @@ def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
     """The tokens of a term; without the mark of a word where its script has none."""
     tokens = tokenizer.tokens(term)
     bare = tokens[0].removeprefix(WORD_START) if tokens else ""
-    if re.match(f"[{UNSPACED_LETTERS}]", bare) and bare in tokenizer.vocabulary:
+    if unspaced_runs(bare[:1]) and bare in tokenizer.vocabulary:
         tokens = [bare, *tokens[1:]]
     return tokens
 

@@ -15,7 +15,7 @@ from nmtkit.corpora import writing
 from nmtkit.corpora.catalogue import Entry, FilterConfig
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.writing import WriteResult, letter_ratio, recipe_data, rejection_reason, single_line, write_pairs
-from nmtkit.corpus.text import is_unspaced
+from nmtkit.corpus.scripts import is_unspaced
 
 
 def entry(**changes: Any) -> Entry:

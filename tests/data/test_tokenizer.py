@@ -10,6 +10,7 @@ from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizer_training import describe_shortfall
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -144,18 +145,19 @@ def test_rare_words_are_unknown(min_frequency: int, known: bool, pairs: list[Exa
     assert ("▁quokka" in vocabulary) == known
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_too_large_a_vocabulary_names_the_largest_that_works(kind: str, pairs: list[Example]) -> None:
-    with pytest.raises(
-        RecipeError, match=r"vocab_size: 9000 is too large for this text; (\d+) is the largest"
-    ) as error:
-        learn_tokenizers(config(kind, vocab_size=9000), pairs)
-    largest = int(str(error.value).split("; ")[1].split()[0])
-    assert len(learn_tokenizers(config(kind, vocab_size=largest), pairs).src.vocabulary) == largest
-    with pytest.raises(RecipeError, match="too large"):
-        learn_tokenizers(config(kind, vocab_size=largest + 1), pairs)
-    with pytest.raises(RecipeError, match="too large for this source text"):
-        learn_tokenizers(config(kind, vocab_size=9000, joint=False), pairs)
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word", "whitespace", "wordpiece"])
+def test_a_vocabulary_has_fewer_tokens_than_asked_for_if_the_text_has_no_more(
+    kind: str, joint: bool, pairs: list[Example]
+) -> None:
+    too_large = config(kind, vocab_size=9000, joint=joint)
+    learned = learn_tokenizers(too_large, pairs)
+    largest = len(learned.src.vocabulary)
+    assert largest < 9000
+    fitting = config(kind, vocab_size=largest, joint=joint, **({} if joint else {"tgt_vocab_size": 9000}))
+    assert learn_tokenizers(fitting, pairs).src.vocabulary.tokens == learned.src.vocabulary.tokens
+    says = describe_shortfall(too_large, learned)
+    assert (f"{largest:,} of 9,000" in says) == (kind in ("bpe", "unigram"))
 
 
 def test_too_small_a_vocabulary_says_how_many_it_takes(pairs: list[Example]) -> None:

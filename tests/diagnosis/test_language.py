@@ -10,7 +10,7 @@ import real_looking
 from real_looking import lines_by_kind
 
 from nmtkit.corpus.reading import SplitReader
-from nmtkit.corpus.text import SCRIPTS
+from nmtkit.corpus.scripts import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.language import MIN_LINES, Languages, in_foreign_script, main_scripts

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from nmtkit.corpus.text import SCRIPTS
+from nmtkit.corpus.scripts import SCRIPTS
 from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, TextArrays, character_classes
 from nmtkit.diagnosis.findings import SplitDiagnosis
 

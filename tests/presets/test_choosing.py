@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from daily import daily
 from learned import learn_tokenizers
+from unspaced import unspaced_pairs
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
@@ -89,6 +90,26 @@ def test_text_without_spaces_is_counted_by_characters() -> None:
     size = counted([("the cat sat on the mat today", "猫今天坐在垫子上不想起来因为外面太冷了所以")] * 10)
     assert (size.src.spaced, size.tgt.spaced, size.one_script) == (True, False, False)
     assert size.tgt.words == round(10 * 21 / 1.7)
+
+
+@pytest.mark.parametrize("language", ["zh", "ja", "th"])
+def test_short_lines_without_spaces_are_validated_by_characters_with_a_vocabulary_they_fill(
+    language: str, made: Made
+) -> None:
+    pairs = unspaced_pairs(language)
+    size = counted(pairs)
+    assert (size.src.spaced, size.tgt.spaced) == (True, False)
+    chosen = made(choose_preset("translation", size))
+    assert chosen.evaluation.tokenize == "char"
+    examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(pairs, start=1)]
+    learned = learn_tokenizers(chosen.tokenizer, examples)
+    assert len(learned.src.vocabulary) == chosen.tokenizer.vocab_size
+    assert len(learned.tgt.vocabulary) == chosen.tokenizer.tgt_vocab_size
+
+
+def test_long_words_are_no_text_without_spaces() -> None:
+    size = counted([("the steamship company", "Donaudampfschifffahrtsgesellschaft"), ("a", "나는 책을")] * 5)
+    assert (size.src.spaced, size.tgt.spaced) == (True, True)
 
 
 @pytest.mark.parametrize(
