@@ -70,8 +70,8 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
 
     \b
     huggingface: a folder that save_pretrained wrote, with config.json, its tokenizer, and model.safetensors (or its
-                 parts and index) or pytorch_model.bin, of Marian (OPUS-MT), BART, mBART, M2M100, NLLB, T5, Flan-T5,
-                 mT5, GPT-2 or BERT. All but Marian need `pip install 'nmtkit[huggingface]'`.
+                 parts and index) or pytorch_model.bin, of Marian (OPUS-MT), BART, Pegasus, mBART, M2M100, NLLB,
+                 T5, Flan-T5, mT5, GPT-2 or BERT. All but Marian need `pip install 'nmtkit[huggingface]'`.
     joeynmt:     a folder of Joey NMT 2, with config.yaml, best.ckpt, src_vocab.txt and trg_vocab.txt.
     opennmt-py:  a checkpoint of OpenNMT-py 3 (model_step_N.pt), or a folder with one.
     ctranslate2: a folder of CTranslate2, with config.json, model.bin and its vocabularies; source.spm and target.spm,

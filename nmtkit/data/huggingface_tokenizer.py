@@ -19,6 +19,8 @@ from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 _TAG = re.compile(r">>(\S+?)<<\s*")
+SENTINEL = re.compile(r"<extra_id_\d+>")
+"""A mark of T5's pretraining, which texts may contain, and which is left out of what a model writes."""
 _CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """What `clean_up_tokenization_spaces` replaces, in its order."""
 
@@ -39,7 +41,8 @@ def library() -> Any:
 def parse_tokenizer(content: str) -> Any:
     """The tokenizer in the text of a `tokenizer.json`; CheckpointError if there is none.
 
-    No text is cut into its special tokens: "</s>" in a text is four characters.
+    No text is cut into its special tokens: "</s>" in a text is four characters. Added tokens that are not special in
+    the file, such as T5's sentinels, are read.
     """
     try:
         tokenizer = library().Tokenizer.from_str(content)
@@ -77,7 +80,12 @@ class HuggingFaceTokenizer(Tokenizer):
         self._ours = np.full(max(theirs.max() + 1, self._tokenizer.get_vocab_size()), UNK, dtype=np.int64)
         first = vocabulary.n_specials  # a text that spells a special token, as unigram would have it, is unknown
         self._ours[theirs[first:]] = np.arange(first, len(theirs))
-        skipped = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}
+        skipped = {*vocabulary.specials}
+        for row, token in self._tokenizer.get_added_tokens_decoder().items():
+            if token.special:
+                skipped.add(token.content)
+            elif token.content in vocabulary.specials:
+                self._ours[row] = vocabulary.ids([token.content])[0]
         names = zip(vocabulary.tokens, map(self._tokenizer.id_to_token, theirs.tolist()), strict=True)
         self._spelled = {token: None if name in skipped else name for token, name in names}
         around = dict(config.affixes).get(column, {})  # type: ignore[call-overload]

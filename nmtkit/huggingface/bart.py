@@ -1,14 +1,18 @@
-"""Imports BART (Lewis et al. 2020), mBART (Liu et al. 2020; Tang et al. 2020), and M2M100 (Fan et al. 2021) with NLLB.
+"""Imports BART (Lewis et al. 2020), mBART (Liu et al. 2020), M2M100 (Fan et al. 2021) and Pegasus (Zhang et al. 2020).
 
 They are Marian's relatives. BART normalizes after each sub-layer, the others before it; BART and mBART learn positions
-and normalize what the first layers read. NLLB (Costa-jussa et al. 2022) has the form of M2M100.
+and normalize what the first layers read. NLLB (Costa-jussa et al. 2022) has the form of M2M100, and mBART-50 (Tang et
+al. 2020) that of mBART.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtkit.huggingface.marian import POSITIONS, HuggingFaceConfig, convert
+from torch import Tensor
+
+from nmtkit.core.settings import Field
+from nmtkit.huggingface.marian import POSITIONS, HuggingFaceConfig, convert, read_marian
 from nmtkit.huggingface.reading import FAMILIES, read_config
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.export_weights import huggingface_names
@@ -21,9 +25,19 @@ _FORMS: dict[str, dict[str, Any]] = {
     "bart": {"norm": "post", "positions": "learned", "embedding_norm": True},
     "mbart": {"norm": "pre", "positions": "learned", "embedding_norm": True},
     "m2m_100": {"norm": "pre", "positions": "sinusoidal_fairseq"},
+    "pegasus": {"norm": "pre", "positions": "sinusoidal_halves"},
 }
+_SUMMARIZERS = {"bart", "pegasus"}
 _FIRST_POSITION = 2
 """Before it their tables of positions have rows that no text reads."""
+
+
+class PegasusConfig(HuggingFaceConfig):
+    """Like Marian's, with ids that folders may leave out."""
+
+    pad_token_id: int = Field(default=0, ge=0)
+    eos_token_id: int = Field(default=1, ge=0)
+    decoder_start_token_id: int = Field(default=0, ge=0)
 
 
 @FAMILIES.register("bart")
@@ -31,16 +45,34 @@ _FIRST_POSITION = 2
 @FAMILIES.register("m2m_100")
 def read_bart(folder: Path) -> ImportedModel:
     """Converts a folder of BartForConditionalGeneration, or of its like for mBART, M2M100 and NLLB."""
+    return _read(folder, HuggingFaceConfig)
+
+
+@FAMILIES.register("pegasus")
+def read_pegasus(folder: Path) -> ImportedModel:
+    """Converts a folder of PegasusForConditionalGeneration, as published or as `nmtkit export` writes it."""
+    if (folder / "source.spm").exists():
+        return read_marian(folder)
+    return _read(folder, PegasusConfig)
+
+
+def _read(folder: Path, config_kind: type[HuggingFaceConfig]) -> ImportedModel:
     place = folder / "config.json"
-    config, given = read_config(folder, HuggingFaceConfig)
-    kind = str(given["model_type"])
+    config, content = read_config(folder, config_kind)
+    kind = str(content["model_type"])
     require_equal(place, config, {f"decoder_{key}": f"encoder_{key}" for key in ("attention_heads", "ffn_dim")})
     special = (config.pad_token_id, config.decoder_start_token_id, config.eos_token_id)
-    tokenizers, maps = read_tokenizers(folder, special, config.vocab_size, first=config.forced_bos_token_id)
+    tokenizers, maps = read_tokenizers(
+        folder=folder, special=special, size=config.vocab_size, first=config.forced_bos_token_id, model_type=kind
+    )
     converter = CheckpointConverter(place, read_weights(folder), tokenizers, maps)
-    form = _FORMS[kind] | {"source_end": not tokenizers.config.affixes.get("src", {}).get("after")}
-    tables = {}
-    if form["positions"] == "learned":
+    form = dict(_FORMS[kind])
+    form["source_end"] = not tokenizers.config.affixes.get("src", {}).get("after")
+    tables: dict[str, Tensor] = {}
+    if kind == "pegasus":  # whose files may hold the sinusoids, or what has become of them
+        positions, tables = converter.positions(POSITIONS, config.d_model)
+        form |= positions
+    elif form["positions"] == "learned":
         for ours, theirs in POSITIONS.items():
             rows = converter.weights.shapes.get(theirs, (0,))[0]
             tables[ours] = converter.tensor(theirs, (rows, config.d_model))[_FIRST_POSITION:]
@@ -48,7 +80,7 @@ def read_bart(folder: Path) -> ImportedModel:
     model, tensors = convert(config, converter, form, tables, _names)
     search, notes = config.search_settings(folder, maps, {*special})
     search["certain_prefix"] = config.forced_bos_token_id is not None or bool(language_tokens(tokenizers))
-    task = SUMMARIZATION if kind == "bart" else TRANSLATION
+    task = SUMMARIZATION if kind in _SUMMARIZERS else TRANSLATION
     return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes, task.name)
 
 

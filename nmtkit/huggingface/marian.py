@@ -62,7 +62,6 @@ class HuggingFaceConfig(PairConfig):
 
 
 @FAMILIES.register("marian")
-@FAMILIES.register("pegasus")
 def read_marian(folder: Path) -> ImportedModel:
     """Converts a folder with `config.json`, weights, `source.spm`, `target.spm` and `vocab.json`."""
     place = folder / "config.json"

@@ -27,6 +27,8 @@ FAMILIES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "bart": (lambda folder: made("bart", folder)[1], BART_NAMES),
     "mbart": (lambda folder: made("mbart", folder)[1], BART_NAMES),
     "nllb": (lambda folder: made("nllb", folder)[1], BART_NAMES),
+    "m2m100": (lambda folder: made("m2m100", folder)[1], BART_NAMES),
+    "pegasus": (lambda folder: made("pegasus", folder)[1], BART_NAMES),
     "marian": (lambda folder: marian(folder, {}), BART_NAMES),
     "gpt2": (lambda folder: gpt2(folder)[1], ("transformer.wte.weight", "lm_head.weight")),
     "bert": (

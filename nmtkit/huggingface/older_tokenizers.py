@@ -1,0 +1,304 @@
+"""Tokenizers of folders without a `tokenizer.json`, made of the older files that are in its place."""
+
+import json
+import struct
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from nmtkit.core.errors import CheckpointError, shorten
+from nmtkit.core.formats import KeyPath
+from nmtkit.core.settings import Field, parse
+from nmtkit.data.huggingface_tokenizer import library
+from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, SentencePieceTokenizer, TokenizerConfig
+from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.interchange.external_files import ExternalSettings, read_file, read_json, read_text
+from nmtkit.interchange.vocabulary import message_fields
+
+REMEDY = "download the folder again, or let AutoTokenizer of transformers read it and write a tokenizer.json"
+_CONFIG = "tokenizer_config.json"
+_MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<|endoftext|>", "<mask>")
+_FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+"""The first tokens of fairseq's dictionaries, on which mBART, NLLB and M2M100 were trained."""
+_M2M100_LANGUAGES = {
+    "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi "
+    "hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl "
+    "ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu",
+    "wmt21": "en ha is ja cs ru zh de",
+}
+"""Languages of M2M100 and of its WMT 2021 models, by `language_codes`, in the order of their ids."""
+_NORMAL, _CONTROL = 1, 3
+"""Types of a piece of a sentencepiece model."""
+
+
+class TokenizerSettings(ExternalSettings):
+    """The keys of `tokenizer_config.json` and `special_tokens_map.json` that are read."""
+
+    tokenizer_class: str = ""
+    bos_token: str | None = None
+    eos_token: str | None = None
+    unk_token: str | None = None
+    sep_token: str | None = None
+    pad_token: str | None = None
+    cls_token: str | None = None
+    mask_token: str | None = None
+    mask_token_sent: str | None = "<mask_1>"
+    additional_special_tokens: list[str] = Field(default=[])
+    extra_special_tokens: list[str] = Field(default=[])
+    src_lang: str | None = None
+    language_codes: Literal["m2m100", "wmt21"] = "m2m100"
+    extra_ids: int = Field(default=100, ge=0, le=MAX_VOCAB_SIZE)
+    offset: int = Field(default=103, ge=0, le=MAX_VOCAB_SIZE)
+    add_prefix_space: bool = False
+    clean_text: bool = True
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+    clean_up_tokenization_spaces: bool = False
+
+    @property
+    def special_tokens(self) -> list[str]:
+        """Returns all tokens that the files call special."""
+        named = [
+            self.bos_token,
+            self.eos_token,
+            self.unk_token,
+            self.sep_token,
+            self.pad_token,
+            self.cls_token,
+            self.mask_token,
+        ]
+        listed = [*self.additional_special_tokens, *self.extra_special_tokens]
+        return [*listed, *(token for token in named if token)]
+
+
+def read_settings(folder: Path) -> TokenizerSettings:
+    """Returns the settings of a folder's tokenizer; a fault names the file that has the value."""
+    settings: dict[str, Any] = {}
+    places: dict[KeyPath, str] = {}
+    for path in (folder / "special_tokens_map.json", folder / _CONFIG):
+        if not path.exists():
+            continue
+        for key, value in read_json(path, dict).items():
+            settings[key] = _plain_tokens(value)
+            places[(key,)] = str(path)
+    return parse(TokenizerSettings, settings, str(folder / _CONFIG), places)
+
+
+def _plain_tokens(value: Any) -> Any:
+    """Returns the text of a token that is written with its properties, as in `{"content": "<s>", "lstrip": false}`."""
+    if isinstance(value, dict) and "content" in value:
+        return value["content"]
+    if isinstance(value, dict):
+        return [_plain_tokens(token) for token in value.values()]
+    if isinstance(value, list):
+        return [_plain_tokens(token) for token in value]
+    return value
+
+
+@dataclass(frozen=True)
+class _OlderTokenizer:
+    tokenizer: Any
+    """Of the library `tokenizers`."""
+    template: str = ""
+    """What surrounds a text, which is $A; empty where the tokenizer has it already."""
+    specials: Sequence[str] = field(default=())
+    """Special tokens of the family, which the settings need not list."""
+
+    @property
+    def around(self) -> list[str]:
+        """Returns the tokens of the template."""
+        return [token for token in self.template.split() if token != "$A"]
+
+
+def older_content(folder: Path, settings: TokenizerSettings, model_type: str) -> tuple[Path, dict[str, Any]]:
+    """Returns a file of a tokenizer, and what `tokenizer.json` would hold for it."""
+    readers = {
+        "vocab.txt": _word_piece,
+        "merges.txt": _byte_level,
+        "spiece.model": _pegasus if model_type == "pegasus" else _t5,
+        "sentencepiece.bpe.model": _m2m100 if (folder / "vocab.json").exists() else _fairseq,
+    }
+    path = next((folder / name for name in readers if (folder / name).exists()), None)
+    if path is None:
+        names = ", ".join(readers)
+        raise CheckpointError(f"{folder}: no tokenizer.json, nor any of {names}; download the whole folder")
+    try:
+        made = readers[path.name](path, settings)
+        tokenizer = made.tokenizer
+        special = [*settings.special_tokens, *made.specials]
+        special += [token for token in (*_MARKS, *SPECIALS) if tokenizer.token_to_id(token) is not None]
+        tokenizer.add_special_tokens([*dict.fromkeys(special)])
+        if made.template:
+            _require_tokens(path, made, settings)
+            ends = [(token, tokenizer.token_to_id(token)) for token in made.around]
+            processors = library().processors
+            tokenizer.post_processor = processors.TemplateProcessing(single=made.template, special_tokens=ends)
+        content: dict[str, Any] = json.loads(tokenizer.to_str())
+    except CheckpointError:
+        raise
+    except Exception as fault:  # the library raises no narrower one
+        raise CheckpointError(f"{path}: {shorten(' '.join(str(fault).split()), 200)}; {REMEDY}") from fault
+    return path, content
+
+
+def _require_tokens(path: Path, made: _OlderTokenizer, settings: TokenizerSettings) -> None:
+    """Refuses a template with a language, or an end, that has no token."""
+    place = path.with_name(_CONFIG)
+    lists_languages = bool(settings.additional_special_tokens or settings.extra_special_tokens or made.specials)
+    for token in made.around:
+        if made.tokenizer.token_to_id(token) is not None:
+            continue
+        if settings.src_lang and settings.src_lang in token and lists_languages:
+            raise CheckpointError(f"{place}: `src_lang`: {settings.src_lang!r} is not one of the model's languages")
+        raise CheckpointError(
+            f"{place} lists no token {token}: copy special_tokens_map.json of the model's page on the hub beside it"
+        )
+
+
+def require_distinct(ids: Collection[Any]) -> None:
+    """Refuses a vocabulary in which two tokens share an id."""
+    if len({*ids}) < len(ids):
+        raise ValueError("two tokens have the same id, or one has two")
+
+
+def _word_piece(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
+    """Of BERT: Devlin et al. 2019, section 3."""
+    require_distinct(read_text(path).split("\n"))
+    tokenizer = library().implementations.BertWordPieceTokenizer(
+        str(path),
+        clean_text=settings.clean_text,
+        strip_accents=settings.strip_accents,
+        lowercase=settings.do_lower_case,
+        handle_chinese_chars=settings.tokenize_chinese_chars,
+    )
+    return _OlderTokenizer(tokenizer)
+
+
+def _byte_level(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
+    """Of GPT-2 (Radford et al. 2019, section 2.2), and of BART with both ends around a text."""
+    vocabulary = path.with_name("vocab.json")
+    ids = read_json(vocabulary, dict)
+    require_distinct(ids.values())
+    tokenizer = library().implementations.ByteLevelBPETokenizer(
+        str(vocabulary), str(path), add_prefix_space=settings.add_prefix_space
+    )
+    return _OlderTokenizer(tokenizer, "<s> $A </s>" if {"<s>", "</s>"} <= ids.keys() else "")
+
+
+Piece = tuple[str, float, int]
+"""Text, score and type of a piece."""
+
+
+@dataclass(frozen=True)
+class _SentencePieceModel:
+    pieces: list[Piece]
+    is_bpe: bool
+    charsmap: bytes
+    """Precompiled normalization; empty if there is none."""
+
+
+def _read_pieces(path: Path) -> _SentencePieceModel:
+    content = read_file(path)
+    try:
+        SentencePieceTokenizer(TokenizerConfig(kind="marian"), content, Vocabulary(SPECIALS))
+    except CheckpointError as fault:
+        raise ValueError("not a sentencepiece model") from fault
+    pieces: list[Piece] = []
+    parts: dict[int, dict[int, Any]] = {}
+    for number, message in message_fields(content):
+        if not isinstance(message, bytes):
+            continue
+        fields: dict[int, Any] = dict(message_fields(message))
+        if number == 1:
+            pieces.append((fields[1].decode(), struct.unpack("<f", fields[2])[0], fields.get(3, _NORMAL)))
+        else:
+            parts.setdefault(number, fields)
+    trained, normalized = parts[2], parts[3]
+    return _SentencePieceModel(pieces, trained.get(3, 1) == 2, normalized.get(2, b""))
+
+
+def _cutter(model: _SentencePieceModel, pieces: Sequence[Piece], ids: Mapping[str, int], splits_words: bool) -> Any:
+    """Returns a tokenizer of the library that cuts as the sentencepiece model does, with these pieces and ids.
+
+    `splits_words`: words are cut apart before the pieces are found, as T5 and Pegasus do; else white space is made one
+    space.
+    """
+    lib = library()
+    cleaners = [lib.normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    start = lib.pre_tokenizers.Metaspace(prepend_scheme="always")
+    if splits_words:
+        start = lib.pre_tokenizers.Sequence([lib.pre_tokenizers.WhitespaceSplit(), start])
+    else:
+        cleaners += [lib.normalizers.Strip(), lib.normalizers.Replace(lib.Regex(" {2,}"), " ")]
+    if model.is_bpe:
+        cutter = lib.models.BPE(dict(ids), _merges(pieces, ids), unk_token="<unk>", fuse_unk=True)
+    else:
+        cutter = lib.models.Unigram([(text, score) for text, score, _ in pieces], ids["<unk>"])
+    tokenizer = lib.Tokenizer(cutter)
+    tokenizer.normalizer = lib.normalizers.Sequence(cleaners)
+    tokenizer.pre_tokenizer = start
+    tokenizer.decoder = lib.decoders.Metaspace(prepend_scheme="always")
+    return tokenizer
+
+
+def _merges(pieces: Sequence[Piece], ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Returns the merges of a BPE model: pairs that make the best piece come first."""
+    candidates = []
+    for text, score, kind in pieces:
+        if kind != _NORMAL:
+            continue
+        for cut in range(1, len(text)):
+            candidates.append((-score, text[:cut], text[cut:]))
+    return [(left, right) for _, left, right in sorted(candidates) if {left, right, left + right} <= ids.keys()]
+
+
+def _row_of(pieces: Sequence[Piece]) -> dict[str, int]:
+    return {text: row for row, (text, _, _) in enumerate(pieces)}
+
+
+def _t5(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
+    """Of T5 and mT5: the pieces with their ids, then `extra_ids` sentinels, the last one first."""
+    model = _read_pieces(path)
+    sentinels = [f"<extra_id_{number}>" for number in reversed(range(settings.extra_ids))]
+    pieces = [*model.pieces, *((token, 0.0, _CONTROL) for token in sentinels)]
+    tokenizer = _cutter(model, pieces, _row_of(pieces), splits_words=True)
+    return _OlderTokenizer(tokenizer, "$A </s>", sentinels)
+
+
+def _pegasus(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
+    """Of Pegasus: padding, end, two masks and `<unk_2>`, `<unk_3>`, ..., then the pieces from the third on.
+
+    So the id of a piece is that of its model plus `offset`.
+    """
+    model = _read_pieces(path)
+    first = [settings.pad_token or "<pad>", settings.eos_token or "</s>"]
+    if settings.mask_token_sent:
+        first += [settings.mask_token_sent, settings.mask_token or "<mask_2>"]
+    first += [f"<unk_{number}>" for number in range(2, settings.offset)]
+    pieces = [*((token, 0.0, _CONTROL) for token in first), *model.pieces[2:]]
+    tokenizer = _cutter(model, pieces, _row_of(pieces), splits_words=True)
+    return _OlderTokenizer(tokenizer, f"$A {first[1]}", first)
+
+
+def _fairseq(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
+    """Of mBART and NLLB: fairseq's four special tokens, then the pieces from the fourth on, then languages."""
+    model = _read_pieces(path)
+    pieces = [*((token, 0.0, _CONTROL) for token in _FAIRSEQ_SPECIALS), *model.pieces[3:]]
+    tokenizer = _cutter(model, pieces, _row_of(pieces), splits_words=False)
+    language = settings.src_lang or "en_XX"
+    is_first_mbart = settings.tokenizer_class.startswith("MBartTokenizer")
+    return _OlderTokenizer(tokenizer, f"$A </s> {language}" if is_first_mbart else f"{language} $A </s>")
+
+
+def _m2m100(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
+    """Of M2M100: the ids of `vocab.json`, then languages, which transformers 5 does not list in the files it writes."""
+    model = _read_pieces(path)
+    pieces = [*((token, 0.0, _CONTROL) for token in _FAIRSEQ_SPECIALS), *model.pieces[3:]]
+    ids = read_json(path.with_name("vocab.json"), dict)
+    tokenizer = _cutter(model, pieces, ids, splits_words=False)
+    languages = [token for token in settings.special_tokens if token.startswith("__")]
+    if not languages:
+        languages = [f"__{code}__" for code in _M2M100_LANGUAGES[settings.language_codes].split()]
+    return _OlderTokenizer(tokenizer, f"__{settings.src_lang or 'en'}__ $A </s>", languages)
