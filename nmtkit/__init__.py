@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nmtkit.core.openmp import limit_spinning
 from nmtkit.core.version import __version__
 
 if TYPE_CHECKING:
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from nmtkit.translation.long_texts import ParagraphTranslator as ParagraphTranslator
     from nmtkit.translation.long_texts import Summarizer as Summarizer
     from nmtkit.translation.translator import Translator as Translator
+
+limit_spinning()
 
 __all__ = ["ParagraphTranslator", "Recipe", "Run", "Summarizer", "Translator", "__version__"]
 

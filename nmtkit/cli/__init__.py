@@ -180,7 +180,6 @@ _NO_ARGUMENTS_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 def main() -> None:
     """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
     try:  # from the first line on: Ctrl-C may come at once
-        _limit_openmp_spinning()
         streams.prepare_streams()
         _refuse_broken_arguments()
         if "_NMTKIT_COMPLETE" in os.environ:
@@ -259,17 +258,6 @@ def _report_error(fault: Exception) -> int:
         err=True,
     )
     return 2
-
-
-def _limit_openmp_spinning() -> None:
-    """Makes OpenMP's threads wait by spinning for a moment and then asleep; before torch is loaded.
-
-    Threads that spin on keep the cores from other programs; threads that sleep at once are woken for every small
-    product, which halves the speed of small models. Variables that the user set stay. Where the cores are busy see
-    `nmtkit.core.device.SpinGuard`.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
-        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000", "NMTKIT_WAITING": "bounded"}
 
 
 def _refuse_broken_arguments() -> None:

@@ -1,16 +1,14 @@
 """Which device the work runs on, and the few process-wide switches that make a CPU fast."""
 
-import atexit
 import ctypes
 import multiprocessing
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import cache
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Literal, TypeVar
 
 import torch
@@ -115,96 +113,8 @@ def bound_kernel_caches() -> None:
         os.environ.setdefault(name, capacity)
 
 
-WAITING_VARIABLE = "NMTKIT_WAITING"
-"""The variable by which the command line says that it chose how OpenMP's threads wait, and not the user."""
-
-
-class SpinGuard(threading.Thread):
-    """Keeps OpenMP's threads from spinning while something else wants the cores.
-
-    On a busy machine a thread that spins takes the core from the thread that it waits for: beside other trainings a
-    small model was five times as slow. If threads had to wait for a core, an additional team makes libgomp manage more
-    threads than there are cores; then none spins.
-
-    `read_times` gives for each thread of the process by its number the nanoseconds it has run and waited to run.
-    """
-
-    PERIOD = 0.5
-    """Seconds between two looks."""
-    BUSY, FREE = 0.1, 0.03
-    """Shares of waiting in waiting and running: above the first none spins, below the second all may again ..."""
-    LOOKS = 20
-    """... after so many looks."""
-
-    def __init__(self, read_times: Callable[[], dict[str, tuple[int, int]]]) -> None:
-        super().__init__(daemon=True, name="spin guard")
-        self._read_times = read_times
-        self._before = read_times()
-        self._free_looks = 0
-        self._release: threading.Event | None = None
-        self._team: threading.Thread | None = None
-        self._ended = threading.Event()
-
-    @property
-    def holds(self) -> bool:
-        """Whether no thread spins."""
-        return self._release is not None
-
-    def run(self) -> None:
-        """Looks, and acts, until the end."""
-        while not self._ended.wait(self.PERIOD):
-            self.look()
-
-    def end(self) -> None:
-        """Waits for its threads: Python aborts at its exit if one of them is within torch then."""
-        self._ended.set()
-        self.join()
-        if self._release is not None and self._team is not None:
-            self._release.set()
-            self._team.join()
-
-    def look(self) -> None:
-        """One look at what happened since the last one."""
-        before, now = self._before, self._read_times()
-        self._before, both = now, now.keys() & before.keys()
-        ran, waited = (sum(now[thread][kind] - before[thread][kind] for thread in both) for kind in (0, 1))
-        share = waited / max(ran + waited, 1)
-        self._free_looks = self._free_looks + 1 if share < self.FREE else 0
-        if share > self.BUSY and self._release is None:
-            self._release = threading.Event()
-            self._team = threading.Thread(target=_hold_team, args=(self._release,), daemon=True)
-            self._team.start()
-        elif self._release is not None and self._free_looks >= self.LOOKS:
-            self._release.set()
-            self._release = None
-
-
-def _hold_team(release: threading.Event) -> None:
-    """Has OpenMP give this thread a team of as many threads as there are cores, until `release`."""
-    before = torch.get_num_threads()
-    # Of this thread and of ones to come, none of which has begun yet.
-    torch.set_num_threads(available_cores())
-    torch.ones(1 << 20).add_(1)
-    torch.set_num_threads(before)
-    release.wait()
-
-
-def _thread_times() -> dict[str, tuple[int, int]]:
-    """Nanoseconds that each thread of this process has run and waited for a core, of Linux only."""
-    times = {}
-    for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError, ValueError), open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
-            ran, waited, _ = map(int, file.read().split())
-            times[thread] = ran, waited
-    return times
-
-
-@cache
-def _start_spin_guard() -> None:
-    with suppress(OSError):
-        guard = SpinGuard(_thread_times)
-        guard.start()
-        atexit.register(guard.end)
+_threads_requested = False
+"""Whether `prepare` was last called with a number of threads."""
 
 
 def prepare(
@@ -215,18 +125,42 @@ def prepare(
     With a `matmul_precision` below `highest` float32 products may use tf32 or bf16 inside, on CUDA those of cuDNN's
     recurrent layers as well. `auto` is `highest`. Without `threads` torch's number stays, as far as there are cores.
     """
+    global _threads_requested
+    _threads_requested = threads is not None
     torch.set_float32_matmul_precision("highest" if matmul_precision == "auto" else matmul_precision)
     torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
     torch.set_num_threads(threads or _limited_by_cores(torch.get_num_threads()))
     if device.type == "cpu":
         tune_malloc()
-        if torch.get_num_threads() > 1 and WAITING_VARIABLE in os.environ:
-            _start_spin_guard()
     elif device.type == "cuda":
         # cuDNN plans its attention anew for each shape, which takes as long as several updates.
         torch.backends.cuda.enable_cudnn_sdp(False)
         if device.index is not None:
             torch.cuda.set_device(device)  # streams, graphs and Triton's programs are those of the current device
+
+
+FEW_LINES = 16
+"""Fewer lines than this are computed by one thread: see `threads_for`."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Has torch compute in one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def threads_for(lines: int) -> AbstractContextManager[None]:
+    """One thread for a few lines, else all; a number of threads that was asked for by `prepare` stays.
+
+    The products of a step over a few lines are so small that two threads gain little on an idle machine. On a busy one
+    each product waits until every thread has had a core, and the step takes many times as long.
+    """
+    return one_thread() if lines < FEW_LINES and not _threads_requested else nullcontext()
 
 
 _IN_THREADS = threading.Event()
@@ -259,7 +193,8 @@ def can_fork() -> bool:
 
 def map_batches(function: Callable[[Item], None], batches: Iterable[Item], device: torch.device) -> None:
     """Calls `function` on every batch; on a CPU on several small ones at a time, each with one core."""
-    batches, threads = list(batches), torch.get_num_threads()
+    batches = list(batches)
+    threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1 or len(batches) < 2:
         for batch in batches:
             function(batch)

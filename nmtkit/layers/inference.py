@@ -17,8 +17,7 @@ measures for which rows it is quicker, map by map. For all others the map stays 
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, cached_property, partial
 from itertools import product
 from typing import Literal, NamedTuple
@@ -27,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmtkit.core.device import one_thread
 from nmtkit.core.errors import RecipeError
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
@@ -220,7 +220,7 @@ def activation_format() -> ActivationFormat:
     weight, rows = INT8_MAX * signs.repeat(128, 64), signs.repeat(54, 64)  # (384,128), (162,128)
     layout = torch.ops.onednn.qlinear_prepack(weight, None), torch.ones(384), torch.zeros(384, dtype=torch.int32)
     left = ACTIVATION_FORMATS
-    with _one_thread():
+    with one_thread():
         for count in TIMED_ROWS:
             seconds = dict.fromkeys(left, math.inf)
             for form in left:
@@ -245,7 +245,7 @@ def lower_pays(precision: Precision, inputs: int, outputs: int) -> list[bool]:
         weight = torch.linspace(0.0, 9.0, outputs * inputs).cos_().view(outputs, inputs)
         lower, exact = _KINDS[precision](weight, None), Fp32Linear(weight, None)
         every = [torch.linspace(-2.0, 3.0, count * inputs).sin_().view(count, inputs) for count in TIMED_ROWS]
-        with _one_thread():
+        with one_thread():
             for rows, one in product(every, (lower, exact)):
                 one(rows)  # which makes the kernel
             seconds = [[_seconds(partial(one, rows)) for one in (lower, exact)] for rows in every]
@@ -264,16 +264,6 @@ def _seconds(work: Callable[[], object]) -> float:
         if now - begun > TRYING:
             break
     return least
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _of_whole_numbers(whole: Tensor, zero: int, weight: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:

@@ -51,6 +51,7 @@ class LabellingTask(Task):
         """The log-probabilities of all labels for each example `(V,)`, or for each of its tokens `(S,V)`."""
         import torch
 
+        from nmtkit.core.device import threads_for
         from nmtkit.streams.batch_stream import bucket_by_length
         from nmtkit.translation.inputs import make_batch
         from nmtkit.translation.requests import Request
@@ -58,7 +59,7 @@ class LabellingTask(Task):
         read = [Request.of(one) for one in self.read(examples)]
         lines = system.encode_sources([one.source for one in read], [one.tags or system.tags for one in read])
         found: dict[int, Tensor] = {}
-        with torch.inference_mode():
+        with torch.inference_mode(), threads_for(len(lines)):
             for numbers in bucket_by_length([line.length + 1 for line in lines], system.batch_budget):
                 batch = make_batch([lines[number] for number in numbers]).to(system.device)
                 log_probs = system.model.predict(*system.model.read(batch)).cpu()  # (B,V) or (B,S,V)

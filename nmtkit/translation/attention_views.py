@@ -79,7 +79,8 @@ def align(
 
     both = [SourceLine([*tags, *s.ids] if s.ids and t.ids else [], []) for s, t in zip(src, tgt, strict=True)]
     batches = reader.batches(both, [TargetLine(target.ids, target.ids) for target in tgt])
-    devices.map_batches(align_batch, batches, reader.device)
+    with devices.threads_for(len(src)):
+        devices.map_batches(align_batch, batches, reader.device)
     return alignments
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
 from nmtkit.pictures.trees import Fate, RankedResult, SearchTree, TreeNode
@@ -33,7 +34,8 @@ def search_tree(
         shortlist=translator.shortlist,
         token_classes=translator.token_classes(),
     )
-    trace = engine.trace(make_batch([source]), number)
+    with devices.threads_for(1):
+        trace = engine.trace(make_batch([source]), number)
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
     steps, places = list[list[TreeNode]](), {0: 0}
     for step in trace.steps:

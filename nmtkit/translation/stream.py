@@ -50,6 +50,8 @@ class RequestQueue:
         self._changed = Condition()
         self._news = self._closed = self._is_over = False
         self._running = self._idle = 0
+        self.begun_lines = 0
+        """Lines that waited when `begin` was called last."""
 
     def put(self, sources: Iterable[tuple[int, SourceLine]]) -> None:
         """Adds a window, without its empty lines."""
@@ -79,6 +81,7 @@ class RequestQueue:
         """Says how many searches are to begin now; they end together, when nothing waits and nothing comes."""
         with self._changed:
             count = sum(map(len, self._windows))
+            self.begun_lines = count
             worth = self._worth(count)
             self._running = worth if worth == 1 or self._closed else self._searches
             self._idle, self._is_over = 0, not count
@@ -229,7 +232,7 @@ class LineStream:
         """Results of the searches until the queue is empty; several searches, or those of workers, run in threads."""
         searches = self._searches[: self._waiting.begin()]
         if len(searches) == 1 and self._in_process:
-            yield from searches[0](self._waiting.take)
+            yield from self._results_in_this_thread(searches[0])
             return
         outputs: SimpleQueue[_SearchOutput] = SimpleQueue()
         cores = torch.get_num_threads()
@@ -254,6 +257,17 @@ class LineStream:
                 thread.join()
             if self._in_process:
                 torch.set_num_threads(cores)
+
+    def _results_in_this_thread(self, search: DecodeLoop) -> Iterator[tuple[int, PendingResult]]:
+        """Results of one search; between them the caller's number of threads holds."""
+        lines = self._waiting.begun_lines
+        results = search(self._waiting.take)
+        while True:
+            with devices.threads_for(lines):
+                result = next(results, None)
+            if result is None:
+                return
+            yield result
 
     def _search(self, search: DecodeLoop, outputs: "SimpleQueue[_SearchOutput]") -> None:
         end: BaseException | None = None

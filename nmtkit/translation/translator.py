@@ -340,35 +340,36 @@ class Translator(TextModel):
         tgt = self._encode_given(src, targets, first)
         attend = need_attention or self.config.coverage_penalty > 0
         translations: list[Translation] = [EMPTY for _ in src]
-        for numbers, batch in self.batches(src, tgt):
-            readout, chosen = self.score_targets(batch, attend)
-            attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
-            gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
-            lengths = self.model.memory_lengths(batch).tolist()
-            ends_at_limit = self.config.at_limit == "end" and not self.config.samples
-            config = self.config if batch.reads_text else self.config.changed({"max_length_ratio": 0.0})
-            limits = max_lengths(config, batch.lengths, None).tolist()
-            for row, number in enumerate(numbers):
-                target = targets[number]
-                finished = isinstance(target, str) or target.finished
-                prompt = src[number].ids if src[number].is_prompt else []
-                own = slice(len(prompt), len(prompt) + len(tgt[number].ids) + finished)
-                log_probs, begun = chosen[row, own].double(), [*src[number].prefix]
-                if self.config.certain_prefix and tgt[number].ids[: len(begun)] == begun:
-                    log_probs[: len(begun)] = 0.0
-                if ends_at_limit and finished and len(log_probs) == limits[row]:
-                    log_probs[-1] = 0.0
-                weights = None if attention is None else attention[row, own, : lengths[row]]
-                hypothesis = Hypothesis(
-                    ids=tgt[number].extended,
-                    finished=finished,
-                    score=score_given(self.config, tgt[number].extended, log_probs, weights, prompt),
-                    log_prob=float(log_probs.sum()),
-                    token_log_probs=log_probs.tolist(),
-                    attention=weights if need_attention else None,
-                    p_gen=None if gates is None or not need_attention else gates[row, own].tolist(),
-                )
-                translations[number] = self.translation(hypothesis, src[number])
+        with devices.threads_for(len(sources)):
+            for numbers, batch in self.batches(src, tgt):
+                readout, chosen = self.score_targets(batch, attend)
+                attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
+                gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
+                lengths = self.model.memory_lengths(batch).tolist()
+                ends_at_limit = self.config.at_limit == "end" and not self.config.samples
+                config = self.config if batch.reads_text else self.config.changed({"max_length_ratio": 0.0})
+                limits = max_lengths(config, batch.lengths, None).tolist()
+                for row, number in enumerate(numbers):
+                    target = targets[number]
+                    finished = isinstance(target, str) or target.finished
+                    prompt = src[number].ids if src[number].is_prompt else []
+                    own = slice(len(prompt), len(prompt) + len(tgt[number].ids) + finished)
+                    log_probs, begun = chosen[row, own].double(), [*src[number].prefix]
+                    if self.config.certain_prefix and tgt[number].ids[: len(begun)] == begun:
+                        log_probs[: len(begun)] = 0.0
+                    if ends_at_limit and finished and len(log_probs) == limits[row]:
+                        log_probs[-1] = 0.0
+                    weights = None if attention is None else attention[row, own, : lengths[row]]
+                    hypothesis = Hypothesis(
+                        ids=tgt[number].extended,
+                        finished=finished,
+                        score=score_given(self.config, tgt[number].extended, log_probs, weights, prompt),
+                        log_prob=float(log_probs.sum()),
+                        token_log_probs=log_probs.tolist(),
+                        attention=weights if need_attention else None,
+                        p_gen=None if gates is None or not need_attention else gates[row, own].tolist(),
+                    )
+                    translations[number] = self.translation(hypothesis, src[number])
         return translations
 
     def _encode_given(

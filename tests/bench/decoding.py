@@ -15,6 +15,7 @@ from unittest.mock import patch
 from nmtkit.autotune.timing import time_interleaved
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.openmp import WAITING
 from nmtkit.core.processes import WorkerProcess, call, call_each
 from nmtkit.experiment.bench import DecodingSpeed, peak_memory_mib, require_lines
 from nmtkit.experiment.loading import DecodingOptions
@@ -113,9 +114,9 @@ Ask = Callable[..., Any]
 def start_engine(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
     """Starts an engine's process, which ends with the stack."""
     variables = dict(os.environ)
-    if name != NmtkitEngine.name and devices.WAITING_VARIABLE in variables:  # chosen for nmtkit alone
-        for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", devices.WAITING_VARIABLE):
-            variables.pop(variable, None)
+    if name != NmtkitEngine.name:
+        # Other engines wait as their own users have them wait, unless the user of this program has chosen otherwise.
+        variables = {key: value for key, value in variables.items() if WAITING.get(key) != value}
     variables["TMPDIR"] = stack.enter_context(tempfile.TemporaryDirectory())  # the process is killed in the end
     with patch.dict(os.environ, variables, clear=True):
         worker = WorkerProcess()

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nmtkit.core.device import SpinGuard
 from tests.house import traced
 
 NEEDLESS = {"jinja2", "matplotlib", "numpy.random", "requests", "rouge_score", "sacrebleu"}
@@ -41,16 +40,3 @@ def test_a_line_is_translated_with_what_it_needs(trained: Path, tmp_path: Path) 
     )
     more = {name for name in imported if name.startswith(("torch.", "sympy."))} - set(torch_alone.stdout.split())
     assert not more, "torch's own parts that it does not import by itself"
-
-
-def test_who_looks_after_the_cores_ends_with_the_process() -> None:
-    """Else the process may abort: Python ends a thread by force that comes back from torch after the end."""
-    shares = iter([{"1": (0, 0)}, {"1": (0, 1)}])
-    guard = SpinGuard(lambda: next(shares))
-    guard.start()
-    guard.look()
-    assert guard.holds
-    guard.end()
-    assert not guard.is_alive()
-    assert guard._team is not None
-    assert not guard._team.is_alive()

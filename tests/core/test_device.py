@@ -1,15 +1,15 @@
 """Choosing a device; how threads wait."""
 
 import os
-import threading
-import time
-from collections.abc import Callable
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.openmp import WAITING
 
 CPU = torch.device("cpu")
 
@@ -61,78 +61,31 @@ def test_caches_of_kernels_are_bounded_unless_the_user_has(monkeypatch: pytest.M
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_more_threads_are_there_than_cores(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    """However few of them the process itself takes; counted as by libgomp, which then lets none spin."""
-    if not os.path.isdir("/proc/self/task"):
-        pytest.skip("this kernel does not list threads")
-    cores = 4
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
-    torch.set_num_threads(threads)
-    torch.ones(1 << 20).add_(1)
-    before, release = set(os.listdir("/proc/self/task")), threading.Event()
-    holder = threading.Thread(target=device._hold_team, args=(release,), daemon=True)
+@pytest.mark.parametrize("set_by_user", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
+def test_importing_nmtkit_limits_spinning_unless_the_user_chose(set_by_user: str) -> None:
+    """In a process of its own, since a library reads these variables while it is loaded."""
+    program = "import nmtkit, os; print(*[os.environ.get(name) for name in ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT')])"
+    empty = {name: value for name, value in os.environ.items() if name not in WAITING}
 
-    def count() -> int:
-        """One, and of both teams all but the first."""
-        return 1 + (threads - 1) + len(set(os.listdir("/proc/self/task")) - before - {str(holder.native_id)})
+    def seen(environment: dict[str, str]) -> list[str]:
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
-    holder.start()
-    assert waited_for(lambda: count() == threads + cores - 1)
-    assert threads == 1 or count() > cores
-    assert torch.get_num_threads() == threads
-    release.set()
-    assert waited_for(lambda: count() == threads)
+    assert seen(empty) == [*WAITING.values()]
+    chosen = seen(empty | {set_by_user: "7"})
+    assert sorted(chosen) == ["7", "None"]
 
 
-def waited_for(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 120
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    return condition()
-
-
-class Kernel:
-    """A process of two threads, of which one has to wait for its core as long as a test says."""
-
-    def __init__(self) -> None:
-        self.times = {"1": (0, 0), "2": (0, 0)}
-
-    def pass_by(self, share: float) -> None:
-        self.times = {thread: (ran + 1000, waited) for thread, (ran, waited) in self.times.items()}
-        ran, waited = self.times["2"]
-        self.times["2"] = (ran, waited + round(2000 * share / (1 - share)))
-
-    def read(self) -> dict[str, tuple[int, int]]:
-        return dict(self.times)
-
-
-def test_threads_do_not_spin_while_something_else_wants_the_cores() -> None:
-    kernel = Kernel()
-    guard = device.SpinGuard(kernel.read)
-
-    def look(share: float) -> bool:
-        kernel.pass_by(share)
-        guard.look()
-        return guard.holds
-
-    before = threading.active_count()
-    assert not look(0.0)
-    assert not look(0.08)
-    assert look(0.3)
-    assert look(0.0), "not at the first quiet look"
-    assert threading.active_count() == before + 1
-    assert look(0.05)  # not quiet: the count begins again
-    assert all(look(0.0) for _ in range(device.SpinGuard.LOOKS - 1))
-    assert not look(0.0)
-    assert look(0.5)
-
-
-def test_the_kernel_tells_how_long_threads_ran_and_waited() -> None:
-    if not os.path.exists("/proc/self/schedstat"):
-        pytest.skip("this kernel does not count it")
-    before = device._thread_times()
-    assert sum(range(2_000_000)) > 0
-    after = device._thread_times()
-    (own,) = (thread for thread in before if thread == str(threading.get_native_id()))
-    assert after[own][0] > before[own][0] > 0
+def test_few_lines_use_one_thread_unless_a_number_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    torch.set_num_threads(2)
+    device.prepare(CPU)
+    with device.threads_for(device.FEW_LINES - 1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    with device.threads_for(device.FEW_LINES):
+        assert torch.get_num_threads() == 2
+    device.prepare(CPU, threads=3)
+    with device.threads_for(1):
+        assert torch.get_num_threads() == 3
+    device.prepare(CPU)

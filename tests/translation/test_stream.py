@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from untrained import RNN, SMALL, learned, untrained
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.experiment.loading import MIN_LINES_FOR_WORKERS, load_translator
+from nmtkit.search.engine import Engine
 from nmtkit.translation import stream
 from nmtkit.translation.inputs import bucket_width
 from nmtkit.translation.result import EMPTY, Translation
@@ -378,3 +380,24 @@ def test_searches_come_to_the_end_of_a_window_together() -> None:
         taken[taken.index(min(taken))] += sum(len(source.ids) for _, source in part)
     assert sum(taken) == 4 * sum(len(line.split()) for line in LINES)
     assert abs(taken[0] - taken[1]) <= 20 * stream.inputs.MIN_SENTENCES_PER_SEARCH
+
+
+@pytest.mark.parametrize(("lines", "expected"), [(1, 1), (15, 1), (16, 2)])
+def test_few_lines_are_searched_by_one_thread(monkeypatch: pytest.MonkeyPatch, lines: int, expected: int) -> None:
+    """Threads that wait for each other make a single line many times as slow on a busy machine."""
+    translator = made()
+    translator = replace(translator, speed=replace(translator.speed_config, one_a_core=False))
+    seen = []
+    run = Engine.run
+
+    def noting(self: Engine, *arguments: Any, **keywords: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return run(self, *arguments, **keywords)
+
+    monkeypatch.setattr(Engine, "run", noting)
+    torch.set_num_threads(2)
+    filled = [line for line in LINES if line]
+    with closing(translator.stream([filled[:lines]])) as groups:
+        for _ in groups:
+            assert torch.get_num_threads() == 2, "the program that uses the results has its threads back"
+    assert seen == [expected]
