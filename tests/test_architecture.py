@@ -186,10 +186,23 @@ def test_one_door_per_library() -> None:
     assert entered == {(library, door) for library, doors in DOORS.items() for door in doors}, "a door nobody uses"
 
 
+COMMANDS = "cli/commands/"
+"""Names, options and help of the commands, without the work: their files import that in functions, and nothing else."""
+
+
+def test_commands_import_their_work_when_they_run() -> None:
+    declared = [path for path in FILES if name_of(path).startswith(COMMANDS)]
+    assert len(declared) > 20
+    for path in declared:
+        at_top = Counter(imports(path, nested=False))
+        inside = [*(Counter(imports(path, nested=True)) - at_top)]
+        assert [module for module in inside if not module.startswith("nmtkit.cli.")] == [], path
+
+
 def test_imports_stand_at_the_top() -> None:
     below = {}
     for path in FILES:
-        if not LAZY & {name_of(path), room_of(name_of(path))}:
+        if not LAZY & {name_of(path), room_of(name_of(path))} and not name_of(path).startswith(COMMANDS):
             typing = type_checking_imports(path)
             anywhere = Counter(module for module in imports(path, nested=True) if module not in typing)
             at_top = Counter(imports(path, nested=False))

@@ -11,7 +11,7 @@ from nmtkit import recipe
 from nmtkit.core.errors import RecipeError
 from nmtkit.experiment import checks
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.presets.fitting import PRESETS
+from nmtkit.presets.sizes import PRESETS
 from nmtkit.training.schedules import TrainingProgress
 
 NAMES = recipe.bundled()

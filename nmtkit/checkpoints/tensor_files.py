@@ -16,16 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.files import array_checksum, atomic_path, verify_checksum, with_checksum
+from nmtkit.core.files import atomic_path, bytes_checksum, verify_checksum, with_checksum
 from nmtkit.core.processes import available_cores
 
 _FACTS = "facts"
+
+_COLUMNS = 1021
+"""A prime, so that blocks of a disk that changed places lie in other columns."""
 
 _THREADS = 8
 """The most threads that read tensors; more would not get them from memory any quicker."""
@@ -86,6 +91,18 @@ def _checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
     with ThreadPoolExecutor(min(available_cores(), _THREADS)) as pool:
         return dict(zip(tensors, pool.map(of_one, tensors.values()), strict=True))
+
+
+def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
+    """The checksum of many bytes, at the speed of memory: about ten times that of CRC-32.
+
+    The bytes are 32-bit numbers in rows of 1021; hashed are the sums of the columns, and `kind`, what the bytes mean.
+    Any change within one number, or within numbers less than a row apart, gives another checksum.
+    """
+    row = 4 * _COLUMNS
+    whole = len(data) // row * row
+    columns = np.add.reduce(data[:whole].view(np.uint32).reshape(-1, _COLUMNS), axis=0, dtype=np.uint32)
+    return bytes_checksum(kind.encode() + columns.tobytes() + data[whole:].tobytes())[:16]
 
 
 @contextlib.contextmanager

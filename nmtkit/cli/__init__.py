@@ -105,9 +105,9 @@ class LazyGroup(click.Group):
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             task = _further_tasks().get(name)
-            return None if task is None else _import_module("nmtkit.cli.tasks").task_command(task)
+            return None if task is None else _import_module("nmtkit.cli.commands.tasks").task_command(task)
         word = name.replace("-", "_")
-        module = _import_module(f"nmtkit.cli.{SHARED_MODULES.get(name, word)}")
+        module = _import_module(f"nmtkit.cli.commands.{SHARED_MODULES.get(name, word)}")
         command = getattr(module, f"{word}_command" if name in SHARED_MODULES else "command")
         assert isinstance(command, click.Command)
         return command

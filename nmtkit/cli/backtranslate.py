@@ -4,11 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-import cloup
-
-from nmtkit.cli import inference, options, results
-from nmtkit.cli.options import FILE, Number
+from nmtkit.cli import inference, results
 from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
@@ -23,39 +19,8 @@ TAG = "<BT>"
 """The tag before a back-translated source: Caswell et al. 2019, "Tagged back-translation"."""
 
 
-@cloup.command("backtranslate")
-@options.files
-@cloup.option_group(
-    "Common",
-    options.models,
-    inference.checkpoint,
-    inference.language,
-    click.option("-o", "--output", "folder", required=True, type=FILE, metavar="DIR", help="Folder of the new corpus."),
-    inference.search_flags("beam_size"),
-    click.option("--forward", is_flag=True, help="The text is of the source language: translations are targets."),
-    options.devices,
-)
-@cloup.option_group(
-    "Pairs that are kept",
-    click.option(
-        "--max-ratio",
-        type=Number(1, whole=False),
-        default=3.0,
-        show_default=True,
-        metavar="R",
-        help="The longer side has at most R times the tokens of the shorter.",
-    ),
-    click.option(
-        "--min-log-prob",
-        type=float,
-        metavar="X",
-        help="The model gives a translation at least X nats a token, e.g. -2. Default: any.",
-    ),
-)
-@inference.search_groups(inference.workers)
-@options.quiet
 @inference.opens_model
-def command(
+def run_backtranslate(
     how: DecodingOptions,
     files: tuple[Path, ...],
     folder: Path,
@@ -63,22 +28,7 @@ def command(
     max_ratio: float,
     min_log_prob: float | None,
 ) -> None:
-    """Translate FILEs, or standard input, and write the pairs as a corpus to train on.
-
-    Back-translation: FILEs are text of the target language, and the model translates into the source language. DIR gets
-    src.txt (translations) and tgt.txt (FILEs), without pairs that are empty, cut, or too unlike in length. A stopped
-    command goes on where it was if it is given again. Recipes name the corpus with the tag <BT>, which tells the model
-    that its sources are synthetic.
-
-    --forward: FILEs are of the source language, and translations are the targets: distillation of a large model, or
-    self-training.
-
-    \b
-    Examples:
-      nmtkit backtranslate -m runs/de-en mono.de -o back
-      nmtkit backtranslate -m runs/de-en mono.de.gz -o back --samples 1 --top-k 10
-      nmtkit backtranslate -m runs/large train.en -o distilled --forward --beam-size 5
-    """
+    """Carries out `nmtkit backtranslate`."""
     translator = inference.open_model(how, TRANSLATION.name)
     search, members = translator.config.model_dump(mode="json"), find_run(how.model, task=TRANSLATION.name)[0].members()
     beside = "source_language", "lm", "lm_weight", "ensemble_weights", "shortlist"

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import cloup
 
 from nmtkit import console
-from nmtkit.cli import completing
-from nmtkit.cli import options as shared
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.core.errors import DataError, NmtkitError
@@ -35,7 +32,6 @@ from nmtkit.tasks.task import TASKS
 
 WIDTH = 80
 """Columns of running text and plots."""
-SPLIT_OPTIONS = ("--valid", "--test")
 AS_JSON_LINES = (
     "check JSON lines as one file whose name ends in .jsonl, with --src-field KEY and --tgt-field KEY (in a recipe: "
     "`jsonl`, src_field and tgt_field)"
@@ -55,54 +51,7 @@ class CheckedCorpus:
     """A `RecipeDataCheck` if a recipe was named: only then is that module loaded, with torch."""
 
 
-class _CheckCommand(cloup.Command):
-    """A command whose --valid and --test take one file or two; click knows only fixed numbers of values."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        spread: list[str] = []
-        option = ""
-        for arg in args:
-            if arg.startswith("-") and arg != "-":
-                option = arg if arg in SPLIT_OPTIONS else ""
-            elif option and spread[-1] != option:  # its second file
-                spread.append(option)
-            spread.append(arg)
-        return super().parse_args(ctx, spread)
-
-
-@cloup.command(cls=_CheckCommand)
-@click.argument("names", metavar="RECIPE|FILES...", nargs=-1, required=True, shell_complete=completing.recipes)
-@cloup.option_group(
-    "Common",
-    click.option(
-        "--fix", "fix_path", metavar="DIR", help="Write cleaned files and a log of every changed line to DIR."
-    ),
-    click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page."),
-    click.option("--json", "json_path", metavar="FILE", help="Write everything as JSON; - is standard output."),
-    click.option("--strict", is_flag=True, help="Warnings count as errors in the exit code."),
-)
-@cloup.option_group(
-    "Files",
-    click.option("--valid", multiple=True, metavar="SRC [TGT]", help="Validation set, after the files themselves."),
-    click.option("--test", multiple=True, metavar="SRC [TGT]", help="Test set. It may have no target."),
-    click.option("--src-field", default="src", metavar="KEY", show_default=True, help="Source key of JSON lines."),
-    click.option("--tgt-field", default="tgt", metavar="KEY", show_default=True, help="Target key of JSON lines."),
-    click.option(
-        "--task", type=click.Choice(TASKS.names()), help="Default: summarization for .story files or a key summary."
-    ),
-)
-@cloup.option_group(
-    "Recipes",
-    click.option(
-        "--tokens/--no-tokens",
-        "with_tokens",
-        default=True,
-        help="Tokenize the text, to find unknown tokens and what training will leave out. Default: --tokens.",
-    ),
-    shared.run_folder,
-    shared.overrides,
-)
-def command(
+def run_check(
     names: tuple[str, ...],
     valid: tuple[str, ...],
     test: tuple[str, ...],
@@ -117,32 +66,7 @@ def command(
     run_path: str | None,
     overrides: tuple[str, ...],
 ) -> int:
-    """Find faults in a corpus before training: a recipe's corpus, two text files, or JSON lines.
-
-    It finds different line counts and misaligned lines, with the line where the misalignment begins; bytes that are not
-    UTF-8, NUL, line separators inside lines; empty, identical and near-empty sides; duplicates, and overlap of train,
-    validation and test; odd lengths and ratios; swapped sides, and lines in another script or language (27 are known).
-    With a recipe it also finds unknown and copyable words, vocabulary entries and characters that do not occur in the
-    training text, and what the recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
-
-    --fix repairs the lines that can be repaired, leaves out the rest, and logs both in dropped.jsonl. For a recipe it
-    also writes a recipe that names the new files. It overwrites nothing, and does not repair files with different
-    numbers of lines, because it cannot know which line is missing.
-
-    \b
-    Exit code, for scripts:
-      0  no errors (with --strict: no warnings either)
-      1  errors; with --fix: errors that it could not repair
-      2  no check: a recipe or an option is wrong
-
-    \b
-    Examples:
-      nmtkit check demo
-      nmtkit check train.en train.de --valid valid.en valid.de --test test.en test.de
-      nmtkit check corpus.jsonl --src-field article --tgt-field summary
-      nmtkit check mine.yaml --fix clean && nmtkit train clean/mine.yaml
-      nmtkit check mine.yaml --strict --json - | jq .verdict
-    """
+    """Carries out `nmtkit check`."""
     fields = {"src_field": src_field, "tgt_field": tgt_field}
     corpus = _find_corpus(names, {"valid": valid, "test": test}, fields, task, overrides, run_path)
     has_fields = corpus.recipe is None and any(files.jsonl for files in corpus.splits.values())

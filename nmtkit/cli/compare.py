@@ -5,12 +5,9 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import click
-
 from nmtkit import console, pictures, recipe
-from nmtkit.cli import completing, options
+from nmtkit.cli import options
 from nmtkit.cli.figures import draw_lengths, show_lengths
-from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.train import begin_training, journal_output, train_run
 from nmtkit.core.errors import RecipeError
@@ -18,24 +15,13 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.evaluation import ComparedRun, compare_run, require_test_set
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.recipe import Recipe
-from nmtkit.runs.folder import RUNS_FOLDER, RunFolder
+from nmtkit.runs.folder import RunFolder
 from nmtkit.tasks.task import TASKS
 
 EDGES = (10, 20, 30, 40)
 
 
-@click.command()
-@click.argument("names", metavar="RECIPE|RUN...", nargs=-1, required=True, shell_complete=completing.recipes)
-@options.overrides
-@click.option("--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="The folder of the runs.")
-@click.option(
-    "--longer-than", type=Number(0), default=30, show_default=True, help="Words above which a source is long."
-)
-@options.picture_file("--plot", meaning="Draw BLEU by length")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@options.device
-@options.training_threads
-def command(
+def run_compare(
     names: tuple[str, ...],
     overrides: tuple[str, ...],
     runs: Path,
@@ -45,19 +31,7 @@ def command(
     device: str,
     threads: int | None,
 ) -> None:
-    """Train several recipes and compare them, or compare finished runs: BLEU, alignments, speed, size.
-
-    A recipe that was trained before is not trained again; one that was stopped is resumed. So the command can be
-    stopped and repeated. A RUN is the folder of a finished run. Then each run translates its test set. The table has
-    BLEU of all and of long sentences, alignment error rate (if the test set has gold alignments), target tokens a
-    second in training and in beam search, parameters, and BLEU by length of the source.
-
-    \b
-    Examples:
-      nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global --plot length.png
-      nmtkit compare small.yaml large.yaml --set training.max_minutes=30 --runs runs/sizes
-      nmtkit compare runs/mine runs/two-layers
-    """
+    """Carries out `nmtkit compare`."""
     if plot is not None:
         if plot.parent == runs:  # it is made anyway
             runs.mkdir(parents=True, exist_ok=True)

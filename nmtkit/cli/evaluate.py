@@ -9,12 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import click
-import cloup
 
 from nmtkit import console
-from nmtkit.cli import completing, inference, options, results, scoring
+from nmtkit.cli import inference, results, scoring
 from nmtkit.cli.figures import save_pictures
-from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import windows
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.score_summaries import refuse_empty
@@ -38,34 +36,8 @@ from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 
-@cloup.command()
-@click.argument("run", required=False, shell_complete=completing.runs)
-@cloup.option_group(
-    "Common",
-    options.models,
-    inference.checkpoint,
-    inference.language,
-    click.option("--source", type=FILE, help="Sources of the test set, plain or .gz, or .jsonl."),
-    click.option("--ref", type=FILE, multiple=True, help="Its references. May be repeated."),
-    click.option("--test-set", metavar="NAME/PAIR", help="A test set that sacrebleu downloads, such as wmt14/en-de."),
-    results.output,
-    click.option("--metrics", metavar="LIST", help="As in `nmtkit score`, e.g. bleu,ter. Default: the recipe's."),
-    inference.search_flags("beam_size"),
-    options.as_json("Print a JSON object: scores with signatures, time, counts."),
-    options.picture_file("--confusion", meaning="Classification: draw how often each label is taken for each other"),
-    options.devices,
-)
-@inference.search_groups(inference.engine, inference.workers)
-@cloup.option_group(
-    "Texts and metrics",
-    click.option("--article-field", metavar="KEY", default="article", help="Articles in .jsonl. [default: article]"),
-    click.option("--summary-field", metavar="KEY", default="summary", help="Summaries in .jsonl. [default: summary]"),
-    scoring.tokenize_option(None),
-    click.option("--lowercase/--no-lowercase", default=None, help="As `nmtkit score -lc`. Default: the recipe's."),
-)
-@options.quiet
 @inference.opens_model
-def command(
+def run_evaluate(
     how: DecodingOptions,
     run: str | None,
     source: Path | None,
@@ -80,22 +52,7 @@ def command(
     as_json: bool,
     confusion: Path | None,
 ) -> None:
-    """Translate, summarize or classify a test set with a RUN, and score it.
-
-    RUN may also be given as -m RUN; several -m are an ensemble. Prints one line, "RUN  TEST SET  METRIC VALUE ...". The
-    figures are those of `nmtkit translate` (or `summarize`) and `nmtkit score` (or `score-summaries`). Lines to paste,
-    with signatures, go to stderr. -o keeps the outputs. A language model has loss and perplexity on --ref FILE, by
-    default the test set of its recipe; `nmtkit perplexity` says more. Of labels a table follows: in a row is how often
-    a label was wanted, in a column how often it was given.
-
-    \b
-    Examples:
-      nmtkit evaluate runs/mine --source test.en --ref test.de
-      nmtkit evaluate runs/mine --test-set wmt14/en-de -o wmt14.de
-      nmtkit evaluate runs/news --source test.jsonl.gz --ref test.jsonl.gz --json
-      nmtkit evaluate runs/topics --source texts.txt --ref labels.txt --confusion table.svg
-      nmtkit evaluate --source test.en --ref a.de --ref b.de --metrics bleu,chrf,ter --beam-size 10
-    """
+    """Carries out `nmtkit evaluate`."""
     if run is not None and how.model is not None:
         raise click.UsageError("RUN and -m name the same thing: give one of them")
     scoring.require_one_stdin(source, *ref)

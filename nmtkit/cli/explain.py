@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import cloup
 
 from nmtkit import console
-from nmtkit.cli import inference, options
-from nmtkit.cli.options import NEW_FILE, Number
+from nmtkit.cli import inference
 from nmtkit.cli.reading import stdin_sentences
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.results import Printer, write_json_line
@@ -28,47 +26,11 @@ from nmtkit.translation.search_trees import search_tree
 from nmtkit.translation.translator import Translator
 
 
-@cloup.command()
-@click.argument("sentence", required=False)
-@cloup.option_group(
-    "Common",
-    options.models,
-    inference.checkpoint,
-    inference.language,
-    inference.search_flags("beam_size"),
-    click.option(
-        "--steps", type=Number(0), metavar="N", help="Steps shown; 0 shows all. Default: what fits the screen."
-    ),
-    click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Draw a page instead: FILE.html."),
-    options.as_json("Print a JSON object for each sentence."),
-    options.device,
-)
-@inference.search_groups()
-@options.quiet
 @inference.opens_model
-def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_json: bool, steps: int | None) -> None:
-    """Explain a beam search: show, step by step, which hypotheses it kept, finished, pruned and blocked.
-
-    Takes SENTENCE, or lines of standard input. The search is the same as that of `translate` with the same options.
-
-    Each row is a step: the hypotheses that it kept, side by side, each with its last token and its log-probability
-    (nats) from the start. The mark before each token shows which hypothesis in the row above it continues. Then follow:
-
-    \b
-      ■ ended     the hypothesis is finished; its score is what results are ranked by
-      × pruned    it did not fit into the beam
-      ⊘ blocked   a rule, which is named, forbade it
-
-    The number right after such a mark is that of the hypothesis that is continued. The one after a pruned or blocked
-    token is its log-probability minus that of the last hypothesis kept. A step with K hypotheses considers the
-    2K likeliest continuations; an end counts only among the first K.
-
-    \b
-    Examples:
-      nmtkit explain --beam-size 2 "The old woman sleeps."
-      nmtkit explain --no-repeat-ngram 3 --steps 0 "The old woman sleeps." -o search.html
-      sed -n 7p test.en | nmtkit explain --length-penalty none --json
-    """
+def run_explain(
+    how: DecodingOptions, sentence: str | None, output: Path | None, as_json: bool, steps: int | None
+) -> None:
+    """Carries out `nmtkit explain`."""
     if output is not None:
         if as_json:
             raise click.UsageError("--json prints, and -o draws a page: leave one of them out")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from nmtkit import console
-from nmtkit.cli import cli, completing
+from nmtkit.cli import cli
 from nmtkit.console.markdown import show_page
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bundled_path
@@ -80,19 +80,8 @@ def _keys() -> Iterator[str]:
         yield "\n".join(lines)
 
 
-@click.command()
-@click.argument("topic", required=False, shell_complete=completing.completer(lambda: TOPICS))
-def command(topic: str | None) -> None:
-    """Print a page of the guide, or list the topics.
-
-    TOPIC is one of those that `nmtkit guide` lists; reference has all options and recipe keys. Through a pipe the page
-    is plain Markdown.
-
-    \b
-    Examples:
-      nmtkit guide first
-      nmtkit guide reference > reference.md
-    """
+def run_guide(topic: str | None) -> None:
+    """Carries out `nmtkit guide`."""
     if topic is None:
         titles = [page(name).partition("\n")[0].removeprefix("# ") for name in PAGES]
         rows = [*zip(PAGES, titles, strict=True), (REFERENCE, "All commands and their options, all recipe keys")]

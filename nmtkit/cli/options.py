@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from nmtkit.cli import completing
 from nmtkit.core.errors import DataError, shorten
-from nmtkit.core.settings import MAX_INT, MAX_THREADS
+from nmtkit.core.limits import MAX_INT, MAX_THREADS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -129,6 +129,9 @@ quiet: Decorator = click.option(
 )
 
 
+output: Decorator = click.option(
+    "-o", "--output", type=NEW_FILE, metavar="FILE", help="Write results to FILE, or compressed to FILE.gz."
+)
 run_option = partial(click.option, metavar="RUN", multiple=True, callback=only_one, shell_complete=completing.runs)
 """An option for a run; another callback takes several."""
 _MODEL = "Run folder, or its name under runs/{}. Default: $NMTKIT_MODEL, else the newest finished run."

@@ -8,14 +8,11 @@ from itertools import chain
 from pathlib import Path
 
 import click
-import cloup
 
-from nmtkit.cli import inference, options, results
+from nmtkit.cli import inference, results
 from nmtkit.cli.figures import save_pictures
-from nmtkit.cli.options import FILE, NEW_FILE
 from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import note
-from nmtkit.cli.translate import decoding_options, scores_option
 from nmtkit.console.trees import tree_lines
 from nmtkit.core.trees import Tree, read_linear, read_penn
 from nmtkit.corpus.text import read_lines
@@ -27,16 +24,9 @@ from nmtkit.tasks.builtin import PARSING
 from nmtkit.translation.result import Translation
 
 
-@cloup.command("parse")
-@decoding_options(
-    [scores_option, options.as_json("Print a JSON object for each line.")],
-    cloup.option_group(
-        "Trees",
-        click.option("--draw", is_flag=True, help="Draw the trees, a line for each word."),
-        options.picture_file("--picture", meaning="Draw the trees into a file as well"),
-    ),
-)
-def parse_command(
+@results.into_output
+@inference.opens_model
+def run_parse(
     how: DecodingOptions,
     files: tuple[Path, ...],
     form: str,
@@ -45,18 +35,7 @@ def parse_command(
     draw: bool,
     picture: Path | None,
 ) -> None:
-    """Parse FILEs, or standard input, a sentence a line: one tree in Penn form for each line, in order.
-
-    Words are separated by white space, punctuation too: "the cat sleeps ." The parts of speech are what the model was
-    trained on: XX, except for punctuation. Only well-formed trees over all words are searched. An empty line gives an
-    empty line.
-
-    \b
-    Examples:
-      nmtkit parse sentences.txt -o trees.mrg
-      echo "the old woman sees the car ." | nmtkit parse --draw --picture tree.svg
-      nmtkit parse --n-best 3 sentences.txt
-    """
+    """Carries out `nmtkit parse`."""
     if draw and (how.n_best > 1 or scores or as_json or form != "text"):
         raise click.UsageError("--draw shows the best tree alone: leave --n-best, --scores, --json and --format out")
     if picture is not None:
@@ -94,21 +73,8 @@ def _tree(one: Translation, line: str, tokenizer: Tokenizer, place: str) -> Tree
     return tree.with_words(words[: sum(1 for _ in tree.leaves())] if one.src_left_out else words)
 
 
-@cloup.command("linearize")
-@click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option("--source", required=True, type=NEW_FILE, metavar="FILE", help="Write the sentences here, a line each.")
-@click.option("--target", required=True, type=NEW_FILE, metavar="FILE", help="Write the linear trees here.")
-@click.option("--tags", is_flag=True, help="Keep all parts of speech; else XX stands for them, except for punctuation.")
-@options.quiet
-def linearize_command(files: tuple[Path, ...], source: Path, target: Path, tags: bool) -> None:
-    """Turn trees in Penn form (.mrg) into sentences and linear trees, the two files that a parser is trained on.
-
-    Traces, functions of labels (NP-SBJ) and an outer root are left out. Words stay as the treebank has them.
-
-    \b
-    Examples:
-      nmtkit linearize train.mrg --source train.words --target train.trees
-    """
+def run_linearize(files: tuple[Path, ...], source: Path, target: Path, tags: bool) -> None:
+    """Carries out `nmtkit linearize`."""
     read = chain.from_iterable(read_penn("\n".join(read_lines(file)), str(file)) for file in files)
     count = 0
     if source.resolve() == target.resolve():

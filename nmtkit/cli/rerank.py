@@ -9,10 +9,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 import click
-import cloup
 
-from nmtkit.cli import inference, options, results
-from nmtkit.cli.options import FILE, Number
+from nmtkit.cli import inference, results
 from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.scoring import read_texts
@@ -27,35 +25,9 @@ from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, scor
 from nmtkit.translation.translator import Translator
 
 
-@cloup.command()
-@options.files
-@cloup.option_group(
-    "Common",
-    options.models,
-    inference.language,
-    options.run_option("--channel", required=True, help="Target to source."),
-    options.run_option("--lm", "speaker", help="Language model of the target."),
-    click.option("--n-best", type=Number(1), default=10, show_default=True, help="Candidates for each line."),
-    click.option(
-        "--weights", "tuned", type=FILE, metavar="FILE", help="YAML that --tune wrote. Default: channel 1, lm 1."
-    ),
-    click.option("--tune", type=FILE, metavar="REF", help="Print the best weights by these references of FILEs."),
-    click.option("--metric", help="What --tune goes by. Default: bleu."),
-    results.output,
-    options.as_json("Print a JSON object for each line: candidates with nats a token of each model."),
-    options.device,
-)
-@cloup.option_group(
-    "Search and speed",
-    inference.search_flags("beam_size"),
-    inference.search,
-    inference.precision("auto"),
-    options.threads,
-)
-@options.quiet
 @results.into_output
 @inference.opens_model
-def command(
+def run_rerank(
     how: DecodingOptions,
     files: tuple[Path, ...],
     channel: str,
@@ -65,15 +37,7 @@ def command(
     metric: str | None,
     as_json: bool,
 ) -> None:
-    """Translate FILEs, or standard input; of the N best a channel and a language model choose (Yee et al. 2019).
-
-    The channel model translates from the target to the source. All three may have other vocabularies.
-
-    \b
-    Examples:
-      nmtkit rerank -m runs/mine --channel runs/back --lm runs/lm valid.en --tune valid.de -o weights.yaml
-      nmtkit rerank -m runs/mine --channel runs/back --lm runs/lm --weights weights.yaml test.en -o new.de
-    """
+    """Carries out `nmtkit rerank`."""
     if tune is not None and (tuned is not None or as_json):
         raise click.UsageError("--tune prints weights: leave --weights and --json out")
     if tune is None and metric is not None:

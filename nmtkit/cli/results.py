@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, TextIO, TypeVar, cast
 import click
 
 from nmtkit import console
-from nmtkit.cli.options import NEW_FILE, Decorator
 from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
@@ -50,11 +49,6 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
         if path.suffix == ".gz":  # without name and time in its header, so that equal text makes equal files
             raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))
         yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
-
-
-output: Decorator = click.option(
-    "-o", "--output", type=NEW_FILE, metavar="FILE", help="Write results to FILE, or compressed to FILE.gz."
-)
 
 
 def into_output(command: Callable[..., Any]) -> Callable[..., Any]:

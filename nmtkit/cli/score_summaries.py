@@ -3,9 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-import click
-import cloup
-
 from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.reporting import tell
@@ -17,23 +14,8 @@ from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems
 
 
-@click.command("score-summaries", cls=scoring.MetricsCommand)
-@scoring.hyps
-@cloup.option_group(
-    "Common",
-    scoring.refs,
-    click.option("--source", metavar="SRC", help="The articles; adds the report on quality."),
-    click.option("--terms", metavar="JSONL", help="A list of terms for each article; adds their recall."),
-    scoring.as_json,
-)
-@cloup.option_group(
-    "Keys of JSON lines",
-    click.option("--summary-field", metavar="KEY", default="summary", show_default=True, help="Summaries."),
-    click.option("--article-field", metavar="KEY", default="article", show_default=True, help="Articles in --source."),
-    click.option("--terms-field", metavar="KEY", default="unseen", show_default=True, help="Lists in --terms."),
-)
-@scoring.scoring(summaries=True)
-def command(
+@scoring.passes_settings(summaries=True)
+def run_score_summaries(
     hyps: tuple[str, ...],
     ref_paths: tuple[str, ...],
     source: str | None,
@@ -47,21 +29,7 @@ def command(
     article_field: str,
     as_json: bool,
 ) -> None:
-    """Score summaries: ROUGE of Google's rouge-score with 95% intervals, and a report on the summaries.
-
-    HYP and REF have one summary per line, plain or gzip-compressed, UTF-8. One HYP may be "-" for standard input. A
-    file whose name ends in .jsonl or .jsonl.gz holds a JSON object on each line. ROUGE takes the reference with the
-    highest F1. Several HYPs are compared with the first; * marks a difference with p below 0.05.
-
-    --source adds the report: novel n-grams, words copied from the article, repeated trigrams, length, and how much of
-    the article the summaries use.
-
-    \b
-    Examples:
-      nmtkit score-summaries mine.txt --ref gold0.txt --ref gold1.txt --json
-      nmtkit score-summaries lead.txt mine.txt --ref gold.txt --source articles.txt
-      nmtkit score-summaries mine.txt --ref test.jsonl.gz --source test.jsonl.gz --terms test.jsonl.gz
-    """
+    """Carries out `nmtkit score-summaries`."""
     outputs, refs = (
         [(path, scoring.read_texts(path, "--summary-field", summary_field)) for path in paths]
         for paths in (hyps, ref_paths)

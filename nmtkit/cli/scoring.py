@@ -1,4 +1,4 @@
-"""Options and files of the commands that score."""
+"""Settings, files and tables of the commands that score."""
 
 import json
 from collections.abc import Sequence
@@ -6,24 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-import cloup
 
 from nmtkit import console, metrics
-from nmtkit.cli import options
-from nmtkit.cli.options import Decorator, Number, collect, pass_as, together
+from nmtkit.cli.options import Decorator, collect, pass_as, together
 from nmtkit.cli.reading import field_lines, stdin_lines
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import refuse_json_lines
 from nmtkit.corpus.text import read_lines
-from nmtkit.metrics.metric import MAX_SAMPLES, text_metrics
+from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
 from nmtkit.metrics.systems import ScoredSystem, named
-
-
-def _one_stdin(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    if given.count("-") > 1:
-        raise click.UsageError("standard input (-) can be only one of the HYPs")
-    return given
 
 
 def require_one_stdin(*paths: str | Path | None) -> None:
@@ -32,56 +24,16 @@ def require_one_stdin(*paths: str | Path | None) -> None:
         raise click.UsageError("standard input (-) is read once, so only one of the files can be it")
 
 
-hyps: Decorator = click.argument("hyps", metavar="HYP...", nargs=-1, required=True, callback=_one_stdin)
-refs: Decorator = click.option(
-    "--ref", "ref_paths", metavar="REF", multiple=True, required=True, help="Reference. May be repeated."
-)
-as_json: Decorator = options.as_json("Print JSON with all digits, no tables.")
+def names_of_metrics() -> set[str]:
+    """What `--metrics` takes: the names of metrics, and of families of them."""
+    names = set()
+    for name, metric in text_metrics().items():
+        names |= {name, metric.family}
+    return names
 
 
-def tokenize_option(default: str | None, *more: str, hidden: bool = False) -> Decorator:
-    """The option of BLEU's tokenizer."""
-    return click.option(
-        *more,
-        "--tokenize",
-        type=click.Choice((*metrics.TOKENIZERS, *metrics.SPM_TOKENIZERS)),
-        metavar="NAME",
-        default=default,
-        hidden=hidden,
-        help=f"Tokenizer of BLEU and GLEU: {', '.join((*metrics.TOKENIZERS, *metrics.SPM_TOKENIZERS))}. "
-        f"Default: {default or 'that of the recipe'}.",
-    )
-
-
-_METRICS = ("-m", "--metrics")
-
-
-class MetricsCommand(cloup.Command):
-    """A command whose `--metrics` takes names separated by blanks, as sacrebleu does, or by commas."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Joins the names of metrics that follow `--metrics`."""
-        known = {name for key, metric in text_metrics().items() for name in (key, metric.family)}
-        joined: list[str] = []
-        names_follow = False
-        for before, word in zip(["", *args], args, strict=False):
-            if names_follow and word in known:
-                joined[-1] += f",{word}"
-            else:
-                joined.append(word)
-                names_follow = before in _METRICS
-        return super().parse_args(ctx, joined)
-
-
-def _names(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> list[str]:
-    return metrics.metric_names(name.strip() for names in given for name in names.split(",") if name.strip())
-
-
-def scoring(summaries: bool) -> Decorator:
-    """The options of comparing texts: `metrics`, `options`, `draws` (None: no test) and `width`.
-
-    `summaries`: ROUGE, always with intervals; else BLEU, chrF and TER, with intervals for several systems.
-    """
+def passes_settings(summaries: bool) -> Decorator:
+    """Passes the options of comparing texts: `metrics`, `options`, and `draws`, which is None without a test."""
 
     def draws(given: dict[str, Any]) -> metrics.Resampling | None:
         significance, paired_ar, n_samples, seed = map(given.pop, ("significance", "paired_ar", "n_samples", "seed"))
@@ -98,71 +50,11 @@ def scoring(summaries: bool) -> Decorator:
             raise click.UsageError("--n-samples are draws of a test, and none is made: give --paired-bs, or not this")
         return metrics.Resampling("bs", n_samples or 1_000, seed) if wanted else None
 
-    own = [name for name, metric in text_metrics().items() if not metric.extra]
-    extra = [name for name, metric in text_metrics().items() if metric.extra]
-    return together(
-        cloup.option_group(
-            "Metrics",
-            click.option(
-                *_METRICS,
-                metavar="LIST",
-                multiple=True,
-                default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
-                show_default=True,
-                callback=_names,
-                help=f"{', '.join(own)}, rouge (all four); with an extra package {', '.join(extra)}. "
-                "Scores are printed in this order.",
-            ),
-            tokenize_option("13a", "-tok", hidden=summaries),
-            click.option(
-                "-lc",
-                "--lowercase",
-                is_flag=True,
-                help="Terms, BLEU, chrF and CIDEr-D ignore case. ROUGE always does."
-                if summaries
-                else "BLEU, chrF and CIDEr-D ignore case (sacrebleu: -lc --chrf-lowercase). TER always does.",
-            ),
-            click.option(
-                "-w", "--width", type=Number(0, 9), default=2, show_default=True, help="Digits after the point."
-            ),
-            click.option(
-                "--stem/--no-stem",
-                default=True,
-                show_default=True,
-                hidden=not summaries,
-                help="ROUGE compares English Porter stems.",
-            ),
-            click.option(
-                "--sentences",
-                type=click.Choice(metrics.SENTENCE_RULES),
-                default="auto",
-                show_default=True,
-                hidden=not summaries,
-                help="Where ROUGE-Lsum cuts sentences. tags: at <t>, <s> or <q>, which are removed; newline: at ends "
-                "of lines; punctuation: after . ! ?; auto: the first of these that applies to a text.",
-            ),
-        ),
-        cloup.option_group(
-            "Significance",
-            click.option(
-                "--paired-bs/--no-significance",
-                "--significance",
-                "significance",
-                default=None,
-                help="Paired bootstrap against the first HYP, with 95% intervals. Default: on"
-                + ("." if summaries else " with several HYPs."),
-            ),
-            click.option("--paired-ar", is_flag=True, help="Paired approximate randomization instead; no intervals."),
-            click.option(
-                "--n-samples",
-                type=Number(1, MAX_SAMPLES),
-                help="Draws of the test. Default: 1,000 of the bootstrap, 10,000 of the randomization.",
-            ),
-            click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),
-        ),
-        collect(metrics.Options, "options"),
-        pass_as("draws", draws),
-    )
+    def chosen(given: dict[str, Any]) -> list[str]:
+        listed = given.pop("metrics")
+        return metrics.metric_names(name.strip() for names in listed for name in names.split(",") if name.strip())
+
+    return together(pass_as("metrics", chosen), collect(metrics.Options, "options"), pass_as("draws", draws))
 
 
 def read_texts(path: str | Path, remedy: str, field: str | None = None, joint: str = "\n") -> list[str]:

@@ -4,10 +4,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-import click
-
-from nmtkit.cli import options, results
-from nmtkit.cli.options import Decorator
+from nmtkit.cli import results
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
 from nmtkit.core.errors import DataError
@@ -15,55 +12,16 @@ from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.runs.saved import find_run
 
 
-def _shared_options(side: str) -> Decorator:
-    """The options of both commands; `side` is the default of `--side`."""
-    return options.together(
-        options.files,
-        options.model,
-        results.output,
-        click.option(
-            "--side",
-            type=click.Choice(["source", "target"]),
-            default=side,
-            show_default=True,
-            help="Whose tokenizer; one for both with a joint vocabulary.",
-        ),
-        options.quiet,
-        results.into_output,
-    )
-
-
-@click.command("tokenize")
-@_shared_options("source")
-def tokenize_command(model: str | None, files: tuple[Path, ...], side: str) -> None:
-    """Split FILEs, or standard input, into tokens with a run's tokenizer: one line out for each line in.
-
-    Tokens are separated by one space. "▁" begins a word, as sentencepiece has it. A token that the vocabulary lacks
-    keeps its spelling. `nmtkit detokenize` gives the text back, up to what the tokenizer itself normalizes: white
-    space, compatible characters, and case if the recipe says so.
-
-    \b
-    Examples:
-      nmtkit tokenize -m runs/mine input.txt -o input.tok
-      echo "A man is sleeping." | nmtkit tokenize
-      nmtkit tokenize --side target test.de | nmtkit detokenize
-    """
+@results.into_output
+def run_tokenize(model: str | None, files: tuple[Path, ...], side: str) -> None:
+    """Carries out `nmtkit tokenize`."""
     tokenizer = _open_tokenizer(model, side)
     _write_lines(files, lambda line: " ".join(tokenizer.tokens(line)), "tokenized")
 
 
-@click.command("detokenize")
-@_shared_options("target")
-def detokenize_command(model: str | None, files: tuple[Path, ...], side: str) -> None:
-    """Join the tokens of FILEs, or of standard input, to text: one line out for each line in.
-
-    Tokens are those that `nmtkit tokenize` or `nmtkit translate --json` prints, separated by spaces.
-
-    \b
-    Examples:
-      nmtkit detokenize output.tok -o output.txt
-      nmtkit translate --json input.txt | jq -r '.best.tokens | join(" ")' | nmtkit detokenize
-    """
+@results.into_output
+def run_detokenize(model: str | None, files: tuple[Path, ...], side: str) -> None:
+    """Carries out `nmtkit detokenize`."""
     tokenizer, numbers = _open_tokenizer(model, side), count(1)
 
     def joined(line: str) -> str:

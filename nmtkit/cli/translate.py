@@ -1,17 +1,14 @@
 """`nmtkit translate` and `nmtkit summarize`."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 
 import click
-import cloup
 
-from nmtkit.cli import inference, options, results
-from nmtkit.cli.options import FILE, Decorator, Number
+from nmtkit.cli import inference, results
 from nmtkit.cli.reading import field_lines, text_windows, windows
 from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.corpus.config import SplitFiles
@@ -24,56 +21,10 @@ from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks
 from nmtkit.translation.requests import Request, Terminology, parse_dictionary
 from nmtkit.translation.translator import Translator
 
-_one_file = partial(click.option, type=FILE, metavar="FILE", multiple=True, callback=options.only_one)
-scores_option: Decorator = click.option("--scores", is_flag=True, help="Print score and log-probability in front.")
 
-
-def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()) -> Decorator:
-    """The options of commands that search; `common` and `output` are more of the groups Common and Output."""
-    return options.together(
-        options.files,
-        cloup.option_group(
-            "Common",
-            options.models,
-            inference.checkpoint,
-            results.output,
-            inference.search_flags("beam_size"),
-            inference.n_best,
-            *common,
-            options.devices,
-        ),
-        *groups,
-        inference.search_groups(inference.engine, inference.workers),
-        cloup.option_group("Output", inference.format_option, *output),
-        options.quiet,
-        results.into_output,
-        inference.opens_model,
-    )
-
-
-@cloup.command("translate")
-@decoding_options(
-    [
-        inference.language,
-        scores_option,
-        options.as_json("Print a JSON object for each line."),
-        click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),
-        click.option("--interactive", is_flag=True, help="Read lines from a prompt; shows alignment and alternatives."),
-    ],
-    cloup.option_group(
-        "Constraints",
-        _one_file("--terms", help="Glossary, SOURCE TAB TARGET on each line."),
-        click.option("--prefix", is_flag=True, help="Lines are SOURCE TAB PREFIX of the output."),
-        click.option(
-            "--jsonl", is_flag=True, help='Lines are JSON: "source", "prefix", "must", "must_not", "in_order".'
-        ),
-    ),
-    output=[
-        click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the source word attended to most."),
-        _one_file("--dictionary", help="For --replace-unknown: SOURCE TAB TARGET lines."),
-    ],
-)
-def translate_command(
+@results.into_output
+@inference.opens_model
+def run_translate(
     how: DecodingOptions,
     files: tuple[Path, ...],
     form: str,
@@ -87,22 +38,7 @@ def translate_command(
     replace_unknown: bool,
     dictionary: Path | None,
 ) -> None:
-    """Translate FILEs, or standard input: one line out for each line in, in order.
-
-    FILEs are plain or .gz and are translated as one text. An empty line gives an empty line. --n-best K prints
-    "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score is the log-probability
-    (natural log) after the length penalty. `nmtkit guide decoding` explains constraints, sampling and ensembles.
-
-    \b
-    Examples:
-      nmtkit translate input.txt -o output.txt
-      cat input.txt | nmtkit translate --n-best 3
-      nmtkit translate --beam-size 10 --length-penalty gnmt:0.6 input.txt
-      nmtkit translate --json input.txt | jq .best.score
-      nmtkit translate -m runs/seed1 -m runs/seed2 input.txt
-      nmtkit translate --samples 5 --top-p 0.9 --temperature 0.8 --seed 7 input.txt
-      nmtkit translate --beam-size 12 --search diversity_groups=4 --n-best 4 input.txt
-    """
+    """Carries out `nmtkit translate`."""
     if prefix and jsonl:
         raise click.UsageError('--jsonl gives prefixes as "prefix": leave --prefix out')
     constrained = prefix or jsonl or terms is not None
@@ -167,21 +103,9 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
         yield window
 
 
-@cloup.command("summarize")
-@decoding_options(
-    [inference.language, options.as_json("Print a JSON object for each article: scores, tokens, copied spans.")],
-    cloup.option_group(
-        "Input",
-        click.option("--article-field", metavar="KEY", help="Read JSON lines with the article under KEY."),
-        click.option("--stories", type=FILE, metavar="DIR", help="Summarize the articles of .story files in DIR."),
-        click.option(
-            "--max-source-tokens", type=Number(1), metavar="N", help="Read at most N tokens. Default: as in training."
-        ),
-        click.option("--window", type=Number(1), metavar="N", help="Read whole articles, at most N tokens at a time."),
-        click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
-    ),
-)
-def summarize_command(
+@results.into_output
+@inference.opens_model
+def run_summarize(
     how: DecodingOptions,
     files: tuple[Path, ...],
     article_field: str | None,
@@ -191,21 +115,7 @@ def summarize_command(
     window: int | None,
     lead: int | None,
 ) -> None:
-    """Summarize FILEs, or standard input: one line out for each article in, in order.
-
-    FILEs are plain or .gz and are read as one text; every line is an article. An empty line gives an empty line.
-    --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A model that
-    was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here; --window reads all.
-    `nmtkit guide decoding` explains windows, copied spans, sampling and ensembles.
-
-    \b
-    Examples:
-      nmtkit summarize articles.txt -o summaries.txt
-      nmtkit summarize -m runs/mine --article-field article test.jsonl.gz -o summaries.txt
-      cat articles.txt | nmtkit summarize --min-length 35 --max-length 100 --no-repeat-ngram 3
-      nmtkit summarize --window 400 reports.txt | nmtkit summarize -o short.txt
-      nmtkit summarize --json articles.txt | jq '.best.copied_spans[].text'
-    """
+    """Carries out `nmtkit summarize`."""
     if stories is not None and (files or article_field is not None):
         raise click.UsageError("--stories reads a folder, FILE and --article-field do not: leave one of them out")
     if lead is not None:

@@ -2,11 +2,6 @@
 
 from datetime import timedelta
 
-import click
-import cloup
-
-from nmtkit.cli import completing
-from nmtkit.cli.options import Number
 from nmtkit.console.charts import Chart, show_charts
 from nmtkit.runs.metrics_log import MetricsLog, training_curves
 from nmtkit.runs.saved import SavedRun, find_training
@@ -16,26 +11,8 @@ TRAINING, VALIDATION = "cyan", "bright_yellow"
 """Colours of the curves of the training batches and of the validation set."""
 
 
-@cloup.command()
-@click.argument("run", metavar="RUN", shell_complete=completing.runs)
-@cloup.option_group(
-    "Common",
-    click.option(
-        "--every", type=Number(0.1, 3600, whole=False), default=2.0, metavar="SECONDS", help="Between two looks."
-    ),
-)
-def command(run: str, every: float) -> None:
-    """Show the curves of a training in the terminal while it runs: loss, validation score, speed.
-
-    RUN is the folder of a run, or its name under runs/. The training may run in another process, on another machine
-    that shares the folder, or have ended; a copy of the folder will do. It is only read. The curves are drawn anew
-    until the training ends, or until Ctrl-C; where the output is no terminal, once.
-
-    \b
-    Examples:
-      nmtkit watch runs/mine
-      nmtkit watch mine --every 30
-    """
+def run_watch(run: str, every: float) -> None:
+    """Carries out `nmtkit watch`."""
     saved = find_training(run)
     seen = False
 

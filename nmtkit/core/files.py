@@ -9,16 +9,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from nmtkit.core.errors import DataError, NmtkitError
 
 CHECKSUM_KEY = "sum"
 """The key of the checksum, beside the values that it covers."""
-
-_COLUMNS = 1021
-"""A prime, so that blocks of a disk that changed places lie in other columns."""
 
 
 def bundled_path(folder: str, name: str = "") -> Path:
@@ -131,18 +125,6 @@ def file_sha256(path: Path) -> str:
 def bytes_checksum(data: bytes) -> str:
     """The checksum of a small file; it detects damage, not forgery."""
     return hashlib.sha256(data).hexdigest()[:32]
-
-
-def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
-    """The checksum of many bytes, at the speed of memory: about ten times that of CRC-32.
-
-    The bytes are 32-bit numbers in rows of 1021; hashed are the sums of the columns, and `kind`, what the bytes mean.
-    Any change within one number, or within numbers less than a row apart, gives another checksum.
-    """
-    row = 4 * _COLUMNS
-    whole = len(data) // row * row
-    columns = np.add.reduce(data[:whole].view(np.uint32).reshape(-1, _COLUMNS), axis=0, dtype=np.uint32)
-    return bytes_checksum(kind.encode() + columns.tobytes() + data[whole:].tobytes())[:16]
 
 
 def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,14 +24,12 @@ from pydantic_core import core_schema
 
 from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.formats import KeyPath
+from nmtkit.core.limits import MAX_INT
 from nmtkit.core.registry import MAX_KEYS, Registry, suggest_names
 
 __all__ = ["Field", "field_validator", "model_validator"]  # of pydantic, passed on to the settings of every part
 
 Locations = Mapping[KeyPath, str]
-
-MAX_INT = 2**53 - 1
-"""The largest whole number of any setting; up to here JSON and a float hold each one exactly."""
 
 Width = Annotated[int, Field(le=2**20)]
 """How many numbers or positions a layer has."""
@@ -41,8 +39,6 @@ Length = Annotated[int, Field(le=1_000_000)]
 """How many tokens a model may write."""
 Beam = Annotated[int, Field(le=1000)]
 """How many hypotheses of a sentence are kept."""
-MAX_THREADS = 1024
-"""The most CPU threads; no machine has more cores by far."""
 
 MAX_NAME_BYTES = 200
 """The most bytes of a name: with an ending or random letters it is still the name of a file."""

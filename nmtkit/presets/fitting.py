@@ -24,10 +24,8 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.presets.proposal import PLANS, ProposedRecipe, format_minutes
+from nmtkit.presets.sizes import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.tasks.task import TASKS
-
-TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
-"""The tasks that a recipe can be chosen for."""
 
 FEW_PAIRS = 5_000
 """Studies of translation with little text begin here; with fewer pairs nobody should expect much."""
@@ -35,9 +33,6 @@ MANY_PAIRS = 100_000
 """With at least this many pairs, a GPU gets `base`."""
 FEW_WORDS, MANY_WORDS = 100_000, 50_000_000
 """The same for the words of running text; guesses."""
-
-PRESETS = {"tiny": "for a try in minutes", "small": "for CPUs and small corpora", "base": "for GPUs and large corpora"}
-"""By size: what each is for."""
 
 VOCABULARIES = ((200_000, 2_000), (300_000, 4_000), (2_000_000, 8_000), (20_000_000, 16_000), (math.inf, 32_000))
 """A side with fewer running words than the first gets so many subwords. Sennrich and Zhang took 2,000 for 100,000

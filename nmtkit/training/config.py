@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
+from nmtkit.core.limits import MAX_THREADS
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import MAX_THREADS, Field, Settings, field_validator, model_validator
+from nmtkit.core.settings import Field, Settings, field_validator, model_validator
 from nmtkit.objectives.attention import GuidedAlignmentConfig, HardAttentionConfig
 from nmtkit.objectives.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
 from nmtkit.objectives.masked_words import MaskedWordsConfig

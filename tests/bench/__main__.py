@@ -15,6 +15,8 @@ import cloup
 
 from nmtkit import console
 from nmtkit.cli import bench, inference
+from nmtkit.cli.commands import bench as bench_command
+from nmtkit.cli.commands import search_options
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
 from nmtkit.core import device as devices
@@ -160,7 +162,7 @@ def names_of(what: str, known: Collection[str]) -> Callable[..., tuple[str, ...]
 @command.command("decode", cls=cloup.Command)
 @cloup.option_group(
     "Common",
-    *bench.decode_options,
+    *bench_command.decode_options,
     click.option(
         "--against",
         metavar="ENGINE,...",
@@ -168,7 +170,7 @@ def names_of(what: str, known: Collection[str]) -> Callable[..., tuple[str, ...]
         help="Other engines with the same weights: ctranslate2, huggingface (pip install 'nmtkit[peers]').",
     ),
 )
-@inference.search_groups()
+@search_options.search_groups()
 @inference.opens_model
 def decode(
     how: DecodingOptions,

@@ -22,6 +22,7 @@ from untrained_runs import CAPTIONER, LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATI
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, cli, guide
+from nmtkit.cli.commands.guide import command as guide_command
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import key_paths
@@ -447,13 +448,13 @@ def test_at_a_terminal_a_page_is_set(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     for topic in guide.PAGES:
-        guide.command.main([topic], standalone_mode=False)
+        guide_command.main([topic], standalone_mode=False)
         shown = capsys.readouterr().out
         assert "```" not in shown
         assert "\n#" not in shown
         for line in lines_of(topic):
             assert line in shown  # whole, so that it can be copied
-    guide.command.main(["cluster"], standalone_mode=False)
+    guide_command.main(["cluster"], standalone_mode=False)
     with pytest.raises(NmtkitError, match="no topic 'nothing'"):
         guide.page("nothing")
 

@@ -6,9 +6,10 @@ import click
 import pytest
 from commands import Command, refused, write_lines
 
-from nmtkit.cli.inference import SEARCH, search_type
+from nmtkit.cli.commands.search_options import SEARCH
+from nmtkit.cli.inference import search_type
 from nmtkit.cli.options import Number
-from nmtkit.core.settings import MAX_INT
+from nmtkit.core.limits import MAX_INT
 from nmtkit.search.rules import SearchConfig
 
 FILES = "--source a --target b"

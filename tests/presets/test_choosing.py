@@ -17,8 +17,9 @@ from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
-from nmtkit.presets.fitting import PRESETS, FittedPreset, choose_preset
+from nmtkit.presets.fitting import FittedPreset, choose_preset
 from nmtkit.presets.proposal import format_minutes
+from nmtkit.presets.sizes import PRESETS
 
 PAIRED = ("translation", "summarization")
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}

@@ -1,0 +1,138 @@
+"""`nmtkit bench`, `tune` and `doctor`: how fast this machine is, its fastest settings, and what it has."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import options
+from nmtkit.cli.commands import search_options
+from nmtkit.cli.options import FILE, NEW_FILE, Number
+
+rounds = click.option(
+    "--rounds", type=Number(1, 1000), default=3, show_default=True, help="Repetitions; shown: median, spread."
+)
+
+
+output = click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Also write all figures to FILE, as JSON.")
+
+
+decode_options = (
+    options.model,
+    search_options.checkpoint,
+    click.option(
+        "--source", metavar="FILE", help="Lines to translate; - is standard input. Default: the recipe's test set."
+    ),
+    click.option("--ref", type=FILE, metavar="FILE", help="Their references, to score the translations."),
+    click.option("--lines", type=Number(1), metavar="N", help="Use only the first N lines."),
+    click.option(
+        "--alone", type=Number(1), metavar="N", default=50, show_default=True, help="Lines to time one by one."
+    ),
+    rounds,
+    output,
+    search_options.search_flags("beam_size"),
+    options.device,
+)
+
+
+@click.group()
+def command() -> None:
+    """Measure how fast this machine decodes and trains. Other running programs make the figures worse.
+
+    \b
+    Examples:
+      nmtkit bench decode -m runs/mine
+      nmtkit bench train demo
+    """
+
+
+@command.command("decode", cls=cloup.Command)
+@cloup.option_group("Common", *decode_options)
+@search_options.search_groups(search_options.engine)
+def bench_decoding(**values: Any) -> None:
+    """Measure how fast a trained model translates.
+
+    It uses the fastest settings on this machine: measured now, or earlier by `train` or `tune`.
+
+    "alone" is the time of a line that is decoded by itself. "MiB" is the peak memory: of tensors on a GPU, elsewhere of
+    the whole process.
+
+    \b
+    Examples:
+      nmtkit bench decode -m runs/mine
+      nmtkit bench decode --source test.en --ref test.de --beam-size 5 --lines 300 -o figures.json
+    """
+    from nmtkit.cli.bench import run_bench_decoding
+
+    run_bench_decoding(**values)
+
+
+@command.command("train")
+@options.recipe
+@options.overrides
+@options.run_folder
+@options.device
+@options.training_threads
+@click.option("--updates", type=Number(1, 1000), default=5, show_default=True, help="Updates in a round.")
+@rounds
+@output
+def bench_training(**values: Any) -> None:
+    """Measure how fast this machine trains a recipe.
+
+    Real updates of the recipe's model are made: loss, gradients, clipping, optimizer. The batches are those of a run of
+    the recipe, else of its text, which is preprocessed for this; where the files are missing, they are random words.
+    Settings that the recipe leaves to `auto` are the fastest ones on this machine. No weights are saved, and no run
+    is changed.
+
+    \b
+    Examples:
+      nmtkit bench train demo
+      nmtkit bench train mine.yaml --set batch.batch_tokens=2048 --updates 10 -o figures.json
+    """
+    from nmtkit.cli.bench import run_bench_training
+
+    run_bench_training(**values)
+
+
+@click.command("tune")
+@options.recipe
+@options.overrides
+@options.run_folder
+@options.device
+def tune_command(**values: Any) -> None:
+    """Measure the fastest settings to train a recipe on this machine, and print the speed of each.
+
+    A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). It runs a few
+    updates of the recipe's model on its text with each setting, alternating between them, in about half a minute. The
+    result replaces the one before. Later training of such a model with such batches on this machine uses it; `nmtkit
+    doctor --clear` deletes it. `train` measures by itself if there is no result, in at most 5 % of its time.
+
+    The text is preprocessed into the run's folder, as by `nmtkit preprocess`. If the run is trained, its search is
+    measured too: precision, batch size, and one search per core or one on all cores. CTranslate2, if it is installed,
+    is measured beside it, with the number of texts that differ; only --engine takes it.
+
+    \b
+    Examples:
+      nmtkit tune demo
+      nmtkit tune mine.yaml --set batch.batch_tokens=2048
+    """
+    from nmtkit.cli.bench import run_tune
+
+    run_tune(**values)
+
+
+@click.command("doctor")
+@click.option("--clear", is_flag=True, help="Delete the measured settings and exit.")
+def doctor_command(**values: Any) -> None:
+    """Show versions, devices, and which device is used and why.
+
+    The fastest settings that `nmtkit train` and `nmtkit tune` measured on this machine are kept until --clear.
+
+    \b
+    Examples:
+      nmtkit doctor
+      nmtkit doctor --clear
+    """
+    from nmtkit.cli.bench import run_doctor
+
+    run_doctor(**values)

@@ -1,0 +1,39 @@
+"""`nmtkit compare`."""
+
+from typing import Any
+
+import click
+
+from nmtkit.cli import completing, options
+from nmtkit.cli.options import Number
+from nmtkit.runs.folder import RUNS_FOLDER
+
+
+@click.command()
+@click.argument("names", metavar="RECIPE|RUN...", nargs=-1, required=True, shell_complete=completing.recipes)
+@options.overrides
+@click.option("--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="The folder of the runs.")
+@click.option(
+    "--longer-than", type=Number(0), default=30, show_default=True, help="Words above which a source is long."
+)
+@options.picture_file("--plot", meaning="Draw BLEU by length")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@options.device
+@options.training_threads
+def command(**values: Any) -> None:
+    """Train several recipes and compare them, or compare finished runs: BLEU, alignments, speed, size.
+
+    A recipe that was trained before is not trained again; one that was stopped is resumed. So the command can be
+    stopped and repeated. A RUN is the folder of a finished run. Then each run translates its test set. The table has
+    BLEU of all and of long sentences, alignment error rate (if the test set has gold alignments), target tokens a
+    second in training and in beam search, parameters, and BLEU by length of the source.
+
+    \b
+    Examples:
+      nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global --plot length.png
+      nmtkit compare small.yaml large.yaml --set training.max_minutes=30 --runs runs/sizes
+      nmtkit compare runs/mine runs/two-layers
+    """
+    from nmtkit.cli.compare import run_compare
+
+    run_compare(**values)

@@ -1,0 +1,32 @@
+"""`nmtkit guide`: the pages of nmtkit/guide/, and a reference that is made from the code."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from nmtkit.cli import completing
+
+
+def _topics() -> Sequence[str]:
+    from nmtkit.cli.guide import TOPICS
+
+    return TOPICS
+
+
+@click.command()
+@click.argument("topic", required=False, shell_complete=completing.completer(_topics))
+def command(**values: Any) -> None:
+    """Print a page of the guide, or list the topics.
+
+    TOPIC is one of those that `nmtkit guide` lists; reference has all options and recipe keys. Through a pipe the page
+    is plain Markdown.
+
+    \b
+    Examples:
+      nmtkit guide first
+      nmtkit guide reference > reference.md
+    """
+    from nmtkit.cli.guide import run_guide
+
+    run_guide(**values)

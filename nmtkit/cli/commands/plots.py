@@ -1,0 +1,108 @@
+"""`nmtkit plot-attention` and `nmtkit plot-training`."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import completing, options
+from nmtkit.cli.commands import figure_options, search_options
+
+POSITIONS = 100
+
+
+@cloup.command("plot-attention")
+@click.argument("source", required=False)
+@click.argument("target", required=False)
+@cloup.option_group(
+    "Common",
+    options.models,
+    search_options.checkpoint,
+    search_options.language,
+    options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True),
+    click.option("--grid", is_flag=True, help="All sentences on one sheet."),
+    click.option("--layers", is_flag=True, help="Transformer: all layers and heads, by subwords, as an .html page."),
+    search_options.layer,
+    search_options.head,
+    click.option(
+        "--what",
+        type=click.Choice(["attention", "positions", "entropy"]),
+        default="attention",
+        show_default=True,
+        help=f"positions: the first {POSITIONS} position vectors of a Transformer. entropy: of each head's attention, "
+        "in nats, over all sentences.",
+    ),
+    options.device,
+)
+@figure_options.figure_style
+@cloup.option_group(
+    "Search",
+    search_options.search_flags("beam_size", "length_penalty"),
+    search_options.search,
+    search_options.precision("fp32"),
+)
+@options.quiet
+def plot_attention_command(**values: Any) -> None:
+    """Draw a model's attention: a row for each target word, a column for each source word.
+
+    SOURCE is a sentence or an article. TARGET is its translation; without TARGET the model translates. Without SOURCE,
+    each line of standard input is a sentence, or "SOURCE TAB TARGET". The attention of subwords is merged to words:
+    rows of a target word are averaged, columns of a source word added. Local attention is drawn with its windows. A
+    Transformer shows the mean of the heads of its alignment layer, or what --layer and --head choose.
+
+    A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
+    of the article, with the word's coverage beside it; a strip shows p_gen, the probability of generating a word
+    instead of copying it. A long article is shown in 60 rows: the words with the most coverage, and one row for the
+    words between two of them, with their coverage added up. In .html, point at a word of the summary to see where the
+    model looked.
+
+    Of a classifier the text is drawn: the weight of each sentence beside it, and that of each word as its shade. Of a
+    language model that looks back (lstmn) each row is a word of SOURCE, and the columns are the words before it.
+    Of a captioner SOURCE is a file of pictures, and TARGET the number of one of them: by each word is where it looks.
+
+    `nmtkit visualize-alignment` is another name of this command.
+
+    \b
+    Examples:
+      nmtkit plot-attention "The old woman sleeps."
+      nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png -o attention.html
+      nmtkit plot-attention "The old woman sleeps." --title "" --size 3.3 --font-size 8 --colours Greys -o paper.pdf
+      head -6 test.en | nmtkit plot-attention -m runs/mine --grid -o six.pdf
+      paste articles.txt summaries.txt | head -3 | nmtkit plot-attention -m runs/news -o given.pdf
+      nmtkit plot-attention -m runs/transformer "The old woman sleeps." --layers -o layers.html
+      head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
+      head -2 texts.txt | nmtkit plot-attention -m runs/topics -o read.png
+      nmtkit plot-attention -m runs/demo-captions test.images.npz 3 -o looks.png
+    """
+    from nmtkit.cli.plots import run_plot_attention
+
+    run_plot_attention(**values)
+
+
+@cloup.command("plot-training")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=completing.runs)
+@cloup.option_group(
+    "Common",
+    options.picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True),
+    click.option("--report", is_flag=True, help="The page about one run that `train` draws at its end: -o FILE.html."),
+)
+@figure_options.figure_style
+def plot_training_command(**values: Any) -> None:
+    """Draw training curves: loss, perplexity, a validation score and learning rate over the updates.
+
+    RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
+    has its own colour and the name of its folder. The score is the one by which the recipe chooses weights
+    (training.best_metric), else BLEU or ROUGE-L; where there is none, the norm of the gradient takes its place. Dotted
+    lines separate stages of training. A validation loss that rises while the training loss still falls shows
+    overfitting.
+
+    \b
+    Examples:
+      nmtkit plot-training runs/demo
+      nmtkit plot-training runs/rnnsearch runs/luong runs/transformer -o compared.svg
+      nmtkit plot-training runs/demo --report -o report.html
+      nmtkit plot-training runs/mine -o mine.pdf -o mine.png --size 6.5 --font-size 8 --font serif --colours tab10
+    """
+    from nmtkit.cli.plots import run_plot_training
+
+    run_plot_training(**values)

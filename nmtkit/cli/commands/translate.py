@@ -1,0 +1,117 @@
+"""`nmtkit translate` and `nmtkit summarize`."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import options
+from nmtkit.cli.commands import search_options
+from nmtkit.cli.options import FILE, Decorator, Number
+
+_one_file = partial(click.option, type=FILE, metavar="FILE", multiple=True, callback=options.only_one)
+
+
+scores_option: Decorator = click.option("--scores", is_flag=True, help="Print score and log-probability in front.")
+
+
+def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()) -> Decorator:
+    """The options of commands that search; `common` and `output` are more of the groups Common and Output."""
+    return options.together(
+        options.files,
+        cloup.option_group(
+            "Common",
+            options.models,
+            search_options.checkpoint,
+            options.output,
+            search_options.search_flags("beam_size"),
+            search_options.n_best,
+            *common,
+            options.devices,
+        ),
+        *groups,
+        search_options.search_groups(search_options.engine, search_options.workers),
+        cloup.option_group("Output", search_options.format_option, *output),
+        options.quiet,
+    )
+
+
+@cloup.command("translate")
+@decoding_options(
+    [
+        search_options.language,
+        scores_option,
+        options.as_json("Print a JSON object for each line."),
+        click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),
+        click.option("--interactive", is_flag=True, help="Read lines from a prompt; shows alignment and alternatives."),
+    ],
+    cloup.option_group(
+        "Constraints",
+        _one_file("--terms", help="Glossary, SOURCE TAB TARGET on each line."),
+        click.option("--prefix", is_flag=True, help="Lines are SOURCE TAB PREFIX of the output."),
+        click.option(
+            "--jsonl", is_flag=True, help='Lines are JSON: "source", "prefix", "must", "must_not", "in_order".'
+        ),
+    ),
+    output=[
+        click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the source word attended to most."),
+        _one_file("--dictionary", help="For --replace-unknown: SOURCE TAB TARGET lines."),
+    ],
+)
+def translate_command(**values: Any) -> None:
+    """Translate FILEs, or standard input: one line out for each line in, in order.
+
+    FILEs are plain or .gz and are translated as one text. An empty line gives an empty line. --n-best K prints
+    "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score is the log-probability
+    (natural log) after the length penalty. `nmtkit guide decoding` explains constraints, sampling and ensembles.
+
+    \b
+    Examples:
+      nmtkit translate input.txt -o output.txt
+      cat input.txt | nmtkit translate --n-best 3
+      nmtkit translate --beam-size 10 --length-penalty gnmt:0.6 input.txt
+      nmtkit translate --json input.txt | jq .best.score
+      nmtkit translate -m runs/seed1 -m runs/seed2 input.txt
+      nmtkit translate --samples 5 --top-p 0.9 --temperature 0.8 --seed 7 input.txt
+      nmtkit translate --beam-size 12 --search diversity_groups=4 --n-best 4 input.txt
+    """
+    from nmtkit.cli.translate import run_translate
+
+    run_translate(**values)
+
+
+@cloup.command("summarize")
+@decoding_options(
+    [search_options.language, options.as_json("Print a JSON object for each article: scores, tokens, copied spans.")],
+    cloup.option_group(
+        "Input",
+        click.option("--article-field", metavar="KEY", help="Read JSON lines with the article under KEY."),
+        click.option("--stories", type=FILE, metavar="DIR", help="Summarize the articles of .story files in DIR."),
+        click.option(
+            "--max-source-tokens", type=Number(1), metavar="N", help="Read at most N tokens. Default: as in training."
+        ),
+        click.option("--window", type=Number(1), metavar="N", help="Read whole articles, at most N tokens at a time."),
+        click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
+    ),
+)
+def summarize_command(**values: Any) -> None:
+    """Summarize FILEs, or standard input: one line out for each article in, in order.
+
+    FILEs are plain or .gz and are read as one text; every line is an article. An empty line gives an empty line.
+    --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A model that
+    was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here; --window reads all.
+    `nmtkit guide decoding` explains windows, copied spans, sampling and ensembles.
+
+    \b
+    Examples:
+      nmtkit summarize articles.txt -o summaries.txt
+      nmtkit summarize -m runs/mine --article-field article test.jsonl.gz -o summaries.txt
+      cat articles.txt | nmtkit summarize --min-length 35 --max-length 100 --no-repeat-ngram 3
+      nmtkit summarize --window 400 reports.txt | nmtkit summarize -o short.txt
+      nmtkit summarize --json articles.txt | jq '.best.copied_spans[].text'
+    """
+    from nmtkit.cli.translate import run_summarize
+
+    run_summarize(**values)

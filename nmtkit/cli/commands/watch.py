@@ -1,0 +1,34 @@
+"""`nmtkit watch`: the curves of a training in the terminal, as it goes on."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import completing
+from nmtkit.cli.options import Number
+
+
+@cloup.command()
+@click.argument("run", metavar="RUN", shell_complete=completing.runs)
+@cloup.option_group(
+    "Common",
+    click.option(
+        "--every", type=Number(0.1, 3600, whole=False), default=2.0, metavar="SECONDS", help="Between two looks."
+    ),
+)
+def command(**values: Any) -> None:
+    """Show the curves of a training in the terminal while it runs: loss, validation score, speed.
+
+    RUN is the folder of a run, or its name under runs/. The training may run in another process, on another machine
+    that shares the folder, or have ended; a copy of the folder will do. It is only read. The curves are drawn anew
+    until the training ends, or until Ctrl-C; where the output is no terminal, once.
+
+    \b
+    Examples:
+      nmtkit watch runs/mine
+      nmtkit watch mine --every 30
+    """
+    from nmtkit.cli.watch import run_watch
+
+    run_watch(**values)

@@ -1,0 +1,9 @@
+"""Sizes of presets, and the tasks that have presets."""
+
+from nmtkit.tasks.task import TASKS
+
+PRESETS = {"tiny": "for a try in minutes", "small": "for CPUs and small corpora", "base": "for GPUs and large corpora"}
+"""By size: what each is for."""
+
+TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
+"""The tasks that a recipe can be chosen for."""

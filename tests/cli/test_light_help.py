@@ -1,0 +1,127 @@
+"""Help and completion import nothing heavy, and the choices that help lists are those of the code that it spares."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+import nmtkit.huggingface  # noqa: F401  # registers its reader
+from nmtkit.cli.commands import pairs, score_options, search_options, weights
+from nmtkit.corpus import alignments
+from nmtkit.corpus.text import SENTENCE_RULES
+from nmtkit.experiment.loading import DecodingOptions, EngineChoice
+from nmtkit.interchange.exporting import EXPORTS
+from nmtkit.interchange.importing import READERS
+from nmtkit.layers.inference import PrecisionChoice
+from nmtkit.metrics import SPM_TOKENIZERS, TOKENIZERS
+from nmtkit.metrics import metric as metrics
+from nmtkit.search.rules import SearchConfig
+
+HEAVY = {"torch", "numpy", "pydantic", "rich", "matplotlib", "sacrebleu", "sentencepiece", "yaml", "requests"}
+
+ALL_HELP = """
+import json, sys
+import click
+from nmtkit.cli import cli
+
+def visit(command, context):
+    seen = {}
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            seen |= visit(below, below.context_class(below, info_name=name, parent=context))
+    command.get_help(context)
+    seen[context.command_path] = sorted({name.split(".")[0] for name in sys.modules})
+    return seen
+
+print(json.dumps(visit(cli, click.Context(cli, info_name="nmtkit"))))
+"""
+
+MODULES_AT_EXIT = """
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})), file=sys.stderr))
+from nmtkit.cli import main
+main()
+"""
+
+
+def test_help_of_every_command_imports_nothing_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    imported = json.loads(done.stdout)
+    assert len(imported) > 45
+    heavy = {command: sorted(HEAVY & set(modules)) for command, modules in imported.items()}
+    assert {command: modules for command, modules in heavy.items() if modules} == {}
+
+
+def test_help_as_a_user_asks_for_it_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MODULES_AT_EXIT, "translate", "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--beam-size" in done.stdout
+    assert not HEAVY & set(json.loads(done.stderr))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("nmtkit tr", "translate"),
+        ("nmtkit train --res", "--resume"),
+        ("nmtkit translate --beam", "--beam-size"),
+        ("nmtkit recipe ch", "check"),
+        ("nmtkit train de", "demo"),
+        ("nmtkit translate -m first", "first-run"),
+        ("nmtkit translate --mbr c", "chrf"),
+        ("nmtkit score --tokenize flores2", "flores200"),
+    ],
+)
+def test_completion_imports_nothing_heavy(words: str, expected: str, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "first-run"
+    run.mkdir(parents=True)
+    (run / "recipe.yaml").write_text("name: first-run\n")
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_NMTKIT_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [sys.executable, "-c", MODULES_AT_EXIT],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | asked,
+    )
+    assert f"plain,{expected}" in done.stdout.splitlines(), done.stdout + done.stderr
+    assert not HEAVY & set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def names_of_metrics(extra: bool) -> list[str]:
+    return [name for name, metric in metrics.text_metrics().items() if bool(metric.extra) == extra]
+
+
+@pytest.mark.parametrize(
+    ("listed", "source"),
+    [
+        (search_options.ENGINES, get_args(EngineChoice)),
+        (search_options.PRECISIONS, get_args(PrecisionChoice)),
+        (
+            (*search_options.PRECISIONS, *search_options.PRECISIONS_OF_CTRANSLATE2),
+            get_args(get_type_hints(DecodingOptions)["precision"]),
+        ),
+        (search_options.RISKS, get_args(SearchConfig.model_fields["mbr"].annotation)),
+        (score_options.TOKENIZERS, (*TOKENIZERS, *SPM_TOKENIZERS)),
+        (score_options.SENTENCE_RULES, SENTENCE_RULES),
+        (score_options.METRICS, names_of_metrics(extra=False)),
+        (score_options.EXTRA_METRICS, names_of_metrics(extra=True)),
+        ((score_options.MAX_SAMPLES,), (metrics.MAX_SAMPLES,)),
+        (pairs.SYMMETRIZATIONS, alignments.SYMMETRIZATIONS),
+        (weights.TOOLKITS, READERS.names()),
+        (weights.EXPORTS, EXPORTS),
+    ],
+)
+def test_choices_of_options_are_those_of_the_code(listed: Sequence[object], source: Sequence[object]) -> None:
+    assert set(listed) == set(source)
+    assert len(listed) == len(source)
