@@ -26,7 +26,7 @@ from nmtkit.experiment.evaluation import fit_text
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.metrics import Comparison, metric_names, score_all
 from nmtkit.metrics.labels import Confusion
-from nmtkit.metrics.systems import require_equal_counts
+from nmtkit.metrics.systems import notes, require_equal_counts
 from nmtkit.pictures.colour_tables import save_confusion
 from nmtkit.pictures.pages import picture_format
 from nmtkit.runs.saved import SavedRun, find_run
@@ -71,7 +71,8 @@ def run_evaluate(
         sources = scoring.read_texts(source, "--article-field", article_field, joint=" ")
         refs = [scoring.read_texts(path, "--summary-field", summary_field) for path in ref]
         require_equal_counts([(str(source), sources), *zip(map(str, ref), refs, strict=True)])
-        refuse_empty(zip(map(str, ref), refs, strict=True) if task.monolingual else ())
+        if task.monolingual:
+            refuse_empty(zip(map(str, ref), refs, strict=True))
     others = [path for path in (source, *ref, confusion) if path is not None]
     with nullcontext() if output is None else results.output_file(output, others) as kept:
         system = load_from_options(how, notify=note)
@@ -92,6 +93,8 @@ def run_evaluate(
     lowercase = defaults.lowercase if lowercase is None else lowercase
     chosen = replace(defaults, tokenize=tokenize or defaults.tokenize, lowercase=lowercase)
     compared, references = task.comparable(texts), [*map(task.comparable, refs)]
+    for text in notes(names, references, chosen):
+        note(f"note: {text}")
     scores = score_all(compared, references, names, chosen, sources)
     table = None if label_type(task.columns) is None else Confusion.of(compared, references)
     if table is not None and confusion is not None:

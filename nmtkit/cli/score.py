@@ -39,7 +39,10 @@ def run_score(
     """Carries out `nmtkit score`."""
     needs_source = any(METRICS.get(name).needs == "texts and sources" for name in metrics)
     if source is not None and not (lengths_shown or needs_source or known_by):
-        raise click.UsageError("--source is only read for --by-length and --known-by; give both or neither")
+        raise click.UsageError(
+            "--source is only read with --by-length, --known-by or a metric that needs it, such as comet: give one of "
+            "these, or leave --source out"
+        )
     if known_by is not None and source is None:
         raise click.UsageError("--known-by looks for unknown words in the source too: give it with --source")
     if plot is not None:
@@ -62,7 +65,7 @@ def run_score(
     names = [system.title for system in systems]
     measured = refs[0] if source_lines is None else source_lines
     buckets = [by_length(lines, refs, measured, options=options) for _, lines in outputs if lengths_shown]
-    for note in notes(metrics, refs):
+    for note in notes(metrics, refs, options):
         tell(f"note: {note}")
     if as_json:
         ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [{} for _ in systems]

@@ -54,7 +54,7 @@ def run_score_summaries(
                 f"note: {count} of {len(ref_lines[0])} summaries of {named(path)} are empty; ROUGE counts them as 0, "
                 "and the quality report only in its number of words"
             )
-    for note in notes(metrics, ref_lines):
+    for note in notes(metrics, ref_lines, options):
         tell(f"note: {note}")
     if as_json:
         records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]
@@ -85,14 +85,14 @@ def _read_terms(path: str, field: str) -> list[list[str]]:
 
 
 def refuse_empty(refs: Iterable[tuple[str, Sequence[str]]]) -> None:
-    """Refuses references, each a file and its lines, of which one is empty."""
-    for path, lines in refs:
-        for number, line in enumerate(lines, start=1):
-            if not split_sentences(line):
-                raise DataError(
-                    f"{path}, line {number}: the reference is empty; no summary can be scored against it: take the "
-                    "example out of all files"
-                )
+    """Refuses examples without any reference; `refs` are files and their lines."""
+    paths, texts = zip(*refs, strict=True)
+    for number, references in enumerate(zip(*texts, strict=True), start=1):
+        if not any(map(split_sentences, references)):
+            raise DataError(
+                f"{paths[0]}, line {number}: the reference is empty; no summary can be scored against it: take the "
+                "example out of all files"
+            )
 
 
 def _quality_cells(report: QualityReport) -> list[tuple[str, str]]:

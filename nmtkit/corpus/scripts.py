@@ -7,7 +7,7 @@ look like words, and German compounds look like text without spaces.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 SCRIPTS = (
@@ -23,6 +23,8 @@ UNSPACED = (
     *("Javanese", "Balinese", "Tai"),
 )
 """Scripts written without spaces between words. Hangul is not among them: Korean has spaces."""
+EAST_ASIAN = ("Han", "Hiragana", "Katakana", "Bopomofo")
+"""Scripts without spaces of which one or two characters make a word."""
 UNSPACED_LANGUAGES = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
 """Languages that use these scripts."""
 UNSPACED_SHARE = 0.3
@@ -81,6 +83,17 @@ def unspaced_script(characters: Mapping[str, int]) -> str:
     return unspaced[0]
 
 
+def unspaced_script_of_lines(lines: Sequence[str]) -> str:
+    """The main script without spaces of some lines, unless they were cut into words; empty for all other lines."""
+    counts = count_characters(lines)
+    script = unspaced_script(counts)
+    letters = sum(count for character, count in counts.items() if character.isalpha())
+    words = sum(len(line.split()) for line in lines)
+    # Lines that were cut into words have about 1.7 letters to a word in Chinese, and about 4 in Thai.
+    longest_words = 2.5 if script in EAST_ASIAN else 7.0
+    return script if letters > longest_words * words else ""
+
+
 def count_characters(lines: Iterable[str]) -> Counter[str]:
     """How often each character occurs in some lines."""
     counts: Counter[str] = Counter()
@@ -103,6 +116,20 @@ def unspaced_class() -> str:
 @cache
 def _unspaced_run() -> re.Pattern[str]:
     return re.compile(f"[{unspaced_class()}]+")
+
+
+@cache
+def mark_class() -> str:
+    """Accents and vowel signs, which belong to the letter before them, for use within a regular expression."""
+    return "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+
+
+@cache
+def word_pattern() -> re.Pattern[str]:
+    """Matches the words of any language: runs of letters, marks and digits; of scripts without spaces each letter."""
+    unspaced = unspaced_class()
+    marks = mark_class()
+    return re.compile(rf"[{unspaced}][{marks}]*|(?:(?![{unspaced}])[^\W_]|[{marks}])+")
 
 
 def unspaced_runs(text: str) -> list[str]:

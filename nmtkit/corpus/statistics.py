@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.scripts import script_shares, unspaced_runs, unspaced_script
+from nmtkit.corpus.scripts import EAST_ASIAN, script_shares, unspaced_runs, unspaced_script
 
 MAX_SAMPLE_CHARACTERS = 500_000
 """Characters of each side that are kept, to learn from them which vocabulary the text can fill."""
-_EAST_ASIAN = ("Han", "Hiragana", "Katakana", "Bopomofo")
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def _side_statistics(*sides: _Side) -> SideStatistics:
     script = unspaced_script(characters)
     if script:
         # A word of Chinese or Japanese has about 1.7 characters, one of Thai or Khmer about 4 with its vowel signs.
-        characters_per_word = 1.7 if script in _EAST_ASIAN else 4.0
+        characters_per_word = 1.7 if script in EAST_ASIAN else 4.0
         length = round(length * letters / max(words, 1) / characters_per_word)
         words = round(letters / characters_per_word)
     return SideStatistics(

@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
-from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, TextMetric, Texts
+from nmtkit.corpus.scripts import count_words
+from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, TextMetric, Texts, missing_references
 from nmtkit.metrics.significance import ExampleMetric
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
@@ -45,11 +46,15 @@ class BleuScore(Score):
         return f"{precisions} (BP = {self.brevity_penalty:.3f} {lengths})"
 
 
+References = Sequence[Sequence[str | None]]
+"""As sacrebleu takes them, with None for a missing one."""
+
+
 @dataclass(frozen=True)
 class SacrebleuMetric(TextMetric):
     """A metric of sacrebleu, which also does its tests of significance."""
 
-    build: Callable[[Options, Sequence[Sequence[str]]], Any] = field(kw_only=True)
+    build: Callable[[Options, References], Any] = field(kw_only=True)
     """Makes sacrebleu's metric from the options and the references."""
 
     @classmethod
@@ -57,7 +62,8 @@ class SacrebleuMetric(TextMetric):
     def measure(
         cls, metrics: Sequence[Self], systems: Sequence[Texts], options: Options, resampling: Resampling | None
     ) -> list[list[Comparison]]:
-        made = {metric.name: metric.build(options, systems[0].refs) for metric in metrics}
+        references = _with_gaps(systems[0])
+        made = {metric.name: metric.build(options, references) for metric in metrics}
         if resampling is None:
             return [[Comparison(_score(metric, texts)) for texts in systems] for metric in made.values()]
         from unittest.mock import patch
@@ -82,6 +88,16 @@ class SacrebleuMetric(TextMetric):
         return rows
 
 
+def _with_gaps(texts: Texts) -> References:
+    if not texts.have_missing:
+        return texts.refs
+    missing = missing_references(texts.refs)
+    return [
+        [None if gap else line for line, gap in zip(lines, gaps, strict=True)]
+        for lines, gaps in zip(texts.refs, missing, strict=True)
+    ]
+
+
 def _score(metric: Any, texts: Texts) -> Score:
     result = metric.corpus_score(texts.hyps, None)
     score = Score(result.name, result.score, str(metric.get_signature()))
@@ -98,7 +114,7 @@ def _sacrebleu() -> Any:
     return sacrebleu
 
 
-def _bleu(options: Options, references: Sequence[Sequence[str]] | None, order: int = 4) -> Any:
+def _bleu(options: Options, references: References | None, order: int = 4) -> Any:
     name = options.tokenize
     if name not in (*TOKENIZERS, *SPM_TOKENIZERS):
         raise NmtkitError(f"unknown tokenizer {name!r}: {suggest_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}")
@@ -127,7 +143,7 @@ def _named_bleu(order: int) -> Any:
     return plain if order == 4 else type("BLEU", (plain,), {"_compute_score_from_stats": named})
 
 
-def _chrf(options: Options, references: Sequence[Sequence[str]], word_order: int = 0) -> Any:
+def _chrf(options: Options, references: References, word_order: int = 0) -> Any:
     return _sacrebleu().CHRF(word_order=word_order, lowercase=options.lowercase, references=references)
 
 
@@ -140,10 +156,12 @@ class Gleu(ExampleMetric):
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        hyps, *refs = (map(ngram_counts, bleu_tokens(lines, options)) for lines in (texts.hyps, *texts.refs))
-        pairs = zip(hyps, *refs, strict=True)
-        shares = ([(hyp & ref).total() / max(1, hyp.total(), ref.total()) for ref in own] for hyp, *own in pairs)
-        return 100 * np.array([[max(of_refs)] for of_refs in shares])
+        tokenizer = _bleu(options, None).tokenizer
+        best = []
+        for line, references in zip(texts.hyps, texts.references, strict=True):
+            output, *counts = [ngram_counts(tokenizer(text.rstrip()).split()) for text in (line, *references)]
+            best.append(max((output & ref).total() / max(1, output.total(), ref.total()) for ref in counts))
+        return 100 * np.array(best)[:, None]
 
     @override
     def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
@@ -155,21 +173,23 @@ def ngram_counts(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
     return Counter(tuple(tokens[at : at + n]) for n in range(1, 5) for at in range(len(tokens) - n + 1))
 
 
-BLEU = SacrebleuMetric("bleu", "BLEU", build=_bleu)
+BLEU = SacrebleuMetric("bleu", "BLEU", unit="tokens", build=_bleu)
 """Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section 2.3: brevity penalty
 times the geometric mean of the clipped 1- to 4-gram precisions; an order without a match is smoothed as in
 mteval-v13a."""
-SHORT_BLEU = [SacrebleuMetric(f"bleu{n}", f"BLEU-{n}", build=partial(_bleu, order=n)) for n in (1, 2, 3)]
+SHORT_BLEU = [SacrebleuMetric(f"bleu{n}", f"BLEU-{n}", unit="tokens", build=partial(_bleu, order=n)) for n in (1, 2, 3)]
 """BLEU of n-grams up to 1, 2 and 3, as image captions are scored (Xu et al. 2015, table 1)."""
 CHRF = SacrebleuMetric("chrf", "chrF2", build=_chrf)
 """Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", equation 1 with beta 2 and character
 n-grams up to 6."""
 CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=partial(_chrf, word_order=2))
 """Popović 2017 adds word n-grams."""
-TER = SacrebleuMetric("ter", "TER", False, build=lambda _, references: _sacrebleu().TER(references=references))
+TER = SacrebleuMetric(
+    "ter", "TER", False, unit="words", build=lambda _, references: _sacrebleu().TER(references=references)
+)
 """Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation", section 2: edits (insertion,
 deletion, substitution, shift of a block) over the average number of reference words, which can exceed 100."""
-for _metric in (BLEU, *SHORT_BLEU, CHRF, CHRF_WITH_WORDS, TER, Gleu("gleu", "GLEU")):
+for _metric in (BLEU, *SHORT_BLEU, CHRF, CHRF_WITH_WORDS, TER, Gleu("gleu", "GLEU", unit="tokens")):
     METRICS.register(_metric.name)(_metric)
 
 
@@ -202,11 +222,11 @@ def by_length(
 ) -> list[LengthBucket]:
     """BLEU by sentence length, as Bahdanau et al. 2015, figure 2.
 
-    The length is that of `lengths_of`, usually the sources, in words (split at white space). `edges` are the longest
-    length of each bucket but the last, rising; the first starts at 0, the last has no end.
+    The length is that of `lengths_of`, usually the sources, in words as `count_words` counts them. `edges` are the
+    longest length of each bucket but the last, rising; the first starts at 0, the last has no end.
     """
     Texts(hyps, refs, lengths_of)
-    lengths = [len(line.split()) for line in lengths_of]
+    lengths = [count_words(line) for line in lengths_of]
     buckets = []
     for low, high in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):
         chosen = [i for i, length in enumerate(lengths) if low <= length and (high is None or length <= high)]

@@ -82,7 +82,7 @@ class BracketMetric(ExampleMetric):
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         """Equal brackets, those of the output and of the reference, and whether all match: `(examples, 4)`."""
         rows = []
-        for number, (hyp, *refs) in enumerate(zip(texts.hyps, *texts.refs, strict=True), start=1):
+        for number, (hyp, refs) in enumerate(zip(texts.hyps, texts.references, strict=True), start=1):
             choices = (count_brackets(hyp, ref, f"line {number}") for ref in refs)
             rows.append(max(choices, key=lambda one: 2 * one[0] / max(one[1] + one[2], 1)))  # by F1
         return np.array(rows, dtype=np.float64)

@@ -37,13 +37,16 @@ class CiderD(ExampleMetric):
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         """The CIDEr-D of each example, `(examples, 1)`."""
-        every = ((line.lower() if options.lowercase else line for line in lines) for lines in (texts.hyps, *texts.refs))
-        hyps, *refs = [[ngram_counts(line.split()) for line in lines] for lines in every]
-        known = Counter(ngram for own in zip(*refs, strict=True) for ngram in set[NGram]().union(*own))
-        scores = [
-            np.mean([_similarity(hyp, ref, known, len(hyps)) for ref in own])
-            for hyp, *own in zip(hyps, *refs, strict=True)
-        ]
+
+        def count(line: str) -> Counter[NGram]:
+            return ngram_counts((line.lower() if options.lowercase else line).split())
+
+        hyps = [count(line) for line in texts.hyps]
+        references = [[count(line) for line in lines] for lines in texts.references]
+        examples_with = Counter(ngram for counts in references for ngram in set[NGram]().union(*counts))
+        scores = []
+        for hyp, counts in zip(hyps, references, strict=True):
+            scores.append(np.mean([_similarity(hyp, ref, examples_with, len(hyps)) for ref in counts]))
         return np.array(scores, dtype=np.float64)[:, None]
 
     @override
@@ -52,7 +55,7 @@ class CiderD(ExampleMetric):
         return super().signature(options, n_refs, resampling).replace("version", made)
 
     @override
-    def note(self, refs: Sequence[Sequence[str]]) -> str:
+    def note(self, refs: Sequence[Sequence[str]], options: Options) -> str:
         few = "CIDEr-D of a single example is always 0: it counts only words that tell examples apart"
         return few if len(refs[0]) == 1 else ""
 
@@ -71,4 +74,4 @@ def _similarity(hyp: Counter[NGram], ref: Counter[NGram], known: Counter[NGram],
     return float(10 * math.exp(-(gap**2) / (2 * SIGMA**2)) * cosines.mean())
 
 
-METRICS.register("cider")(CiderD("cider", "CIDEr-D"))
+METRICS.register("cider")(CiderD("cider", "CIDEr-D", unit="words"))

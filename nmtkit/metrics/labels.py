@@ -20,7 +20,7 @@ def label_pairs(texts: Texts) -> list[list[tuple[str, str]]]:
     Of several references that one counts which has the label given, else the first.
     """
     pairs = []
-    for number, (hyp, *refs) in enumerate(zip(texts.hyps, *texts.refs, strict=True), start=1):
+    for number, (hyp, refs) in enumerate(zip(texts.hyps, texts.references, strict=True), start=1):
         given, *wanted = map(str.split, (hyp, *refs))
         if others := [len(ref) for ref in wanted if len(ref) != len(given)]:
             raise DataError(

@@ -12,7 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.corpus.scripts import unspaced_script_of_lines
 from nmtkit.metrics.bleu import bleu_tokens
+from nmtkit.metrics.metric import Options
 
 Utility = Literal["chrf", "bleu"]
 Floats = NDArray[np.float64]
@@ -39,10 +41,14 @@ def expected_utilities(texts: Sequence[str], weights: Sequence[float], kind: Uti
 
 
 def sentence_scores(texts: Sequence[str], kind: Utility) -> Floats:
-    """The `sentence_score` of sacrebleu of every text with every text as its reference, `(N,N)`."""
+    """The `sentence_score` of sacrebleu of every text with every text as its reference, `(N,N)`.
+
+    BLEU is of characters for texts that are written without spaces between words.
+    """
     if kind == "chrf":
         return _chrf_of(*_shared(["".join(text.split()) for text in texts], CHARACTERS, str))
-    return _bleu_of(*_shared(bleu_tokens(texts), WORDS, tuple))
+    options = Options(tokenize="char") if unspaced_script_of_lines(texts) else Options()
+    return _bleu_of(*_shared(bleu_tokens(texts, options), WORDS, tuple))
 
 
 def _shared(

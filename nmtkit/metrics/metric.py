@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Literal, Self
 
@@ -57,6 +58,9 @@ class Options:
 
     tokenize: str = "13a"
     """Tokenizer of BLEU and GLEU, of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for text that is tokenized already."""
+    words: Literal["auto", "a-z0-9", "unicode"] = "auto"
+    """Words of ROUGE: of the letters a-z and digits, as rouge-score has them; or of all letters, where each letter of a
+    script without spaces is a word. auto: unicode if most letters of the references are not Latin."""
     lowercase: bool = False
     """Whether BLEU, chrF and CIDEr-D ignore case. TER (as tercom) and ROUGE always ignore it."""
     stem: bool = True
@@ -98,9 +102,17 @@ class Resampling:
         return f"{self.kind}:{self.n_samples}|seed:{self.seed}"
 
 
+def missing_references(refs: Sequence[Sequence[str]]) -> list[list[bool]]:
+    """For each reference of each example, as `refs`, whether it is missing: empty while another one is not."""
+    has_text = [any(map(str.strip, references)) for references in zip(*refs, strict=True)]
+    return [[not line.strip() and other for line, other in zip(lines, has_text, strict=True)] for lines in refs]
+
+
 @dataclass(frozen=True)
 class Texts:
     """The output of a system, with its references and sources.
+
+    Examples may have different numbers of references: one that is empty while another one is not is missing.
 
     Raises:
         DataError: no lines, no references, or different numbers of lines.
@@ -108,7 +120,7 @@ class Texts:
 
     hyps: Sequence[str]
     refs: Sequence[Sequence[str]]
-    """`refs[r][i]` is reference `r` of example `i`."""
+    """`refs[r][i]` is reference `r` of example `i`; an empty one may be missing. See `references`."""
     sources: Sequence[str] | None = None
     """For metrics that need them."""
 
@@ -125,6 +137,17 @@ class Texts:
             if len(lines) != len(self.hyps):
                 raise DataError(f"the hypotheses have {len(self.hyps)} lines, but {name} has {len(lines)}")
 
+    @cached_property
+    def references(self) -> list[list[str]]:
+        """The references of each example, without missing ones."""
+        rows = zip(zip(*self.refs, strict=True), zip(*missing_references(self.refs), strict=True), strict=True)
+        return [[line for line, is_missing in zip(*row, strict=True) if not is_missing] for row in rows]
+
+    @property
+    def have_missing(self) -> bool:
+        """Whether examples have different numbers of references."""
+        return any(len(references) < len(self.refs) for references in self.references)
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -135,6 +158,8 @@ class Metric:
     title: str
     """In tables and figures, and as `Score.name`."""
     higher_is_better: bool = True
+    unit: Literal["", "tokens", "words"] = ""
+    """What it counts: tokens of `Options.tokenize`, or words between white space; empty for all else."""
     needs: Literal["texts", "texts and sources", "alignments", "terms", "probabilities"] = "texts"
     family: str = ""
     """A name that stands for all metrics of its kind."""
@@ -167,7 +192,7 @@ class TextMetric(Metric, ABC):
         """The score of one system by this metric alone."""
         return self.measure([self], [texts], options, None)[0][0].score
 
-    def note(self, refs: Sequence[Sequence[str]]) -> str:
+    def note(self, refs: Sequence[Sequence[str]], options: Options) -> str:
         """A warning about these references; empty if there is none."""
         return ""
 

@@ -74,7 +74,7 @@ class BertScore(ModelMetric):
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         scorer = self.loaded(_bert_scorer)
-        _, _, f1 = scorer.score(list(texts.hyps), [list(refs) for refs in zip(*texts.refs, strict=True)])
+        _, _, f1 = scorer.score(list(texts.hyps), texts.references)
         return 100 * np.asarray(f1, dtype=np.float64)[:, None]
 
 

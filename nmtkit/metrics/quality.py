@@ -1,28 +1,36 @@
 """Properties of summaries: new or copied words, repetition, length; and the recall of given terms.
 
-Words are lower-cased runs of letters and digits. An n-gram lies within a sentence of `metrics.split_sentences`: across
-two copied sentences it would seem new. Each rate is the mean over the summaries for which it is defined.
+Words are lower-cased runs of letters and digits, and single letters of scripts without spaces between words. An n-gram
+lies within a sentence of `metrics.split_sentences`: across two copied sentences it would seem new. Each rate is the
+mean over the summaries for which it is defined.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, takewhile
 
 import numpy as np
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.version import __version__
+from nmtkit.corpus.scripts import mark_class, unspaced_class, word_pattern
 from nmtkit.corpus.text import split_sentences
-from nmtkit.metrics.metric import METRICS, Metric, Score
+from nmtkit.metrics.metric import METRICS, Metric, Score, Texts
 
 NGRAM_ORDERS = (1, 2, 3, 4)
 MIN_FRAGMENT_WORDS = 3
 """A copied fragment of so many words shows that its sentence was used; a shorter one is chance: "of the"."""
 
-_WORD = re.compile(r"[^\W_]+")
-_TERM = re.compile(r"\w+(?:(?<=\d)[.,:/-](?=\d)\w+)*")
+
+@cache
+def _term() -> re.Pattern[str]:
+    unspaced = unspaced_class()
+    marks = mark_class()
+    return re.compile(rf"[{unspaced}][{marks}]*|(?:(?![{unspaced}])[\w{marks}])+(?:(?<=\d)[.,:/-](?=\d)\w+)*")
+
 
 TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "term recall", needs="terms"))
 
@@ -86,7 +94,10 @@ def quality(
     def mean(name: str, scale: float = 100) -> float | None:
         return scale * float(np.mean(rates[name])) if name in rates else None
 
-    n_reference_words = sum(len(words) for lines in references for line in lines for words in sentence_words(line))
+    n_reference_words = 0.0
+    for row in Texts(summaries, references).references if references else ():
+        n_words_of_row = sum(len(words) for line in row for words in sentence_words(line))
+        n_reference_words += n_words_of_row * len(references) / len(row)
     return QualityReport(
         summaries=len(summaries),
         empty=empty,
@@ -128,7 +139,7 @@ def _shares(
 
 def sentence_words(text: str) -> list[list[str]]:
     """The words of each sentence that has any."""
-    sentences = [_WORD.findall(sentence.lower()) for sentence in split_sentences(text)]
+    sentences = [word_pattern().findall(sentence.lower()) for sentence in split_sentences(text)]
     return [words for words in sentences if words]
 
 
@@ -202,4 +213,4 @@ def term_recall(summaries: Sequence[str], terms: Sequence[Sequence[str]], lowerc
 
 def _joined(text: str, lowercase: bool) -> str:
     """The words with a space before and after each, so that a phrase of whole words is a substring."""
-    return f" {' '.join(_TERM.findall(text.lower() if lowercase else text))} "
+    return f" {' '.join(_term().findall(text.lower() if lowercase else text))} "

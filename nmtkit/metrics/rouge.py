@@ -1,16 +1,18 @@
 """ROUGE by Google's rouge-score."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.metadata import version
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
 from nmtkit.core.errors import NmtkitError
+from nmtkit.corpus.scripts import count_characters, script_shares, word_pattern
 from nmtkit.corpus.text import split_sentences
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Score, Texts
 from nmtkit.metrics.significance import ExampleMetric
@@ -38,7 +40,8 @@ class RougeMetric(ExampleMetric):
 
     Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": equation 1 for ROUGE-N, section 3.1 for ROUGE-L
     (longest common subsequence), section 3.2 for ROUGE-Lsum (union over sentences). Of several references the one with
-    the highest F1 counts, for each example and type. rouge-score keeps only the letters a-z and digits.
+    the highest F1 counts, for each example and type. rouge-score keeps only the letters a-z and digits, so that ROUGE
+    of most languages would be 0: `Options.words` says which words are compared.
     """
 
     @classmethod
@@ -46,11 +49,12 @@ class RougeMetric(ExampleMetric):
     def score_examples(
         cls, metrics: Sequence[Self], texts: Texts, options: Options, resampling: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
+        options = replace(options, words=chosen_words(options, texts.refs))
         values = _per_example([metric.name for metric in metrics], texts, options)
         scores: list[tuple[Score, npt.NDArray[np.float64]]] = []
         for metric, of_type in zip(metrics, values, strict=True):
             precision, recall, f1 = of_type.mean(axis=0).tolist()
-            signature = metric.signature(options, len(texts.refs), resampling)
+            signature = metric.signature_of(texts, options, resampling)
             scores.append((RougeScore(metric.title, f1, signature, precision, recall), of_type[:, 2:]))
         return scores
 
@@ -67,20 +71,26 @@ class RougeMetric(ExampleMetric):
             "agg:mean-f1",
             f"stem:{'porter' if options.stem else 'no'}",
             f"sents:{options.sentences}",
-            "tok:a-z0-9",
+            f"tok:{options.words}",
             f"version:rouge-score-{version('rouge-score')}",
         ]
         return "|".join(filter(None, parts))
 
     @override
-    def note(self, refs: Sequence[Sequence[str]]) -> str:
+    def note(self, refs: Sequence[Sequence[str]], options: Options) -> str:
+        if chosen_words(options, refs) == "unicode":
+            because = "" if options.words == "unicode" else f", since the references are {_main_script(refs)}"
+            return (
+                f"ROUGE compares words of all letters (tok:unicode){because}; rouge-score itself has the letters a-z "
+                "alone, so compare these figures only with others made this way"
+            )
         lines = [line for ref in refs for line in ref]
         dropped = sum(any(char.isalnum() and not char.isascii() for char in line) for line in lines)
         if not dropped:
             return ""
         return (
             f"{dropped} of {len(lines)} reference lines hold letters or digits other than a-z and 0-9, which "
-            "rouge-score drops; compare their ROUGE only with figures made the same way"
+            "rouge-score drops; compare their ROUGE only with figures made the same way (--words unicode keeps them)"
         )
 
 
@@ -89,18 +99,38 @@ for _name in ROUGE_METRICS:
     METRICS.register(_name)(RougeMetric(_name, f"ROUGE-{_name[5:]}", family="rouge"))
 
 
+def chosen_words(options: Options, refs: Sequence[Sequence[str]]) -> Literal["a-z0-9", "unicode"]:
+    """The words that ROUGE compares: those of the options, or by the script of the references."""
+    if options.words != "auto":
+        return options.words
+    return "unicode" if _main_script(refs) not in ("", "Latin") else "a-z0-9"
+
+
+def _main_script(refs: Sequence[Sequence[str]]) -> str:
+    """The script of most letters; empty without letters."""
+    shares = script_shares(count_characters(line for lines in refs for line in lines))
+    return next(iter(shares), "")
+
+
+_UNSPACED_END = re.compile(r"(?<=[。！？｡।])\s*(?=\S)")
+"""The end of a sentence where no white space has to follow."""
+
+
 def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.NDArray[np.float64]:
     """Precision, recall and F1 (last axis), 0 to 100, of each type (axis 0) and example (axis 1)."""
     from rouge_score.rouge_scorer import RougeScorer  # on use: with what it loads it takes as long as torch
 
-    scorer = RougeScorer(list(types), tokenizer=_CachedTokenizer(options.stem))
+    is_unicode = options.words == "unicode"
+    tokenizer = _UnicodeTokenizer(options.stem) if is_unicode else _CachedTokenizer(options.stem)
+    scorer = RougeScorer(list(types), tokenizer=tokenizer)
 
     def prepared(text: str) -> str:
-        return "\n".join(split_sentences(text, options.sentences))
+        text = "\n".join(split_sentences(text, options.sentences))
+        return _UNSPACED_END.sub("\n", text) if is_unicode and options.sentences != "newline" else text
 
     values = np.empty((len(types), len(texts.hyps), 3))
-    for i, hyp in enumerate(texts.hyps):
-        best = scorer.score_multi([prepared(ref[i]) for ref in texts.refs], prepared(hyp))
+    for i, (hyp, references) in enumerate(zip(texts.hyps, texts.references, strict=True)):
+        best = scorer.score_multi([prepared(reference) for reference in references], prepared(hyp))
         values[:, i] = [best[name] for name in types]  # a named tuple: precision, recall, fmeasure
     return 100 * values
 
@@ -116,6 +146,20 @@ class _CachedTokenizer:
         """Called by rouge-score."""
         words: list[str] = self._words.tokenize(text)
         return [token for word in words for token in _stems(word)] if self._stem else words
+
+
+class _UnicodeTokenizer:
+    """Words of all letters, in lower case. A letter of a script without spaces is a word; English words are stemmed."""
+
+    def __init__(self, stem: bool) -> None:
+        self._stem = stem
+
+    def tokenize(self, text: str) -> list[str]:
+        """Called by rouge-score."""
+        tokens: list[str] = []
+        for word in word_pattern().findall(text.lower()):
+            tokens += _stems(word) if self._stem and word.isascii() else [word]
+        return tokens
 
 
 @cache

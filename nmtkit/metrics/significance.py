@@ -38,6 +38,11 @@ class ExampleMetric(TextMetric):
         """The options and the version, with the draws and the seed of a test of significance."""
         return f"nrefs:{n_refs}{f'|{resampling}' if resampling else ''}|version:nmtkit-{__version__}"
 
+    def signature_of(self, texts: Texts, options: Options, resampling: Resampling | None) -> str:
+        """The signature; "nrefs:var" if examples have different numbers of references."""
+        signature = self.signature(options, len(texts.refs), resampling)
+        return signature.replace(f"nrefs:{len(texts.refs)}", "nrefs:var", 1) if texts.have_missing else signature
+
     @classmethod
     def score_examples(
         cls, metrics: Sequence[Self], texts: Texts, options: Options, resampling: Resampling | None
@@ -47,7 +52,7 @@ class ExampleMetric(TextMetric):
         for metric in metrics:
             figures = metric.statistics(texts, options)
             value = float(metric.value(figures.mean(axis=0)))
-            scores.append((Score(metric.title, value, metric.signature(options, len(texts.refs), resampling)), figures))
+            scores.append((Score(metric.title, value, metric.signature_of(texts, options, resampling)), figures))
         return scores
 
     @classmethod

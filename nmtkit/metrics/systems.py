@@ -2,11 +2,23 @@
 
 from collections.abc import Sequence, Sized
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.metrics.metric import Comparison, Options, Resampling, Texts, metric_names, score_texts, text_metrics
+from nmtkit.corpus.scripts import count_characters, script_shares, unspaced_script_of_lines
+from nmtkit.metrics.metric import (
+    Comparison,
+    Options,
+    Resampling,
+    TextMetric,
+    Texts,
+    metric_names,
+    missing_references,
+    score_texts,
+    text_metrics,
+)
 
 
 @dataclass(frozen=True)
@@ -41,11 +53,65 @@ def score_systems(
     return [ScoredSystem(path, title, row) for path, title, row in zip(paths, titles(paths), rows, strict=True)]
 
 
-def notes(metrics: Sequence[str], refs: Sequence[Sequence[str]]) -> list[str]:
+def notes(metrics: Sequence[str], refs: Sequence[Sequence[str]], options: Options) -> list[str]:
     """The warnings of these metrics about the references, each once."""
-    known = text_metrics()
-    texts = dict.fromkeys(known[name].note(refs) for name in metric_names(metrics))
-    return [text for text in texts if text]
+    chosen = [text_metrics()[name] for name in metric_names(metrics)]
+    texts = [_note_on_missing(refs), note_on_spaces(chosen, [line for lines in refs for line in lines], options)]
+    texts += [metric.note(refs, options) for metric in chosen]
+    return [text for text in dict.fromkeys(texts) if text]
+
+
+def _note_on_missing(refs: Sequence[Sequence[str]]) -> str:
+    missing = missing_references(refs)
+    count = sum(map(sum, missing))
+    if not count:
+        return ""
+    first = min(row.index(True) for row in missing if any(row)) + 1
+    are, they = ("is", "it is") if count == 1 else ("are", "they are")
+    return (
+        f"{count:,} of {len(refs) * len(refs[0]):,} references {are} empty (the first in line {first}) while others of "
+        f"the same line are not: {they} left out, as missing references"
+    )
+
+
+_SEE_NO_WORDS = ("13a", "intl", "none", "ko-mecab")
+"""Tokenizers that take a run of letters of a script without spaces for one word."""
+
+
+_JAPANESE_SHARE = 0.1
+"""A text with at least this share of kana is Japanese: Chinese has none."""
+
+
+def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options: Options) -> str:
+    """A warning if metrics that count words meet a language that is written without spaces; empty if they do not."""
+    script = unspaced_script_of_lines(lines)
+    if not script:
+        return ""
+    shares = script_shares(count_characters(lines))
+    if shares.get("Hiragana", 0.0) + shares.get("Katakana", 0.0) >= _JAPANESE_SHARE:
+        script = "Japanese"
+    is_blind = options.tokenize in _SEE_NO_WORDS or (options.tokenize == "zh" and script not in ("Han", "Bopomofo"))
+    of_tokens = [metric.title for metric in metrics if metric.unit == "tokens" and is_blind]
+    of_words = [metric.title for metric in metrics if metric.unit == "words"]
+    if not of_tokens and not of_words:
+        return ""
+    named = [*of_tokens, *of_words]
+    say = "says" if len(named) == 1 else "say"
+    script = "Chinese" if script == "Han" else script
+    text = f"{' and '.join(named)} {say} little here: {script} is written without spaces between words"
+    if of_tokens:
+        text += f", and tokenizer {options.tokenize} takes each line for one word or a few. Give --tokenize "
+        text += f"{_tokenizer_for(script)} (in a recipe evaluation.tokenize), or take chrF"
+    else:
+        text += ", and it counts what stands between spaces. Take chrF"
+    return f"{text} (-m chrf)"
+
+
+def _tokenizer_for(script: str) -> str:
+    """The tokenizers of BLEU that see the words or characters of a script, the usual one first."""
+    if script == "Japanese":
+        return "char (or ja-mecab after pip install 'sacrebleu[ja]')" if find_spec("MeCab") is None else "ja-mecab"
+    return "zh or char" if script in ("Chinese", "Bopomofo") else "char (or flores200, which needs a network once)"
 
 
 def titles(paths: Sequence[str]) -> Sequence[str]:

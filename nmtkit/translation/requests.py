@@ -1,7 +1,6 @@
 """Constraints on the translation of a line: its prefix, and terms that it must or must not contain."""
 
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,7 +12,7 @@ from torch import Tensor
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.features import Rows
 from nmtkit.corpus.json_records import is_list_of_strings, parse_record
-from nmtkit.corpus.scripts import unspaced_class, unspaced_runs
+from nmtkit.corpus.scripts import mark_class, unspaced_class, unspaced_runs
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import PAD, SPECIALS
 
@@ -83,8 +82,7 @@ class TermTokens:
 
 @cache
 def _word() -> re.Pattern[str]:
-    # Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
-    marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+    marks = mark_class()
     # Each letter of a script without spaces counts as a word.
     unspaced = unspaced_class()
     return re.compile(rf"[{unspaced}]|(?:(?![{unspaced}])[\w{marks}])+|[^\s\w]")

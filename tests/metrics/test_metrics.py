@@ -113,7 +113,7 @@ def test_cider_is_the_mean_over_references() -> None:
     # Against the second the product is 1, the norms are sqrt(2) and 1.
     expected = (10 * 2 / 4 + 10 * math.exp(-1 / 72) / math.sqrt(2) / 4) / 2
     assert cider(["b c", "e"], ["b c", "d"], ["b", "d"]) == pytest.approx(expected / 2)
-    assert "always 0" in text_metrics()["cider"].note([["a"]])
+    assert "always 0" in text_metrics()["cider"].note([["a"]], Options())
 
 
 # ---- chrF and TER
@@ -244,9 +244,9 @@ def test_lead_is_the_first_sentences_on_one_line() -> None:
 
 
 def test_lines_with_letters_that_rouge_drops_are_noted() -> None:
-    note = text_metrics()["rougeL"].note([["plain, text!", "schön", "“quotes” – only", "日本"]])
+    note = text_metrics()["rougeL"].note([["plain, text!", "schön", "“quotes” – only", "日本"]], Options())
     assert note.startswith("2 of 4 reference lines")
-    assert text_metrics()["rougeL"].note([["plain"]]) == ""
+    assert text_metrics()["rougeL"].note([["plain"]], Options()) == ""
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:

@@ -101,11 +101,11 @@ def test_it_chooses_weights_and_is_tested_and_drawn(corpus: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (KEYS, "`training.higher_is_better` must be false for 'untranslated'"),
+        ((*KEYS, "training.higher_is_better=true"), "`training.higher_is_better` must be false for 'untranslated'"),
         (["evaluation.metrics=[untranslate]"], "did you mean 'untranslated'"),
         (["evaluation.metrics=[aer]"], "metric 'aer' compares no texts, it needs alignments"),
         (["evaluation.metrics=[]"], "no metric is named"),
-        (["evaluation.metrics=[chrf]"], "validation of a translation gives no 'bleu'"),
+        (["evaluation.metrics=[chrf]", "training.best_metric=bleu"], "validation of a translation gives no 'bleu'"),
     ],
 )
 def test_a_recipe_that_names_metrics_is_checked(corpus: Path, changes: list[str], said: str) -> None:

@@ -124,6 +124,15 @@ def scoring(summaries: bool) -> Decorator:
                 help="ROUGE compares English Porter stems.",
             ),
             click.option(
+                "--words",
+                type=click.Choice(["auto", "a-z0-9", "unicode"]),
+                default="auto",
+                show_default=True,
+                hidden=not summaries,
+                help="Words of ROUGE. a-z0-9: as rouge-score has them; unicode: of all letters, each letter of Chinese "
+                "or Thai being a word; auto: unicode if most letters of the references are not Latin.",
+            ),
+            click.option(
                 "--sentences",
                 type=click.Choice(SENTENCE_RULES),
                 default="auto",
