@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from nmtkit import console
@@ -23,24 +24,49 @@ def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> No
         note(f"wrote {output}")
 
 
+FEW_SENTENCES = 10
+"""Fewer sentences of one length say nothing reliable about a system."""
+
+
 def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
     """A table of BLEU by length, a column for each system; ranges without lines are left out."""
-    rows = [[*head, *(f"{bleu:.2f}".replace("nan", "-") for bleu in scores)] for *head, scores in _rows(buckets)]
+    rows = []
+    for column in _filled_columns(buckets):
+        scores = [f"{score:.2f}".replace("nan", "-") for score in _scores(column)]
+        rows.append([_words(column), _counts(column), *scores])
     console.table("BLEU by length", ["words", "lines", *names], rows)
 
 
 def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path) -> None:
     """The same as a figure, a line for each system."""
-    ranges, counts, scores = zip(*_rows(buckets), strict=True)
-    systems = [*zip(names, zip(*scores, strict=True), strict=True)]
-    save_pictures([output], lambda path: save_by_length(ranges, counts, systems, path))
+    columns = _filled_columns(buckets)
+    scores = [_scores(column) for column in columns]
+    save_by_length_at = partial(
+        save_by_length,
+        [_words(column) for column in columns],
+        [_counts(column) for column in columns],
+        list(zip(names, zip(*scores, strict=True), strict=True)),
+        few=[min(bucket.count for bucket in column) < FEW_SENTENCES for column in columns],
+    )
+    save_pictures([output], lambda path: save_by_length_at(path=path))
 
 
-def _rows(buckets: Sequence[Sequence[LengthBucket]]) -> Iterator[tuple[str, str, list[float]]]:
-    """Each range, its lines (of each test set, where they differ), and the BLEU of each system; NaN without lines."""
-    for column in zip(*buckets, strict=True):
-        first, counts = column[0], [f"{bucket.count:,}" for bucket in column]
-        if any(bucket.count for bucket in column):
-            words = f"{first.low}-{first.high}" if first.high is not None else f"{first.low} and more"
-            scores = [math.nan if bucket.score is None else bucket.score.value for bucket in column]
-            yield words, "/".join(counts if len({*counts}) > 1 else counts[:1]), scores
+def _filled_columns(buckets: Sequence[Sequence[LengthBucket]]) -> list[Sequence[LengthBucket]]:
+    """For each range of lengths that has lines, the bucket of each system."""
+    return [column for column in zip(*buckets, strict=True) if any(bucket.count for bucket in column)]
+
+
+def _words(column: Sequence[LengthBucket]) -> str:
+    first = column[0]
+    return f"{first.low} and more" if first.high is None else f"{first.low}-{first.high}"
+
+
+def _counts(column: Sequence[LengthBucket]) -> str:
+    """The number of lines, or that of each test set where they differ."""
+    counts = [f"{bucket.count:,}" for bucket in column]
+    return counts[0] if len(set(counts)) == 1 else "/".join(counts)
+
+
+def _scores(column: Sequence[LengthBucket]) -> list[float]:
+    """The BLEU of each system; NaN without lines."""
+    return [math.nan if bucket.score is None else bucket.score.value for bucket in column]

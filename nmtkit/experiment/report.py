@@ -12,7 +12,7 @@ from nmtkit.autotune.training import workload_of_run
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.formats import parse_json
 from nmtkit.experiment.costs import WHAT_COUNTS, operations_a_token
-from nmtkit.pictures.curves import Points
+from nmtkit.pictures.curves import Points, round_ticks
 from nmtkit.pictures.pages import render, require_html, write_picture
 from nmtkit.runs.metrics_log import MetricsLog, training_curves
 from nmtkit.runs.saved import SavedRun
@@ -20,7 +20,12 @@ from nmtkit.training.events import Step
 
 PUBLISHED = {"wmt14-en-de-transformer-base": 3.3e18, "wmt14-en-de-transformer-big": 2.3e19, "wmt14-en-de-gnmt": 2.3e19}
 """By recipe, what Vaswani et al. 2017, table 2, print as the cost of its training."""
-_POINTS, _SHOWN = 400, 8  # of a curve, and validations with samples, at most
+_POINTS = 400
+"""Most points of a curve."""
+_HOVERED = 100
+"""Most points of a curve that show their numbers under the pointer."""
+_SHOWN = 8
+"""Most validations whose samples are shown."""
 
 
 def save_report(run: SavedRun, path: Path, count: bool = True) -> None:
@@ -46,7 +51,7 @@ def _facts(run: SavedRun, count: bool) -> dict[str, Any]:
     samples = [one for one, own in zip(samples, examples, strict=True) if own == examples[-1]]
     shown = {round(part * (len(samples) - 1) / (_SHOWN - 1)) for part in range(_SHOWN)} if samples else ()
     charts = [
-        _chart("loss (nats a token)", training=curves.loss, validation=curves.valid_loss),
+        _chart("loss (nats a token)", from_zero=False, training=curves.loss, validation=curves.valid_loss),
         _chart(curves.metric, validation=curves.valid_score),
         _chart("learning rate", training=curves.lr),
         _chart("gradient norm", training=curves.grad_norm),
@@ -64,13 +69,28 @@ def _facts(run: SavedRun, count: bool) -> dict[str, Any]:
     }
 
 
-def _chart(title: str, **lines: Points) -> dict[str, Any]:
-    """Curves with the range of their values, thinned where they have more points than can be seen."""
-    finite = {name: [point for point in points if math.isfinite(point[1])] for name, points in lines.items()}
-    thinned = {name: points[:: -(-len(points) // _POINTS)] for name, points in finite.items() if points}
+def _chart(title: str, from_zero: bool = True, **lines: Points) -> dict[str, Any]:
+    """Curves with round ticks on both axes, thinned where they have more points than can be seen.
+
+    The axis of values begins at zero, or lower for negative values; without `from_zero` near the lowest value.
+    """
+    thinned = {}
+    for name, points in lines.items():
+        finite = [point for point in points if math.isfinite(point[1])]
+        if finite:
+            thinned[name] = finite[:: -(-len(finite) // _POINTS)]
     values = [value for points in thinned.values() for _, value in points] or [0.0]
+    low = min(0.0, *values) if from_zero else min(values)
     last = max([1, *(points[-1][0] for points in thinned.values())])
-    return {"title": title, "lines": thinned, "low": min(values), "high": max(values), "last": last}
+    updates = [int(tick) for tick in round_ticks(0, last, whole=True) if tick <= last]
+    return {
+        "title": title,
+        "lines": thinned,
+        "y_ticks": round_ticks(low, max(values)),
+        "x_ticks": updates,
+        "last": last,
+        "hover": {name for name, points in thinned.items() if len(points) <= _HOVERED},
+    }
 
 
 def _operations(run: SavedRun, tokens: Mapping[str, float]) -> str:

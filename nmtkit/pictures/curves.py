@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.pictures.fonts import printable
 
 MARKERS = "os^Dv<>p"
+DASHES = ("-", "--", ":", "-.")
 MAX_MARKERS = 40
 ROOM_FOR_TICKS = 2.0
 """Inches of an axis from which on a logarithmic one has more ticks than one a decade."""
@@ -96,6 +96,16 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
         drawing.save_figure(figure, path, shown or f"Training of {', '.join(names)}", style)
 
 
+def round_ticks(low: float, high: float, whole: bool = False) -> list[float]:
+    """Four to seven round numbers for an axis, the first at most `low` and the last at least `high`."""
+    from matplotlib.ticker import MaxNLocator
+
+    if high <= low:
+        high = low + (1.0 if low == 0 else abs(low) / 10)
+    locator = MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], integer=whole)
+    return [float(tick) for tick in locator.tick_values(low, high)]
+
+
 def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
     """The title of each panel, and for each run its points of training batches and of the validation set."""
     metrics = dict.fromkeys(run.metric for run in runs if run.valid_score)
@@ -157,27 +167,65 @@ def _stages(axes: drawing.Axes, runs: Sequence[Training], colours: Sequence[str]
             begin = end
 
 
+def line_style(number: int) -> dict[str, str]:
+    """Colour, marker and dashes of a curve; those of the first 256 curves all differ in at least one of them."""
+    round_of_colours, colour = divmod(number, len(drawing.SERIES))
+    round_of_dashes, dashes = divmod(round_of_colours, len(DASHES))
+    return {
+        "color": drawing.SERIES[colour],
+        "marker": MARKERS[(colour + round_of_colours + round_of_dashes) % len(MARKERS)],
+        "linestyle": DASHES[dashes],
+    }
+
+
 def save_by_length(
-    ranges: Sequence[str], counts: Sequence[str], systems: Sequence[tuple[str, Sequence[float]]], path: str | Path
+    ranges: Sequence[str],
+    counts: Sequence[str],
+    systems: Sequence[tuple[str, Sequence[float]]],
+    path: str | Path,
+    few: Sequence[bool] = (),
 ) -> None:
     """Writes the BLEU of systems by sentence length, as Bahdanau et al. 2015, figure 2.
 
-    `ranges` are labels such as "1-10"; the `counts` of their sentences stand below them.
+    `ranges` are labels such as "1-10"; the `counts` of their sentences stand below them. Ranges that are marked as
+    `few` have too few sentences for a reliable score: their points are hollow.
     """
     names = [printable(name) for name, _ in systems]
+    few = few or [False] * len(ranges)
+    width = max(7.0, 1.1 * len(ranges) + 1.2)
+    longest = max(map(len, names))
+    columns = max(1, min(len(names), int(width * 0.87 / (0.085 * longest + 0.6))))
+    legend_rows = -(-len(names) // columns)
+    below = 0.85 + (0.25 if any(few) else 0.0)
     with drawing.settings("".join(names), path):
-        height = 4.6 + 0.24 * len(systems)
-        figure, _ = drawing.new_figure(max(7.0, 1.1 * len(ranges) + 1.2), height, DEFAULT_STYLE)
-        axes = figure.add_axes((0.1, 0.85 / height, 0.87, 3.4 / height))
+        height = below + 3.75 + 0.24 * legend_rows
+        figure, _ = drawing.new_figure(width, height, DEFAULT_STYLE)
+        axes = figure.add_axes((0.1, below / height, 0.87, 3.4 / height))
         drawing.plain_axes(axes)
         axes.grid(False, axis="x")
-        for (_, scores), colour, marker in zip(systems, cycle(drawing.SERIES), cycle(MARKERS), strict=False):
-            axes.plot(range(len(ranges)), scores, color=colour, marker=marker, markersize=6, linewidth=2.0)
+        positions = range(len(ranges))
+        for number, (_, scores) in enumerate(systems):
+            style = line_style(number)
+            axes.plot(positions, scores, markersize=6, linewidth=2.0, **style)
+            hollow = [position for position in positions if few[position]]
+            axes.plot(
+                hollow,
+                [scores[position] for position in hollow],
+                color=style["color"],
+                marker=style["marker"],
+                linestyle="",
+                markersize=6,
+                markerfacecolor="white",
+            )
         labels = [f"{label}\nn = {count}" for label, count in zip(ranges, counts, strict=True)]
-        axes.set_xticks(range(len(ranges)), labels)
+        axes.set_xticks(positions, labels)
         axes.set(xlim=(-0.3, len(ranges) - 0.7), ylim=(0, None))
         axes.set_xlabel("words in the source sentence", fontsize=10, color=drawing.FAINT)
         axes.set_ylabel("BLEU", fontsize=10, color=drawing.FAINT)
+        if any(few):
+            note = "Hollow points: too few sentences for a reliable score."
+            figure.text(0.1, 0.08 / height, note, fontsize=9, color=drawing.FAINT)
         above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "borderaxespad": 0}
-        axes.legend(axes.lines, names, frameon=False, fontsize=10, **above)  # by itself it leaves out names as "_old"
+        curves = axes.lines[::2]  # every other line is the hollow points of the one before it
+        axes.legend(curves, names, frameon=False, fontsize=10, ncols=columns, handlelength=3, **above)
         drawing.save_figure(figure, path, "BLEU by length of the source")

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -72,15 +73,30 @@ def test_a_page_names_the_best_weights_alone_by_the_update_from_the_first_stage(
 
 
 def test_the_only_point_of_a_curve_is_a_dot(run: Path, console: Command) -> None:
-    assert "<circle" not in drawn(console, run)
+    assert all('class="' in dot and " hover" in dot for dot in drawn(console, run).split("<circle ")[1:])
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     last = [line for line in lines if json.loads(line)["event"] == "evaluated"][-1]
     kept = [line for line in lines if json.loads(line)["event"] == "step"] + [last]
     (run / "metrics.jsonl").write_text("\n".join(kept) + "\n", encoding="utf-8")
-    dots = drawn(console, run).split("<circle ")[1:]
+    dots = [dot for dot in drawn(console, run).split("<circle ")[1:] if " hover" not in dot]
     assert [dot.split('"')[1] for dot in dots] == ["", ""]  # loss and score of the validation set
     updates = [json.loads(line)["update"] for line in kept]
-    assert f'cx="{58 + updates[-1] / max(updates) * (512 - 58):.1f}"' in dots[0]
+    assert f'cx="{72 + updates[-1] / max(updates) * (490 - 72):.1f}"' in dots[0]
+
+
+def test_axes_of_a_page_have_round_ticks_and_scores_begin_at_zero(run: Path, console: Command) -> None:
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    validations = [event for event in events if event["event"] == "evaluated"]
+    for number, event in enumerate(validations):
+        event["valid_bleu"] = 50.3 + number
+    validations[-1]["update"] = 2332
+    (run / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    page = drawn(console, run)
+    chart = page.split('aria-label="BLEU over the updates"')[1].split("</svg>")[0]
+    labels = re.findall(r"<text [^>]*>([^<]*)</text>", chart)
+    assert labels == ["0", "20", "40", "60", "0", "500", "1,000", "1,500", "2,000"]
+    places = [float(place) for place in re.findall(r'<text x="([0-9.]+)"[^>]*text-anchor="middle"', page)]
+    assert max(places) + 4 * 11 / 2 <= 520, "the last label of an axis is not cut off"
 
 
 def test_answers_to_examples_of_another_stage_do_not_stand_under_those_of_the_last(run: Path, console: Command) -> None:

@@ -8,7 +8,7 @@ from written import SVG, svg_texts
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import FigureStyle
-from nmtkit.pictures.curves import Training, save_by_length, save_training
+from nmtkit.pictures.curves import Training, line_style, round_ticks, save_by_length, save_training
 
 
 def texts(path: Path) -> list[str]:
@@ -136,3 +136,32 @@ def test_the_norm_of_the_gradient_takes_the_place_of_a_score(tmp_path: Path):
     assert "score" not in texts(tmp_path / "a.svg")
     save_training([pretraining, Training("b", loss=[(0, 5.0)], valid_score=[(9, 1.0)])], tmp_path / "a.svg")
     assert "BLEU" in texts(tmp_path / "a.svg")
+
+
+def test_styles_of_many_curves_differ():
+    styles = [tuple(line_style(number).items()) for number in range(40)]
+    assert len(set(styles)) == 40
+    colours_of_nine = [line_style(number)["color"] for number in range(9)]
+    assert colours_of_nine[0] == colours_of_nine[8]
+    assert line_style(0)["linestyle"] != line_style(8)["linestyle"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 2332, [0, 500, 1000, 1500, 2000, 2500]),
+        (0.00957, 8.02, [0, 2, 4, 6, 8, 10]),
+        (0, 0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (0, 0.006, [0, 0.002, 0.004, 0.006]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]):
+    assert round_ticks(low, high) == pytest.approx(expected)
+
+
+def test_ranges_with_few_sentences_have_hollow_points(tmp_path: Path):
+    systems = [("a", [20.0, 15.5]), ("b", [9.0, 8.0])]
+    save_by_length(["1-10", "11+"], ["90", "2"], systems, tmp_path / "a.svg", few=[False, True])
+    assert any("Hollow" in text for text in texts(tmp_path / "a.svg"))
+    save_by_length(["1-10", "11+"], ["90", "20"], systems, tmp_path / "b.svg")
+    assert not any("Hollow" in text for text in texts(tmp_path / "b.svg"))
