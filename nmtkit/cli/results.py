@@ -137,7 +137,8 @@ class Printer:
 
     def _count(self, outputs: Sequence[Translation]) -> None:
         self.lines += 1
-        for fault in {fault for one in outputs for fault in one.unmet_constraints}:
+        faults = [fault for output in outputs for fault in output.unmet_constraints]
+        for fault in dict.fromkeys(faults):
             tell(f"line {self.lines}: the translation {fault}")
         self.unfinished += any(not one.finished for one in outputs)
         self.cut += any(one.src_left_out > 0 for one in outputs)

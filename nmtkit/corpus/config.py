@@ -34,7 +34,7 @@ def joined_corpora(given: Any) -> Any:
     """A split that is given as a list of corpora, as one group of settings; others stay as they are."""
     if not isinstance(given, list) or not given or not all(isinstance(corpus, dict) for corpus in given):
         return given
-    keys = {*given[0]} - {*_OF_A_CORPUS}
+    keys = [key for key in given[0] if key not in _OF_A_CORPUS]
     joined: dict[str, Any] = {}
     weights: list[Any] = []
     tags: list[str] = []
@@ -43,7 +43,8 @@ def joined_corpora(given: Any) -> Any:
     if any(one != temperatures[0] for one in temperatures):
         raise ValueError("temperature is the same for all corpora of a list: give it in one of them")
     for corpus in given:
-        if {*corpus} - {*_OF_A_CORPUS} != keys or keys & {"weights", "tags", "directions"}:
+        other_keys = {*corpus} - {*_OF_A_CORPUS}
+        if other_keys != {*keys} or other_keys & {"weights", "tags", "directions"}:
             raise ValueError(f"the corpora of a list have the same keys, and may have {', '.join(_OF_A_CORPUS)}")
         for key in ("tag", "src_lang", "tgt_lang"):
             if not isinstance(corpus.get(key, ""), str):

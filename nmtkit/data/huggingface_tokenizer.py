@@ -108,8 +108,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return [name for name in self.config.specials if name[0] not in "<["]
 
     @override
-    def _encoded(self, texts: Sequence[str], seed: int | None) -> list[list[int]]:
-        assert seed is None, "a tokenizer of kind huggingface does not sample"
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         tagged = [self._tagged(text) for text in texts]
         encoded = self._tokenizer.encode_batch_fast([text for _, text, _ in tagged], add_special_tokens=False)
         ids = self.vocabulary.ids

@@ -6,13 +6,13 @@ the text. In raw text the mark itself counts as white space.
 
 import io
 import re
-import threading
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain, islice
+from random import Random
 from typing import Any, Literal
 
 import sentencepiece
@@ -21,6 +21,7 @@ from typing_extensions import override
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
 from nmtkit.corpus.text import split_sentences
+from nmtkit.data.subword_sampling import BpeDropout, SubwordSampler, UnigramSampler, generator_for
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 WORD_START = "▁"
@@ -46,7 +47,8 @@ class TokenizerConfig(Settings):
     """One vocabulary for both sides, learned on both. false: one vocabulary a side."""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
     """Sample tokenizations of training text; 0 is off. bpe: the probability of skipping a merge (BPE-dropout; 0.1 is
-    usual). unigram: how sharply likely tokenizations are preferred (alpha of subword regularization; 0.2 is usual)."""
+    usual). unigram: how sharply likely tokenizations are preferred (alpha of subword regularization; 0.2 is usual).
+    Draws depend on `seed`, epoch and example only."""
     sentences: bool = False
     """End every sentence of a text in EOS, for models that read documents. Sentences are cut at newlines if a text has
     any, else at white space behind ".", "!" or "?"."""
@@ -94,8 +96,9 @@ class TokenizerConfig(Settings):
     def for_column(self, name: str) -> "TokenizerConfig":
         """The settings of one text; RecipeError if its own are not valid."""
         own: dict[str, Any] = dict(self.columns).get(name, {})  # type: ignore[call-overload]
-        if common := {"columns", "joint", "tgt_vocab_size", "train_lines"} & {*own}:
-            raise RecipeError(f"`tokenizer.columns.{name}.{common.pop()}` is for all texts; set it beside `columns`")
+        for key in own:
+            if key in ("columns", "joint", "tgt_vocab_size", "train_lines"):
+                raise RecipeError(f"`tokenizer.columns.{name}.{key}` is for all texts; set it beside `columns`")
         size = (name == "tgt" and self.tgt_vocab_size) or self.vocab_size
         values = {**self.model_dump(exclude={"columns", "tgt_vocab_size"}), "vocab_size": size, **own}
         return parse(TokenizerConfig, values, f"tokenizer.columns.{name}")
@@ -129,18 +132,33 @@ class Tokenizer(ABC):
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
         """The ids of each text, without BOS and without EOS at its end; between `config.sentences` stands EOS.
 
-        With a seed a tokenization is sampled at the rate `config.sampling`; the same texts and seed give the same one.
-        None: the best one.
+        With a seed, tokenizations are sampled at the rate `config.sampling`. They depend on the seed, and on each text
+        and its position among the texts, and are the same in every process. None: the best ones.
+        """
+        if seed is not None:
+            return [self.sample(text, generator_for(seed, position)) for position, text in enumerate(texts)]
+        if not self.config.sentences:
+            return self._encoded(texts)
+        sentences = [split_sentences(text) for text in texts]
+        encoded = iter(self._encoded([*chain(*sentences)]))
+        return [_with_ends(islice(encoded, len(of_text))) for of_text in sentences]
+
+    def sample(self, text: str, generator: Random) -> list[int]:
+        """Returns the ids of a tokenization that is sampled at the rate `config.sampling`.
+
+        All draws come from `generator`.
         """
         if not self.config.sentences:
-            return self._encoded(texts, seed)
-        cut = [split_sentences(text) for text in texts]
-        ids = iter(self._encoded([*chain(*cut)], seed))
-        return [[*chain(*([*one, EOS] for one in islice(ids, len(own)) if one))][:-1] for own in cut]
+            return self._sampled(text, generator)
+        return _with_ends(self._sampled(sentence, generator) for sentence in split_sentences(text))
 
     @abstractmethod
-    def _encoded(self, texts: Sequence[str], seed: int | None) -> list[list[int]]:
-        """As `encode_many`, each text as a whole."""
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode_many` without a seed, each text as a whole."""
+
+    def _sampled(self, text: str, generator: Random) -> list[int]:
+        """As `sample`, the text as a whole."""
+        raise AssertionError(f"a tokenizer of kind {self.config.kind} does not sample")
 
     @abstractmethod
     def tokens(self, text: str) -> list[str]:
@@ -176,8 +194,17 @@ class Tokenizer(ABC):
         return text.lower() if self.config.lowercase else text
 
 
-# set_random_generator_seed sets one number for the whole process: nobody may come between it and the call it is for.
-_SAMPLING = threading.Lock()
+def _with_ends(sentences: Iterable[Sequence[int]]) -> list[int]:
+    """Joins the ids of sentences, with EOS between them; empty sentences are left out."""
+    joined: list[int] = []
+    for ids in sentences:
+        if not ids:
+            continue
+        if joined:
+            joined.append(EOS)
+        joined += ids
+    return joined
+
 
 _LANGUAGE = re.compile(r">>\S+?<<")
 
@@ -199,6 +226,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise CheckpointError(f"not a sentencepiece model, or damaged; {RESTORE_HINT}") from fault
         self.own_pieces: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
         """The model's tokens by its own ids."""
+        self._sampler: SubwordSampler | None = None
         super().__init__(config, Vocabulary(self.own_pieces, config.special_tokens) if table is None else table)
 
     @classmethod
@@ -221,23 +249,31 @@ class SentencePieceTokenizer(Tokenizer):
                 size = int(largest[1])
         return cls(config, model)
 
-    def _encoded(self, texts: Sequence[str], seed: int | None) -> list[list[int]]:
-        """Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 (unigram)."""
+    @override
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         if self._only_cuts:
-            assert seed is None, "a tokenizer of kind marian does not sample"
             return [self.vocabulary.ids(self.tokens(text)) for text in texts]
         texts = [self.prepared(text) for text in texts]
-        if seed is None:
-            # One thread: large corpora are shared out to processes, and small batches gain nothing by several.
-            encoded: list[list[int]] = self._processor.encode(texts, num_threads=1)
-            return encoded
-        with _SAMPLING:
-            sentencepiece.set_random_generator_seed(seed % (1 << 31))
-            # One thread: the draws of several would depend on who comes first.
-            sampled: list[list[int]] = self._processor.encode(
-                texts, enable_sampling=True, alpha=self.config.sampling, nbest_size=-1, num_threads=1
-            )
-        return sampled
+        # One thread: large corpora are shared out to processes, and small batches gain nothing by several.
+        encoded: list[list[int]] = self._processor.encode(texts, num_threads=1)
+        return encoded
+
+    @override
+    def _sampled(self, text: str, generator: Random) -> list[int]:
+        if self._sampler is None:
+            self._sampler = self._new_sampler()
+        return self._sampler.sample(self._processor.normalize(self.prepared(text)), generator.random)
+
+    def _new_sampler(self) -> SubwordSampler:
+        assert self.config.kind in ("bpe", "unigram"), f"a tokenizer of kind {self.config.kind} does not sample"
+        ids: dict[str, int] = {}
+        scores: dict[str, float] = {}
+        for number, piece in enumerate(self.own_pieces):
+            if not self._processor.is_control(number) and not self._processor.is_unknown(number):
+                ids[piece] = number
+                scores[piece] = self._processor.get_score(number)
+        sampler = BpeDropout if self.config.kind == "bpe" else UnigramSampler
+        return sampler(scores, ids, self.config.sampling)
 
     @override
     def tokens(self, text: str) -> list[str]:
@@ -324,8 +360,7 @@ class WordTokenizer(Tokenizer):
         return cls(config, vocabulary)
 
     @override
-    def _encoded(self, texts: Sequence[str], seed: int | None) -> list[list[int]]:
-        assert seed is None, "a word tokenizer cannot sample"
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         first = self.vocabulary.n_specials
         return [[n if n >= first else UNK for n in self.vocabulary.ids(self.tokens(one))] for one in texts]
 

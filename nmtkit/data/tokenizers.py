@@ -109,7 +109,7 @@ class Tokenizers(dict[str, Tokenizer]):
         if config.is_imported:
             tables = {
                 name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}", config.special_tokens)
-                for name in {*names.values()}
+                for name in dict.fromkeys(names.values())
             }
             files = {side: folder / (side if config.kind == "marian" else of) for side, of in names.items()}
             return cls(config, {side: load_tokenizer(config, files[side], tables[names[side]], side) for side in names})

@@ -119,7 +119,7 @@ def read_ctranslate2_file(path: Path) -> CTranslate2Model:
         raise CheckpointError(f"{path}: missing, or no file; name the folder that CTranslate2's converter wrote")
     variables = _variables(_Reader(path))
     integers = {name for name, one in variables.items() if one.shape and one.kind in _WHOLE}
-    for name in integers:
+    for name in sorted(integers):
         scale = variables.get(f"{name}_scale")
         if scale is None or scale.shape not in ((), variables[name].shape[:1]):
             what = f"{shorten(repr(name))} holds {variables[name].kind} numbers without a scale for each row"

@@ -63,7 +63,8 @@ class CiderD(ExampleMetric):
 def _similarity(hyp: Counter[NGram], ref: Counter[NGram], known: Counter[NGram], examples: int) -> float:
     """The formula of `CiderD` for one reference, from counts; an order that one of the texts lacks adds nothing."""
     (products, hyp_squares, ref_squares), gap = np.zeros((3, ORDER)), 0
-    for ngram in hyp.keys() | ref.keys():
+    # In the order of the texts: the order of a set, and so the last digit of a sum, differs between processes.
+    for ngram in dict.fromkeys([*hyp, *ref]):
         order, weight = len(ngram) - 1, math.log(examples / max(known[ngram], 1)) ** 2
         products[order] += min(hyp[ngram], ref[ngram]) * ref[ngram] * weight
         hyp_squares[order] += hyp[ngram] ** 2 * weight

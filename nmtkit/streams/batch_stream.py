@@ -287,32 +287,41 @@ class BatchStream(Iterator[Batch]):
         for part in range(len(self._order)):
             self._store.release()
             order, draw = self._order.part(part)
-            text, order, size = self._start_part(order, draw)
+            text, order, size = self._start_part(part, order, draw)
             if part < len(self._order) - 1 and self._examples + size <= examples:
                 self._examples += size
                 continue
-            number = part << 32  # batches of other parts need not be counted, nor known
+            first_number = part << 32  # batches of other parts need not be counted
+            number = first_number
+            begin = 0
             # A window is sorted when its turn comes.
-            begun, end = number, 0
             for window in np.array_split(order, max(1, -(-len(order) // self._config.sort_window))):
-                own = draw
+                end = begin + len(window)
+                window_draw = draw
                 if self._cuts_anew:
-                    number, own, end = begun + end, draw.spawn(1)[0], end + len(window)
+                    number = first_number + begin
+                    window_draw = draw.spawn(1)[0]
                     if end < len(order) and self._examples + len(window) <= examples:
                         self._examples += len(window)
+                        begin = end
                         continue
-                batches = self._batches_of_window(text, window, own)
-                for first in own.permutation(-(-len(batches) // self._config.group)) * self._config.group:
+                batches = self._batches_of_window(text, begin, window, window_draw)
+                begin = end
+                n_groups = -(-len(batches) // self._config.group)
+                for first in window_draw.permutation(n_groups) * self._config.group:
                     for batch in batches[first : first + self._config.group]:
                         yield number, batch
                         number += 1
 
-    def _start_part(self, order: Numbers, draw: "np.random.Generator") -> tuple[Any, Numbers, int]:
+    def _start_part(self, part: int, order: Numbers, draw: "np.random.Generator") -> tuple[Any, Numbers, int]:
         """For a part of an epoch: what members of batches belong to, all members in order, and their size."""
         return None, order, len(order)
 
-    def _batches_of_window(self, text: Any, window: Numbers, draw: "np.random.Generator") -> list[Any]:
-        """The members of each batch of a window of the order; `draw` gives what is random in it."""
+    def _batches_of_window(self, text: Any, begin: int, window: Numbers, draw: "np.random.Generator") -> list[Any]:
+        """The members of each batch of a window, which starts at `begin` in the order of its part.
+
+        `draw` gives what is random in the window.
+        """
         return [window[rows] for rows in length_batches(*widths(self._store, self._limits, window), self._config)]
 
     def _size(self, members: Any) -> int:

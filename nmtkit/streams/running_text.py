@@ -104,13 +104,15 @@ class BlockStream(BatchStream):
         return f"{super().identity} in blocks"
 
     @override
-    def _start_part(self, order: Numbers, draw: "np.random.Generator") -> tuple[Any, Numbers, int]:
+    def _start_part(self, part: int, order: Numbers, draw: "np.random.Generator") -> tuple[Any, Numbers, int]:
         store = self._store
         text = RunningText(store.lengths("tgt", order), lambda n: store.ids("tgt", int(order[n])), self._config)
         return text, draw.permutation(len(text)), text.size
 
     @override
-    def _batches_of_window(self, text: RunningText, window: Numbers, draw: "np.random.Generator") -> list[Any]:
+    def _batches_of_window(
+        self, text: RunningText, begin: int, window: Numbers, draw: "np.random.Generator"
+    ) -> list[Any]:
         return [(text, blocks) for blocks in text.batches(window)]
 
     @override

@@ -6,22 +6,25 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.batch import Batch, Numbers
 from nmtkit.data.store import Store
+from nmtkit.data.subword_sampling import generator_for
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.streams.batch_stream import BatchStream, length_batches, load, widths
-
-_AT_ONCE = 4096
-"""Texts that are cut together."""
 
 
 class SampledStream(BatchStream):
     """A `BatchStream` that cuts the stored text anew, which gives neither links nor extended ids.
 
-    A window is cut when its turn comes, seeded by (seed, epoch, window), and its batches are of texts that have like
-    lengths as they are cut. Every process cuts all windows, for no other way tells it which batches there are. Memory:
-    4 bytes for a token of a window, and about 120 for a text.
+    How a text is cut depends on the seed, the epoch, the example, the column and, where weights repeat an example, on
+    the number of the repetition. It does not depend on the process, or on what was read before, so several processes
+    build the same batches, and a resumed training continues exactly.
+
+    A window is cut when its turn comes, and its batches have texts of similar length as they are cut. Every process
+    cuts all windows, since otherwise it would not know the batches. Memory: 4 bytes for each token of a window, and
+    about 120 for each text.
     """
 
     _cuts_anew = True
@@ -31,22 +34,33 @@ class SampledStream(BatchStream):
         super().__init__(store, *given, **settings)
 
     @override
-    def _batches_of_window(self, text: None, window: Numbers, draw: "np.random.Generator") -> list[Any]:
-        sampled = {column: self._cut(column, window, int(draw.integers(1 << 31))) for column in self._tokenizers}
+    def _start_part(self, part: int, order: Numbers, draw: "np.random.Generator") -> tuple[Any, Numbers, int]:
+        repetitions: Numbers = np.zeros(len(order), dtype=np.int64)
+        if self._weights:
+            repetitions = _repetitions(order) + (part << 32)
+        return repetitions, order, len(order)
+
+    @override
+    def _batches_of_window(self, text: Numbers, begin: int, window: Numbers, draw: "np.random.Generator") -> list[Any]:
+        repetitions = text[begin : begin + len(window)]
+        sampled = {column: self._cut(column, window, repetitions) for column in self._tokenizers}
         batches = length_batches(*widths(self._store, self._limits, window, sampled), self._config)
         return [(window, sampled, rows) for rows in batches]
 
-    def _cut(self, column: str, window: Numbers, seed: int) -> list[Numbers]:
-        """The ids of each text; the tags that stand before it stay."""
-        tokenizer, rows, found = self._tokenizers[column], window.tolist(), list[Numbers]()
-        first, last = len(SPECIALS), tokenizer.vocabulary.n_specials
-        for begin in range(0, len(rows), _AT_ONCE):
-            own = rows[begin : begin + _AT_ONCE]
-            texts = tokenizer.encode_many([self._store.text(column, row) for row in own], seed + begin)
-            for row, ids in zip(own, texts, strict=True):
-                tags = takewhile(range(first, last).__contains__, self._store.ids(column, row).tolist())
-                found.append(np.array([*tags, *ids], dtype=np.int32))
-        return found
+    def _cut(self, column: str, window: Numbers, repetitions: Numbers) -> list[Numbers]:
+        """Returns the ids of each text; the tags at its beginning stay."""
+        tokenizer = self._tokenizers[column]
+        column_number = TEXT_COLUMNS.index(column)
+        tags = range(len(SPECIALS), tokenizer.vocabulary.n_specials)
+        cut: list[Numbers] = []
+        for row, repetition in zip(window.tolist(), repetitions.tolist(), strict=True):
+            generator = generator_for(self._seed, self.epoch, row, repetition, column_number)
+            ids = tokenizer.sample(self._store.text(column, row), generator)
+            if tags:
+                stored = self._store.ids(column, row).tolist()
+                ids = [*takewhile(tags.__contains__, stored), *ids]
+            cut.append(np.array(ids, dtype=np.int32))
+        return cut
 
     @override
     def _size(self, members: tuple[Numbers, dict[str, list[Numbers]], Numbers]) -> int:
@@ -57,3 +71,14 @@ class SampledStream(BatchStream):
         window, sampled, rows = members
         cut = {column: [texts[row] for row in rows] for column, texts in sampled.items()}
         return load(self._store, window[rows], self._limits, cut)
+
+
+def _repetitions(order: Numbers) -> Numbers:
+    """Returns how often each example `(n,)` occurs before, in this order."""
+    by_example = np.argsort(order, kind="stable")
+    is_first = np.diff(order[by_example], prepend=-1) != 0
+    places = np.arange(len(order))
+    first_places = np.maximum.accumulate(np.where(is_first, places, 0))
+    repetitions: Numbers = np.empty(len(order), dtype=np.int64)
+    repetitions[by_example] = places - first_places
+    return repetitions

@@ -1,0 +1,226 @@
+"""Sampled tokenizations of text by the pieces of a sentencepiece model.
+
+sentencepiece samples too, but even after `set_random_generator_seed` its draws differ between processes. Here all
+draws come from a generator of the caller, so a tokenization is a function of the text and of that generator's seed.
+"""
+
+import math
+import re
+from abc import ABC, abstractmethod
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from random import Random
+from typing import NamedTuple
+
+from typing_extensions import override
+
+from nmtkit.data.vocabulary import UNK
+
+_MAX_CACHED_WORDS = 200_000
+"""The cache of words, about 250 bytes each, is emptied when it has reached this size."""
+_MAX_CACHED_LATTICES = 50_000
+"""The cache of lattices, about 1,000 bytes each, is emptied when it has reached this size."""
+_SMALLEST_PROBABILITY = 2.0**-53
+"""`Random.random` returns multiples of this number."""
+_MAX_GAP = 1 << 16
+"""Runs of merges without a skipped one are counted up to this length; few texts have so many merges in one word."""
+_UNKNOWN_PENALTY = 10.0
+"""How far the score of an unknown character is below that of the least likely piece, as in sentencepiece."""
+
+_WORDS = re.compile("▁[^▁]*|[^▁]+")
+"""The words of a normalized text. No piece contains "▁" after its first character, so none crosses a word."""
+
+
+def generator_for(*place: int) -> Random:
+    """Returns a generator whose draws depend on these numbers only, each at least 0 and below 2**64.
+
+    Two places of the same length never have the same seed. `Random.random` gives equal numbers on all machines and in
+    all versions of Python.
+    """
+    seed = 0
+    for number in place:
+        seed = (seed << 64) + number
+    return Random(seed)
+
+
+class SubwordSampler(ABC):
+    """Samples tokenizations of normalized text; `scores` and `ids` are those of the pieces that occur in text."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        self._ids = ids
+
+    def sample(self, normalized: str, draw: Callable[[], float]) -> list[int]:
+        """Returns the ids of a sampled tokenization; `draw` gives uniform numbers from 0 to below 1."""
+        ids: list[int] = []
+        for word in _WORDS.findall(normalized):
+            ids += self._sample_word(word, draw)
+        if UNK in ids:
+            return _without_repeated_unknowns(ids)
+        return ids
+
+    @abstractmethod
+    def _sample_word(self, word: str, draw: Callable[[], float]) -> Sequence[int]:
+        """Returns the ids of a word, with an UNK for each unknown character."""
+
+
+def _without_repeated_unknowns(ids: Sequence[int]) -> list[int]:
+    """Joins neighbouring unknown characters to one UNK, as sentencepiece does."""
+    joined: list[int] = []
+    for number in ids:
+        if number != UNK or not joined or joined[-1] != UNK:
+            joined.append(number)
+    return joined
+
+
+class _MergedWord(NamedTuple):
+    """The tokenization of a word without dropout, and how many merges make it."""
+
+    ids: list[int]
+    merges: int
+
+
+class BpeDropout(SubwordSampler):
+    """BPE-dropout (Provilkov et al. 2020, section 3.2): each merge is skipped with probability `dropout`.
+
+    As in sentencepiece, a skipped merge is not tried a second time, unless a neighbour has changed. The best merge is
+    the one with the highest score; of equal ones the leftmost.
+    """
+
+    def __init__(self, scores: Mapping[str, float], ids: Mapping[str, int], dropout: float) -> None:
+        super().__init__(ids)
+        self._costs = {piece: -score for piece, score in scores.items()}
+        self._words: dict[str, _MergedWord] = {}
+        # How many merges come before the next skipped one is geometrically distributed. `_gap_bounds[n]` is the
+        # probability of at most n. Unlike logarithms, products have the same last digit on all machines.
+        self._gap_bounds: list[float] = []
+        no_skip_yet = 1.0
+        while no_skip_yet > _SMALLEST_PROBABILITY and len(self._gap_bounds) < _MAX_GAP:
+            no_skip_yet *= 1 - dropout
+            self._gap_bounds.append(1 - no_skip_yet)
+
+    @override
+    def _sample_word(self, word: str, draw: Callable[[], float]) -> Sequence[int]:
+        plain = self._words.get(word)
+        if plain is None:
+            pieces, merges = self._merge(word)
+            plain = _MergedWord(self._ids_of(pieces), merges)
+            if len(self._words) >= _MAX_CACHED_WORDS:
+                self._words.clear()
+            self._words[word] = plain
+        first_skipped = bisect_right(self._gap_bounds, draw())
+        if first_skipped >= plain.merges:
+            return plain.ids
+        pieces, _ = self._merge(word, first_skipped, draw)
+        return self._ids_of(pieces)
+
+    def _ids_of(self, pieces: Sequence[str]) -> list[int]:
+        return [self._ids.get(piece, UNK) for piece in pieces]
+
+    def _merge(
+        self, word: str, next_skipped: int = -1, draw: Callable[[], float] | None = None
+    ) -> tuple[list[str], int]:
+        """Merges characters to pieces; returns the pieces, and the number of merges that were tried.
+
+        The merge with number `next_skipped` is skipped, and `draw` decides on those after it.
+        """
+        pieces = list(word)
+        costs = [self._costs.get(left + right, math.inf) for left, right in pairwise(pieces)]
+        tried = 0
+        while costs:
+            lowest = min(costs)
+            if lowest == math.inf:
+                break
+            place = costs.index(lowest)
+            if tried == next_skipped and draw is not None:
+                costs[place] = math.inf
+                tried += 1
+                next_skipped = tried + bisect_right(self._gap_bounds, draw())
+                continue
+            tried += 1
+            merged = pieces[place] + pieces[place + 1]
+            pieces[place] = merged
+            del pieces[place + 1]
+            del costs[place]
+            if place > 0:
+                costs[place - 1] = self._costs.get(pieces[place - 1] + merged, math.inf)
+            if place < len(costs):
+                costs[place] = self._costs.get(merged + pieces[place + 1], math.inf)
+        return pieces, tried
+
+
+class _Lattice(NamedTuple):
+    """All pieces of a word, by their first position."""
+
+    firsts: list[int]
+    """The number of the first piece at each position, and at the end the number of pieces."""
+    bounds: "array[float]"
+    """Cumulative probabilities of the pieces at a position."""
+    ids: "array[int]"
+    ends: "array[int]"
+    """The position after each piece."""
+
+
+class UnigramSampler(SubwordSampler):
+    """Subword regularization (Kudo 2018, section 3.3), over all tokenizations of a word.
+
+    The weight of a tokenization x is P(x)**alpha. Pieces are drawn from left to right.
+    """
+
+    def __init__(self, scores: Mapping[str, float], ids: Mapping[str, int], alpha: float) -> None:
+        super().__init__(ids)
+        self._scores = {piece: alpha * score for piece, score in scores.items()}
+        self._unknown_score = alpha * (min(scores.values(), default=0.0) - _UNKNOWN_PENALTY)
+        self._longest = max(map(len, scores), default=1)
+        self._words: dict[str, _Lattice] = {}
+
+    @override
+    def _sample_word(self, word: str, draw: Callable[[], float]) -> Sequence[int]:
+        lattice = self._words.get(word)
+        if lattice is None:
+            lattice = self._lattice(word)
+            if len(self._words) >= _MAX_CACHED_LATTICES:
+                self._words.clear()
+            self._words[word] = lattice
+        firsts, bounds, piece_ids, ends = lattice
+        ids: list[int] = []
+        position = 0
+        while position < len(word):
+            chosen = bisect_right(bounds, draw(), firsts[position], firsts[position + 1])
+            ids.append(piece_ids[chosen])
+            position = ends[chosen]
+        return ids
+
+    def _lattice(self, word: str) -> _Lattice:
+        log_beta = [0.0] * (len(word) + 1)  # log of the sum of the weights of all tokenizations from each position on
+        pieces = [self._pieces_at(position, word) for position in range(len(word))]
+        bounds_at: list[list[float]] = []
+        for position in reversed(range(len(word))):
+            scores = [score + log_beta[end] for _, end, score in pieces[position]]
+            highest = max(scores)
+            weights = [math.exp(score - highest) for score in scores]
+            total = math.fsum(weights)
+            log_beta[position] = highest + math.log(total)
+            bounds = [bound / total for bound in accumulate(weights)]
+            bounds[-1] = 1.0  # above every draw, however the sum was rounded
+            bounds_at.append(bounds)
+        bounds_at.reverse()
+        return _Lattice(
+            firsts=[0, *accumulate(len(bounds) for bounds in bounds_at)],
+            bounds=array("d", chain.from_iterable(bounds_at)),
+            ids=array("i", [number for number, _, _ in chain.from_iterable(pieces)]),
+            ends=array("i", [end for _, end, _ in chain.from_iterable(pieces)]),
+        )
+
+    def _pieces_at(self, begin: int, word: str) -> list[tuple[int, int, float]]:
+        """Returns id, end and score of each piece that begins at a position; an unknown character is one."""
+        pieces: list[tuple[int, int, float]] = []
+        for end in range(begin + 1, min(begin + self._longest, len(word)) + 1):
+            piece = word[begin:end]
+            score = self._scores.get(piece)
+            if score is not None:
+                pieces.append((self._ids[piece], end, score))
+            elif end == begin + 1:
+                pieces.append((UNK, end, self._unknown_score))
+        return pieces

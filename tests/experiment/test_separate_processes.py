@@ -1,0 +1,77 @@
+"""Two trainings with the same seed are equal in processes and environments that differ."""
+
+from pathlib import Path
+
+import pytest
+from commands import write_lines
+from separate_training import Job, differing_files, run_jobs
+
+SMALL = (
+    "model={kind: rnnsearch, embedding_size: 8, hidden_size: 12, attention_size: 8, maxout_size: 8, dropout: 0.1}",
+    "training={precision: fp32, matmul_precision: highest, threads: 1, lr: 0.005, max_updates: 12, validate_every: 6, "
+    "save_every: 4, log_every: 1}",
+    "batch.batch_tokens=200",
+    "search.beam_size=2",
+)
+SAMPLED = {
+    "bpe": (*SMALL, "tokenizer={kind: bpe, vocab_size: 60, sampling: 0.3}"),
+    "unigram": (*SMALL, "tokenizer={kind: unigram, vocab_size: 64, sampling: 0.3}"),
+}
+WITH_NOISE = {
+    "word": (*SMALL, "training.label_smoothing=0.1", "training.ema_decay=0.9"),
+    "reinforced": (*SMALL, "training.reinforce={gamma: 0.5, samples: 2, max_length: 8}"),
+    "wordpiece": (*SMALL, "tokenizer={kind: wordpiece, vocab_size: 60}", "tokenizer.joint=false"),
+    "char": (*SMALL, "tokenizer={kind: char, vocab_size: 60}"),
+}
+TEXTS = """\
+name: texts
+task: language-modelling
+data:
+  train: {tgt: train.tgt}
+  valid: {tgt: valid.tgt}
+tokenizer: {kind: bpe, vocab_size: 60, specials: [<mask>], sentinels: 20}
+training: {best_metric: perplexity, higher_is_better: false}
+"""
+PRETRAINED = {"denoised": (*SMALL, "training.denoising={}"), "spans": (*SMALL, "training.span_corruption={}")}
+ENVIRONMENTS = (
+    {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Tokyo"},
+    {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8", "TZ": "America/New_York", "PYTHONUTF8": "0"},
+    {"PYTHONHASHSEED": "3", "LC_ALL": "POSIX", "TZ": "UTC"},
+)
+
+
+def check_straight_and_resumed(folder: Path, cases: dict[str, tuple[str, ...]], recipe: str = "tiny.yaml") -> None:
+    """Trains each case without a break and, elsewhere, with a kill after update 7 (the last saved state is of 4)."""
+    straight = [Job(f"straight-{name}", recipe, changes) for name, changes in cases.items()]
+    broken = [Job(f"broken-{name}", recipe, changes, leave_after=7) for name, changes in cases.items()]
+    resumed = [Job(f"broken-{name}", recipe, changes, resume=True) for name, changes in cases.items()]
+    run_jobs(folder, straight, **ENVIRONMENTS[0])
+    run_jobs(folder, broken[::-1], killed=True, **ENVIRONMENTS[1])
+    run_jobs(folder, resumed, **ENVIRONMENTS[2])
+    differences = {name: differing_files(folder / f"straight-{name}", folder / f"broken-{name}") for name in cases}
+    assert differences == {name: [] for name in cases}
+
+
+def test_training_with_sampled_tokenization_is_resumed_bit_exactly_by_another_process(small_corpus, tmp_path):
+    folder = copied(small_corpus, tmp_path)
+    check_straight_and_resumed(folder, SAMPLED)
+
+
+@pytest.mark.slow
+def test_every_kind_of_noise_is_the_same_in_another_process(small_corpus, tmp_path):
+    folder = copied(small_corpus, tmp_path)
+    check_straight_and_resumed(folder, WITH_NOISE)
+
+
+@pytest.mark.slow
+def test_corruption_is_the_same_in_another_process(small_corpus, tmp_path):
+    folder = copied(small_corpus, tmp_path)
+    (folder / "texts.yaml").write_text(TEXTS, encoding="utf-8")
+    check_straight_and_resumed(folder, PRETRAINED, "texts.yaml")
+
+
+def copied(corpus: Path, folder: Path) -> Path:
+    for path in corpus.iterdir():
+        if path.is_file():
+            write_lines(folder / path.name, path.read_text(encoding="utf-8").splitlines())
+    return folder
