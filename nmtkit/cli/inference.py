@@ -52,7 +52,7 @@ def parse_search(assignments: Iterable[str]) -> tuple[dict[str, object], Combina
     return settings, parse(CombinationSettings, combination, "--search")
 
 
-_OTHER_FORMS = ("as_json", "scores", "window", "split_sentences", "lead")
+_OTHER_FORMS = ("as_json", "scores", "lead")
 """Parameters that say how results are written or joined."""
 
 

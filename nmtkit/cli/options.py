@@ -102,7 +102,7 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
         if path == Path("-"):
             raise click.BadParameter("standard input (-) cannot stand among files; put it into one of them")
         if os.path.isdir(path):
-            raise DataError(f"{path}: cannot read it: it is a folder")
+            raise DataError(f"{path}: cannot read it: it is a folder; name the files in it, such as {path / '*.txt'}")
         if not os.path.exists(path):  # nor where a text is longer than any file's name
             name = shorten(str(path))
             is_text = " " in name or not path.suffix
@@ -130,8 +130,12 @@ quiet: Decorator = click.option(
 
 
 output: Decorator = click.option(
-    "-o", "--output", type=NEW_FILE, metavar="FILE", help="Write results to FILE, or compressed to FILE.gz."
+    "-o", "--output", type=FILE, metavar="FILE", help="Write results to FILE, or compressed to FILE.gz."
 )
+output_dir: Decorator = click.option(
+    "--output-dir", type=FILE, metavar="DIR", help="Write one output per FILE, by its name."
+)
+outputs: Decorator = together(output, output_dir)
 run_option = partial(click.option, metavar="RUN", multiple=True, callback=only_one, shell_complete=completing.runs)
 """An option for a run; another callback takes several."""
 _MODEL = "Run folder, or its name under runs/{}. Default: $NMTKIT_MODEL, else the newest finished run."

@@ -46,7 +46,8 @@ def run_parse(
     drawn: list[Tree] = []
 
     def write(found: Sequence[Translation]) -> None:
-        line, place = waiting.popleft(), f"line {printer.lines + 1}"
+        line = waiting.popleft()
+        place = f"line {printer.lines + 1}" if printer.folder is None else printer.folder.place()
         trees = [_tree(one, line, system.tokenizers.src, place) for one in found]
         both = zip(found, trees, strict=True)
         written = [one if tree is None else replace(one, text=tree.penn()) for one, tree in both]

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from typing import TypeVar
 
+from nmtkit.cli.output_folder import output_folder
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
@@ -15,6 +17,7 @@ from nmtkit.corpus.json_records import DETECTION_LINES, EXTRACT_HINT, parse_reco
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines, read_stream_lines, unpacked
 
+Item = TypeVar("Item")
 STDIN = "standard input"
 PAIRS_AT_ONCE = 2048
 
@@ -49,12 +52,37 @@ def text_windows(
     `remedy` is the advice if they hold JSON lines by the looks of their beginning; "" allows those.
     """
     if files:
-        yield from windows(chain.from_iterable(_text_of_file(file, remedy) for file in files), most)
-        return
+        return windows(chained(files, lambda file: _text_of_file(file, remedy)), most)
+    return _stdin_windows(most, remedy)
+
+
+def _stdin_windows(most: int, remedy: str) -> Generator[list[str], None, None]:
     for number, window in enumerate(windows(stdin_lines(), most)):
         if not number and remedy:  # who types cannot be asked for more lines before the first is answered
             refuse_json_lines(window, STDIN, remedy)
         yield window
+
+
+def article_windows(files: Sequence[Path], most: int, remedy: str) -> Generator[list[str], None, None]:
+    """Each file as one article, or standard input without files, in windows; see `text_windows`."""
+    if files:
+        return windows(chained(files, lambda file: _joined_lines(_text_of_file(file, remedy))), most)
+    return windows(_joined_lines(stdin_lines()), most)
+
+
+def _joined_lines(lines: Iterable[str]) -> Iterator[str]:
+    """One line with all lines of a text."""
+    yield " ".join(line.strip() for line in lines if line.strip())
+
+
+def chained(files: Sequence[Path], read: Callable[[Path], Iterable[Item]]) -> Iterator[Item]:
+    """What `read` yields for each file, one file after the other; counts it for `--output-dir`."""
+    folder = output_folder()  # here, since a thread that reads ahead has no context
+    parts = []
+    for index, file in enumerate(files):
+        lines = read(file)
+        parts.append(lines if folder is None else folder.counted(index, lines))
+    return chain.from_iterable(parts)
 
 
 def _text_of_file(file: Path, remedy: str) -> Iterator[str]:
@@ -76,13 +104,18 @@ def field_lines(files: Sequence[Path], name: str, option: str = "--article-field
 
     A list of strings is joined with `joint`. Messages name the `option` of the key.
     """
-    for place, lines in [(str(file), read_lines(file)) for file in files] or [(STDIN, stdin_lines())]:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                yield ""
-                continue
-            where = f"{place}, line {number}"
-            yield text_of(parse_record(line, where), name, where, f"name another with {option}", joint)
+    if files:
+        return chained(files, lambda file: _fields(str(file), read_lines(file), name, option, joint))
+    return _fields(STDIN, stdin_lines(), name, option, joint)
+
+
+def _fields(place: str, lines: Iterable[str], name: str, option: str, joint: str) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            yield ""
+            continue
+        where = f"{place}, line {number}"
+        yield text_of(parse_record(line, where), name, where, f"name another with {option}", joint)
 
 
 def pair_windows(source: Path | None, target: Path, json_target: bool = False) -> Iterator[list[Example]]:
@@ -100,7 +133,7 @@ WAITING_LINES = 64
 """Lines read ahead of the current window."""
 
 
-def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Iterator[list[str]]:
+def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Generator[list[str], None, None]:
     """Groups a stream of lines into windows to translate together.
 
     A window closes when it is full, when no further line comes for `patience` seconds, or when it is old: files give

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from nmtkit.cli import inference, results
+from nmtkit.cli.output_folder import output_folder
 from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.scoring import read_texts
@@ -40,6 +41,8 @@ def run_rerank(
     """Carries out `nmtkit rerank`."""
     if tune is not None and (tuned is not None or as_json):
         raise click.UsageError("--tune prints weights: leave --weights and --json out")
+    if tune is not None and output_folder() is not None:
+        raise click.UsageError("--tune prints one set of weights: write it with -o, not with --output-dir")
     if tune is None and metric is not None:
         raise click.UsageError("--metric is for --tune; give both")
     names = metric_names([metric or "bleu"])
@@ -70,7 +73,7 @@ def run_rerank(
         printer.lines, printer.unfinished = printer.lines + 1, printer.unfinished + (not ranked[0].finished)
         if as_json:
             best, *others = [asdict(one) | {"score": one.score(chosen)} for one in ranked]
-            results.write_json_line({"line": printer.lines, "best": best, "others": others})
+            results.write_json_line({"line": printer.number, "best": best, "others": others})
         else:
             results.write_line(ranked[0].text)
 

@@ -7,15 +7,15 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import wraps
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 import click
 
 from nmtkit import console
+from nmtkit.cli.output_folder import OutputFolder, output_folder
 from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
@@ -26,6 +26,14 @@ from nmtkit.translation.long_texts import JoinedTranslation
 from nmtkit.translation.result import Translation, copied_spans, moses_line
 
 Written = TypeVar("Written")
+NUMBER_FAULTS_SHOWN = 5
+"""Lines that lack numbers and are named; the others are counted."""
+FORCED_COMPARED = 20
+"""Outputs with terms that are compared with a search without terms."""
+REPEATED_SHARE = 0.2
+"""The share of repeated trigrams from which a user is told."""
+MIN_TRIGRAMS = 30
+"""Fewer trigrams say nothing about a model."""
 
 
 def require_other(path: Path | None, inputs: Iterable[Path | None], option: str = "-o") -> None:
@@ -52,20 +60,51 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
 
 
 def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Redirects a command's standard output to the file of `--output`; goes above what consumes other options."""
+    """Redirects a command's standard output as `--output` or `--output-dir` says; goes above other such decorators."""
 
     @wraps(command)
-    def with_output(output: Path | None, **given: Any) -> None:
-        if output is None:
-            command(**given)
-            return
-        values = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in given.values())
-        read = [value for value in values if isinstance(value, Path)]
-        with output_file(output, read) as file, redirect_stdout(file):
-            command(**given)
-        note(f"wrote {output}")
+    def with_output(output: Path | None, output_dir: Path | None = None, **options: Any) -> None:
+        if output is not None and output_dir is not None:
+            raise click.UsageError("-o writes one file, --output-dir one for each FILE: give one of them")
+        if output_dir is not None:
+            _into_folder(command, output_dir, options)
+        elif output is not None:
+            _into_file(command, output, options)
+        else:
+            command(**options)
 
     return with_output
+
+
+def _into_file(command: Callable[..., Any], output: Path, options: dict[str, Any]) -> None:
+    if output.is_dir():
+        parameters = click.get_current_context().command.params
+        has_folder = any(parameter.name == "output_dir" for parameter in parameters)
+        remedy = f"--output-dir {output} writes one output for each FILE into it" if has_folder else "name a file in it"
+        raise click.UsageError(f"-o {output}: it is a folder, and -o writes one file; {remedy}")
+    with output_file(output, _paths(options)) as file, redirect_stdout(file):
+        command(**options)
+    note(f"wrote {output}")
+
+
+def _into_folder(command: Callable[..., Any], folder: Path, options: dict[str, Any]) -> None:
+    with OutputFolder(folder, options["files"], output_file) as opened:
+        for output in opened.outputs:
+            require_other(output, _paths(options), "--output-dir")
+        if replaced := opened.replaced():
+            note(f"{len(replaced)} of {len(opened.outputs)} outputs exist, and are replaced: {replaced[0]}, ...")
+        command(**options)
+    count = len(opened.outputs)
+    note(f"wrote {count} {'file' if count == 1 else 'files'} to {folder}")
+
+
+def _paths(options: dict[str, Any]) -> list[Path]:
+    """The files that the values of options name."""
+    paths = []
+    for value in options.values():
+        values = value if isinstance(value, tuple) else (value,)
+        paths += [path for path in values if isinstance(path, Path)]
+    return paths
 
 
 def progress(unit: str) -> console.LineProgress:
@@ -86,6 +125,11 @@ class Printer:
     form: str = "text"
     replaced: bool = False
     """Whether unknown words were replaced; objects then list them."""
+    checks_numbers: bool = False
+    """Whether to look for numbers of the source that the output lacks."""
+    may_repeat: bool = False
+    """Whether the search may repeat n-grams, so that advice against repetitions is of use."""
+    folder: OutputFolder | None = field(default_factory=output_folder)
     lines: int = 0
     """Lines of input that were written."""
     unfinished: int = 0
@@ -94,38 +138,76 @@ class Printer:
     """Lines of input that were not read to their end."""
     fewer: int = 0
     """Lines with fewer than `n_best` outputs: a search found no more, or equal texts are merged."""
+    number_faults: list[str] = field(default_factory=list)
+    """The first lines that lack numbers of their source, in words."""
+    number_fault_count: int = 0
+    trigrams: int = 0
+    repeated_trigrams: int = 0
+    forced: list[tuple[str, Translation]] = field(default_factory=list)
+    """The first outputs that had to contain terms, with what messages call their lines."""
+
+    @property
+    def number(self) -> int:
+        """The number of the current line, within its file if each file has an output."""
+        return self.lines if self.folder is None else self.folder.line
+
+    @property
+    def place(self) -> str:
+        """What messages call the current line."""
+        return f"line {self.lines}" if self.folder is None else self.folder.place()
 
     def write(self, outputs: Sequence[Translation]) -> None:
         """Writes the outputs of one line of input, best first."""
-        self._count(outputs[:1])
         best = outputs[0]
-        self.fewer += len(outputs) < self.n_best and bool(best.token_log_probs)  # an empty line has none
-        if self.as_json:
-            left_out = {"source_tokens_left_out": best.src_left_out} if best.src_left_out else {}
-            record = {"line": self.lines, "source_tokens": best.src_tokens, **left_out}
-            write_json_line(record | {"best": self.record(best), "others": [self.record(one) for one in outputs[1:]]})
-        elif self.form == "moses":
-            for one in outputs:
-                write_line(moses_line(self.lines - 1, one))
+        self._count(best, [best])
+        if len(outputs) < self.n_best and best.token_log_probs:  # an empty line has none
+            self.fewer += 1
+        if not self.as_json:
+            self._write_plain(outputs)
+            return
+        record: dict[str, Any] = {"line": self.number, "source_tokens": best.src_tokens}
+        if best.src_left_out:
+            record["source_tokens_left_out"] = best.src_left_out
+        if self.checks_numbers and best.missing_numbers:
+            record["missing_numbers"] = list(best.missing_numbers)
+        record["best"] = self.record(best)
+        record["others"] = [self.record(other) for other in outputs[1:]]
+        write_json_line(record)
+
+    def write_joined(self, result: JoinedTranslation) -> None:
+        """Writes the summary of an article that was read in windows, or the translation of a line of sentences."""
+        self._count(result, result.parts)
+        if len(result.others) + 1 < self.n_best and result.parts:
+            self.fewer += 1
+        if not self.as_json:
+            self._write_plain([result, *result.others])
+            return
+        record: dict[str, Any] = {"line": self.number, "text": result.text}
+        record |= {"score": result.score, "log_prob": result.log_prob}
+        if self.checks_numbers and result.missing_numbers:
+            record["missing_numbers"] = list(result.missing_numbers)
+        record[result.kind] = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in result.parts]
+        if self.n_best > 1:
+            record["others"] = [
+                {"text": other.text, "score": other.score, "log_prob": other.log_prob} for other in result.others
+            ]
+        write_json_line(record)
+
+    def _write_plain(self, outputs: Sequence[Translation | JoinedTranslation]) -> None:
+        best = outputs[0]
+        if self.form == "moses":
+            for output in outputs:
+                write_line(moses_line(self.number - 1, output))
         elif self.n_best > 1:
-            for one in outputs:
-                write_line(f"{self.lines}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}")
+            for output in outputs:
+                write_line(f"{self.number}\t{output.score:.6f}\t{output.log_prob:.6f}\t{output.text}")
         elif self.scores:
             write_line(f"{best.score:.6f}\t{best.log_prob:.6f}\t{best.text}")
         else:
             write_line(best.text)
 
-    def write_joined(self, result: JoinedTranslation) -> None:
-        """Writes the summary of an article that was read in windows, or the translation of a line of sentences."""
-        self._count(result.parts)
-        if self.as_json:
-            records = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in result.parts]
-            write_json_line({"line": self.lines, "text": result.text, result.kind: records})
-        else:
-            write_line(result.text)
-
     def report(self, outputs: str, remedy: str) -> None:
-        """Says on stderr how many lines reached the length limit, or have fewer outputs than asked for."""
+        """Says on stderr what a user should know of all lines: those cut short, repetitions, lost numbers."""
         if self.fewer:
             count = f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}"
             tell(f"{count}: the search ended with no more, or equal texts are one")
@@ -134,14 +216,37 @@ class Printer:
                 f"{self.unfinished} of the {outputs} reached the length limit before their end; "
                 f"raise it with {remedy} if they look cut"
             )
+        repeats = self.repeated_trigrams > REPEATED_SHARE * self.trigrams
+        if self.may_repeat and repeats and self.trigrams >= MIN_TRIGRAMS:
+            share = self.repeated_trigrams / self.trigrams
+            tell(f"the {outputs} repeat themselves: {share:.0%} of their trigrams; --no-repeat-ngram 3 prevents it")
+        if self.number_fault_count:
+            more = self.number_fault_count - len(self.number_faults)
+            names = "; ".join(self.number_faults) + (f"; and {more} more" if more else "")
+            tell(
+                f"warning: {self.number_fault_count} of {self.lines} lines lack a number, URL or e-mail address of "
+                f"their source: {names}"
+            )
 
-    def _count(self, outputs: Sequence[Translation]) -> None:
+    def _count(self, best: Translation | JoinedTranslation, parts: Sequence[Translation]) -> None:
         self.lines += 1
-        faults = [fault for output in outputs for fault in output.unmet_constraints]
+        faults = [fault for part in parts for fault in part.unmet_constraints]
         for fault in dict.fromkeys(faults):
-            tell(f"line {self.lines}: the translation {fault}")
-        self.unfinished += any(not one.finished for one in outputs)
-        self.cut += any(one.src_left_out > 0 for one in outputs)
+            tell(f"{self.place}: the translation {fault}")
+        self.unfinished += any(not part.finished for part in parts)
+        self.cut += any(part.src_left_out > 0 for part in parts)
+        if self.may_repeat:
+            words = best.text.split()
+            trigrams = list(zip(words, words[1:], words[2:], strict=False))
+            self.trigrams += len(trigrams)
+            self.repeated_trigrams += len(trigrams) - len(set(trigrams))
+        if self.checks_numbers and best.missing_numbers:
+            self.number_fault_count += 1
+            if len(self.number_faults) < NUMBER_FAULTS_SHOWN:
+                self.number_faults.append(f"{self.place} ({', '.join(best.missing_numbers)})")
+        for part in parts:
+            if part.request is not None and part.request.must and len(self.forced) < FORCED_COMPARED:
+                self.forced.append((self.place, part))
 
     def record(self, one: Translation) -> dict[str, Any]:
         """An output as an object."""
@@ -168,9 +273,12 @@ def write_stream(
     asks = typed and sys.stdout.isatty() and not is_quiet()  # else no results are seen, and the progress stands here
     prompt = "> " if asks else ""
     click.echo(prompt, nl=False, err=True)
+    folder = output_folder()
     with progress(unit) as display, closing(batches):
         for batch in batches:
             for one in batch:
+                if folder is not None:
+                    folder.begin_line()
                 write(one)
             sys.stdout.flush()
             display.advance(len(batch))

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from nmtkit.cli import inference, results
-from nmtkit.cli.reading import text_windows
+from nmtkit.cli.output_folder import output_folder
+from nmtkit.cli.reading import chained, text_windows
 from nmtkit.cli.reporting import note
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
@@ -44,9 +45,10 @@ def run_labelling_task(how: DecodingOptions, task: Task, files: tuple[Path, ...]
     """Carries out the command of a task whose models answer with labels."""
     system = load_from_options(how, task.name, note)
     lines = count(1)
+    folder = output_folder()
 
     def write(ranked: list[RankedLabel]) -> None:
-        number = next(lines)
+        number = next(lines) if folder is None else folder.line
         shown = ranked[: how.n_best if how.n_best > 1 else None]
         if as_json:
             probabilities = {label.label: label.probability for label in shown}
@@ -78,7 +80,7 @@ def _examples(task: Task, files: tuple[Path, ...], most: int) -> Iterator[list[E
     """The examples of files or of standard input in windows; only the task's first column is given."""
     name = task.columns[0].name
     if name == "features":
-        rows = read_pairs(SplitFiles(features=[str(file) for file in files]))
+        rows = chained(files, lambda file: read_pairs(SplitFiles(features=[str(file)])))
         yield from iter(lambda: list(islice(rows, most)), [])
         return
     numbers = count(1)

@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 
 from nmtkit.cli import results
+from nmtkit.cli.output_folder import output_folder
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
 from nmtkit.core.errors import DataError
@@ -23,13 +24,15 @@ def run_tokenize(model: str | None, files: tuple[Path, ...], side: str) -> None:
 def run_detokenize(model: str | None, files: tuple[Path, ...], side: str) -> None:
     """Carries out `nmtkit detokenize`."""
     tokenizer, numbers = _open_tokenizer(model, side), count(1)
+    folder = output_folder()
 
     def joined(line: str) -> str:
         number, tokens = next(numbers), line.split(" ")
         # A public model's may leave the first word of a line without, and pieces are whatever the text has.
         marks = tokenizer.config.kind not in ("huggingface", "pieces")
         if marks and WORD_START not in line and len(tokens) > 1:
-            raise DataError(f"line {number}: no token of {line[:60]!r} has the mark {WORD_START} that begins a word")
+            place = f"line {number}" if folder is None else folder.place()
+            raise DataError(f"{place}: no token of {line[:60]!r} has the mark {WORD_START} that begins a word")
         return tokenizer.join(tokens)
 
     _write_lines(files, joined, "joined")

@@ -1,15 +1,16 @@
 """`nmtkit translate` and `nmtkit summarize`."""
 
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
 import click
 
 from nmtkit.cli import inference, results
-from nmtkit.cli.reading import field_lines, text_windows, windows
+from nmtkit.cli.output_folder import OutputFolder, output_folder
+from nmtkit.cli.reading import article_windows, field_lines, text_windows, windows
 from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import EXTRACT_HINT
@@ -17,9 +18,19 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
-from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks_like_paragraph
-from nmtkit.translation.requests import Request, Terminology, parse_dictionary
+from nmtkit.translation.long_texts import (
+    ParagraphTranslator,
+    Summarizer,
+    SummaryLimit,
+    looks_like_one_article,
+    looks_like_paragraph,
+)
+from nmtkit.translation.requests import Request, parse_dictionary
+from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
+
+COSTLY_NATS = 5
+"""Nats from which the cost of terms is worth a warning; a rare word that fits costs less."""
 
 
 @results.into_output
@@ -55,26 +66,67 @@ def run_translate(
             raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
         converse(_open(how, terms, replace_unknown, dictionary), how.n_best)
         return
-    if split_sentences and (how.n_best > 1 or scores or constrained):
-        raise click.UsageError(
-            "--split-sentences joins translations of parts of lines: leave --n-best, --scores, --prefix, --jsonl and "
-            "--terms out, and draw one of --samples at most"
-        )
     translator = _open(how, terms, replace_unknown, dictionary)
-    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replace_unknown)
+    if split_sentences and translator.config.samples and how.n_best > 1:
+        raise click.UsageError(
+            "--split-sentences joins one sample of each sentence to one of a line: give --samples 1 without --n-best, "
+            "or put each sentence on a line of its own"
+        )
+    printer = results.Printer(
+        translator.tokenizers.tgt,
+        how.n_best,
+        as_json,
+        scores,
+        form,
+        replace_unknown,
+        checks_numbers=True,
+        may_repeat=not translator.config.no_repeat_ngram,
+    )
     invitation = "" if files else "type a sentence on each line; it is translated"
     text = text_windows(files, inference.window_lines(translator), "" if jsonl else EXTRACT_HINT)
+    lines: Iterable[Sequence[str | Request]]
+    if constrained:
+        lines = _requests(text, prefix, jsonl)
+    elif split_sentences:
+        lines = text
+    else:
+        lines = _noting_paragraphs(text)
     if split_sentences:
-        paragraphs = ParagraphTranslator(translator).stream(text, as_json)
+        paragraphs = ParagraphTranslator(translator).stream(lines, as_json, how.n_best)
         results.write_stream(paragraphs, printer.write_joined, "lines", invitation)
     else:
-        read = Request.of_json if jsonl else Request.of_fields if prefix else Request.of
-        numbers = count(1)
-        requests = ([read(line, f"line {next(numbers)}") for line in window] for window in text)
-        lines = requests if constrained else _noting_paragraphs(text)
         stream = translator.stream(lines, how.n_best, need_copies=as_json)
         results.write_stream(stream, printer.write, "lines", invitation)
     printer.report("translations", "--max-length or --search max_length_ratio=R")
+    _warn_of_costly_terms(translator, printer.forced)
+
+
+def _requests(text: Iterable[list[str]], prefix: bool, jsonl: bool) -> Iterator[list[Request]]:
+    """Each line as a request; with --terms alone, lines are plain."""
+    read = Request.of_json if jsonl else Request.of_fields if prefix else Request.of
+    folder = output_folder()
+    numbers = count(1)
+
+    def place() -> str:
+        number = next(numbers)
+        return f"line {number}" if folder is None else folder.place_of(number)
+
+    return ([read(line, place()) for line in window] for window in text)
+
+
+def _warn_of_costly_terms(translator: Translator, forced: Sequence[tuple[str, Translation]]) -> None:
+    """Warns of translations which the terms have made far less probable; they are compared with free ones."""
+    if not forced:
+        return
+    costs = translator.cost_of_terms([translation for _, translation in forced])
+    costly = [(cost, place) for cost, (place, _) in zip(costs, forced, strict=True) if cost >= COSTLY_NATS]
+    if costly:
+        cost, place = max(costly)
+        compared = "the translation" if len(forced) == 1 else f"{len(costly)} of the first {len(forced)} translations"
+        tell(
+            f"warning: forcing the terms cost {cost:.0f} nats of log-probability in {place}, and {COSTLY_NATS} or more "
+            f"in {compared} with terms: the model hardly knows these terms, and may damage the text around them"
+        )
 
 
 def _open(how: DecodingOptions, terms: Path | None, replace_unknown: bool, dictionary: Path | None) -> Translator:
@@ -87,18 +139,23 @@ def _open(how: DecodingOptions, terms: Path | None, replace_unknown: bool, dicti
             note("the recipe's search.forbid_unknown is off, for --replace-unknown")
         translator = translator.replacing_unknown(entries)
     if terms is not None:
-        translator.config.reject_constraints()
-        translator = replace(translator, terminology=Terminology(parse_dictionary(read_lines(terms), str(terms))))
+        translator = translator.with_terms(parse_dictionary(read_lines(terms), str(terms)))
     return translator
 
 
 def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
     """The windows as they are; warns of the first line that looks like a paragraph."""
-    numbers, warned = count(1), is_quiet()
+    # Both are asked for here, since a thread that reads ahead has no context.
+    return _noted(text, output_folder(), is_quiet())
+
+
+def _noted(text: Iterable[list[str]], folder: OutputFolder | None, warned: bool) -> Iterator[list[str]]:
+    numbers = count(1)
     for window in text:
         for line, number in zip(window, numbers, strict=False):
             if not warned and looks_like_paragraph(line):
-                tell(f"line {number} looks like a paragraph: --split-sentences translates it sentence by sentence")
+                place = f"line {number}" if folder is None else folder.place_of(number)
+                tell(f"{place} looks like a paragraph: --split-sentences translates it sentence by sentence")
                 warned = True
         yield window
 
@@ -109,45 +166,111 @@ def run_summarize(
     how: DecodingOptions,
     files: tuple[Path, ...],
     article_field: str | None,
+    per_file: bool,
     stories: Path | None,
     form: str,
     as_json: bool,
     window: int | None,
     lead: int | None,
+    sentences: int | None,
+    words: int | None,
 ) -> None:
     """Carries out `nmtkit summarize`."""
     if stories is not None and (files or article_field is not None):
         raise click.UsageError("--stories reads a folder, FILE and --article-field do not: leave one of them out")
+    if per_file and (stories is not None or article_field is not None):
+        raise click.UsageError(
+            "--per-file reads each FILE as one article; --stories and --article-field have their own articles: "
+            "leave one of them out"
+        )
+    source = _Articles(files, article_field, stories, per_file)
     if lead is not None:
-        if how != DecodingOptions(search_settings={}) or as_json or window:
-            raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
-        from nmtkit.metrics import lead as lead_of
-
-        for part in _articles(files, article_field, stories):
-            sys.stdout.write("".join(lead_of(article, lead) + "\n" for article in part))
-            sys.stdout.flush()
+        _print_lead(how, source, lead, as_json or bool(window or sentences or words))
         return
-    if window is not None and (how.max_source_tokens is not None or how.n_best > 1):
-        raise click.UsageError("--window reads whole articles, for one summary each: leave the other option out")
+    if window is not None and how.max_source_tokens is not None:
+        raise click.UsageError("--window reads whole articles: leave --max-source-tokens out")
     translator = inference.open_model(how, SUMMARIZATION.name)
-    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form)
-    invitation = "" if files or stories else "type an article on each line; it is summarized"
-    articles = _articles(files, article_field, stories, inference.window_lines(translator))
+    if window is not None and translator.config.samples and how.n_best > 1:
+        raise click.UsageError("--window joins one sample of each window: give --samples 1, and no --n-best")
+    may_repeat = not translator.config.no_repeat_ngram
+    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form, may_repeat=may_repeat)
+    invitation = "" if files or stories or per_file else "type an article on each line; it is summarized"
+    articles = source.windows(inference.window_lines(translator))
     if window is None:
         stream = translator.stream(articles, how.n_best, need_copies=as_json)
+        if sentences or words:
+            limit = SummaryLimit(sentences, words)
+            stream = _shortened(stream, limit)
         results.write_stream(stream, printer.write, "articles", invitation)
     else:
-        summaries = Summarizer(translator, window).stream(articles, as_json)
-        results.write_stream(summaries, printer.write_joined, "articles", invitation)
+        summarizer = Summarizer(translator, window, sentences, words)
+        results.write_stream(
+            summarizer.stream(articles, as_json, how.n_best), printer.write_joined, "articles", invitation
+        )
     results.tell_cut(printer.cut, printer.lines, "articles", translator, "; --window reads them whole")
     printer.report("summaries", "--max-length or --search max_length_ratio=R")
 
 
-def _articles(
-    files: tuple[Path, ...], article_field: str | None, stories: Path | None, most: int = 256
-) -> Iterator[list[str]]:
-    if stories is not None:
-        return windows((story.src for story in read_pairs(SplitFiles(stories=[str(stories)]))), most)
-    if article_field is not None:
-        return windows(field_lines(files, article_field), most)
-    return text_windows(files, most, "name the key of the articles with --article-field KEY")
+def _shortened(
+    stream: Iterable[list[list[Translation]]], limit: SummaryLimit
+) -> Generator[list[list[Translation]], None, None]:
+    """The summaries with texts within the limit; their tokens stay those of the search."""
+    for group in stream:
+        yield [[replace(one, text=limit.shorten([one])) for one in summaries] for summaries in group]
+
+
+def _print_lead(how: DecodingOptions, source: "_Articles", count: int, has_other_options: bool) -> None:
+    """Prints the first sentences of each article."""
+    if how != DecodingOptions(search_settings={}) or has_other_options:
+        raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
+    from nmtkit.metrics import lead as lead_of
+
+    def write(article: str) -> None:
+        results.write_line(lead_of(article, count))
+
+    invitation = "" if source.has_files else "type an article on each line; its first sentences are printed"
+    results.write_stream(source.windows(), write, "articles", invitation)
+
+
+@dataclass(frozen=True)
+class _Articles:
+    """Where the articles to summarize come from."""
+
+    files: tuple[Path, ...]
+    field: str | None
+    """Key of the articles in JSON lines."""
+    stories: Path | None
+    """A folder of .story files."""
+    per_file: bool
+
+    @property
+    def has_files(self) -> bool:
+        """Whether articles are read from files, so that nobody types them."""
+        return bool(self.files) or self.stories is not None or self.per_file
+
+    def windows(self, most: int = 256) -> Generator[list[str], None, None]:
+        """The articles, some at a time."""
+        if self.stories is not None:
+            stories = read_pairs(SplitFiles(stories=[str(self.stories)]))
+            return windows((story.src for story in stories), most)
+        if self.field is not None:
+            return windows(field_lines(self.files, self.field), most)
+        remedy = "name the key of the articles with --article-field KEY"
+        if self.per_file:
+            return article_windows(self.files, most, remedy)
+        return _noting_articles(text_windows(self.files, most, remedy), self._place)
+
+    @property
+    def _place(self) -> str:
+        return str(self.files[0]) if self.files else "standard input"
+
+
+def _noting_articles(text: Iterable[list[str]], place: str) -> Generator[list[str], None, None]:
+    """The windows as they are; warns if the first looks like the paragraphs of an article."""
+    for number, window in enumerate(text):
+        if number == 0 and looks_like_one_article(window):
+            tell(
+                f"warning: {place} looks like one article, with paragraphs and blank lines between them, and each line "
+                "is summarized by itself: --per-file reads a file as one article"
+            )
+        yield window

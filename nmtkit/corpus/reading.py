@@ -274,7 +274,10 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
             if not Path(folder).is_dir():
                 raise DataError(f"{folder}: no such folder of .story files")
             if not stories:
-                raise DataError(f"{folder}: no .story files in this folder; name the folder that has them")
+                raise DataError(
+                    f"{folder}: no .story files in this folder; name the folder that has them (other files are "
+                    "read without --stories: nmtkit summarize --per-file FILE...)"
+                )
             yield from ((position, path) for path in stories)
     for name in files.story_lists:
         for number, line in enumerate(read_lines(name), start=1):

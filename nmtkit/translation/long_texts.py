@@ -41,6 +41,8 @@ _BEFORE_NUMBER = re.compile(
 
 MAX_ABBREVIATION_LETTERS = 40
 """The most letters of a word before a full stop that are looked at."""
+PARAGRAPH_WORDS = 120
+"""Mean words of a line up to which lines are taken for paragraphs, not for articles."""
 PARAGRAPH_SENTENCES, PARAGRAPH_BYTES = 3, 100
 """A line with so many sentences and so much text is taken for a paragraph: lines to train on are seldom more than two
 sentences."""
@@ -94,6 +96,20 @@ def looks_like_paragraph(line: str) -> bool:
     """Whether a line holds far more than the lines that models are trained on; see `PARAGRAPH_SENTENCES`."""
     is_long = len(line.encode("utf-8", "replace")) >= PARAGRAPH_BYTES
     return is_long and len(segment_sentences(line)) >= PARAGRAPH_SENTENCES
+
+
+def looks_like_one_article(lines: Sequence[str]) -> bool:
+    """Whether lines look like the paragraphs of one article: short ones, at least two times with a blank line between.
+
+    Articles with one to a line are longer, and blank lines between them are rare.
+    """
+    paragraphs = [line for line in lines if line.strip()]
+    text = "\n".join(line.strip() for line in lines).strip("\n")
+    gaps = len(re.findall(r"\n{2,}", text))
+    if gaps < 2:
+        return False
+    mean_words = sum(len(line.split()) for line in paragraphs) / len(paragraphs)
+    return mean_words <= PARAGRAPH_WORDS
 
 
 @dataclass(frozen=True)

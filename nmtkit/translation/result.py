@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,27 @@ def merge_and_rerank(candidates: Sequence[Translation], config: SearchConfig) ->
 EMPTY = Translation("", 0.0, 0.0, [], [], [])
 
 
-def moses_line(number: int, one: Translation) -> str:
+class Ranked(Protocol):
+    """A result of a line with its score: a `Translation`, or one joined from parts."""
+
+    @property
+    def text(self) -> str:
+        """Text of the result."""
+
+    @property
+    def score(self) -> float:
+        """Ranking score."""
+
+    @property
+    def log_prob(self) -> float:
+        """Log-probability in nats."""
+
+    @property
+    def tokens(self) -> list[str]:
+        """Target pieces."""
+
+
+def moses_line(number: int, one: Ranked) -> str:
     """A result as a line of an n-best list of Moses, which Marian writes too and rerankers read.
 
     "NUMBER ||| TEXT ||| LogProb= L Length= T ||| SCORE", with the number of the source line, from 0, the

@@ -157,6 +157,8 @@ def write_texts(folder: Path) -> None:
     write_lines(folder / "sentences.txt", LINES[:2])
     stories = sentence_pairs(40, 6)
     write_lines(folder / "articles.txt", [source for source, _ in stories])
+    for name, (source, _) in zip(("a1.txt", "a2.txt"), stories, strict=False):
+        write_lines(folder / name, ["Title", "", source])
     write_lines(folder / "highlights.txt", [source[:8] for source, _ in stories])
     write_lines(folder / "summaries.txt", [source[:5] for source, _ in stories])
     write_lines(folder / "article.txt", LINES[:1])

@@ -24,7 +24,7 @@ from nmtkit.cli.options import FILE, Number
     ),
     click.option("--tune", type=FILE, metavar="REF", help="Print the best weights by these references of FILEs."),
     click.option("--metric", help="What --tune goes by. Default: bleu."),
-    options.output,
+    options.outputs,
     options.as_json("Print a JSON object for each line: candidates with nats a token of each model."),
     options.device,
 )

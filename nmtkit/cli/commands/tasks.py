@@ -68,7 +68,7 @@ def _labelling_command(task: Task) -> Any:
     more = _RANKING if _ranks(task) else []
 
     @options.files
-    @cloup.option_group("Common", options.model, search_options.checkpoint, options.output, *more, options.device)
+    @cloup.option_group("Common", options.model, search_options.checkpoint, options.outputs, *more, options.device)
     @cloup.option_group("Speed", search_options.batch_tokens, options.threads)
     @options.quiet
     def label(**values: Any) -> None:

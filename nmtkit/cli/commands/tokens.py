@@ -13,7 +13,7 @@ def _shared_options(side: str) -> Decorator:
     return options.together(
         options.files,
         options.model,
-        options.output,
+        options.outputs,
         click.option(
             "--side",
             type=click.Choice(["source", "target"]),

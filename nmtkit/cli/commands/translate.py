@@ -25,7 +25,7 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
             "Common",
             options.models,
             search_options.checkpoint,
-            options.output,
+            options.outputs,
             search_options.search_flags("beam_size"),
             search_options.n_best,
             *common,
@@ -63,19 +63,18 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
 def translate_command(**values: Any) -> None:
     """Translate FILEs, or standard input: one line out for each line in, in order.
 
-    FILEs are plain or .gz and are translated as one text. An empty line gives an empty line. --n-best K prints
-    "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score is the log-probability
-    (natural log) after the length penalty. `nmtkit guide decoding` explains constraints, sampling and ensembles.
+    FILEs are plain or .gz and are translated as one text, or with --output-dir one by one. An empty line gives an empty
+    line. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score
+    is the log-probability (natural log) after the length penalty. `nmtkit guide decoding` explains constraints.
 
     \b
     Examples:
       nmtkit translate input.txt -o output.txt
-      cat input.txt | nmtkit translate --n-best 3
-      nmtkit translate --beam-size 10 --length-penalty gnmt:0.6 input.txt
+      nmtkit translate docs/*.txt --output-dir translated
+      cat input.txt | nmtkit translate --n-best 3 --length-penalty gnmt:0.6
       nmtkit translate --json input.txt | jq .best.score
       nmtkit translate -m runs/seed1 -m runs/seed2 input.txt
       nmtkit translate --samples 5 --top-p 0.9 --temperature 0.8 --seed 7 input.txt
-      nmtkit translate --beam-size 12 --search diversity_groups=4 --n-best 4 input.txt
     """
     from nmtkit.cli.translate import run_translate
 
@@ -88,28 +87,38 @@ def translate_command(**values: Any) -> None:
     cloup.option_group(
         "Input",
         click.option("--article-field", metavar="KEY", help="Read JSON lines with the article under KEY."),
-        click.option("--stories", type=FILE, metavar="DIR", help="Summarize the articles of .story files in DIR."),
+        click.option("--per-file", is_flag=True, help="Each FILE, or standard input, is one article of many lines."),
+        click.option(
+            "--stories", type=FILE, metavar="DIR", help="Read .story files of CNN/DailyMail in DIR, without highlights."
+        ),
         click.option(
             "--max-source-tokens", type=Number(1), metavar="N", help="Read at most N tokens. Default: as in training."
         ),
         click.option("--window", type=Number(1), metavar="N", help="Read whole articles, at most N tokens at a time."),
         click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
     ),
+    cloup.option_group(
+        "Length (at most; --min-length and --max-length count tokens)",
+        click.option("--sentences", type=Number(1), metavar="N", help="Keep at most N sentences of a summary."),
+        click.option("--words", type=Number(1), metavar="N", help="Keep the sentences that fit into N words."),
+    ),
 )
 def summarize_command(**values: Any) -> None:
     """Summarize FILEs, or standard input: one line out for each article in, in order.
 
-    FILEs are plain or .gz and are read as one text; every line is an article. An empty line gives an empty line.
+    FILEs are plain or .gz and are read as one text; every line is an article. With --per-file every FILE is one, with
+    paragraphs on lines of their own; --output-dir then writes a file for each. An empty line gives an empty line.
     --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A model that
     was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here; --window reads all.
-    `nmtkit guide decoding` explains windows, copied spans, sampling and ensembles.
+    `nmtkit guide decoding` explains windows, lengths, copied spans, sampling and ensembles.
 
     \b
     Examples:
       nmtkit summarize articles.txt -o summaries.txt
+      nmtkit summarize --per-file --sentences 3 news/*.txt --output-dir summaries
       nmtkit summarize -m runs/mine --article-field article test.jsonl.gz -o summaries.txt
       cat articles.txt | nmtkit summarize --min-length 35 --max-length 100 --no-repeat-ngram 3
-      nmtkit summarize --window 400 reports.txt | nmtkit summarize -o short.txt
+      nmtkit summarize --window 400 --words 100 reports.txt -o short.txt
       nmtkit summarize --json articles.txt | jq '.best.copied_spans[].text'
     """
     from nmtkit.cli.translate import run_summarize

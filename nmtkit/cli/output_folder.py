@@ -1,0 +1,125 @@
+"""`--output-dir`: one output for each input, under its name in a folder; all files are read as one stream."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO, TypeVar
+
+import click
+
+from nmtkit.core.errors import NmtkitError
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+"""Suffixes of compressed inputs; outputs are not compressed, and go without."""
+FEATURES = (".npy", ".npz")
+"""Suffixes of files of numbers; what a model writes for them is text."""
+
+Item = TypeVar("Item")
+OpenOutput = Callable[[Path, Iterable[Path]], AbstractContextManager[TextIO]]
+"""Opens a file for results, given the files that are read."""
+_KEY = "nmtkit.output_folder"
+
+
+def output_name(path: Path) -> str:
+    """The name of the output for an input file."""
+    if path.suffix in COMPRESSED and path.stem:
+        return path.stem
+    if path.suffix in FEATURES:
+        return path.stem + ".txt"
+    return path.name
+
+
+class OutputFolder:
+    """Sends each result to the output of the file that its line comes from.
+
+    Readers count the lines of each file with `counted`, perhaps in a thread that reads ahead. Writers call `begin_line`
+    before each result: it makes standard output the right file. An output appears when all of its lines are written.
+    """
+
+    def __init__(self, folder: Path, inputs: Sequence[Path], open_output: OpenOutput) -> None:
+        if not inputs:
+            raise click.UsageError("--output-dir writes one output for each FILE: name the files, or use -o")
+        if folder.exists() and not folder.is_dir():
+            raise NmtkitError(f"{folder}: --output-dir names a folder, and this is a file; write it with -o")
+        self.path = folder
+        self.inputs = inputs
+        self.outputs = [folder / output_name(path) for path in inputs]
+        self.line = 0
+        """Number of the current line within its file."""
+        self._open_output = open_output
+        self._lines_read = [0 for _ in inputs]
+        self._is_read = [False for _ in inputs]
+        self._index = -1
+        self._stack = ExitStack()
+        self._refuse_equal_names()
+
+    def _refuse_equal_names(self) -> None:
+        first: dict[Path, Path] = {}
+        for path, output in zip(self.inputs, self.outputs, strict=True):
+            if output in first:
+                raise NmtkitError(
+                    f"{first[output]} and {path} would both be written to {output}; rename one, or use two folders"
+                )
+            first[output] = path
+
+    def replaced(self) -> list[Path]:
+        """Outputs of an earlier command that will be replaced."""
+        return [output for output in self.outputs if output.exists()]
+
+    def counted(self, index: int, lines: Iterable[Item]) -> Iterator[Item]:
+        """The lines of the input file with this index, counted as they are read."""
+        for line in lines:
+            self._lines_read[index] += 1
+            yield line
+        self._is_read[index] = True
+
+    def begin_line(self) -> None:
+        """Makes standard output the file of the next line, which has been read."""
+        while self._index < 0 or self._is_complete():
+            self._open_next()
+        self.line += 1
+
+    def place(self) -> str:
+        """What messages call the current line."""
+        return f"{self.inputs[self._index]}, line {self.line}"
+
+    def place_of(self, number: int) -> str:
+        """What messages call a line that has been read, given its number among the lines of all files."""
+        for path, count in zip(self.inputs, self._lines_read, strict=True):
+            if number <= count:
+                return f"{path}, line {number}"
+            number -= count
+        return f"line {number}"
+
+    def _is_complete(self) -> bool:
+        """Whether all lines of the current file are written."""
+        return self._is_read[self._index] and self.line == self._lines_read[self._index]
+
+    def _open_next(self) -> None:
+        self._stack.close()
+        self._index += 1
+        self.line = 0
+        file = self._stack.enter_context(self._open_output(self.outputs[self._index], self.inputs))
+        self._stack.enter_context(redirect_stdout(file))
+
+    def __enter__(self) -> Self:
+        click.get_current_context().meta[_KEY] = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            while self._index + 1 < len(self.inputs):  # files without lines have empty outputs
+                self._open_next()
+        if kind is None or (self._index >= 0 and self._is_complete()):
+            self._stack.close()
+        else:
+            self._stack.__exit__(kind, fault, trace)
+
+
+def output_folder() -> OutputFolder | None:
+    """The folder of the current command's outputs; None without `--output-dir`."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_KEY)
