@@ -41,7 +41,9 @@ def run_average(
         )
 
 
-def run_import(folder: Path, toolkit: str | None, output: str | None) -> None:
+def run_import(
+    folder: Path, toolkit: str | None, output: str | None, task: str | None, source_prefix: str | None
+) -> None:
     """Carries out `nmtkit import`."""
     toolkit = toolkit or detect_toolkit(folder)
     if not folder.is_dir() and not (toolkit == "opennmt-py" and folder.is_file()):
@@ -49,7 +51,7 @@ def run_import(folder: Path, toolkit: str | None, output: str | None) -> None:
             f"{folder}: not a folder; name the one that its training saved in, or that `hf download NAME --local-dir "
             "DIR` makes of a model of Hugging Face's hub (pip install huggingface_hub)"
         )
-    run = import_run(folder, output, tell, toolkit)
+    run = import_run(folder, output, tell, toolkit=toolkit, task=task, source_prefix=source_prefix)
     tell(f"imported into {run.path}")
 
 

@@ -59,8 +59,9 @@ def parse_tokenizer(content: str) -> Any:
 class HuggingFaceTokenizer(Tokenizer):
     """A tokenizer of the library over a vocabulary of our own; `column` is the text that it is for.
 
-    Around each text come the special tokens `config.affixes`. A text may begin with one, as in `>>de_DE<< Hallo`: it
-    takes the place of the language among them, or else precedes the text.
+    Before each source comes the text `config.source_prefix`, and around each text the special tokens `config.affixes`.
+    A text may begin with one, as in `>>de_DE<< Hallo`: it takes the place of the language among them, or else precedes
+    the text.
     """
 
     suffix = ".json"
@@ -90,6 +91,7 @@ class HuggingFaceTokenizer(Tokenizer):
         self._spelled = {token: None if name in skipped else name for token, name in names}
         around = dict(config.affixes).get(column, {})  # type: ignore[call-overload]
         self._before, self._after = (list[str](around.get(place, [])) for place in ("before", "after"))
+        self._prefix = config.source_prefix if column == "src" else ""
         if unknown := [name for name in (*self._before, *self._after) if name not in vocabulary]:
             raise CheckpointError(f"tokenizer.affixes: {unknown[0]!r} is no token of the vocabulary")
 
@@ -110,7 +112,8 @@ class HuggingFaceTokenizer(Tokenizer):
     @override
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         tagged = [self._tagged(text) for text in texts]
-        encoded = self._tokenizer.encode_batch_fast([text for _, text, _ in tagged], add_special_tokens=False)
+        prefixed = [self._prefix + text for _, text, _ in tagged]
+        encoded = self._tokenizer.encode_batch_fast(prefixed, add_special_tokens=False)
         ids = self.vocabulary.ids
         return [
             [*ids(before), *self._ours[one.ids].tolist(), *ids(after)]
@@ -120,6 +123,7 @@ class HuggingFaceTokenizer(Tokenizer):
     @override
     def tokens(self, text: str) -> list[str]:
         before, text, after = self._tagged(text)
+        text = self._prefix + text
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         tokens = self.vocabulary.tokens_of(self._ours[encoding.ids].tolist())
         for number, (token, (start, end)) in enumerate(zip(tokens, encoding.offsets, strict=True)):

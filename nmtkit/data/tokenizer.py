@@ -70,6 +70,8 @@ class TokenizerConfig(Settings):
     affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after"], list[str]]] = Field(default_factory=dict)
     """huggingface only: special tokens before and after the texts of a side, such as `{src: {before: [de_DE]}}`; BOS
     and EOS come by themselves."""
+    source_prefix: str = ""
+    """huggingface only: text before every source, such as "summarize: ", by which T5 knows its task."""
     columns: dict[Literal["src", "tgt"], dict[str, Any]] = Field(default_factory=dict)
     """Settings of single texts, laid over these, such as `{tgt: {kind: word, vocab_size: 500}}`. Two texts need joint:
     false."""
@@ -89,6 +91,8 @@ class TokenizerConfig(Settings):
             raise ValueError(f"specials: with {len(taken)} in all vocab_size must be larger, and kind not marian")
         if self.affixes and self.kind != "huggingface":
             raise ValueError("affixes: only tokenizers of kind huggingface have them")
+        if self.source_prefix and self.kind != "huggingface":
+            raise ValueError("source_prefix: only tokenizers of kind huggingface have one; put it into the text")
         for name in self.columns:
             self.for_column(name)
         return self

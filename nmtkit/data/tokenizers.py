@@ -67,6 +67,15 @@ class Tokenizers(dict[str, Tokenizer]):
         """The checksum by which weights know their vocabulary."""
         return bytes_checksum(b"".join(name.encode() + content for name, content in self._contents().items()))
 
+    def with_source_prefix(self, prefix: str) -> "Tokenizers":
+        """Returns the tokenizers of an imported model with this text before every source."""
+        config = parse(TokenizerConfig, self.config.model_dump() | {"source_prefix": prefix}, "tokenizer")
+        columns = {
+            column: HuggingFaceTokenizer(config, tokenizer.content(), tokenizer.vocabulary, column)
+            for column, tokenizer in self.items()
+        }
+        return Tokenizers(config, columns, self.labels, self.features)
+
     def _contents(self) -> dict[str, bytes]:
         """The content of each file, by name."""
         one_a_table = {"joint": self.src} if self.shared else {**self}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtkit.core.settings import Field
 from nmtkit.huggingface.marian import POSITIONS, HuggingFaceConfig, convert, read_marian
-from nmtkit.huggingface.reading import FAMILIES, read_config
+from nmtkit.huggingface.reading import FAMILIES, read_config, read_variants
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import read_weights, require_equal
@@ -81,7 +81,17 @@ def _read(folder: Path, config_kind: type[HuggingFaceConfig]) -> ImportedModel:
     search, notes = config.search_settings(folder, maps, {*special})
     search["certain_prefix"] = config.forced_bos_token_id is not None or bool(language_tokens(tokenizers))
     task = SUMMARIZATION if kind in _SUMMARIZERS else TRANSLATION
-    return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes, task.name)
+    return ImportedModel(
+        toolkit="huggingface",
+        architecture=kind,
+        model=model,
+        tensors=tensors,
+        tokenizers=tokenizers,
+        search=search,
+        notes=notes,
+        task=task.name,
+        variants=read_variants(folder, config_kind, maps, {*special}),
+    )
 
 
 def _names(name: str) -> Sequence[str]:

@@ -12,9 +12,10 @@ from nmtkit.core.settings import Beam, Field, Length, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.data.vocabulary import UNK
 from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, read_json, unsupported
-from nmtkit.interchange.import_weights import ImportedModel
+from nmtkit.interchange.import_weights import ImportedModel, TaskVariant
 from nmtkit.interchange.importing import READERS, license_of
 from nmtkit.interchange.vocabulary import Maps
+from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 
 FAMILIES: Registry[Callable[[Path], ImportedModel]] = Registry("model type")
 """The reader of a folder, by `model_type` in its `config.json`."""
@@ -26,10 +27,32 @@ def read_huggingface(folder: Path) -> ImportedModel:
     place = folder / "config.json"
     kind = str(read_json(place, dict).get("model_type"))
     if kind not in FAMILIES:
-        raise unsupported(place, f"a model of type {shorten(kind)!r}", f"supported: {', '.join(FAMILIES.names())}")
+        remedy = f"{_advice(kind)}; supported: {', '.join(FAMILIES.names())}"
+        raise unsupported(place, f"a model of type {shorten(kind)!r}", remedy)
     imported = FAMILIES.get(kind)(folder)
     source = f"the model's {generation_file(folder).name} says"
     return replace(imported, licence=license_of(folder), search_source=source)
+
+
+_ENCODERS = ("roberta", "bert", "electra", "deberta", "mpnet", "longformer", "xlnet")
+_LONG_READERS = ("led", "longt5", "bigbird_pegasus", "pegasus_x")
+_NOT_TEXT = ("whisper", "speech", "wav2vec", "seamless", "vit", "clip", "vision")
+_TRANSLATORS = ("fsmt", "prophetnet", "blenderbot", "nllb-moe", "umt5")
+
+
+def _advice(kind: str) -> str:
+    """Returns what to use in place of a model of this type."""
+    if kind == "None":
+        return "config.json has no model_type, which save_pretrained of transformers writes"
+    if any(name in kind for name in _NOT_TEXT):
+        return "use transformers"
+    if kind in _LONG_READERS:
+        return "use transformers, or BART or Pegasus with summarize --window"
+    if any(name in kind for name in _TRANSLATORS):
+        return "use transformers, or NLLB, M2M100, OPUS-MT or T5"
+    if any(name in kind for name in _ENCODERS):
+        return "use transformers, or BERT"
+    return "GPT-2 is the newest language model that is read: use transformers, vLLM or llama.cpp"
 
 
 _NO_EFFECT = {
@@ -61,6 +84,21 @@ _NEUTRAL: dict[str, Any] = {
     "suppress_tokens": None,
 }
 """Generation settings without a counterpart, or with a partial one, and the values with which they do nothing."""
+
+_VARIANTS = "task_specific_params"
+_VARIANT_TASKS = (SUMMARIZATION.name, TRANSLATION.name)
+_VARIANT_SETTINGS = {
+    "early_stopping",
+    "length_penalty",
+    "max_length",
+    "max_new_tokens",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "repetition_penalty",
+}
+"""Settings of a task in `task_specific_params` that are read."""
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh")
@@ -170,11 +208,11 @@ def generation_file(folder: Path) -> Path:
     return path if path.exists() else folder / "config.json"
 
 
-def read_config(folder: Path, kind: type[C]) -> tuple[C, dict[str, Any]]:
+def read_config(folder: Path, kind: type[C], variant: str = "") -> tuple[C, dict[str, Any]]:
     """Returns the settings of a folder, and the content of `config.json`.
 
-    What `config.json` says about generation counts only if there is no `generation_config.json`. A fault names the file
-    that has the value.
+    What `config.json` says about generation counts only if there is no `generation_config.json`. Over that come the
+    settings of the `variant`, a task in `task_specific_params`. A fault names the file that has the value.
     """
     place = folder / "config.json"
     content = read_json(place, dict)
@@ -187,6 +225,10 @@ def read_config(folder: Path, kind: type[C]) -> tuple[C, dict[str, Any]]:
             settings.pop(key, None)
         settings |= generation
         places = {(key,): str(path) for key in generation}
+    if variant:
+        parameters = content[_VARIANTS][variant]
+        settings |= {key: value for key, value in parameters.items() if key in _VARIANT_SETTINGS}
+        places |= {(key,): f"{place}: {_VARIANTS}.{variant}" for key in parameters}
     ends = settings.get("eos_token_id")
     if isinstance(ends, list) and len(ends) == 1:
         settings["eos_token_id"] = ends[0]
@@ -197,6 +239,32 @@ def read_config(folder: Path, kind: type[C]) -> tuple[C, dict[str, Any]]:
             where = places.get((key,), str(place))
             raise CheckpointError(f"{where}: `{key}`: {token} is not one of the {config.tgt_vocab_size:,} tokens")
     return config, content
+
+
+def read_variants(
+    folder: Path, kind: type[GenerationConfig], maps: Maps, never_written: set[int]
+) -> dict[str, TaskVariant]:
+    """Returns the tasks in `task_specific_params` of `config.json` that have a counterpart here.
+
+    T5, which was trained for several tasks, has a prefix for each; the arguments are as of `search_settings`.
+    """
+    place = folder / "config.json"
+    named = read_json(place, dict).get(_VARIANTS) or {}
+    variants: dict[str, TaskVariant] = {}
+    for name, parameters in named.items() if isinstance(named, dict) else ():
+        task = next((task for task in _VARIANT_TASKS if name.startswith(task)), None)
+        if task is None or not isinstance(parameters, dict):
+            continue
+        prefix = parameters.get("prefix") or ""
+        if not isinstance(prefix, str):
+            raise CheckpointError(f"{place}: {_VARIANTS}.{name}: `prefix`: {shorten(repr(prefix))} is no text")
+        config, _ = read_config(folder, kind, name)
+        search, notes = config.search_settings(folder, maps, never_written)
+        ignored = sorted(parameters.keys() - _VARIANT_SETTINGS - {"prefix"})
+        if ignored:
+            notes.append(f"ignored in {place.name}: {', '.join(f'{_VARIANTS}.{name}.{key}' for key in ignored)}")
+        variants[name] = TaskVariant(task, search, notes, prefix)
+    return variants
 
 
 def renamed(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.huggingface.marian import PairConfig, convert_words
-from nmtkit.huggingface.reading import FAMILIES, read_config
+from nmtkit.huggingface.reading import FAMILIES, read_config, read_variants
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.external_files import read_weights
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
@@ -96,4 +96,13 @@ def read_t5(folder: Path) -> ImportedModel:
     model, tensors = converter.convert(T5Config, settings, words, names, unread)
     search, notes = config.search_settings(folder, maps, {*special})
     search["certain_prefix"] = config.forced_bos_token_id is not None
-    return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes)
+    return ImportedModel(
+        toolkit="huggingface",
+        architecture=kind,
+        model=model,
+        tensors=tensors,
+        tokenizers=tokenizers,
+        search=search,
+        notes=notes,
+        variants=read_variants(folder, HuggingFaceT5Config, maps, {*special}),
+    )

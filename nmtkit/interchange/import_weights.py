@@ -30,6 +30,19 @@ SourceNames = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True)
+class TaskVariant:
+    """What a model's settings say of one of the tasks that it was trained for."""
+
+    task: str
+    """Name of a task here."""
+    search: Mapping[str, Any]
+    """As in `ImportedModel`."""
+    notes: Sequence[str]
+    source_prefix: str
+    """Text before every source, by which the model knows the task."""
+
+
+@dataclass(frozen=True)
 class ImportedModel:
     """A model of another toolkit, converted."""
 
@@ -45,6 +58,8 @@ class ImportedModel:
     notes: Sequence[str]
     task: str = TRANSLATION.name
     licence: str | None = None
+    variants: Mapping[str, TaskVariant] = field(default_factory=dict)
+    """By the model's own name of a task, such as translation_en_to_de."""
     search_source: str = ""
     """Who searches so, for a message such as "as config.json says"; by default the toolkit."""
 

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nmtkit.core.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import new_folder, write_json
-from nmtkit.core.registry import Registry
+from nmtkit.core.registry import Registry, suggest_names
 from nmtkit.core.settings import is_valid_name, parse
 from nmtkit.interchange.exporting import write_untrained_run
 from nmtkit.interchange.external_files import read_text
@@ -17,9 +18,13 @@ from nmtkit.interchange.import_weights import ImportedModel
 from nmtkit.models.base import MODELS
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.runs.saved import SavedRun
 from nmtkit.search.rules import SearchConfig
-from nmtkit.tasks.builtin import TRANSLATION
+from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 from nmtkit.tasks.task import TASKS
+
+_TASKS = (TRANSLATION.name, SUMMARIZATION.name)
+"""Tasks that a model with source and target can be imported for."""
 
 READERS: Registry[Callable[[Path], ImportedModel]] = Registry("toolkit")
 """The reader of a folder or checkpoint, by toolkit."""
@@ -37,16 +42,26 @@ def detect_toolkit(path: Path) -> str:
     return "opennmt-py" if any(path.glob("*.pt")) and not has_config else "huggingface"
 
 
-def import_run(source: Path, path: str | None = None, notify: Notify = ignore, toolkit: str | None = None) -> RunFolder:
+def import_run(
+    source: Path,
+    path: str | None = None,
+    notify: Notify = ignore,
+    toolkit: str | None = None,
+    task: str | None = None,
+    source_prefix: str | None = None,
+) -> RunFolder:
     """Makes a run of the folder or checkpoint of a model of another toolkit, one of `READERS`, by default detected.
 
-    The default of `path` is `runs/` and the name of `source`. `notify` gets sentences about the model.
+    The default of `path` is `runs/` and the name of `source`. `notify` gets sentences about the model. The task is one
+    of nmtkit's, or one that the model has settings for; `source_prefix` is text before every source, see `TaskVariant`.
     """
+    _require_foreign(source)
     name = source.stem if source.is_file() else source.name
     name = name if is_valid_name(name) else source.resolve().name
     run = RunFolder.at(path, name)
     with new_folder(run.path, "name another folder with -o") as unfinished:
         imported = READERS.get(toolkit or detect_toolkit(source))(source)
+        imported = choose_task(imported, task, source_prefix)
         title = run.path.resolve().name
         _write(RunFolder(unfinished), imported, name, title if is_valid_name(title) else "imported")
     sides = {"src": "source", "tgt": "target"}
@@ -63,6 +78,64 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
     for note in imported.notes:
         notify(note)
     return run
+
+
+def _require_foreign(source: Path) -> None:
+    """Refuses a folder that is a run already, and one of eole, which none of the readers knows."""
+    run = RunFolder(source)
+    if run.recipe.is_file() and (run.vocabulary.is_dir() or run.result.is_file()):
+        command = TASKS.get(SavedRun(run).recipe.task).command or "evaluate"
+        raise NmtkitError(f"{source}: this is a run already: nmtkit {command} -m {source}")
+    if (source / "config.json").is_file() and any(source.glob("model.[0-9][0-9].safetensors")):
+        raise CheckpointError(
+            f"{source}: a model of eole, which is not supported; take it in the format of OpenNMT-py 3 (.pt), "
+            "CTranslate2 or Hugging Face, if it was published in one of them"
+        )
+
+
+def choose_task(imported: ImportedModel, task: str | None, source_prefix: str | None) -> ImportedModel:
+    """Returns the model with the settings of a task; RecipeError for one that it cannot have.
+
+    Without a task, the only one that the model has settings for is chosen.
+    """
+    names = ", ".join(imported.variants)
+    if task is None and len(imported.variants) == 1:
+        task = names
+    variant = None if task is None else imported.variants.get(task)
+    if variant is not None:
+        imported = replace(
+            imported,
+            task=variant.task,
+            search={**imported.search, **variant.search},
+            notes=[f"it has the settings of {task} in config.json", *variant.notes],
+        )
+        if source_prefix is None:
+            source_prefix = variant.source_prefix
+    else:
+        if task is not None:
+            _require_task(imported, task)
+            imported = replace(imported, task=task)
+        if source_prefix is None and imported.variants:
+            note = f"config.json has settings for {names}: choose one with --task"
+            if any(other.source_prefix for other in imported.variants.values()):
+                note += "; this run puts no prefix before a source"
+            imported = replace(imported, notes=[*imported.notes, note])
+    if not source_prefix:
+        return imported
+    if imported.tokenizers.config.kind != "huggingface" or "src" not in imported.tokenizers:
+        raise RecipeError("--source-prefix: only models of Hugging Face that read a source have one; leave it out")
+    note = f"every source begins with {source_prefix!r}, in training too (tokenizer.source_prefix in the recipe)"
+    return replace(
+        imported, tokenizers=imported.tokenizers.with_source_prefix(source_prefix), notes=[*imported.notes, note]
+    )
+
+
+def _require_task(imported: ImportedModel, task: str) -> None:
+    if "src" not in imported.tokenizers:
+        raise RecipeError(f"--task {task}: this model reads no source; leave --task out")
+    names = [*_TASKS, *imported.variants]
+    if task not in names:
+        raise RecipeError(f"--task {task}: {suggest_names(task, names)}")
 
 
 def _describe_search(search: Mapping[str, Any]) -> str:

@@ -58,7 +58,8 @@ class UnknownReplacer:
         # Keys go through the tokenizer as the source does: it may write them in lower case, or normalize them.
         src, self._dictionary = tokenizers.src, dict[str, str]()
         for word, other in (dictionary or {}).items():
-            if self._dictionary.setdefault(key := src.join(src.tokens(word)), other) != other:
+            key = src.join(src.tokens(word)).removeprefix(src.config.source_prefix)
+            if self._dictionary.setdefault(key, other) != other:
                 raise DataError(f"dictionary: {word!r} is {key!r} to the model, which has two translations; leave one")
 
     def replace(
@@ -90,15 +91,21 @@ class UnknownReplacer:
 class _SourceWords:
     """A source line: its tokens by their own spelling, and the words that they make up.
 
-    An imported tokenizer puts the tokens of languages around a line: these are left out, and those before it counted.
+    An imported tokenizer puts a prefix before a line and the tokens of languages around it: these are left out, and
+    those before it counted.
     """
 
     def __init__(self, tokenizer: Tokenizer, line: str, limit: int) -> None:
         tokens, marks = tokenizer.tokens(line)[:limit], set[str]()
         if tokenizer.config.is_imported:
             marks = {tokenizer.tag(line), *tokenizer.vocabulary.specials, SPECIALS[EOS]}
-        self.tokens = [token for token in tokens if token not in marks]
-        self.first = next((number for number, token in enumerate(tokens) if token not in marks), 0)
+        if tokenizer.config.source_prefix:  # no word of the line
+            prefix = tokenizer.tokens("")
+            marked = [number < len(prefix) or token in marks for number, token in enumerate(tokens)]
+        else:
+            marked = [token in marks for token in tokens]
+        self.tokens = [token for token, is_mark in zip(tokens, marked, strict=True) if not is_mark]
+        self.first = marked.index(False) if False in marked else 0
         self._unknown = np.array([number == UNK for number in known_ids(tokenizer, self.tokens)], dtype=bool)
         # A word tokenizer's tokens are words each.
         each = [range(place, place + 1) for place in range(len(self.tokens))]

@@ -178,7 +178,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "two sizes": (config(decoder_ffn_dim=8), "decoder_ffn_dim: 8 beside encoder_ffn_dim 24"),
     "a far end": (changed("generation_config.json", eos_token_id=10**6), "generation_config.json.*1000000"),
     "an activation": (config(activation_function="mish"), "activation_function"),
-    "another family": (config(model_type="rwkv"), "'rwkv', which is not supported; supported: .*marian"),
+    "another family": (config(model_type="rwkv"), "'rwkv', which is not supported; .*supported: .*marian"),
     "a search": (changed("generation_config.json", num_beams=10**6), "num_beams"),
     "no JSON": (lambda at: (at / "vocab.json").write_text("[1"), "vocab.json.*not JSON"),
     "a list": (lambda at: (at / "vocab.json").write_text("[1]"), "vocab.json.*list"),

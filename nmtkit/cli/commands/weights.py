@@ -44,6 +44,17 @@ def average_command(**values: Any) -> None:
 @click.argument("folder", metavar="PATH", type=FILE)
 @click.option("--from", "toolkit", type=click.Choice(TOOLKITS), help="Toolkit that saved it. Default: detected.")
 @click.option("-o", "--output", metavar="DIR", help="The run's folder. Default: runs/ and the folder's name.")
+@click.option(
+    "--task",
+    metavar="NAME",
+    help="translation or summarization, or a task in task_specific_params of config.json, such as "
+    "translation_en_to_de, whose prefix and search the run gets. Default: the only one there, or the family's.",
+)
+@click.option(
+    "--source-prefix",
+    metavar="TEXT",
+    help="Text before every source, such as 'summarize: ' for T5. The run keeps it, and fine-tuning does.",
+)
 def import_command(**values: Any) -> None:
     """Convert a model of another toolkit to a run.
 
@@ -71,6 +82,8 @@ def import_command(**values: Any) -> None:
       hf download facebook/nllb-200-distilled-600M --local-dir nllb
       nmtkit import nllb
       nmtkit translate -m runs/nllb --from eng_Latn --to deu_Latn < test.en
+      nmtkit import flan-t5-base --task summarization
+      nmtkit summarize -m runs/flan-t5-base < articles.txt
       nmtkit import model_step_100000.pt
       nmtkit import models/iwslt14 --from joeynmt -o runs/iwslt14-joey
     """
