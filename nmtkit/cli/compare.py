@@ -12,6 +12,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.cli.train import begin_training, journal_output, train_run
 from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.reading import read_pairs
+from nmtkit.experiment.checks import metric_warning
 from nmtkit.experiment.evaluation import ComparedRun, compare_run, require_test_set
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.recipe import Recipe
@@ -52,6 +53,8 @@ def run_compare(
     for path, one in [(folder.path, one) for folder, one in chosen]:
         name = str(path.relative_to(runs) if path.is_relative_to(runs) else path)
         tell(f"measuring {name}")
+        if warning := metric_warning(one):
+            tell(warning)
         run = Run.open(str(path), same_as=one)
         measured.append(replace(compare_run(run, choose_device(device, one), longer_than, EDGES, threads), name=name))
     shown, by_length = [one.name for one in measured], [one.by_length for one in measured]

@@ -88,6 +88,10 @@ def run_evaluate(
             f"{unfinished} of {len(outputs)} outputs reached the length limit; "
             "--max-length or --search max_length_ratio=R raises it"
         )
+    read = results.UnknownTokens("source")
+    for answer in outputs:
+        read.add(answer.src_tokens)
+    read.tell_if_many()
     runs, test_name = " + ".join(str(one.folder.path) for one in saved.members()), test_set or str(source)
     defaults = saved.recipe.evaluation.options
     lowercase = defaults.lowercase if lowercase is None else lowercase

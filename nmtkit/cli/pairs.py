@@ -109,10 +109,14 @@ def run_rescore(how: DecodingOptions, source: Path | None, target: Path, as_json
     if source is None:
         translator.require_language_model()
     log_prob, n_tokens, n_pairs, n_cut = 0.0, 0, 0, 0
+    sources = results.UnknownTokens("source")
+    targets = results.UnknownTokens("target")
     with results.progress("pairs") as display:
         for scored in _rescored(translator, source, target):
             for one in scored:
                 n_pairs += 1
+                sources.add(one.src_tokens)
+                targets.add(one.tokens)
                 n_cut += one.src_left_out > 0
                 log_prob, n_tokens = log_prob + one.log_prob, n_tokens + len(one.token_log_probs)
                 if as_json:
@@ -122,6 +126,8 @@ def run_rescore(how: DecodingOptions, source: Path | None, target: Path, as_json
                     results.write_line(f"{one.score:.6f}\t{one.log_prob:.6f}")
             display.advance(len(scored))
     results.tell_cut(n_cut, n_pairs, "sources", translator)
+    sources.tell_if_many()
+    targets.tell_if_many()
     if n_tokens:
         level, unit = perplexity(log_prob, n_tokens).value, "lines" if source is None else "pairs"
         tell(f"{n_pairs} {unit}, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}")

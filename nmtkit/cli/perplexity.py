@@ -23,6 +23,10 @@ def run_perplexity(
     run = find_run(how.model, task=None if how.model else LANGUAGE_MODELLING.name)[0]
     system = inference.open_model(how, run.inference.task)
     lines, tokenizer = [*chain.from_iterable(text_windows(files))], system.tokenizers.tgt
+    texts = results.UnknownTokens("target")
+    for ids in tokenizer.encode_many(lines):
+        texts.add(tokenizer.pieces(ids))
+    texts.tell_if_many()
     counts = None
     if frequencies is not None:
         known = chain.from_iterable(text_windows([frequencies]))

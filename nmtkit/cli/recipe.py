@@ -60,6 +60,8 @@ def run_check_keys(name: str, overrides: tuple[str, ...]) -> None:
     """Carries out `nmtkit recipe check`."""
     loaded = recipe.load(name, overrides)
     console.table(loaded.name, ["what", "value"], [[*row] for row in checks.dry_run(loaded)])
+    if warning := checks.metric_warning(loaded):
+        tell(warning)
 
 
 def run_explain_keys(key: str | None, name: str) -> None:

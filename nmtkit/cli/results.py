@@ -20,7 +20,8 @@ from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_user_path, write_errors
-from nmtkit.data.tokenizer import Tokenizer
+from nmtkit.data.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.long_texts import JoinedTranslation
 from nmtkit.translation.result import Translation, copied_spans, moses_line
@@ -112,6 +113,37 @@ def progress(unit: str) -> console.LineProgress:
     return console.LineProgress(unit, stream=io.StringIO() if is_quiet() else None)
 
 
+_MOSTLY = 0.5
+"""The share of unknown tokens from which a text is called mostly unknown."""
+_UNKNOWN = (SPECIALS[UNK], WORD_START + SPECIALS[UNK])
+
+
+@dataclass
+class UnknownTokens:
+    """Counts the tokens of a text that the vocabulary of a model lacks."""
+
+    side: str
+    """"source" or "target"."""
+    tokens: int = 0
+    unknown: int = 0
+
+    def add(self, tokens: Iterable[str]) -> None:
+        """Counts some tokens; unknown ones of a model that copies words have their own spelling and do not count."""
+        for token in tokens:
+            self.tokens += token != WORD_START  # which is of no word, and known everywhere
+            self.unknown += token in _UNKNOWN
+
+    def tell_if_many(self) -> None:
+        """Warns on stderr if most tokens were unknown."""
+        if self.unknown < max(1, _MOSTLY * self.tokens):
+            return
+        why = "the model cannot read this text; take one that was trained on text like it"
+        if self.side == "target":
+            why = f"{SPECIALS[UNK]} is scored in their place, so that a low perplexity says nothing"
+        share = self.unknown / self.tokens
+        tell(f"warning: {share:.0%} of the {self.side} tokens are unknown to the vocabulary of the model: {why}")
+
+
 @dataclass
 class Printer:
     """Writes outputs to standard output, line by line, and counts what a user should know at the end."""
@@ -136,6 +168,8 @@ class Printer:
     """Lines whose output reached the length limit."""
     cut: int = 0
     """Lines of input that were not read to their end."""
+    sources: UnknownTokens = field(default_factory=lambda: UnknownTokens("source"))
+    """The tokens that were read."""
     fewer: int = 0
     """Lines with fewer than `n_best` outputs: a search found no more, or equal texts are merged."""
     number_faults: list[str] = field(default_factory=list)
@@ -207,7 +241,11 @@ class Printer:
             write_line(best.text)
 
     def report(self, outputs: str, remedy: str) -> None:
-        """Says on stderr what a user should know of all lines: those cut short, repetitions, lost numbers."""
+        """Says on stderr what a user should know of all lines: those cut short, repetitions, lost numbers.
+
+        It also warns if the model could not read most of the text.
+        """
+        self.sources.tell_if_many()
         if self.fewer:
             count = f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}"
             tell(f"{count}: the search ended with no more, or equal texts are one")
@@ -230,6 +268,8 @@ class Printer:
 
     def _count(self, best: Translation | JoinedTranslation, parts: Sequence[Translation]) -> None:
         self.lines += 1
+        for part in parts:
+            self.sources.add(part.src_tokens)
         faults = [fault for part in parts for fault in part.unmet_constraints]
         for fault in dict.fromkeys(faults):
             tell(f"{self.place}: the translation {fault}")

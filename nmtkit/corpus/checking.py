@@ -19,6 +19,8 @@ from nmtkit.corpus.hashes import HashSet, Mask, SoughtHashes
 
 MIN_REPORTED_UNKNOWN_RATE = 0.0005
 """The share of unknown tokens from which the report mentions them."""
+MANY_UNKNOWN = 0.2
+"""The share of unknown tokens of a text from which training on it is hardly of use."""
 MOST_HASHES = 8_000_000
 """Pairs of train among which duplicates are counted where none is dropped."""
 
@@ -115,6 +117,18 @@ class DataReport:
             sample = f" learned from {t['pairs_used']:,} of {t['pairs']:,} {'pairs' if sides else 'texts'}"
             parts.append(f"{t['kind']} tokenizer of {sizes}{sample if t['pairs_used'] != t['pairs'] else ''}")
         return "; ".join(parts)
+
+    def mostly_unknown(self) -> str:
+        """The sides of train and valid with many unknown tokens, with their shares; empty if there are none."""
+        sides = {"src": "source", "tgt": "target"}
+        facts = []
+        for name, split in self.splits.items():
+            for column, side in sides.items():
+                tokens = getattr(split, f"{column}_tokens")
+                share = getattr(split, f"{column}_unknown") / max(1, tokens)
+                if name != "test" and share >= MANY_UNKNOWN:
+                    facts.append(f"{share:.1%} of the {side} tokens of {name}")
+        return ", ".join(facts)
 
     def faults(self) -> list[tuple[str, str, FaultCount]]:
         """The faults of all splits: split, name of the fault, and count."""

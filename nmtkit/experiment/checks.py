@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.corpus.faults import UNREADABLE
 from nmtkit.corpus.features import require_one_layout
-from nmtkit.corpus.reading import read_blocks, require_link_base
+from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base
 from nmtkit.data.embeddings import check_size
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
+from nmtkit.metrics.metric import text_metrics
+from nmtkit.metrics.systems import note_on_spaces
 from nmtkit.models.base import MODELS, Model, VocabularySizes, as_seq2seq
 from nmtkit.recipe import Recipe, load, locate
 from nmtkit.recipe.schema import deep_merge
@@ -84,6 +87,25 @@ def require_data(recipe: Recipe) -> None:
             f"name them under `data`, or their folder with --set data.folder=DIR; a run that is to go on needs them "
             f"where they were, also on another machine:{listed}"
         )
+
+
+def metric_warning(recipe: Recipe) -> str:
+    """A warning if the metrics of validation cannot see the words of its language; empty if they can."""
+    files = recipe.data.splits().get("valid")
+    references = TASKS.get(recipe.task).references
+    if files is None or references != "tgt" or not all(map(os.path.exists, files.paths())):
+        return ""
+    chosen = [text_metrics()[name] for name in recipe.validation_metrics]
+    try:
+        lines = [example.tgt or "" for example in islice(read_pairs(files), _LINES_FOR_SCRIPT)]
+    except DataError:  # preprocessing and the data check say what is wrong with the text
+        return ""
+    note = note_on_spaces(chosen, lines, recipe.evaluation.options)
+    return f"warning: {note}" if note else ""
+
+
+_LINES_FOR_SCRIPT = 500
+"""Lines of validation that show in which script a language is written."""
 
 
 def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> None:

@@ -15,6 +15,7 @@ from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_spli
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer_training import TokenizerSample, describe_shortfall, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.experiment.checks import require_sound
@@ -55,6 +56,27 @@ class Preprocessing:
             self._folder.vocabulary.is_dir()
             and self.progress is None
             and all(Store.is_current(self.data, name, self._mark, self.notify) for name in self.splits)
+        )
+
+    def warning_of_unknown(self, report: DataReport, learned_before: bool) -> str:
+        """A warning if the vocabulary lacks much of the text; empty if it does not, or if the model copies words."""
+        sides = report.mostly_unknown()
+        if not sides or self.recipe.copies:
+            return ""
+        owner = ""
+        remedy = "Raise tokenizer.vocab_size, or take subwords (tokenizer.kind: bpe)"
+        if self.origin is not None:
+            owner = f" of {self.origin.run}"
+            remedy = (
+                "Train a model with a vocabulary of this text (without init_from), or fine-tune another one that knows "
+                "its letters and words, such as a public multilingual model (nmtkit guide public-models)"
+            )
+        elif learned_before:
+            owner = " of this run"
+            remedy = "Train anew, so that a vocabulary is learned from this text"
+        return (
+            f"warning: unknown to the vocabulary{owner}: {sides}. The model reads and learns {SPECIALS[UNK]} in their "
+            f"place, so a low perplexity says nothing. {remedy}"
         )
 
     def require_same_text(self) -> None:

@@ -104,6 +104,9 @@ class Run(SavedRun):
             checks.require_data(recipe)
             checks.require_fitting_stages(recipe)
             checks.require_memory(recipe)
+            for one in recipe.texts().values():
+                if warning := checks.metric_warning(one):
+                    notify(warning)
             for direction in recipe.data.zero_shot:
                 notify(f"{direction}: no corpus of data.train has this direction, so it is translated zero-shot")
             if not resume:
@@ -231,8 +234,12 @@ class Run(SavedRun):
         for one in waiting if learned_before and not allow_new_data else ():
             one.require_same_text()
         tokenizers = prepare_tokenizers(self, waiting if learned_before else texts, diagnosed, learned_before)
-        for one in [text for text in texts if text.progress]:
-            report(one.store(tokenizers, processes))
+        for text in texts:
+            if text.progress:
+                written = text.store(tokenizers, processes)
+                report(written)
+                if warning := text.warning_of_unknown(written, learned_before):
+                    notify(warning)
         return tokenizers
 
     def train(

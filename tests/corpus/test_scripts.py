@@ -14,6 +14,7 @@ from nmtkit.corpus.scripts import (
     unspaced_class,
     unspaced_runs,
     unspaced_script,
+    unspaced_script_of_lines,
 )
 
 TEXTS = {
@@ -65,3 +66,11 @@ def test_the_class_of_characters_has_letters_and_marks_but_no_punctuation() -> N
 )
 def test_words_are_counted_without_spaces_too(text: str, words: int) -> None:
     assert count_words(text) == words
+
+
+def test_lines_that_are_cut_into_words_have_spaces() -> None:
+    assert unspaced_script_of_lines(["我们今天读书。"]) == "Han"
+    assert unspaced_script_of_lines(["我们 今天 读 书 。"]) == ""
+    assert unspaced_script_of_lines(["ฉันอ่านหนังสือวันนี้"]) == "Thai"
+    assert unspaced_script_of_lines(["ฉัน อ่าน หนังสือ วันนี้"]) == ""
+    assert unspaced_script_of_lines(["the cat"]) == ""

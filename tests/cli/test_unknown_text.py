@@ -1,0 +1,86 @@
+"""Text that is mostly unknown to a vocabulary, or that a metric cannot see: a warning says so, and what to do."""
+
+from pathlib import Path
+
+import pytest
+from commands import Command, sentence_pairs, sets, succeeded, write_lines, write_pairs
+from unspaced import unspaced_pairs
+
+QUICK = ["--device", "cpu", *sets("training.max_updates=2", "training.validate_every=2", "data.test=null")]
+GREEK = [("ωραία μέρα σήμερα", "ΣΗΜΕΡΑ ΜΕΡΑ ΩΡΑΙΑ"), ("καλημέρα κόσμε", "ΚΟΣΜΕ ΚΑΛΗΜΕΡΑ")] * 20
+
+
+@pytest.fixture
+def greek(tmp_path: Path) -> Path:
+    write_pairs(tmp_path, "greek", GREEK)
+    return tmp_path
+
+
+def warnings(err: str) -> list[str]:
+    return [line for line in err.splitlines() if line.startswith("warning:")]
+
+
+def test_fine_tuning_on_unknown_text_is_warned_of(greek: Path, trained: Path, console: Command) -> None:
+    files = ["--source", greek / "greek.src", "--target", greek / "greek.tgt"]
+    files += ["--valid-source", greek / "greek.src", "--valid-target", greek / "greek.tgt"]
+    done = succeeded(console("train", *files, "--init-from", trained, "--run", greek / "tuned", *QUICK))
+    (warning,) = [line for line in warnings(done.err) if "unknown to the vocabulary" in line]
+    assert str(trained) in warning
+    assert "100.0% of the source tokens of train, 100.0% of the target tokens of train" in warning
+    assert "guide public-models" in warning
+
+
+def test_fine_tuning_on_known_text_is_not(tmp_path: Path, trained: Path, console: Command) -> None:
+    write_pairs(tmp_path, "own", sentence_pairs(60, 9))
+    files = ["--source", tmp_path / "own.src", "--target", tmp_path / "own.tgt"]
+    done = succeeded(console("train", *files, "--init-from", trained, "--run", tmp_path / "tuned", *QUICK))
+    assert "unknown to the vocabulary" not in done.err
+
+
+def test_a_small_vocabulary_of_the_text_itself_is_warned_of(corpus: Path, tmp_path: Path, console: Command) -> None:
+    small = sets("tokenizer.vocab_size=10")
+    done = succeeded(console("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *QUICK, *small))
+    (warning,) = [line for line in warnings(done.err) if "unknown to the vocabulary" in line]
+    assert "Raise tokenizer.vocab_size" in warning
+
+
+def test_commands_say_that_a_text_is_unknown(greek: Path, trained: Path, console: Command) -> None:
+    source, target = greek / "greek.src", greek / "greek.tgt"
+    for words in (["translate", source], ["translate", "--split-sentences", source], ["translate", "-q", source]):
+        done = succeeded(console(*words, "-m", trained, "--device", "cpu"))
+        assert "100% of the source tokens are unknown" in done.err, words
+    done = succeeded(console("evaluate", trained, "--source", source, "--ref", target, "--device", "cpu"))
+    assert "100% of the source tokens are unknown" in done.err
+    done = succeeded(console("rescore", "-m", trained, "--source", source, "--target", target, "--device", "cpu"))
+    assert "100% of the source tokens are unknown" in done.err
+    assert "100% of the target tokens are unknown" in done.err
+    known = write_lines(greek / "known.src", [source for source, _ in sentence_pairs(5, 3)])
+    assert "unknown" not in succeeded(console("translate", "-m", trained, known, "--device", "cpu")).err
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "char"])
+def test_a_recipe_with_a_metric_that_cannot_see_the_language(
+    tokenize: str, corpus: Path, tmp_path: Path, console: Command
+) -> None:
+    write_pairs(tmp_path, "zh", unspaced_pairs("zh")[:60])
+    files = f"{{src: {tmp_path}/zh.src, tgt: {tmp_path}/zh.tgt}}"
+    changes = sets(f"data.train={files}", f"data.valid={files}", f"evaluation.tokenize={tokenize}")
+    outputs = [
+        succeeded(console("recipe", "check", corpus / "tiny.yaml", *changes, *QUICK[2:])).err,
+        succeeded(console("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *changes, *QUICK)).err,
+    ]
+    for err in outputs:
+        says = [line for line in warnings(err) if "Chinese is written without spaces" in line]
+        assert len(says) == (tokenize == "13a")
+        assert all("evaluation.tokenize" in line for line in says)
+
+
+def test_training_without_a_recipe_sees_the_language(tmp_path: Path, console: Command) -> None:
+    """Short lines of Chinese are validated by characters; the vocabulary is one that they fill."""
+    write_pairs(tmp_path, "zh", unspaced_pairs("zh")[:200])
+    files = ["--source", tmp_path / "zh.src", "--target", tmp_path / "zh.tgt", "--run", tmp_path / "run"]
+    done = succeeded(console("train", *files, *QUICK))
+    assert "evaluation.tokenize: char" in done.err
+    assert "tokenize: char" in (tmp_path / "run" / "recipe.yaml").read_text()
+    assert "too few subwords" not in done.err
+    assert "without spaces between words, and tokenizer" not in done.err
