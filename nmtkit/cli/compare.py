@@ -1,6 +1,8 @@
 """`nmtkit compare`."""
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,11 +12,14 @@ from nmtkit.cli import options
 from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.train import begin_training, journal_output, train_run
+from nmtkit.console import tables
 from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.checks import metric_warning
 from nmtkit.experiment.evaluation import ComparedRun, compare_run, require_test_set
 from nmtkit.experiment.run import Run, choose_device
+from nmtkit.metrics.seeds import SeedSummary, summarize_seeds
+from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.tasks.task import TASKS
@@ -28,20 +33,28 @@ def run_compare(
     runs: Path,
     longer_than: int,
     plot: Path | None,
+    seeds: int | None,
     as_json: bool,
+    table_format: str | None,
     device: str,
     threads: int | None,
 ) -> None:
     """Carries out `nmtkit compare`."""
+    form = options.chosen_format(table_format, as_json)
     if plot is not None:
         if plot.parent == runs:  # it is made anyway
             runs.mkdir(parents=True, exist_ok=True)
         pictures.picture_format(plot)
-    chosen = [_find_or_load(name, overrides, options.with_threads(overrides, threads), runs) for name in names]
+    settings = options.with_threads(overrides, threads)
+    chosen: list[tuple[RunFolder, Recipe]] = []
+    for name in names:
+        folder, one = _find_or_load(name, overrides, settings, runs)
+        chosen += [(folder, one)] if seeds is None else _with_seeds(name, one, settings, runs, seeds)
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
         raise RecipeError("two of these have one name, so they would share a run: give each recipe a `name` of its own")
     tests = [require_test_set(one) for _, one in chosen]
-    if len({tuple((pair.src, pair.tgt) for pair in read_pairs(files)) for files in tests}) > 1:
+    same_test_set = len({tuple((pair.src, pair.tgt) for pair in read_pairs(files)) for files in tests}) == 1
+    if not same_test_set:
         tell("warning: these are measured on different test sets, so their figures cannot be compared line by line")
     for folder, one in chosen:
         if not folder.result.exists():
@@ -57,15 +70,91 @@ def run_compare(
             tell(warning)
         run = Run.open(str(path), same_as=one)
         measured.append(replace(compare_run(run, choose_device(device, one), longer_than, EDGES, threads), name=name))
-    shown, by_length = [one.name for one in measured], [one.by_length for one in measured]
-    if as_json:
-        console.say(json.dumps([asdict(one) for one in measured], indent=2, ensure_ascii=False))
-    else:
-        _show_runs(measured, longer_than)
-        console.say("")
-        show_lengths(shown, by_length)
+    systems = _runs_by_system([one for _, one in chosen], measured)
+    summaries: list[SeedSummary] = []
+    if same_test_set and any(len(group) > 1 for group in systems.values()):
+        outputs = [(name, [run.outputs for run in group]) for name, group in systems.items()]
+        summaries = summarize_seeds(outputs, measured[0].references, chosen[0][1].evaluation.options)
+    _print_comparison(form, measured, systems, summaries, longer_than)
     if plot is not None:
-        draw_lengths(shown, by_length, plot)
+        draw_lengths([one.name for one in measured], [one.by_length for one in measured], plot)
+
+
+def _print_comparison(
+    form: str,
+    measured: Sequence[ComparedRun],
+    systems: Mapping[str, Sequence[ComparedRun]],
+    summaries: Sequence[SeedSummary],
+    longer_than: int,
+) -> None:
+    """Prints the runs, and the systems over their seeds if there are `summaries`."""
+    head, rows = _runs_table(measured, longer_than)
+    if form == "json":
+        system_of = {run.name: system for system, group in systems.items() for run in group}
+        over_seeds = {one.name: asdict(one) | {"mean": one.mean, "deviation": one.deviation} for one in summaries}
+        records = []
+        for run in measured:
+            record = run.record()
+            if summaries:
+                record["over_seeds"] = over_seeds[system_of[run.name]]
+            records.append(record)
+        console.say(json.dumps(records, indent=2, ensure_ascii=False))
+    elif form == "latex":
+        tables.print_latex(*(_seeds_table(summaries) if summaries else (head, rows)))
+    elif form == "csv":
+        tables.print_csv(head, [[cell.replace(",", "") for cell in row] for row in rows])
+    else:
+        console.table("comparison on the test set", head, rows)
+        if summaries:
+            console.say("")
+            console.table("over seeds", *_seeds_table(summaries))
+        console.say("")
+        show_lengths([one.name for one in measured], [one.by_length for one in measured])
+
+
+def _with_seeds(
+    name: str, first: Recipe, settings: tuple[str, ...], runs: Path, seeds: int
+) -> list[tuple[RunFolder, Recipe]]:
+    """The recipe with as many seeds, counted up from its own; each has a run of its own."""
+    if RunFolder(Path(name)).exists():
+        raise RecipeError(f"{name}: --seeds trains recipes, and this is a run: leave --seeds out, or name a recipe")
+    chosen = []
+    for seed in range(first.seed, first.seed + seeds):
+        run_name = f"{first.name}-seed{seed}"
+        one = recipe.load(name, (*settings, f"seed={seed}", f"name={run_name}"))
+        chosen.append((RunFolder(runs / run_name), one))
+    return chosen
+
+
+_SEED_SUFFIX = re.compile(r"[-_.]?(seed|s)?[-_.]?\d+$")
+
+
+def _runs_by_system(recipes: Sequence[Recipe], measured: Sequence[ComparedRun]) -> dict[str, list[ComparedRun]]:
+    """The runs of each system, by its name; runs of one system differ in nothing but seed, name and description."""
+    by_settings: dict[str, list[ComparedRun]] = {}
+    for one, run in zip(recipes, measured, strict=True):
+        settings = one.model_dump_json(exclude={"name", "description", "seed"})
+        by_settings.setdefault(settings, []).append(run)
+    groups: dict[str, list[ComparedRun]] = {}
+    for group in by_settings.values():
+        name = group[0].name
+        shorter = _SEED_SUFFIX.sub("", name)
+        if len(group) > 1 and shorter and shorter not in groups:
+            name = shorter
+        groups[name] = group
+    return groups
+
+
+def _seeds_table(summaries: Sequence[SeedSummary]) -> tuple[list[str], list[list[str]]]:
+    """BLEU of each system over its seeds; * marks a significant difference from the first."""
+    rows = []
+    for one in summaries:
+        deviation = "-" if one.deviation is None else f"{one.deviation:.2f}"
+        p_value = "-"
+        if one.p_value is not None:
+            p_value = f"{one.p_value:.3f}{'*' if one.p_value < SIGNIFICANCE_LEVEL else ''}"
+        rows.append([one.name, str(len(one.scores)), f"{one.mean:.2f}", deviation, p_value])
+    return ["system", "seeds", "mean BLEU", "std. deviation", "p"], rows
 
 
 def _find_or_load(
@@ -88,9 +177,10 @@ def _find_or_load(
     return folder, one
 
 
-def _show_runs(measured: list[ComparedRun], longer_than: int) -> None:
+def _runs_table(measured: Sequence[ComparedRun], longer_than: int) -> tuple[list[str], list[list[str]]]:
+    """A row for each run."""
     head = ["recipe", "BLEU", f"BLEU > {longer_than} words", "AER"]
-    head += ["train tok/s", "beam tok/s", "parameters", "minutes"]
+    head += ["train tok/s", "beam tok/s", "parameters", "minutes", "checkpoint"]
     rows = [
         [
             one.name,
@@ -101,7 +191,8 @@ def _show_runs(measured: list[ComparedRun], longer_than: int) -> None:
             f"{one.search_speed:,.0f}",
             f"{one.parameters:,}",
             f"{one.training_minutes:.1f}",
+            one.checkpoint.removesuffix(".safetensors"),
         ]
         for one in measured
     ]
-    console.table("comparison on the test set", head, rows)
+    return head, rows

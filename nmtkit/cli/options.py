@@ -180,6 +180,23 @@ def as_json(meaning: str) -> Decorator:
     return click.option("--json", "as_json", is_flag=True, help=meaning)
 
 
+table_format: Decorator = click.option(
+    "--format",
+    "table_format",
+    type=click.Choice(["text", "latex", "csv", "json"]),
+    default=None,
+    help="How to print the scores: tables of text (the default), a table for LaTeX (package booktabs), comma-separated "
+    "values, or JSON.",
+)
+
+
+def chosen_format(table_format: str | None, as_json: bool) -> str:
+    """The format that `--format`, or `--json` for short, asks for."""
+    if as_json and table_format not in (None, "json"):
+        raise click.UsageError(f"--json asks for JSON and --format for {table_format}: give one of them")
+    return "json" if as_json else table_format or "text"
+
+
 def picture_file(*names: str, meaning: str, several: bool = False) -> Decorator:
     """An option for the file of a picture, or `several`, whose suffix is its format."""
     text = f"{meaning}: FILE.png, .svg, .pdf or .html." + (" May be repeated." if several else "")

@@ -9,6 +9,7 @@ import click
 from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.figures import draw_lengths, show_lengths
+from nmtkit.cli.options import chosen_format
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import AlignmentFile, GoldAlignment, parse_alignments, reverse_links
@@ -35,8 +36,12 @@ def run_score(
     lengths_shown: bool,
     plot: Path | None,
     as_json: bool,
+    table_format: str | None,
 ) -> None:
     """Carries out `nmtkit score`."""
+    form = chosen_format(table_format, as_json)
+    if form in ("latex", "csv") and lengths_shown and plot is None:
+        raise click.UsageError(f"--format {form} has no table by length: leave --by-length out, or draw it with --plot")
     needs_source = any(METRICS.get(name).needs == "texts and sources" for name in metrics)
     if source is not None and not (lengths_shown or needs_source or known_by):
         raise click.UsageError(
@@ -67,10 +72,14 @@ def run_score(
     buckets = [by_length(lines, refs, measured, options=options) for _, lines in outputs if lengths_shown]
     for note in notes(metrics, refs, options):
         tell(f"note: {note}")
-    if as_json:
+    if form == "json":
         ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [{} for _ in systems]
         records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]
         scoring.print_json(ref_paths, **facts, systems=records)
+    elif form == "latex":
+        scoring.print_latex(systems, width)
+    elif form == "csv":
+        scoring.print_csv(systems)
     else:
         if buckets:
             show_lengths(names, buckets)

@@ -10,6 +10,7 @@ import click
 from nmtkit import console, metrics
 from nmtkit.cli.options import Decorator, collect, pass_as, together
 from nmtkit.cli.reading import field_lines, stdin_lines
+from nmtkit.console import tables
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import refuse_json_lines
 from nmtkit.corpus.text import read_lines
@@ -90,6 +91,33 @@ def show_scores(systems: Sequence[ScoredSystem], draws: metrics.Resampling | Non
         console.say(f"\n{system.title}:" if len(systems) > 1 else "")
         for cell in system.scores:
             console.say(cell.line(width))
+
+
+def print_latex(systems: Sequence[ScoredSystem], width: int) -> None:
+    """A row for each system and a column for each metric; * marks a significant difference from the first system."""
+    rows = []
+    for system in systems:
+        cells = [system.title]
+        for comparison in system.scores:
+            cell = f"{comparison.score.value:.{width}f}"
+            if comparison.interval is not None:
+                cell += f" ± {comparison.interval:.{width}f}"
+            if comparison.p_value is not None and comparison.p_value < SIGNIFICANCE_LEVEL:
+                cell += "*"
+            cells.append(cell)
+        rows.append(cells)
+    tables.print_latex(["system", *(comparison.score.name for comparison in systems[0].scores)], rows)
+
+
+def print_csv(systems: Sequence[ScoredSystem]) -> None:
+    """A row for each system and metric, with all digits."""
+    rows = []
+    for system in systems:
+        for comparison in system.scores:
+            score = comparison.score
+            tested = ["" if value is None else value for value in (comparison.interval, comparison.p_value)]
+            rows.append([system.title, score.name, score.value, *tested, score.signature])
+    tables.print_csv(["system", "metric", "score", "interval", "p_value", "signature"], rows)
 
 
 def _cell(comparison: metrics.Comparison, width: int) -> str:

@@ -3,6 +3,8 @@
 Results go to stdout and everything about them to stderr, so that a command's output can be piped.
 """
 
+import csv
+import io
 import os
 import sys
 import textwrap
@@ -122,6 +124,55 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         file.write(line.rstrip() + "\n")
         copy(Text.from_ansi(line).plain.rstrip())
     file.flush()
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table as comma-separated values, with its head."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    for line in buffer.getvalue().splitlines():
+        write_line(line, sys.stdout)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "±": r"$\pm$",
+    "*": r"$^{*}$",
+}
+
+
+def print_latex(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Prints a table for LaTeX's package booktabs; columns of numbers are aligned to the right."""
+    alignment = ""
+    for index in range(len(columns)):
+        is_numeric = index > 0 and all(_is_number(str(row[index]).split(" ")[0].rstrip("*")) for row in rows)
+        alignment += "r" if is_numeric else "l"
+    write_line(f"\\begin{{tabular}}{{{alignment}}}", sys.stdout)
+    write_line("\\toprule", sys.stdout)
+    write_line(_latex_row(columns), sys.stdout)
+    write_line("\\midrule", sys.stdout)
+    for row in rows:
+        write_line(_latex_row(row), sys.stdout)
+    write_line("\\bottomrule", sys.stdout)
+    write_line("\\end{tabular}", sys.stdout)
+
+
+def _latex_row(cells: Sequence[object]) -> str:
+    escaped = ["".join(_LATEX.get(letter, letter) for letter in str(cell)) for cell in cells]
+    return " & ".join(escaped) + r" \\"
 
 
 def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:

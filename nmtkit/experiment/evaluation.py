@@ -151,12 +151,12 @@ def require_validation_files(recipe: Recipe) -> SplitFiles:
 
 
 def evaluate_test_set(
-    run: SavedRun, device: torch.device, notify: Notify = ignore, threads: int | None = None
+    run: SavedRun, device: torch.device, notify: Notify = ignore, threads: int | None = None, write: bool = True
 ) -> TestResult | None:
     """Has the model of a run answer the test set of its recipe, and scores it; None if the recipe names none.
 
-    Answers and scores are written into the run's folder. A search is tuned first unless the cache knows it. A task
-    without answers has the loss and the perplexity of the stored test set.
+    With `write`, answers and scores are written into the run's folder. A search is tuned first unless the cache knows
+    it. A task without answers has the loss and the perplexity of the stored test set.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:
@@ -175,13 +175,13 @@ def evaluate_test_set(
     result = task.judge(system, examples, recipe.test_metrics, recipe.evaluation.options)
     if not recipe.test_metrics:
         result = replace(result, scores=_fit(system, Store.open(run.folder.data, "test"), recipe))
-    else:
+    elif write:
         atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in result.outputs))
     for direction, scores in _scores_by_direction(recipe, files, result, recipe.test_metrics).items():
         result.scores.extend(replace(score, name=f"{score.name} {direction}") for score in scores)
     if result.scores and files.alignment and isinstance(system, Translator) and system.model.has_attention:
         result.scores.append(_alignment_error_rate(system, files, examples, notify))
-    if result.scores:
+    if result.scores and write:
         summary = [asdict(score) for score in result.scores]
         write_json(run.folder.test_scores, {"scores": summary, "seconds": result.seconds, "sources_cut": result.cut})
     return result
@@ -219,6 +219,9 @@ class ComparedRun:
     """One run on its test set."""
 
     name: str
+    seed: int
+    checkpoint: str
+    """File name of the weights that were tested."""
     kind: str
     """The model's."""
     parameters: int
@@ -234,6 +237,15 @@ class ComparedRun:
     search_speed: float
     """Target tokens a second in beam search, EOS included."""
     by_length: list[metrics.LengthBucket]
+    outputs: list[str]
+    """What the run wrote for each line of the test set."""
+    references: list[str]
+
+    def record(self) -> dict[str, Any]:
+        """The figures for JSON, without the texts."""
+        values = asdict(self)
+        del values["outputs"], values["references"]
+        return values
 
 
 def require_test_set(recipe: Recipe) -> SplitFiles:
@@ -247,7 +259,7 @@ def require_test_set(recipe: Recipe) -> SplitFiles:
 def compare_run(
     run: SavedRun, device: torch.device, longer_than: int, edges: Sequence[int], threads: int | None = None
 ) -> ComparedRun:
-    """Tests a trained run.
+    """Tests a trained run; answers and scores are written into its folder only where there are none yet.
 
     A sentence is long if its source has more words than `longer_than`. `edges` are the longest lengths, in words, of
     the ranges of `by_length` but the last. Without a number of threads there is one a core.
@@ -256,7 +268,7 @@ def compare_run(
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set
     translator = open_translator(run, DecodingOptions(device=str(device), threads=threads, workers=1))
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
-    result = evaluate_test_set(run, device, threads=threads)
+    result = evaluate_test_set(run, device, threads=threads, write=not run.folder.test_scores.exists())
     assert result is not None
     sources, texts = [example.src for example in result.examples], result.outputs
     references = [str(example.tgt) for example in result.examples]
@@ -266,6 +278,8 @@ def compare_run(
     steps = [event for _, event in MetricsLog(run.folder).read() if isinstance(event, Step)]
     return ComparedRun(
         name=run.recipe.name,
+        seed=run.recipe.seed,
+        checkpoint=run.weights().name,
         kind=run.recipe.model.kind,
         parameters=translator.parameters,
         bleu=scores["BLEU"],
@@ -276,6 +290,8 @@ def compare_run(
         training_minutes=steps[-1].seconds / 60 if steps else 0.0,
         search_speed=result.tokens / max(result.seconds, 1e-9),
         by_length=metrics.by_length(texts, [references], sources, edges, how.options),
+        outputs=texts,
+        references=references,
     )
 
 

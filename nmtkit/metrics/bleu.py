@@ -199,6 +199,28 @@ def bleu_tokens(texts: Sequence[str], options: Options | None = None) -> list[li
     return [tokenizer(text.rstrip()).split() for text in texts]
 
 
+def sentence_statistics(hyps: Sequence[str], references: Sequence[str], options: Options) -> npt.NDArray[np.float64]:
+    """The counts of which corpus BLEU is made, for each sentence `(N, 10)`.
+
+    Matches and totals of 1- to 4-grams, then the lengths of hypothesis and reference.
+    """
+    metric = _bleu(options, None)
+    rows = []
+    for hyp, reference in zip(hyps, references, strict=True):
+        score = metric.corpus_score([hyp], [[reference]])
+        rows.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
+    return np.array(rows, dtype=np.float64)
+
+
+def bleu_from_statistics(sums: npt.NDArray[np.float64]) -> float:
+    """Corpus BLEU from the sums of `sentence_statistics` over its sentences, `(10,)`, smoothed as sacrebleu does."""
+    counts = sums.astype(np.int64).tolist()
+    score = _sacrebleu().BLEU.compute_bleu(
+        correct=counts[0:4], total=counts[4:8], sys_len=counts[8], ref_len=counts[9], smooth_method="exp"
+    )
+    return float(score.score)
+
+
 @dataclass(frozen=True)
 class LengthBucket:
     """BLEU of the examples of similar length."""

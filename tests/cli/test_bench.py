@@ -169,6 +169,30 @@ def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path
     refused(nmtkit("compare", recipes[0], recipes[0], cwd=tmp_path), "one name")
 
 
+@pytest.mark.slow
+def test_seeds_are_trained_and_summarized(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
+    done = succeeded(nmtkit("compare", *recipes, "--seeds", "2", "--runs", tmp_path / "runs", cwd=tmp_path))
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        *("attends-seed1", "attends-seed2", "blind-seed1", "blind-seed2")
+    }
+    attends, blind = (line.split() for line in done.out.split("over seeds")[1].splitlines() if " 2 " in line)
+    assert attends[:2] == ["attends", "2"]
+    assert blind[:2] == ["blind", "2"]
+
+    runs = sorted((tmp_path / "runs").iterdir())
+    before = {run.name: (run / "test.out").read_bytes() for run in runs}
+    records = json.loads(succeeded(nmtkit("compare", *runs, "--json", cwd=tmp_path)).out)
+    assert [record["seed"] for record in records] == [1, 2, 1, 2]
+    assert len({record["over_seeds"]["name"] for record in records}) == 2
+    scores = [record["bleu"]["value"] for record in records]
+    assert records[0]["over_seeds"]["scores"] == pytest.approx(scores[:2])
+    assert records[0]["checkpoint"].startswith("weights-")
+    assert {run.name: (run / "test.out").read_bytes() for run in runs} == before, "answers that are there stay"
+    refused(nmtkit("compare", *runs, "--seeds", "2", cwd=tmp_path), "this is a run: leave --seeds out")
+    latex = succeeded(nmtkit("compare", *runs, "--format", "latex", cwd=tmp_path)).out
+    assert latex.startswith("\\begin{tabular}{lrrrr}\n\\toprule\nsystem & seeds & mean BLEU")
+
+
 def test_captioners_are_not_trained_to_be_compared(tmp_path: Path, console: Command) -> None:
     files = "{features: [a], tgt: [b]}"
     make_run(tmp_path, "pictures", CAPTIONER.replace(files, f"{files}, test: {files}"), features=24)

@@ -1,5 +1,6 @@
 """`nmtkit score` as a user meets it: output, messages and exit codes."""
 
+import csv
 import gzip
 import json
 import math
@@ -43,6 +44,25 @@ def in_json(score: Command, *words: object, stdin: str | bytes = "") -> list[dic
 
 def table_row(output: str, start: str) -> str:
     return next(line for line in output.splitlines() if line.split()[:1] == [start])
+
+
+def test_scores_as_a_table_for_latex_or_as_comma_separated_values(score: Command) -> None:
+    latex = succeeded(score(*COMPARED, "--format", "latex")).out.splitlines()
+    assert latex[:4] == ["\\begin{tabular}{lrr}", "\\toprule", "system & BLEU & ROUGE-1 \\\\", "\\midrule"]
+    assert latex[4].startswith("good.txt & 100.00 $\\pm$ 0.00 & 100.00")
+    assert "$^{*}$" in latex[5]
+    assert latex[-2:] == ["\\bottomrule", "\\end{tabular}"]
+    rows = list(csv.reader(succeeded(score(*COMPARED, "--format", "csv")).out.splitlines()))
+    assert rows[0] == ["system", "metric", "score", "interval", "p_value", "signature"]
+    in_csv = [(row[1], float(row[2]), row[5]) for row in rows[1:]]
+    in_records = [
+        (one["name"], one["value"], one["signature"])
+        for system in in_json(score, *COMPARED)
+        for one in system["scores"]
+    ]
+    assert in_csv == in_records
+    refused(score(*PLAIN, "--format", "csv", "--json"), "--json asks for JSON and --format for csv")
+    refused(score(*PLAIN, "--format", "latex", "--by-length"), "--format latex has no table by length")
 
 
 def test_prints_every_metric_with_its_signature(score: Command) -> None:

@@ -17,7 +17,13 @@ from nmtkit.runs.folder import RUNS_FOLDER
     "--longer-than", type=Number(0), default=30, show_default=True, help="Words above which a source is long."
 )
 @options.picture_file("--plot", meaning="Draw BLEU by length")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@click.option(
+    "--seeds",
+    type=Number(1, 100),
+    help="Train every RECIPE with this many seeds, counted up from its own, as NAME-seed2, NAME-seed3, ...",
+)
+@options.as_json("Print JSON instead of tables.")
+@options.table_format
 @options.device
 @options.training_threads
 def command(**values: Any) -> None:
@@ -28,11 +34,16 @@ def command(**values: Any) -> None:
     BLEU of all and of long sentences, alignment error rate (if the test set has gold alignments), target tokens a
     second in training and in beam search, parameters, and BLEU by length of the source.
 
+    Runs that differ in nothing but their seed are one system: a second table has the mean and the standard deviation of
+    their BLEU, and p of the difference from the first system by stratified approximate randomization (Clark et al.
+    2011). Limit trainings that you compare by updates: minutes depend on what else the machine does.
+
     \b
     Examples:
       nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global --plot length.png
       nmtkit compare small.yaml large.yaml --set training.max_minutes=30 --runs runs/sizes
       nmtkit compare runs/mine runs/two-layers
+      nmtkit compare rnnsearch.yaml transformer.yaml --seeds 3 --format latex
     """
     from nmtkit.cli.compare import run_compare
 

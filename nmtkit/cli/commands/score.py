@@ -6,7 +6,7 @@ import click
 import cloup
 
 from nmtkit.cli.commands import score_options
-from nmtkit.cli.options import Number, only_one, picture_file
+from nmtkit.cli.options import Number, only_one, picture_file, table_format
 
 
 @click.command("score", cls=score_options.MetricsCommand)
@@ -17,6 +17,7 @@ from nmtkit.cli.options import Number, only_one, picture_file
     click.option("--source", metavar="SRC", help="Source, for --by-length, --known-by and metrics that need it."),
     click.option("--known-by", metavar="RUN", help="Only lines of SRC and REF without a word that RUN does not know."),
     score_options.as_json,
+    table_format,
 )
 @score_options.scoring(summaries=False)
 @cloup.option_group(
@@ -43,6 +44,7 @@ def score_command(**values: Any) -> None:
       nmtkit score output.de --ref test.de
       nmtkit translate < test.en | nmtkit score - --ref test.de --tokenize flores200
       nmtkit score baseline.de new.de --ref test.de --paired-ar
+      nmtkit score baseline.de new.de --ref test.de --format latex
       nmtkit score rnn.de attention.de --ref test.de --source test.en --by-length --plot length.png
     """
     from nmtkit.cli.score import run_score
