@@ -1,5 +1,6 @@
 """`nmtkit explain`, and the prompt of `nmtkit translate --interactive`, which shows searches too."""
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -15,12 +16,14 @@ from nmtkit.cli import inference
 from nmtkit.cli.reading import stdin_sentences
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.results import Printer, write_json_line
+from nmtkit.console.heatmaps import show_attention
 from nmtkit.console.tables import plain_console, wrapped
 from nmtkit.console.trees import show_search
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.pictures.pages import require_html
 from nmtkit.pictures.trees import SearchTree, save_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.result import Translation
 from nmtkit.translation.search_trees import search_tree
 from nmtkit.translation.translator import Translator
@@ -72,10 +75,12 @@ def _record(printer: Printer, number: int, tree: SearchTree, translations: Seque
     }
 
 
+COMMANDS = ("set", "attention", "explain", "help", "quit")
 ALTERNATIVES = 3
 """Results of each line, where nothing else is said."""
 HELP = """\
   :set KEY=VALUE ...  change the search; the keys are those of `nmtkit recipe explain search`
+  :attention          show the attention of the last translation
   :explain            show the search of the last line, step by step
   :help               show this
   :quit               end; Ctrl-D and Ctrl-C do the same
@@ -89,30 +94,56 @@ def converse(translator: Translator, n_best: int) -> None:
     note(":help shows the commands, Ctrl-D ends.")
     if not translator.model.has_attention:
         tell(f"{translator.name} ({translator.model.config.kind}) has no attention: alignments are not shown")
-    last = ""
+    last_line, last_translator = "", translator
     while True:
         try:
             line = input("> ")
-            match line.split() if line.startswith(":") else []:
+            words = line.split() if line.startswith(":") else []
+            match words:
                 case [":set", *assignments]:
                     settings, of_opening = inference.parse_search(assignments)  # these are refused by their names
                     config = translator.config.changed(settings | of_opening.model_dump(exclude_unset=True))
                     config.reject_unused(settings)
                     translator = replace(translator, config=config)
+                case [":explain" | ":attention"] if not last_line:
+                    tell(f"{words[0]} shows how a line was translated: type a line first")
                 case [":explain"]:
-                    show_search(search_tree(translator, last)[0])
+                    show_search(search_tree(translator, last_line)[0])
+                case [":attention"]:
+                    for picture in last_translator.pictures([last_line]):
+                        show_attention(picture)
                 case [":quit"]:
                     return
-                case [_, *_]:
+                case [":help"]:
                     console.say(HELP)
+                case [_, *_]:
+                    tell(_advice(words))
                 case _ if line.strip():
-                    last = line.strip()
-                    _show(translator, last, n_best if n_best > 1 else ALTERNATIVES)
+                    last_line, last_translator = line.strip(), translator
+                    _show(translator, last_line, n_best if n_best > 1 else ALTERNATIVES)
         except (NmtkitError, UnicodeDecodeError) as fault:
             tell(str(fault))
         except (EOFError, KeyboardInterrupt):
             click.echo()  # ends the line on which nothing more was typed
             return
+
+
+def _advice(words: Sequence[str]) -> str:
+    """The message for a command that does not exist: what the user may have meant."""
+    name = words[0].removeprefix(":")
+    values = [word for word in words[1:] if word != "="]
+    key, sign, value = name.partition("=")
+    if sign:
+        values = [value, *values]
+    commands = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.6)
+    keys = difflib.get_close_matches(key.replace("-", "_"), SearchConfig.model_fields, n=1, cutoff=0.6)
+    if keys and values:
+        return f"no command :{name}: did you mean `:set {keys[0]}={values[0]}`?"
+    if commands:
+        return f"no command :{name}: did you mean `:{commands[0]}`?"
+    if keys:
+        return f"no command :{name}: did you mean `:set {keys[0]}=VALUE`?"
+    return f"no command :{name}: :help shows the commands; put a blank before a line that begins with a colon"
 
 
 def _show(translator: Translator, line: str, n_best: int) -> None:

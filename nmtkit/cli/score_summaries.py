@@ -13,6 +13,9 @@ from nmtkit.metrics import Comparison, Options, Resampling, split_sentences, ter
 from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems
 
+REPEATED_PERCENT = 10
+"""The share of repeated trigrams from which summaries are said to repeat themselves."""
+
 
 @scoring.passes_settings(summaries=True)
 def run_score_summaries(
@@ -63,14 +66,36 @@ def run_score_summaries(
         more = {"quality_of_references": [asdict(report) for report in ref_reports]} if ref_reports else {}
         scoring.print_json(ref_paths, systems=records, **more)
         return
-    if ref_reports:
-        columns = [_quality_cells(report) for report in (*reports, *ref_reports)]
-        names = [*(system.title for system in systems), *(("reference",) if len(ref_paths) == 1 else ref_paths)]
-        cells = [[label, *(column[row][1] for column in columns)] for row, (label, _) in enumerate(columns[0])]
-        console.table("quality", ["of the summaries", *names], cells)
-        console.say("copied fragments: runs of words that stand in the article too (Grusky et al. 2018)")
-        console.say(f"quality|{ref_reports[0].signature}")
     scoring.show_scores(systems, draws, width)
+    if ref_reports:
+        names = [*(system.title for system in systems), *(("reference",) if len(ref_paths) == 1 else ref_paths)]
+        _show_quality([*reports, *ref_reports], names)
+    _advise_against_repetitions(hyps, reports, ref_reports)
+
+
+def _show_quality(reports: Sequence[QualityReport], names: Sequence[str]) -> None:
+    """Prints a column for each report, with a hint of what is good for each row."""
+    columns = [_quality_cells(report) for report in reports]
+    rows = []
+    for number, (label, _, hint) in enumerate(columns[0]):
+        rows.append([label, *(column[number][1] for column in columns), hint])
+    console.say("")
+    console.table("copying, repetition and length", ["of the summaries", *names, "good is"], rows)
+    console.say("copied fragments: runs of words that the article has, too (Grusky et al. 2018)")
+    console.say(f"quality|{reports[0].signature}")
+
+
+def _advise_against_repetitions(
+    hyps: Sequence[str], reports: Sequence[QualityReport], ref_reports: Sequence[QualityReport]
+) -> None:
+    usual = max((report.repeated_trigrams or 0.0 for report in ref_reports), default=0.0)
+    for path, report in zip(hyps, reports, strict=False):  # without articles there are no reports
+        share = report.repeated_trigrams or 0.0
+        if share >= REPEATED_PERCENT and share > 2 * usual:
+            tell(
+                f"{named(path)} repeats itself ({share:.0f} % of its trigrams, the references {usual:.0f} %): "
+                "summarize with --no-repeat-ngram 3"
+            )
 
 
 def _read_terms(path: str, field: str) -> list[list[str]]:
@@ -95,19 +120,29 @@ def refuse_empty(refs: Iterable[tuple[str, Sequence[str]]]) -> None:
             )
 
 
-def _quality_cells(report: QualityReport) -> list[tuple[str, str]]:
+def _quality_cells(report: QualityReport) -> list[tuple[str, str, str]]:
+    """Each row's label, value, and hint of what is good."""
+
     def cell(value: float | None, unit: str = "%") -> str:
         return "-" if value is None else f"{value:.2f}{unit}"
 
+    rows = []
+    for n, share in enumerate(report.novel, start=1):
+        hint = "as the reference; 0 is copying alone" if n == 1 else "as the reference"
+        rows.append((f"novel {n}-grams", cell(share), hint))
     return [
-        *((f"novel {n}-grams", cell(share)) for n, share in enumerate(report.novel, start=1)),
-        ("words in copied fragments", cell(report.copied)),
-        ("mean length of their fragment (density)", cell(report.density, "")),
-        ("repeated trigrams", cell(report.repeated_trigrams)),
-        ("words", cell(report.words, "")),
-        ("words, of the reference's", cell(report.length_to_reference)),
-        ("words, of the article's", cell(report.length_to_article)),
-        ("article: words copied from", cell(report.source_words)),
-        ("article: sentences copied from", cell(report.source_sentences)),
-        ("empty summaries", str(report.empty)),
+        *rows,
+        ("words in copied fragments", cell(report.copied), "as the reference; 100 is copying alone"),
+        (
+            "mean length of their fragment (density)",
+            cell(report.density, ""),
+            "as the reference; high copies sentences",
+        ),
+        ("repeated trigrams", cell(report.repeated_trigrams), "near 0"),
+        ("words", cell(report.words, ""), "as the reference"),
+        ("words, of the reference's", cell(report.length_to_reference), "near 100"),
+        ("words, of the article's", cell(report.length_to_article), "as the reference"),
+        ("article: words copied from", cell(report.source_words), "as the reference"),
+        ("article: sentences copied from", cell(report.source_sentences), "as the reference"),
+        ("empty summaries", str(report.empty), "0"),
     ]

@@ -10,6 +10,7 @@ from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import Translator
 from nmtkit.cli.explain import converse
+from nmtkit.console.heatmaps import show_attention
 
 KEYS = [
     b"ba ce di\r",
@@ -65,6 +66,35 @@ def test_what_is_set_when_a_model_is_opened_is_refused_later(
     assert "`engine`" in shown
 
 
+def test_attention_and_advice(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed_lines = [
+        ":attention",
+        ":beam 2",
+        ":beam_size=2",
+        ":no-repeat-ngram 3",
+        ":explian",
+        ":nonsense",
+        "ba ce di",
+        ":set beam_size=1",
+        ":attention",
+        ":quit",
+    ]
+    lines = iter(typed_lines)
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    translator = Translator.load(str(trained), "cpu")
+    converse(translator, 1)
+    shown = capsys.readouterr()
+    assert ":attention shows how a line was translated: type a line first" in shown.err
+    assert shown.err.count("did you mean `:set beam_size=2`?") == 2
+    assert "did you mean `:set no_repeat_ngram=3`?" in shown.err
+    assert "did you mean `:explain`?" in shown.err
+    assert "no command :nonsense: :help shows the commands" in shown.err
+    show_attention(translator.pictures(["ba ce di"])[0])
+    assert shown.out.endswith(capsys.readouterr().out), "as `plot-attention` shows it, of the search that was made"
+
+
 @pytest.mark.parametrize("key", [b"\x04", b"\x03"])
 def test_ctrl_d_and_ctrl_c_end_it(trained: Path, key: bytes) -> None:
     code, shown = typed([b"ba\r", key], "translate", "-m", trained, "--interactive", after=b"> ")
@@ -98,7 +128,7 @@ def test_samples_groups_and_ensembles(
     converse(Translator.load([str(trained)] * 2, "cpu"), 4)
     shown = capsys.readouterr()
     assert next(lines, None) is None
-    assert shown.err.count("nothing to search for") == 1  # before the first line
+    assert shown.err.count("type a line first") == 1
     assert "BA[ba]" in shown.out
     assert ended in shown.out
     assert "\n  4  " in shown.out or "samples" in settings  # equal samples are one

@@ -31,8 +31,8 @@ def command(**values: Any) -> None:
     file whose name ends in .jsonl or .jsonl.gz holds a JSON object on each line. ROUGE takes the reference with the
     highest F1. Several HYPs are compared with the first; * marks a difference with p below 0.05.
 
-    --source adds the report: novel n-grams, words copied from the article, repeated trigrams, length, and how much of
-    the article the summaries use.
+    --source adds a report below the scores, with hints of what is good: novel n-grams, words copied from the article,
+    repeated trigrams, length, and how much of the article the summaries use.
 
     \b
     Examples:
