@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import cli
-from nmtkit.console.markdown import show_page
+from nmtkit.console.markdown import rendered_page
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bundled_path
 from nmtkit.core.registry import suggest_names
@@ -88,6 +89,10 @@ def run_guide(topic: str | None) -> None:
         console.table("", ["topic", "what it is about"], rows)
         console.say("\nread one: nmtkit guide TOPIC")
     elif sys.stdout.isatty():
-        show_page(_LINK.sub(r"\1 (`nmtkit guide \2`)", page(topic)))
+        text = rendered_page(_LINK.sub(r"\1 (`nmtkit guide \2`)", page(topic)))
+        if text.count("\n") < shutil.get_terminal_size().lines:
+            click.echo(text, nl=False, color=True)
+        else:
+            click.echo_via_pager(text, color=True)
     else:
         click.echo(page(topic), nl=False)
