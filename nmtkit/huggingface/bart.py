@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from nmtkit.core.settings import Field
-from nmtkit.huggingface.marian import POSITIONS, HuggingFaceConfig, convert, read_marian
-from nmtkit.huggingface.reading import FAMILIES, read_config, read_variants
+from nmtkit.huggingface.marian import LM_HEAD, POSITIONS, HuggingFaceConfig, convert, read_marian
+from nmtkit.huggingface.reading import FAMILIES, read_config, read_variants, renamed
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import read_weights, require_equal
@@ -65,7 +65,8 @@ def _read(folder: Path, config_kind: type[HuggingFaceConfig]) -> ImportedModel:
     tokenizers, maps = read_tokenizers(
         folder=folder, special=special, size=config.vocab_size, first=config.forced_bos_token_id, model_type=kind
     )
-    converter = CheckpointConverter(place, read_weights(folder), tokenizers, maps)
+    weights = renamed(read_weights(folder), _whole_name)
+    converter = CheckpointConverter(place, weights, tokenizers, maps)
     form = dict(_FORMS[kind])
     form["source_end"] = not tokenizers.config.affixes.get("src", {}).get("after")
     tables: dict[str, Tensor] = {}
@@ -92,6 +93,11 @@ def _read(folder: Path, config_kind: type[HuggingFaceConfig]) -> ImportedModel:
         task=task.name,
         variants=read_variants(folder, config_kind, maps, {*special}),
     )
+
+
+def _whole_name(name: str) -> str:
+    """Returns the name in a model with its output layer; folders of BartModel, such as bart-base, lack the prefix."""
+    return name if name.startswith(("model.", LM_HEAD, "final_logits_bias")) else f"model.{name}"
 
 
 def _names(name: str) -> Sequence[str]:

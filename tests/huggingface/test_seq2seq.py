@@ -16,6 +16,7 @@ from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.data.batch import collate
 from nmtkit.interchange import external_files
 from nmtkit.interchange.importing import import_run
+from nmtkit.runs.saved import SavedRun
 
 transformers = pytest.importorskip("transformers")
 from test_tokenizers import m2m100_files, pegasus_files  # noqa: E402
@@ -177,6 +178,31 @@ def test_it_computes_and_writes_what_it_did(kind: str, tmp_path: Path) -> None:
         differing = [line for line, text in enumerate(texts) if found[line] != text]
         # Rounding decides near ties of random weights, and depends on the alignment of memory.
         assert len(differing) <= 1
+
+
+def test_pegasus_in_its_published_files_writes_what_it_did(tmp_path: Path) -> None:
+    """The layout of google/pegasus-xsum: a .bin with tables of positions, and settings of its time."""
+    tokenizer, theirs = made("pegasus", tmp_path / "theirs")
+    folder = tmp_path / "theirs"
+    (folder / "model.safetensors").unlink()
+    torch.save(theirs.state_dict(), folder / "pytorch_model.bin")
+    assert "model.encoder.embed_positions.weight" in theirs.state_dict()
+    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    content.pop("decoder_start_token_id")
+    content |= {"add_final_layer_norm": True, "normalize_before": True, "static_position_embeddings": True}
+    content |= {"extra_pos_embeddings": 0, "forced_eos_token_id": 1, "task_specific_params": {}}
+    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    generation = {"bos_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1, "forced_eos_token_id": 1}
+    generation |= {"length_penalty": 0.6, "max_length": 30, "num_beams": 8, "pad_token_id": 0}
+    (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    sources = TEXTS[:30]
+    batch = tokenizer(sources, return_tensors="pt", padding=True)
+    expected = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+    run = import_run(folder, str(tmp_path / "run"))
+    assert SavedRun(run).recipe.task == "summarization"
+    assert opened(run.path).translate(sources) == expected
+    assert len({*expected}) > 15
 
 
 @pytest.fixture(scope="module")

@@ -82,6 +82,23 @@ def test_none_of_the_names_is_refused(family: str, tmp_path: Path) -> None:
     import_refused(tmp_path / "theirs", "embeddings are missing under any of their names", tmp_path)
 
 
+@pytest.mark.parametrize("family", ["t5", "bart", "mbart", "nllb", "pegasus"])
+def test_a_folder_of_the_model_without_its_output_layer_is_read(family: str, tmp_path: Path) -> None:
+    """As facebook/bart-base is published."""
+    model = FAMILIES[family][0](tmp_path / "theirs")
+    expected = weights_of(tmp_path / "theirs", tmp_path / "expected")
+    base = model.model if hasattr(model, "model") else transformers.T5Model.from_pretrained(tmp_path / "theirs")
+    generation = (tmp_path / "theirs" / "generation_config.json").read_bytes()
+    base.save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs" / "generation_config.json").write_bytes(generation)
+    names = load_file(tmp_path / "theirs" / "model.safetensors")
+    assert not any(name.startswith(("model.", "lm_head")) for name in names)
+    found = weights_of(tmp_path / "theirs", tmp_path / "run")
+    found.pop("output.bias")  # of which there is none in such a folder
+    expected.pop("output.bias")
+    require_equal(found, expected)
+
+
 def test_one_of_two_names_of_the_output_bias_is_enough(tmp_path: Path) -> None:
     bert(tmp_path / "theirs", "BertForMaskedLM")
     expected = weights_of(tmp_path / "theirs", tmp_path / "expected")
