@@ -122,10 +122,12 @@ def _warn_of_costly_terms(translator: Translator, forced: Sequence[tuple[str, Tr
     costly = [(cost, place) for cost, (place, _) in zip(costs, forced, strict=True) if cost >= COSTLY_NATS]
     if costly:
         cost, place = max(costly)
-        compared = "the translation" if len(forced) == 1 else f"{len(costly)} of the first {len(forced)} translations"
+        extent = ""
+        if len(forced) > 1:
+            extent = f", and {COSTLY_NATS} or more in {len(costly)} of the first {len(forced)} translations with terms"
         tell(
-            f"warning: forcing the terms cost {cost:.0f} nats of log-probability in {place}, and {COSTLY_NATS} or more "
-            f"in {compared} with terms: the model hardly knows these terms, and may damage the text around them"
+            f"warning: forcing the terms cost {cost:.0f} nats of log-probability in {place}{extent}: the model hardly "
+            "knows these terms, and the text around them may be damaged; read it"
         )
 
 

@@ -1,5 +1,6 @@
 """Numbers, URLs and e-mail addresses of a source that its translation lacks, compared by value."""
 
+import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,19 +10,21 @@ from itertools import pairwise
 SMALL = 12
 """Whole numbers up to this are often written as words, or are months."""
 
-_URL = re.compile(r"(?:https?://|www\.)[^\s<>\"'“”«»()]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_URL = re.compile(r"(?:https?://|www\.)[^\s<>\"'`“”«»()]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_SCHEME = re.compile(r"^https?://")
 _CHECKED = re.compile(r"\d|@|www|http")
 _URL_END = ".,;:!?…。，"
 _TAG = re.compile(r"^(?:<2[^<>\s]+>|>>[^<>\s]+<<)\s*")
 _CLOCK = re.compile(r"(?<![\d.,:])([01]?\d|2[0-4])(?:[:hH]| [hH] )([0-5]\d)(?![\d.,:]*\d)")
+_AFTERNOON = re.compile(r"(?<!\d)(\d|1[01])\s?[pP]\.?\s?[mM]\b")
 _NUMBER = re.compile(r"\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\d)(?:[.,٫]\d+)?|\d+(?:[.,٫٬'’]\d+)*")
-_FULL_WIDTH = re.compile(r"(?<=[０-９])[，．](?=[０-９])")
+_FULL_WIDTH = re.compile(r"(?<=[０-９])[，、．](?=[０-９])")
 _GROUPS = re.compile(r"\d{1,3}(?:([.,٬'’ \u00a0\u2009\u202f])\d{3}(?:\1\d{3})*|(?:,\d\d)+,\d{3})")
 _ROMAN = re.compile(
     r"(?<![^\W\d_])(?=[IVXLCDM]{2})M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?![A-Z])"
 )
 _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
-_MULTIPLIER = re.compile(r"[千百万萬億亿兆천백만억조]")
+_MULTIPLIER = re.compile(r"\s?[千百万萬億亿兆천백만억조]")
 """Written after a number, these multiply it: 2万 is 20,000."""
 _DECIMAL_MARKS = ".,٫"
 
@@ -86,6 +89,8 @@ class _Figures:
             values.update(clock.values)
         for number in numbers:
             values.update(number.values)
+        for match in _AFTERNOON.finditer(text):
+            values.add(Decimal(int(match[1]) + 12))
         return cls(clocks, numbers, values)
 
     def pairs(self) -> set[tuple[Decimal, Decimal]]:
@@ -102,15 +107,16 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
     """Returns the numbers, URLs and e-mail addresses of a source that its translation lacks, as the source has them.
 
     Numbers are compared by value: "1,000", "1.000", "1 000" and digits of any script are equal, as are "3.5" and "3,5",
-    "21st" and "21e", 2026-11-28 and 28/11/2026, 15:30 and 3:30 pm, "20,000" and "2万". A number of the translation in
-    capital Roman letters counts too (XXe siècle). Whole numbers up to 12 may be words, or the name of a month, so they
-    are reported only if the translation has a number in their place. A multiplier in words (million) is not
-    understood.
+    "21st" and "21e", 2026-11-28 and 28/11/2026, 15:30 and 3:30 pm, "1990s" and "90er", "20,000" and "2万". A number of
+    the translation in capital Roman letters counts too (XXe siècle). Whole numbers up to 12 may be words, or the name
+    of a month, so they are reported only if the translation has a number in their place. A multiplier in words
+    (million) is not understood.
     """
-    source = _TAG.sub("", source)
+    source = html.unescape(_TAG.sub("", source))
+    translation = html.unescape(translation)
     if not _CHECKED.search(source):
         return ()
-    missing = [url for url in _urls(source) if url.casefold() not in translation.casefold()]
+    missing = [url for url in _urls(source) if _SCHEME.sub("", url).casefold() not in translation.casefold()]
     read = _Figures.of(_URL.sub(" ", source))
     translation = _URL.sub(" ", translation)
     written = _Figures.of(translation)
@@ -132,6 +138,8 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
             continue
         if number.parts and number.parts in pairs:  # 14.30 and 14:30
             continue
+        if _decades(number.value) & found:
+            continue
         is_date_or_list = number.value is None or " " in number.text
         if is_date_or_list and all(part <= SMALL or part in found for part in number.parts):
             continue
@@ -148,12 +156,23 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(missing))
 
 
+def _decades(value: Decimal | None) -> set[Decimal]:
+    """Other names of a decade: 1990 of 90, and 90 of 1990."""
+    if value is None or value % 10 != 0:
+        return set()
+    if 10 <= value <= 90:
+        return {1800 + value, 1900 + value, 2000 + value}
+    if 1800 <= value < 2100 and value % 100 != 0:
+        return {value % 100}
+    return set()
+
+
 def _urls(text: str) -> list[str]:
     return [match.group().rstrip(_URL_END) for match in _URL.finditer(text)]
 
 
 def _written_numbers(text: str) -> Iterator[WrittenNumber]:
-    text = _FULL_WIDTH.sub(lambda match: "," if match.group() == "，" else ".", text)
+    text = _FULL_WIDTH.sub(lambda match: "." if match.group() == "．" else ",", text)
     for match in _NUMBER.finditer(text):
         is_scaled = _MULTIPLIER.match(text, match.end()) is not None
         yield replace(_read_number(match.group()), is_scaled=is_scaled)

@@ -27,6 +27,12 @@ from nmtkit.translation.numbers import missing_numbers
         ("at 15:30", "at 3:30 pm"),
         ("at 3:30 pm", "à 15 h 30"),
         ("at 3 pm", "à 15 heures"),
+        ("à 15 heures", "at 3 p.m."),
+        ("in the 1990s", "dans les années 90"),
+        ("dans les années 50", "in the 1950s"),
+        ("20,000 yen and 1,000 yen", "２ 万 円 と １、０００ 円"),
+        ("&#91; about &#93; it", "à ce sujet"),
+        ("See http://example.org/a`", "Voir https://example.org/a"),
         ("um 14.30 Uhr", "at 14:30"),
         ("five tents and 3 dogs", "cinq tentes et trois chiens"),
         ("12 tents of 200", "douze tentes sur 200"),
@@ -59,6 +65,9 @@ def test_equal_values_are_found(source: str, translation: str) -> None:
         ("See https://example.org/a.", "Voir http : / / exemple", ("https://example.org/a",)),
         ("Write to help@example.org!", "Écrivez !", ("help@example.org",)),
         ("17 and 17", "rien", ("17",)),
+        ("20 tents", "120 tentes", ("20",)),
+        ("15 tents", "3 tentes", ("15",)),
+        ("in 1990", "in 1980", ("1990",)),
     ],
 )
 def test_lost_or_changed_values_are_named(source: str, translation: str, missing: tuple[str, ...]) -> None:
