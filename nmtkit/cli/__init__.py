@@ -1,5 +1,6 @@
 """The command line: commands of one subject in one file, loaded only when one of them runs."""
 
+import difflib
 import gc
 import importlib
 import os
@@ -13,7 +14,7 @@ import click
 from typing_extensions import override
 
 from nmtkit.cli import streams
-from nmtkit.core.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.version import __version__
 
 SECTIONS = {
@@ -117,10 +118,10 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            from nmtkit.core.registry import suggest_names
-
             names = [*ALIASES, *self.list_commands(ctx)]
-            raise click.UsageError(f"no such command {args[0]!r}: {suggest_names(args[0], names)}", ctx)
+            near = difflib.get_close_matches(args[0], names, n=1, cutoff=0.7)
+            hint = f": did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"no such command {shorten(repr(args[0]))}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     @override

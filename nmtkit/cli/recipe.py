@@ -1,9 +1,10 @@
 """`nmtkit recipe`: ls, show, check, explain, schema; and `nmtkit preprocess`."""
 
+import difflib
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from nmtkit import console, recipe
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.registry import MAX_KEYS, suggest_names
 from nmtkit.core.settings import Settings
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.wordpiece import replay
@@ -51,9 +51,12 @@ def _listed(one: recipe.Recipe) -> list[str]:
 def run_show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
     """Carries out `nmtkit recipe show`."""
     if resolved or overrides:
-        click.echo(recipe.load(name, overrides).to_yaml(), nl=False)
+        lines: Iterable[str] = recipe.load(name, overrides).to_yaml().splitlines()
     else:
-        click.echo("\n".join(read_lines(recipe.locate(name))))
+        lines = read_lines(recipe.locate(name))
+    for line in lines:
+        if not line.startswith("name:"):  # a copy has the name of its own file
+            click.echo(line)
 
 
 def run_check_keys(name: str, overrides: tuple[str, ...]) -> None:
@@ -62,6 +65,7 @@ def run_check_keys(name: str, overrides: tuple[str, ...]) -> None:
     console.table(loaded.name, ["what", "value"], [[*row] for row in checks.dry_run(loaded)])
     if warning := checks.metric_warning(loaded):
         tell(warning)
+    checks.require_files(loaded)
 
 
 def run_explain_keys(key: str | None, name: str) -> None:
@@ -82,8 +86,7 @@ def run_explain_keys(key: str | None, name: str) -> None:
             if key is None or f".{key}." in f".{path}.":
                 rows[(path,)] = [path, _short(str(value)), before, recipe.describe_key(changed)]
     if key is not None and not rows:
-        names = {one.path if "." in key else one.path.split(".")[-1] for one in keys}
-        raise RecipeError(f"no key `{key}` in a recipe: {suggest_names(key, names, MAX_KEYS)}")
+        raise RecipeError(f"no key `{key}` in a recipe{_near_keys(key, [one.path for one in keys])}")
     paths = [row[0] for row in rows.values()]
     if key is not None and key not in paths and (group := recipe.describe_key(key)):
         console.say(f"{key}: {group}\n")
@@ -95,6 +98,19 @@ def run_explain_keys(key: str | None, name: str) -> None:
         shown.setdefault((path, tuple(recipe.choices(path, kinds))), []).extend(kinds)
     for (path, choices), of_kinds in shown.items():
         _show_choices(path, choices, of_kinds)
+
+
+def _near_keys(key: str, paths: Sequence[str]) -> str:
+    """Names the keys that are spelled nearly alike; if there are none, says how to list all keys."""
+    names = {path if "." in key else path.split(".")[-1] for path in paths}
+    near = difflib.get_close_matches(key, sorted(names), n=3, cutoff=0.7)
+    if near:
+        return f": did you mean {' or '.join(map(repr, near))}?"
+    groups = sorted({path.split(".")[0] for path in paths if "." in path})
+    return (
+        f"; `nmtkit recipe explain GROUP` lists the keys of a group, such as `nmtkit recipe explain training`. "
+        f"Groups: {', '.join(groups)}"
+    )
 
 
 def _show_choices(key: str, choices: Sequence[recipe.KeyChoice], kinds: Sequence[str]) -> None:

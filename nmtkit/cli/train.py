@@ -1,10 +1,11 @@
 """`nmtkit train`."""
 
+import shlex
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -183,12 +184,27 @@ def train_run(run: Run, place: torch.device, resume: bool, journal: TrainLog) ->
     _on_signals(signal.default_int_handler)
     assert stopped is not None
     if first and stopped.reason == "interrupted":
-        tell(f"stopped after update {stopped.update}; the state is saved: go on with --resume")
+        tell(f"stopped after update {stopped.update}; the state is saved. Go on with:\n  {resume_command(sys.argv)}")
         raise SystemExit(130)
     say(f"finished after {describe_end(stopped)}")
     if stage is None and (warning := schedule_warning(stopped)):
         say(warning)
     return stopped
+
+
+def resume_command(words: Sequence[str]) -> str:
+    """The command that continues the training which was started with `words`, the first of which is the program."""
+    program = "nmtkit"
+    if Path(words[0]).suffix == ".py" and Path(words[0]).name != "__main__.py":
+        program = f"python {shlex.quote(words[0])}"
+    arguments = [word for word in words[1:] if word != "--overwrite"]
+    is_resumed = any(word.split("=")[0] == "--resume" for word in arguments)
+    if arguments[:1] == ["train"] and not is_resumed:  # `compare` resumes by itself
+        arguments.append("--resume")
+    command = f"{program} {shlex.join(arguments)}"
+    if processes.size() > 1:
+        return f"{command}   (on several processes, as before)"
+    return command
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:

@@ -13,6 +13,8 @@ MAX_NAMES = 60
 """The most valid names that a message lists; of more it lists the nearest."""
 MAX_KEYS = 20
 """The same for the keys of a recipe."""
+_NEARNESS = 0.6
+"""Names that have at least this similarity to the one given may be what was meant."""
 _NEAR = 5
 """How many of more names than that."""
 
@@ -20,11 +22,13 @@ _NEAR = 5
 def suggest_names(given: str, valid: Iterable[str], most: int = MAX_NAMES, what: str = "valid names") -> str:
     """Says which valid name is nearest to the one given, and lists them, or the nearest of more than `most`."""
     names = sorted(valid)
-    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(given, names, n=1, cutoff=_NEARNESS)
     hint = f"did you mean {close[0]!r}? " if close else ""
     if len(names) <= most:
         return f"{hint}{what}: {', '.join(names)}"
-    near = difflib.get_close_matches(given, names, n=_NEAR, cutoff=0.4) or names[:_NEAR]
+    near = difflib.get_close_matches(given, names, n=_NEAR, cutoff=_NEARNESS)
+    if not near:
+        return f"none of the {len(names):,} {what} is spelled like it"
     return f"{hint}{what}: {', '.join(near)} and {len(names) - len(near):,} others"
 
 

@@ -54,7 +54,9 @@ class Parameter(Settings):
     @model_validator(mode="before")
     @classmethod
     def _as_values(cls, given: Any) -> Any:
-        return {"values": {value: value for value in given}} if isinstance(given, list) else given
+        if isinstance(given, list) and all(isinstance(value, str) for value in given):
+            return {"values": {value: value for value in given}}
+        return given
 
     @model_validator(mode="after")
     def _has_one(self) -> "Parameter":

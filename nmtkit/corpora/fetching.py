@@ -125,7 +125,7 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
             data[split] = None
         elif split in extended:
             data[split] |= {kind: [] for kind in FILE_KINDS if kind in extended[split] and kind not in data[split]}
-    about = {"extends": entry.recipe, "name": entry.recipe, "data": {"folder": ".", **data}}
+    about = {"extends": entry.recipe, "name": entry.recipe, "description": entry.title, "data": {"folder": ".", **data}}
     return f"# {entry.title}\n" + dump_yaml(about)
 
 

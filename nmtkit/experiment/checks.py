@@ -60,6 +60,11 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     for number, stage in enumerate(recipe.stages, start=1):
         changes = ", ".join(f"{key} {value}" for key, value in stage.changed_keys())
         rows.append((f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"))
+    return rows + [(key, path if os.path.exists(path) else f"{path} (not here)") for key, path in _named_files(recipe)]
+
+
+def _named_files(recipe: Recipe) -> list[tuple[str, str]]:
+    """The files and folders that a recipe names, each after its key."""
     own = recipe.data.splits()
     named = [(f"data.{name}", path) for name, files in own.items() for path in files.paths()]
     for text, one in recipe.texts().items():
@@ -71,7 +76,16 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
         origin = find_origin(recipe) if all(map(os.path.isdir, runs.values())) else None
         named += [(f"init_from.{key}", run) for key, run in runs.items()]
         named += [("weights", one.weights) for one in (origin.parts.values() or [origin] if origin else ())]
-    return rows + [(key, path if os.path.exists(path) else f"{path} (not here)") for key, path in named]
+    return named
+
+
+def require_files(recipe: Recipe) -> None:
+    """Raises DataError if a file or a folder that the recipe names is missing: text, word vectors, or a run."""
+    require_data(recipe)
+    missing = [f"{key}: {path}" for key, path in _named_files(recipe) if not os.path.exists(path)]
+    if missing:
+        listed = "".join(f"\n  {file}" for file in missing)
+        raise DataError(f"recipe {recipe.name}: these files are missing; correct their paths:{listed}")
 
 
 def require_data(recipe: Recipe) -> None:
@@ -219,6 +233,25 @@ def recipe_differences(before: Recipe, now: Recipe, batches: bool = False) -> li
     return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
 
 
+def limit_differences(before: Recipe, now: Recipe) -> list[str]:
+    """Limits of training that differ, one phrase for each: those of the whole training, then those of its stages."""
+    pairs = [("training", before.training.model_dump(), now.training.model_dump())]
+    stages = {stage.name: stage.training for stage in now.stages}
+    for stage in before.stages:
+        if stage.name in stages:
+            pairs.append((f"stages.{stage.name}.training", stage.training, stages[stage.name]))
+    found = []
+    for group, old, new in pairs:
+        for key in LIMITS:
+            if old.get(key) != new.get(key):
+                found.append(f"`{group}.{key}` was {_limit(old.get(key))} and is now {_limit(new.get(key))}")
+    return found
+
+
+def _limit(value: Any) -> str:
+    return "no limit" if value is None else f"{value:,}"
+
+
 def is_same_text(before: Recipe, now: Recipe) -> bool:
     """Whether two recipes take the same files in the same way, however their paths are spelled."""
     return not any(_differences(before.data.model_dump(mode="json"), now.data.model_dump(mode="json")))
@@ -311,7 +344,8 @@ class RecipeDataCheck:
         path = out / f"{self.path.stem}.yaml"
         text = f"# {self.recipe.name} with the files that `nmtkit check --fix` has cleaned.\n"
         base = self.recipe.model_dump(mode="json") if self.overridden else {"extends": parent}
-        text += dump_yaml(deep_merge(base, {"name": f"{self.recipe.name}-clean", "data": data}))
+        about = {"name": f"{self.recipe.name}-clean", "description": self.recipe.description}
+        text += dump_yaml(deep_merge(base, {**about, "data": data}))
         atomic_write_text(path, text)
         return path
 

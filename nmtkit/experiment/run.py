@@ -141,6 +141,12 @@ class Run(SavedRun):
                 f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches: some "
                 "of it may come twice or not at all. It is no longer the training that was begun, bit for bit"
             )
+        limits_changed = checks.limit_differences(run.recipe, recipe)
+        if limits_changed:
+            notify(
+                f"{'; '.join(limits_changed)}. A limit that was set with --set counts only if it is set again with "
+                "--resume"
+            )
         over, now = [one for one in run.stages() if one.checkpoints.last.exists()][:-1], recipe.by_stage()
         for one in over:
             limits = [{key: getattr(of.training, key) for key in checks.LIMITS} for of in (one.recipe, now[one.name])]

@@ -171,11 +171,18 @@ def with_tags_as_specials(given: Any) -> Any:
         return given
     if not isinstance(train, dict) or not isinstance(tokenizer, dict) or given.get("init_from"):
         return given
-    tags = [tag for tags in train.get("tags", ()) for tag in str(tags).split()]
-    listed = tokenizer.get("specials", [])
-    if not tags or not isinstance(listed, list):
+    tags_of_files = train.get("tags") or []
+    specials = tokenizer.get("specials", [])
+    if not _are_texts(tags_of_files) or not _are_texts(specials):
         return given
-    return {**given, "tokenizer": {**tokenizer, "specials": [*dict.fromkeys([*listed, *tags])]}}
+    tags = " ".join(tags_of_files).split()
+    if not tags:
+        return given
+    return {**given, "tokenizer": {**tokenizer, "specials": [*dict.fromkeys([*specials, *tags])]}}
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def require_known_tags(data: DataConfig, tokenizer: TokenizerConfig) -> None:

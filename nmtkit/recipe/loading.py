@@ -140,7 +140,24 @@ def _read(path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = Fals
             parent_path = locate(parent)
         except RecipeError as fault:
             raise RecipeError(f"{places[('extends',)]}: `extends`: {fault}") from fault
-    return own.over(_read(parent_path, (*extended_by, path.resolve()), in_folder))
+    extended = _read(parent_path, (*extended_by, path.resolve()), in_folder)
+    return own.over(_inherited(extended, own))
+
+
+def _inherited(extended: Layer, own: Layer) -> Layer:
+    """What a recipe takes over from the one that it extends.
+
+    The name and the description belong to the file that gives them: with the name of another recipe, a run would go
+    into the folder of that recipe. A test set belongs to the text that is trained on: a recipe that names its own
+    `data.train` has a test set only if it names that, too.
+    """
+    inherited = extended.only(extended.data.keys() - {"name", "description"})
+    data = inherited.data.get("data")
+    if _value_at(own.data, ("data", "train")) is None or not isinstance(data, dict):
+        return inherited
+    without_test = {key: value for key, value in data.items() if key != "test"}
+    places = {path: place for path, place in inherited.places.items() if path[:2] != ("data", "test")}
+    return replace(inherited, data={**inherited.data, "data": without_test}, places=places)
 
 
 def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:

@@ -111,13 +111,15 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     shown = nmtkit("recipe", "show", "demo")
     (tmp_path / "mine.yaml").write_text(shown.out)
     assert "kind: rnnsearch" in shown.out
-    done = succeeded(nmtkit("recipe", "check", tmp_path / "mine.yaml"))
+    done = nmtkit("recipe", "check", tmp_path / "mine.yaml")
     assert "parameters" in done.out
     assert "(not here)" in done.out
+    refused(done, "recipe mine: these files are not there", after_results=True)
+    succeeded(nmtkit("recipe", "check", "demo"))
     assert "gradient" in nmtkit("recipe", "explain", "training.clip_norm").out
     refused(nmtkit("recipe", "explain", "training.clipnorm"), "training.clip_norm")
     (tmp_path / "other.yaml").write_text(nmtkit("recipe", "show", "multi30k-en-de-transformer").out)
-    succeeded(nmtkit("recipe", "check", tmp_path / "other.yaml"))  # it extends a file that is not beside it
+    assert "transformer" in nmtkit("recipe", "check", tmp_path / "other.yaml").out  # of a file that is not beside it
     assert "training" in json.loads(nmtkit("recipe", "schema").out)["properties"]
 
 

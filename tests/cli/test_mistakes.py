@@ -183,10 +183,10 @@ def test_a_mistake(console: Command, runs: dict[str, str], tmp_path: Path, line:
 
 
 def test_a_recipe_to_show_that_is_not_utf_8(console: Command) -> None:
-    Path("mine.yaml").write_bytes("name: caf\u00e9\n".encode("latin-1"))
+    Path("mine.yaml").write_bytes("description: caf\u00e9\n".encode("latin-1"))
     refused(console("recipe", "show", "mine.yaml"), "mine.yaml, line 1: not UTF-8")
-    Path("mine.yaml").write_text("# A recipe\n\nname: caf\u00e9\n", encoding="utf-8")
-    assert console("recipe", "show", "mine.yaml").out == "# A recipe\n\nname: caf\u00e9\n"
+    Path("mine.yaml").write_text("# A recipe\n\nname: mine\ndescription: caf\u00e9\n", encoding="utf-8")
+    assert console("recipe", "show", "mine.yaml").out == "# A recipe\n\ndescription: caf\u00e9\n"
 
 
 def test_recipes_without_a_test_set_are_not_trained_to_be_compared(console: Command, corpus: Path) -> None:

@@ -1,5 +1,6 @@
 """A run that was stopped or killed goes on bit for bit as if it never had been."""
 
+import shlex
 import signal
 from pathlib import Path
 
@@ -45,12 +46,42 @@ def test_resume_is_bit_for_bit(
         assert code == -signal.SIGKILL
     else:  # the state was saved, and the user is told how to go on
         assert code == 130, err
-        assert b"--resume" in err
+        words = ["train", str(corpus / "tiny.yaml"), "--run", str(folder), *SETTINGS, "--resume"]
+        assert f"Go on with:\n  nmtkit {shlex.join(words)}\n" in err.decode()
     assert not (folder / "result.json").exists()
 
     succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS, "--resume"))
     assert len([*(straight / "checkpoints").glob("weights-*")]) == 2
     assert differences(straight, folder) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("/usr/bin/nmtkit train mine.yaml", "nmtkit train mine.yaml --resume"),
+        ("nmtkit train mine.yaml --resume", "nmtkit train mine.yaml --resume"),
+        ("nmtkit train mine.yaml --resume auto --run a", "nmtkit train mine.yaml --resume auto --run a"),
+        ("nmtkit train mine.yaml --overwrite --run a", "nmtkit train mine.yaml --run a --resume"),
+        (
+            "nmtkit/__main__.py train --set 'data.train={src: a}' demo",
+            "nmtkit train --set 'data.train={src: a}' demo --resume",
+        ),
+        ("own.py train mine.yaml", "python own.py train mine.yaml --resume"),
+        ("nmtkit compare a b", "nmtkit compare a b"),
+    ],
+)
+def test_the_whole_command_to_go_on_is_printed(words: str, command: str) -> None:
+    assert train.resume_command(shlex.split(words)) == command
+
+
+def test_limits_that_a_resumed_training_no_longer_has_are_told(corpus: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    for resume, limits in ((False, ["training.max_updates=7"]), (True, [])):
+        loaded = recipe.load(str(corpus / "tiny.yaml"), limits)
+        Run.begin(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
+    now = recipe.load(str(corpus / "tiny.yaml")).training.max_updates
+    (said,) = [note for note in notes if "max_updates" in note]
+    assert f"`training.max_updates` was 7 and is now {now:,}" in said
 
 
 def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Command, straight: Path) -> None:

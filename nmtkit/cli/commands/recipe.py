@@ -38,7 +38,7 @@ def list_recipes(**values: Any) -> None:
 @click.option("--resolved", is_flag=True, help="Write out every default; follow `extends` and --set.")
 @options.overrides
 def show_recipe(**values: Any) -> None:
-    """Print a recipe, to start your own from.
+    """Print a recipe, to start your own from. Its name is left out: a recipe is called as its file.
 
     \b
     Example:
@@ -55,8 +55,8 @@ def show_recipe(**values: Any) -> None:
 def check_keys(**values: Any) -> None:
     """Check a recipe without training: its keys, its files, its model's size.
 
-    All faults of the keys are reported at once, with file and line; the exit code is then 2. Missing text files are
-    reported too, but do not change the exit code.
+    All faults of the keys are reported at once, with file and line. Then it lists the files that are missing. In both
+    cases the exit code is 2.
 
     \b
     Example:
