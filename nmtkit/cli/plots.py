@@ -51,12 +51,18 @@ def run_plot_attention(
     output: tuple[Path, ...],
     grid: bool,
     layers: bool,
+    subwords: bool,
     what: str,
     style: FigureStyle,
 ) -> None:
     """Carries out `nmtkit plot-attention`."""
+    if subwords and (layers or what != "attention"):
+        raise click.UsageError("--subwords is for heat-maps of words; --layers and --what show subwords anyway")
     _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head), style)
     system, save = load_from_options(how, notify=note), partial(pictures.save, grid=grid)
+    reads_source = system.tokenizers.labels is None and system.reads == "text"
+    if subwords and not reads_source:
+        raise click.UsageError("--subwords is for models that read a text and write another; leave it out")
     if system.tokenizers.labels is not None:
         if target or grid or layers or what != "attention" or how.layer or how.head:
             raise click.UsageError(
@@ -87,7 +93,7 @@ def run_plot_attention(
     translator = as_translator(system)
     pairs = ([], []) if what == "positions" else _read_pairs(source, target)
     if what == "attention" and not layers:
-        _draw(translator.pictures(*pairs), output, style, show_attention, save)
+        _draw(translator.pictures(*pairs, subwords=subwords), output, style, show_attention, save)
     elif output:
         save_pictures(output, _picture_saver(translator, pairs, what, style))
     else:

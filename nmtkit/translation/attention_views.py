@@ -84,26 +84,38 @@ def align(
     return alignments
 
 
-def picture(reader: TextModel, translation: Translation, number: int) -> AttentionPicture:
-    """The attention of a translation, of the source line of this number; subwords are merged to words."""
+def picture(reader: TextModel, translation: Translation, number: int, subwords: bool = False) -> AttentionPicture:
+    """The attention of a translation, of the source line of this number.
+
+    Tokens are merged to words with the punctuation behind them, unless `subwords` are to be shown apart.
+    """
     from nmtkit.pictures import AttentionPicture
 
     if translation.attention is None:
         raise _no_known_letters(number)
     src_tokens = [*translation.src_tokens, reader.end]
     tgt_tokens = [*translation.tokens, reader.end][: translation.attention.shape[0]]
-    src_words, tgt_words, weights = merge_subwords(src_tokens, tgt_tokens, translation.attention.astype(np.float64))
-    p_gen, copied = None, frozenset[int]()
+    weights = translation.attention.astype(np.float64)  # (T,S)
+    windows = _windows(reader, translation, len(tgt_tokens))
+    p_gen: NDArray[np.float64] | None = None  # (T,)
+    copied: frozenset[int] = frozenset()
     if translation.p_gen is not None and translation.copied is not None:
-        places = (token for token, place in enumerate(translation.copied) if place is not None)
-        p_gen, copied = merge_gates(tgt_tokens, translation.p_gen, places)
+        p_gen = np.array(translation.p_gen)
+        copied = frozenset(token for token, place in enumerate(translation.copied) if place is not None)
+    columns: Sequence[str] = src_tokens
+    rows: Sequence[str] = tgt_tokens
+    if not subwords:
+        columns, rows, weights = merge_subwords(src_tokens, tgt_tokens, weights)
+        windows = merge_windows(src_tokens, tgt_tokens, windows)
+        if p_gen is not None:
+            p_gen, copied = merge_gates(tgt_tokens, p_gen.tolist(), copied)
     return AttentionPicture(
-        src_words,
-        tgt_words,
+        columns,
+        rows,
         weights,
         title=reader.name,
         score=translation.score,
-        windows=merge_windows(src_tokens, tgt_tokens, _windows(reader, translation, len(tgt_tokens))),
+        windows=windows,
         p_gen=p_gen,
         copied=copied,
         article=reader.articles,

@@ -390,14 +390,19 @@ class Translator(TextModel):
 
     align = attention_views.align
 
-    def pictures(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> "list[AttentionPicture]":
-        """The attention of each pair as a picture, subwords merged to words.
+    def pictures(
+        self, sources: Sequence[str], targets: Sequence[str | None] | None = None, subwords: bool = False
+    ) -> "list[AttentionPicture]":
+        """The attention of each pair as a picture, of words or of `subwords`, where punctuation stands apart too.
 
         Without a given translation, of one source or of all, the model's own is drawn.
         """
         self.require_attention("draw")
         translations = self._given_or_searched(sources, targets, need_attention=True)
-        return [attention_views.picture(self, one, number) for number, one in enumerate(translations, start=1)]
+        return [
+            attention_views.picture(self, translation, number, subwords)
+            for number, translation in enumerate(translations, start=1)
+        ]
 
     def head_pictures(
         self, sources: Sequence[str], targets: Sequence[str | None] | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import WORDS, Command, succeeded
+from commands import WORDS, Command, refused, succeeded
 from untrained_runs import SUMMARIZATION, TRANSFORMER, make_run
 
 from nmtkit import Translator
@@ -44,6 +44,13 @@ def test_in_the_terminal(trained: Path, plot: Command, console: Command) -> None
     assert "FO" in done.out
     assert succeeded(console("visualize-alignment", "-m", trained, stdin=LINES)).out == done.out
     assert "did you mean 'visualize-alignment'" in console("visualise-alignment").err
+
+
+def test_subwords_are_for_heatmaps_of_words(transformer: Path, plot: Command) -> None:
+    assert "▁" in succeeded(plot("-m", transformer, "ba ce", "--subwords")).out
+    refused(
+        plot("-m", transformer, "ba", "--subwords", "--layers", "-o", "a.html"), "--subwords is for heat-maps of words"
+    )
 
 
 @pytest.mark.slow

@@ -70,3 +70,15 @@ def test_aligning_many_is_aligning_each(name: str, threads: int) -> None:
     for line, target, one in zip(LINES, targets, together, strict=True):
         (alone,) = translator.align([line], [target])
         assert alone.weights == pytest.approx(one.weights, abs=1e-5)
+
+
+def test_subwords_and_punctuation_stand_apart_on_request() -> None:
+    translator = untrained("transformer", learned(["ba ce di fo.", "ba ce."] * 9))
+    merged = translator.pictures(["ba ce."])[0]
+    apart = translator.pictures(["ba ce."], subwords=True)[0]
+    assert merged.src_words == ["ba", "ce.", "</s>"]
+    assert len(apart.src_words) > len(merged.src_words)
+    assert "".join(apart.src_words[:-1]).replace("\u2581", " ").strip() == "ba ce."
+    assert apart.weights.shape == (len(apart.tgt_words), len(apart.src_words))
+    assert apart.weights.sum(1) == pytest.approx(np.ones(len(apart.tgt_words)), abs=1e-5)
+    assert merged.weights.shape[1] == len(merged.src_words)

@@ -22,6 +22,7 @@ POSITIONS = 100
     options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True),
     click.option("--grid", is_flag=True, help="All sentences on one sheet."),
     click.option("--layers", is_flag=True, help="Transformer: all layers and heads, by subwords, as an .html page."),
+    click.option("--subwords", is_flag=True, help="Show subwords and punctuation apart instead of merging to words."),
     search_options.layer,
     search_options.head,
     click.option(
@@ -47,7 +48,8 @@ def plot_attention_command(**values: Any) -> None:
 
     SOURCE is a sentence or an article. TARGET is its translation; without TARGET the model translates. Without SOURCE,
     each line of standard input is a sentence, or "SOURCE TAB TARGET". The attention of subwords is merged to words:
-    rows of a target word are averaged, columns of a source word added. Local attention is drawn with its windows. A
+    rows of a target word are averaged, columns of a source word added, and punctuation joins the word before it; with
+    --subwords nothing is merged. Local attention is drawn with its windows. A
     Transformer shows the mean of the heads of its alignment layer, or what --layer and --head choose.
 
     A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
@@ -66,6 +68,7 @@ def plot_attention_command(**values: Any) -> None:
     Examples:
       nmtkit plot-attention "The old woman sleeps."
       nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png -o attention.html
+      nmtkit plot-attention "The old woman sleeps." --subwords -o stop.png
       nmtkit plot-attention "The old woman sleeps." --title "" --size 3.3 --font-size 8 --colours Greys -o paper.pdf
       head -6 test.en | nmtkit plot-attention -m runs/mine --grid -o six.pdf
       paste articles.txt summaries.txt | head -3 | nmtkit plot-attention -m runs/news -o given.pdf
