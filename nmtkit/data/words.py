@@ -122,21 +122,25 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
     one. If the tokenizer changed the length of the text (NFKC may), boundaries move in proportion. A piece without
     characters (a single "▁") belongs to the word that begins after it, or to the last.
     """
-    ends = list(accumulate(piece_lengths))
-    scale = ends[-1] / sum(word_lengths)
+    # Boundaries of words and of pieces are compared in one unit, of which a character of the pieces has
+    # sum(word_lengths) and a character of the words sum(piece_lengths): whole numbers, so that equal ones are equal.
+    unit, word_unit = sum(word_lengths), sum(piece_lengths)
+    ends = [unit * characters for characters in accumulate(piece_lengths)]
     shares = []
-    first, begin = 0, 0.0
+    first = begin = 0
     for number, characters in enumerate(accumulate(word_lengths), start=1):
-        end, last = characters * scale, number == len(word_lengths)
+        end = word_unit * characters
+        is_last = number == len(word_lengths)
         while first < len(ends) and (ends[first] < begin or (ends[first] == begin and piece_lengths[first])):
             first += 1
         parts: list[float] = []
         for piece in range(first, len(ends)):
-            length = piece_lengths[piece]
+            length = unit * piece_lengths[piece]
             start = ends[piece] - length
-            if start >= end and not (last and not length):
+            if start >= end and not (is_last and not length):
                 break
-            parts.append((min(ends[piece], end) - max(start, begin)) / length if length else 1.0)
+            overlap = min(ends[piece], end) - max(start, begin)
+            parts.append(overlap / length if length else 1.0)
         shares.append((first, parts))
         begin = end
     return shares

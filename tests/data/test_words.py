@@ -166,6 +166,13 @@ def test_shares_by_hand() -> None:
     assert share_table(piece_shares([3, 0], [1, 2]))[:, 1].tolist() == [0, 1]
     # Twice as many characters after normalization: boundaries move along.
     assert piece_shares([4, 2], [2, 1]) == [(0, [1]), (1, [1])]
+    # The second word ends where the third piece does, though 30 / 22 is no exact number: it has no share in the next.
+    assert piece_shares([4, 4, 7, 2, 4, 9], [4, 7, 5, 6]) == [
+        (0, [1, 4 / 11]),
+        (1, [7 / 11, 1]),
+        (3, [1, 1, 1 / 11]),
+        (5, [10 / 11]),
+    ]
     # Pieces of no characters alone are the last word's.
     assert piece_shares([0, 0], [1, 2]) == [(0, []), (0, [1, 1])]
 
