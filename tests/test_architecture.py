@@ -48,7 +48,7 @@ DOORS = {
     "click": {"cli"},
     "cloup": {"cli"},
     "rich": {"console"},
-    "sentencepiece": {"data/tokenizer.py"},
+    "sentencepiece": {"data/tokenizer.py", "data/sentencepiece_model.py"},
     "tokenizers": {"data/huggingface_tokenizer.py"},
     "sacrebleu": {"metrics/bleu.py", "corpora/sacrebleu_sets.py"},
     "rouge_score": {"metrics/rouge.py"},

@@ -14,6 +14,7 @@ from nmtkit.corpus.config import TEXT_COLUMNS, SplitFiles
 from nmtkit.corpus.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
 from nmtkit.corpus.features import FeatureRows, Rows
 from nmtkit.corpus.hashes import Mask, PairHashes
+from nmtkit.corpus.normalization import TextForms, comparable
 from nmtkit.corpus.text import explain_bad_bytes, first_bad_byte, not_utf8_message
 
 PAIR_WIDTH = 60
@@ -107,14 +108,25 @@ class Block:
             columns["rows"] = (columns["features"][at : at + 1] for at in range(len(self)))
         return map(Example, *(columns.get(one.name) or repeat(None) for one in fields(Example)))
 
-    def hashes(self) -> PairHashes:
-        """Hashes by which equal examples are found; a label counts as a target, and no features equal others."""
+    def hashes(self, forms: TextForms | None = None) -> PairHashes:
+        """Hashes by which equal examples are found; a label counts as a target, and no features equal others.
+
+        Texts are equal if their `forms` are, by default `comparable`.
+        """
+        forms = forms or {}
+        texts = {}
+        for column, lines in self.texts.items():
+            form = forms.get(column, comparable)
+            texts[column] = [form(line) for line in lines]
+        first = texts[self.text_columns[0]] if texts else self.src
         if "features" in self.columns:
-            return PairHashes.of([f"{self.split} {line}" for line in self.lines.tolist()], self.src)
-        labels = self.columns.get("labels") if self.tgt is None else self.tgt
+            return PairHashes.of([f"{self.split} {line}" for line in self.lines.tolist()], first)
+        if self.tgt is not None:
+            return PairHashes.of(first, texts[self.text_columns[1]])
+        labels = self.columns.get("labels")
         if labels is not None and len(labels) < len(self):  # its file ends before that of the text
             labels = [*labels, *[""] * (len(self) - len(labels))]
-        return PairHashes.of(self.src, labels)
+        return PairHashes.of(first, labels)
 
     def slice(self, start: int, end: int) -> "Block":
         """The pairs from `start` to `end`, counted from 0."""

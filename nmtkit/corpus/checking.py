@@ -16,6 +16,7 @@ from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import TEXT_COLUMNS, DataConfig
 from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, FaultKind
 from nmtkit.corpus.hashes import HashSet, Mask, SoughtHashes
+from nmtkit.corpus.normalization import TextForms
 
 MIN_REPORTED_UNKNOWN_RATE = 0.0005
 """The share of unknown tokens from which the report mentions them."""
@@ -161,11 +162,15 @@ class PairChecker:
     at times, see `HashSet`), 18 for a pair of another split. Where duplicates are kept, those of a train of more than
     `MOST_HASHES` pairs are counted in a part of it, in memory that does not grow: their number is then an estimate.
 
-    With `need_references` an empty target outside of train is refused, for tasks whose metrics need one.
+    With `need_references` an empty target outside of train is refused, for tasks whose metrics need one. Texts that are
+    equal in the `forms` that the model sees are duplicates.
     """
 
-    def __init__(self, config: DataConfig, report: DataReport, need_references: bool = False) -> None:
+    def __init__(
+        self, config: DataConfig, report: DataReport, need_references: bool = False, forms: TextForms | None = None
+    ) -> None:
         self.config = config
+        self._forms = forms
         self.report = report
         self._need_references = need_references
         self._pairs = HashSet(None if config.drop_duplicates else MOST_HASHES)
@@ -180,13 +185,13 @@ class PairChecker:
 
     def register(self, block: Block) -> None:
         """Registers pairs of another split, to be recognised in train."""
-        hashes = block.hashes()
+        hashes = block.hashes(self._forms)
         self._other_pairs.add(hashes.pairs)
         self._other_sources.add(hashes.src)
 
     def judge(self, block: Block) -> FilterDecisions:
         """Checks the text of the next pairs: empty sides, duplicates, overlap with train."""
-        lines, empty, hashes = block.lines, block.empty(), block.hashes()
+        lines, empty, hashes = block.lines, block.empty(), block.hashes(self._forms)
         if block.split == "train":
             keep = ~empty
             self._other_sources.lookup(hashes.src[keep])

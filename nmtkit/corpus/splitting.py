@@ -19,6 +19,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_errors
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.normalization import comparable
 from nmtkit.corpus.reading import read_pairs
 
 HOLD_OUT_ONE_IN = 20
@@ -204,5 +205,5 @@ def _is_empty(pair: Example) -> bool:
 
 
 def _source_digest(src: str) -> int:
-    """Ignores case and the width of white space."""
-    return group_hash(" ".join(src.casefold().split()))
+    """Ignores case, white space and different characters for the same text; see `comparable`."""
+    return group_hash(comparable(src).casefold())

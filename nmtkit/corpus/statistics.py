@@ -1,12 +1,12 @@
 """Statistics of a corpus that presets depend on."""
 
-import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.normalization import comparable
 from nmtkit.corpus.scripts import EAST_ASIAN, script_shares, unspaced_runs, unspaced_script
 
 MAX_SAMPLE_CHARACTERS = 500_000
@@ -23,7 +23,7 @@ class SideStatistics:
     """Word types, and types of two adjacent characters where no space separates words; counting stops at about
     200,000."""
     characters: int
-    """Character types after NFKC."""
+    """Character types after normalization."""
     frequent_characters: int
     """Character types that make up 99.95 % of the text."""
     spaced: bool
@@ -78,7 +78,7 @@ class _Side:
         if not sampled:
             return
         self.lengths[len(words)] += 1
-        self.characters.update(unicodedata.normalize("NFKC", line))
+        self.characters.update(comparable(line))
         if self._sample_characters < MAX_SAMPLE_CHARACTERS:
             self.sample.append(line)
             self._sample_characters += len(line)

@@ -133,6 +133,12 @@ class HuggingFaceTokenizer(Tokenizer):
         return [*before, *tokens, *after]
 
     @override
+    def normalized(self, text: str) -> str:
+        normalizer = self._tokenizer.normalizer
+        form: str = text if normalizer is None else normalizer.normalize_str(text)
+        return form
+
+    @override
     def tag(self, text: str) -> str:
         return text.removesuffix(self._tagged(text)[1])
 

@@ -20,7 +20,9 @@ from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
+from nmtkit.corpus.normalization import DEFAULT, Normalization, normalize, separate_words
 from nmtkit.corpus.text import split_sentences
+from nmtkit.data.sentencepiece_model import with_space_rules
 from nmtkit.data.subword_sampling import BpeDropout, SubwordSampler, UnigramSampler, generator_for
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
@@ -54,8 +56,10 @@ class TokenizerConfig(Settings):
     any, else at white space behind ".", "!" or "?"."""
     lowercase: bool = False
     """Lowercase all text."""
-    normalization: Literal["nfkc", "none"] = "nfkc"
-    """nfkc: unify compatible characters (full-width letters, ligatures); none: keep the text."""
+    normalization: Normalization = DEFAULT
+    """nfkc_numbers: unify compatible characters (full-width letters, ligatures), but keep superscripts, subscripts,
+    fractions and enclosed numbers, and the joiners of Persian and Indic scripts. nfkc: all of NFKC, which turns 10⁵
+    into 105 and 2½ into 21⁄2. none: keep the text. White space always separates words."""
     min_frequency: int = Field(default=1, ge=1)
     """word, whitespace and pieces only: rarer words become unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -193,9 +197,13 @@ class Tokenizer(ABC):
         return self.join(self.pieces(ids, oov))
 
     def prepared(self, text: str) -> str:
-        """A text in lower case, if the settings ask for that."""
+        """The text as tokens are cut from it: in lower case and normalized, as the settings ask for."""
         # Not sentencepiece's own case folding, which would also write German "ß" as "ss".
         return text.lower() if self.config.lowercase else text
+
+    def normalized(self, text: str) -> str:
+        """The form of a text that the model sees: texts with the same form have the same tokens."""
+        return self.prepared(text)
 
 
 def _with_ends(sentences: Iterable[Sequence[int]]) -> list[int]:
@@ -254,6 +262,16 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(config, model)
 
     @override
+    def prepared(self, text: str) -> str:
+        # Models of other toolkits read text as they do there.
+        return super().prepared(text) if self._only_cuts else _prepared(self.config, text)
+
+    @override
+    def normalized(self, text: str) -> str:
+        form: str = self._processor.normalize(self.prepared(text))
+        return form
+
+    @override
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         if self._only_cuts:
             return [self.vocabulary.ids(self.tokens(text)) for text in texts]
@@ -300,12 +318,13 @@ def _learn_model(config: TokenizerConfig, lines: Iterable[str], size: int) -> by
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         # Of a line with "▅", its own sign for what is unknown, it would learn nothing.
-        sentence_iterator=((one.lower() if config.lowercase else one).replace("▅", " ") for one in lines),
+        sentence_iterator=(_learned_line(config, line).replace("▅", " ") for line in lines),
         model_writer=model,
         model_type=config.kind,
         vocab_size=size,
         hard_vocab_limit=config.kind != "char",
         character_coverage=config.character_coverage,
+        # The rules of nfkc_numbers are not sentencepiece's: lines are normalized before it gets them.
         normalization_rule_name="nmt_nfkc" if config.normalization == "nfkc" else "identity",
         pad_id=PAD,
         unk_id=UNK,
@@ -318,7 +337,23 @@ def _learn_model(config: TokenizerConfig, lines: Iterable[str], size: int) -> by
         minloglevel=2,
         control_symbols=config.special_tokens,
     )
-    return model.getvalue()
+    content = model.getvalue()
+    return with_space_rules(content) if config.normalization == "none" else content
+
+
+def _prepared(config: TokenizerConfig, text: str) -> str:
+    """The text that sentencepiece gets; it normalizes the text itself unless the rules are nfkc_numbers."""
+    if config.lowercase:
+        text = text.lower()
+    if config.normalization == "nfkc_numbers":
+        return normalize(text.replace(WORD_START, " "), config.normalization)
+    return separate_words(text)
+
+
+def _learned_line(config: TokenizerConfig, line: str) -> str:
+    """The line that a model is learned from; the model's own rules for spaces are added afterwards."""
+    text = _prepared(config, line)
+    return normalize(text, "none") if config.normalization == "none" else text
 
 
 _LARGEST_SIZE = re.compile(r"Vocabulary size too high .*<= (\d+)")
@@ -369,11 +404,15 @@ class WordTokenizer(Tokenizer):
         return [[n if n >= first else UNK for n in self.vocabulary.ids(self.tokens(one))] for one in texts]
 
     @override
+    def prepared(self, text: str) -> str:
+        if self.config.kind != "pieces":
+            text = text.replace(WORD_START, " ")
+        return normalize(super().prepared(text), self.config.normalization)
+
+    @override
     def tokens(self, text: str) -> list[str]:
         kind = self.config.kind
-        text = self.prepared(text if kind == "pieces" else text.replace(WORD_START, " "))
-        if self.config.normalization == "nfkc":
-            text = unicodedata.normalize("NFKC", text)
+        text = self.prepared(text)
         if kind == "pieces":
             return text.split()
         if kind == "whitespace":
@@ -394,5 +433,29 @@ class WordTokenizer(Tokenizer):
         return [WORD_START + piece if piece in apart else piece for piece in pieces]
 
     @override
+    def join(self, pieces: Iterable[str]) -> str:
+        return super().join(_with_word_starts(pieces) if self.config.kind == "word" else pieces)
+
+    @override
     def content(self) -> bytes:
         return self.vocabulary.content()
+
+
+def _with_word_starts(pieces: Iterable[str]) -> list[str]:
+    """The pieces of a text of kind word, where a word that follows another without a mark gets one.
+
+    No text is cut in this way, but a model may write "mid", "-", "year", "year". Without a mark the text would be
+    "mid-yearyear", a word that the model did not write.
+    """
+    marked: list[str] = []
+    for piece in pieces:
+        if marked and _is_cut_in_a_word(marked[-1], piece):
+            piece = WORD_START + piece
+        marked.append(piece)
+    return marked
+
+
+def _is_cut_in_a_word(before: str, piece: str) -> bool:
+    """Whether two pieces, joined, have a word across the place between them."""
+    place = len(before)
+    return any(word.start() < place < word.end() for word in _word().finditer(before + piece))

@@ -11,6 +11,7 @@ from nmtkit.core.files import bytes_checksum, write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import TEXT_COLUMNS
+from nmtkit.corpus.normalization import TextForms
 from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import RESTORE_HINT, LabelVocabulary, Vocabulary, check_sums, read_vocabulary_file
@@ -62,6 +63,10 @@ class Tokenizers(dict[str, Tokenizer]):
         """Whether tokenizations of training text are sampled."""
         return any(tokenizer.config.sampling > 0 for tokenizer in self.values())
 
+    def text_forms(self) -> TextForms:
+        """The forms of texts that the model sees, by which equal texts are found."""
+        return {column: tokenizer.normalized for column, tokenizer in self.items()}
+
     @property
     def checksum(self) -> str:
         """The checksum by which weights know their vocabulary."""
@@ -109,6 +114,7 @@ class Tokenizers(dict[str, Tokenizer]):
         try:
             given = dict(parse_json(read_vocabulary_file(settings, "it"), settings.name))
             texts, features = list[str](given.pop("texts", TEXT_COLUMNS)), int(given.pop("features", 0))
+            given.setdefault("normalization", "nfkc")  # the default before there was nfkc_numbers
             config = parse(TokenizerConfig, given, str(settings))
         except (DataError, RecipeError, TypeError, ValueError) as fault:
             raise CheckpointError(f"{settings}: damaged ({fault}); {RESTORE_HINT}") from fault

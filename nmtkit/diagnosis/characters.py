@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from nmtkit.corpus import faults
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.faults import FaultKind
+from nmtkit.corpus.normalization import OTHER_SPACES
 from nmtkit.corpus.scripts import SCRIPTS, UNSPACED, script_of
 
 # Classes of characters beside the scripts: digits; white space, line feeds and other line separators; and characters
@@ -19,7 +20,7 @@ DIGIT = 100
 SPACE, NEWLINE, SEPARATOR = 200, 201, 202
 NUL, BOM, CONTROL, REPLACED = range(203, 207)
 
-_SEPARATORS = "\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"  # what str.splitlines takes for the end of a line, but for \n
+_SEPARATORS = "\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"  # white space that parts more than words, but for \n
 _FAR = 0x20000  # from here on all letters are Han
 
 
@@ -36,7 +37,7 @@ def character_classes() -> NDArray[np.uint8]:
             table[code] = DIGIT
         elif category == "Cc":
             table[code] = CONTROL
-    for letter in " \t\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000":
+    for letter in [" ", *OTHER_SPACES]:
         table[ord(letter)] = SPACE
     for letter in _SEPARATORS:
         table[ord(letter)] = SEPARATOR

@@ -1,6 +1,5 @@
 """The check of a corpus with a tokenizer: unknown words, vocabulary coverage, and the pairs that a recipe drops."""
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +11,7 @@ from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, FaultLocation
 from nmtkit.corpus.hashes import Mask
+from nmtkit.corpus.normalization import normalize
 from nmtkit.corpus.reading import read_blocks
 from nmtkit.data.encoding import PairEncoder, UncountedBlock, encode_blocks
 from nmtkit.data.tokenizer import TokenizerConfig
@@ -114,7 +114,7 @@ def count_tokens(
     `tokenizer` is a sentence on where the tokenizers are from.
     """
     report = TokenReport(tokenizer)
-    checker = PairChecker(config, report.data)
+    checker = PairChecker(config, report.data, forms=tokenizers.text_forms())
     used = {column: np.zeros(len(tokenizer.vocabulary), dtype=bool) for column, tokenizer in tokenizers.items()}
     used |= {"tgt": used["src"]} if tokenizers.shared else {}
     alphabets: dict[str, set[str]] = {column: set() for column in tokenizers}
@@ -194,7 +194,7 @@ class _SplitWalk:
         if character.isspace():
             return True
         config = self.encoder.tokenizers.config
-        form = unicodedata.normalize("NFKC", character) if config.normalization == "nfkc" else character
+        form = normalize(character, config.normalization)
         return all(c in known or (config.lowercase and c.lower() in known) for c in form)
 
 

@@ -120,7 +120,9 @@ class Preprocessing:
         """Checks, encodes and stores all splits; writes and gives the report."""
         recipe, data, sums = self.recipe, self.data, FileChecksums()
         self._report.tokenizer = dict(self.progress.tokenizer) if self.progress else {}
-        checker = PairChecker(recipe.storage_config, self._report, need_references=self._task.monolingual)
+        checker = PairChecker(
+            recipe.storage_config, self._report, need_references=self._task.monolingual, forms=tokenizers.text_forms()
+        )
         labels = label_type(self._task.columns)
         for name, files in self.splits.items():
             for block in read_blocks(name, files) if name != "train" else ():

@@ -169,6 +169,10 @@ class Run(SavedRun):
         known = {key: getattr(before, key) for key in AUTO_KEYS if getattr(now, key) == "auto"}
         data = self.recipe.data if checks.is_same_text(self.recipe, recipe) else recipe.data
         changes: dict[str, Any] = {"training": now.model_copy(update=known), "data": data}
+        if "normalization" not in recipe.tokenizer.model_fields_set:
+            # The run may be older than today's default.
+            normalization = self.recipe.tokenizer.normalization
+            changes["tokenizer"] = recipe.tokenizer.model_copy(update={"normalization": normalization})
         if recipe.batch.is_auto:
             changes["batch"] = recipe.batch.model_copy(update={"batch_tokens": self.recipe.batch.batch_tokens})
         own, named = self.recipe.init_from, recipe.init_from

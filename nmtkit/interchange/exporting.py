@@ -15,6 +15,7 @@ from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS
+from nmtkit.data.sentencepiece_model import with_number_rules
 from nmtkit.data.tokenizer import SentencePieceTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
@@ -184,7 +185,10 @@ def _write_pieces(tokenizers: Tokenizers, folder: Path) -> None:
     for name, one in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
         with write_errors(folder / name):
             if isinstance(one, SentencePieceTokenizer):
-                (folder / name).write_bytes(one.content())
+                content = one.content()
+                if one.config.normalization == "nfkc_numbers":  # elsewhere the model must normalize text by itself
+                    content = with_number_rules(content)
+                (folder / name).write_bytes(content)
 
 
 def _ctranslate2(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:

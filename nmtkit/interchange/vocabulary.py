@@ -5,7 +5,7 @@ shares its row with another special token, as in Marian, whose decoder begins wi
 written.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import TEXT_COLUMNS
+from nmtkit.data.sentencepiece_model import bytes_field, message_fields
 from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
@@ -190,38 +191,5 @@ def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
             text = fields[1].decode("utf-8", "replace")
             if fields.get(3, _NORMAL) in (_NORMAL, _UNUSED):  # a field given twice has its last value
                 content += bytes([3 << 3, _NORMAL if text in pieces or len(text) == 1 else _UNUSED])
-        restricted += bytes([number << 3 | 2]) + _varint(len(content)) + content
+        restricted += bytes_field(number, content)
     return bytes(restricted)
-
-
-def message_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message in protobuf's encoding, each its number and its value."""
-    at = 0
-    while at < len(message):
-        key, at = _read_varint(message, at)
-        if key & 7 == 0:
-            value, at = _read_varint(message, at)
-            yield key >> 3, value
-        else:
-            size, at = ({1: 8, 5: 4}[key & 7], at) if key & 7 != 2 else _read_varint(message, at)
-            yield key >> 3, message[at : at + size]
-            at += size
-
-
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number that begins there, and where it ends."""
-    value = shift = 0
-    for byte in message[at : at + 10]:
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            break
-    return value, at
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])

@@ -12,6 +12,7 @@ from torch import Tensor
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.features import Rows
 from nmtkit.corpus.json_records import is_list_of_strings, parse_record
+from nmtkit.corpus.normalization import comparable
 from nmtkit.corpus.scripts import mark_class, unspaced_class, unspaced_runs
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import PAD, SPECIALS
@@ -191,7 +192,7 @@ class Terminology:
         """The translation of each source term."""
         self._by_first: dict[str, list[tuple[list[str], str]]] = {}
         for source, target in entries.items():
-            words = words_of(source)
+            words = words_of(comparable(source))
             if not words or not words_of(target):
                 raise DataError(f"the term {source!r} with the translation {target!r} is empty; leave it out")
             self._by_first.setdefault(words[0], []).append((words, target))
@@ -200,7 +201,7 @@ class Terminology:
 
     def applied(self, request: Request) -> Request:
         """The request with the translations of all terms of its source; of terms that overlap the longest is taken."""
-        words, at, targets = words_of(request.source), 0, []
+        words, at, targets = words_of(comparable(request.source)), 0, []
         while at < len(words):
             for term, target in self._by_first.get(words[at], []):
                 if words[at : at + len(term)] == term:

@@ -13,7 +13,7 @@ from same_run import differences, wait_for_update
 
 from nmtkit import recipe
 from nmtkit.cli import train
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.distributed import processes
 from nmtkit.experiment import run as running
 from nmtkit.experiment.run import Run
@@ -91,6 +91,19 @@ def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Comman
     refused(other, "`model.hidden_size` was 48 and is 50", "`training.lr` was 0.005 and is 0.1")
     refused(nmtkit(*command), "--resume", "--overwrite")
     assert (straight / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_with_an_older_default_keeps_it(corpus: Path, tmp_path: Path) -> None:
+    """The recipe says nothing of normalization, and the run was begun when the default was nfkc."""
+    older = recipe.load(str(corpus / "tiny.yaml"), ["tokenizer.normalization=nfkc"])
+    Run.begin(older, str(tmp_path / "run")).close()
+    run = Run.begin(recipe.load(str(corpus / "tiny.yaml")), str(tmp_path / "run"), resume=True)
+    assert run.recipe.tokenizer.normalization == "nfkc"
+    assert recipe.load(tmp_path / "run" / "recipe.yaml").tokenizer.normalization == "nfkc"
+    run.close()
+    named = recipe.load(str(corpus / "tiny.yaml"), ["tokenizer.normalization=nfkc_numbers"])
+    with pytest.raises(RecipeError, match=r"`tokenizer.normalization` was 'nfkc' and is 'nfkc_numbers'"):
+        Run.begin(named, str(tmp_path / "run"), resume=True)
 
 
 def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(corpus: Path, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Pairs set aside for validation and test: whole groups, as many as asked for, from everywhere."""
 
 import random
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,28 @@ def test_a_source_is_on_one_side_only_however_it_is_written() -> None:
     assert not keys["valid"] & keys["test"]
     assert all(len(found[name]) == 5 * len(keys[name]) for name in found)
     assert len(found["valid"]) == len(found["test"]) == 2_000 // 20
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda text: unicodedata.normalize("NFD", text),
+        lambda text: text.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)}),  # full-width
+        lambda text: text.replace(" ", "\u00a0"),
+        lambda text: text.replace(" ", "\x1f"),
+    ],
+)
+def test_copies_in_another_form_are_on_the_same_side(other: Callable[[str], str]) -> None:
+    sources = [f"l'élève n° {number} voit le café" for number in range(400)]
+    sources += [other(source) for source in sources]
+    found = split(pairs_of(sources))
+    numbers = {}
+    for name, pairs in found.items():
+        numbers[name] = {int(re.sub(r"\D", "", unicodedata.normalize("NFKC", pair.src))) for pair in pairs}
+        assert len(pairs) == 2 * len(numbers[name])
+    assert not numbers["train"] & (numbers["valid"] | numbers["test"])
+    assert numbers["valid"]
+    assert numbers["test"]
 
 
 def test_all_parts_of_the_corpus_are_drawn_from() -> None:

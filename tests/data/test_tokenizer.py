@@ -118,6 +118,20 @@ def test_words_and_punctuation(text: str, pieces: str) -> None:
     assert WORDS.join(WORDS.tokens(text)) == text
 
 
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ("▁the year year year", "the year year year"),
+        ("▁- old old - old", "-old old-old"),
+        ("▁1,000 kg kg", "1,000kg kg"),
+        ("▁3.14 15 .", "3.14 15."),
+        ("▁wait . . . ▁<unk> . ▁<unk> s", "wait... <unk>. <unk>s"),
+    ],
+)
+def test_words_that_a_model_repeats_are_not_glued(pieces: str, text: str) -> None:
+    assert WORDS.join(pieces.split()) == text
+
+
 def test_a_piece_that_spells_a_special_one_is_unknown() -> None:
     tokenizer = WordTokenizer(config("pieces"), Vocabulary([*SPECIALS, "a"]))
     assert tokenizer.encode("a </s> <pad>") == [4, UNK, UNK]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,22 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
     assert diagnosis.splits["test"].tgt.words == {}
     without = examine(splits, duplicates=False)
     assert not {finding.kind.name for _, finding in without.findings()} & {"duplicate", "in-train", "src-in-train"}
+
+
+def test_overlap_is_found_in_another_form_of_the_text(tmp_path: Path) -> None:
+    """Also where a space is another one, and where letters are decomposed or full-width."""
+    src, tgt = list(VALID[0]), list(VALID[1])
+    src[4], tgt[4] = SRC[1500].replace(" ", "\u00a0"), unicodedata.normalize("NFD", TGT[1500])
+    wide = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+    src[9] = SRC[10].translate(wide)
+    src[19], tgt[19] = src[3].translate(wide), tgt[3]
+    diagnosis = examine(real_looking.write_splits(tmp_path, train=(SRC, TGT), valid=(src, tgt)))
+    lines = lines_by_kind(diagnosis.splits["valid"])
+    assert {kind: lines[kind] for kind in ("duplicate", "in-train", "src-in-train")} == {
+        "duplicate": [20],
+        "in-train": [5],
+        "src-in-train": [10],
+    }
 
 
 def test_overlap_of_valid_and_test(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_alignments_go_with_their_pairs(tmp_path: Path) -> None:
     pairs = list(PAIRS)
     pairs[3] = ("", "leer")
     pairs[5] = ("one \0 two", "eins zwei")  # three words now, two once it is mended: its links would point elsewhere
-    pairs[7] = ("one\u2028two", "eins\0 zwei")
+    pairs[7] = ("one\u2028three", "eins\0 drei")
     given = with_links(tmp_path, pairs, [f"0-{n % 2}" for n in range(100)])
     done = repair({"train": given}, tmp_path / "new")["train"]
     links = [pair.links for pair in read_pairs(done.files.resolved(str(tmp_path / "new")))]

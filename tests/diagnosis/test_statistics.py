@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from nmtkit.corpus.scripts import SCRIPTS
-from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, TextArrays, character_classes
+from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, SPACE, TextArrays, character_classes
 from nmtkit.diagnosis.findings import SplitDiagnosis
 
 LINES = ["", " ", "one", " two  words\t", "Größe 12, ½", "Привет, мир!", "日本語の テキスト\u3000です。", "한국어 123"]
@@ -50,10 +50,13 @@ def test_letters_by_script() -> None:
 
 def test_odd_characters_have_classes_of_their_own() -> None:
     table = character_classes()
-    # What str.splitlines takes for the end of a line, but for the line feed, is a separator; nothing else is.
-    separators = {code for code in range(0x110000) if len(f"a{chr(code)}b".splitlines()) > 1} - {10}
+    # What str.splitlines takes for the end of a line, but for the line feed, is a separator, and US. Nothing else is.
+    line_ends = {code for code in range(0x110000) if len(f"a{chr(code)}b".splitlines()) > 1}
+    separators = line_ends - {10} | {0x1F}
     assert set(np.flatnonzero(table == SEPARATOR).tolist()) == separators
     assert [table[code] for code in (0, 0xFEFF, 0xFFFD, 7, 0x7F, 0x90)] == [NUL, BOM, REPLACED, *[CONTROL] * 3]
+    blank = {code for code in range(0x110000) if chr(code).isspace()}
+    assert set(np.flatnonzero((table >= SPACE) & (table <= SEPARATOR)).tolist()) == blank
     assert not np.isin(table[[9, 10, 32, 65, 0xAD, 0x200B, 0x200D, 0x200E]], [NUL, BOM, REPLACED, CONTROL]).any()
 
 

@@ -1,0 +1,111 @@
+"""Normalization of text, and the white space that separates words.
+
+White space is what `str.split` splits at: the White_Space characters of Unicode (such as the tab, VT, NEL, the no-break
+space, U+2028 and the ideographic space) and the separators FS, GS, RS and US. It separates words for every kind of
+tokenizer and in every command. The zero-width space (U+200B), the joiners (U+200C and U+200D) and the byte-order mark
+(U+FEFF) are not white space.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Literal, TypeAlias
+
+Normalization = Literal["nfkc_numbers", "nfkc", "none"]
+"""The rules by which a text is normalized."""
+
+TextForms: TypeAlias = Mapping[str, Callable[[str], str]]
+"""For each column of texts the function that makes the form in which they are compared."""
+
+DEFAULT: Normalization = "nfkc_numbers"
+"""The rules of a tokenizer that is not known yet."""
+
+OTHER_SPACES = (
+    "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+)
+OTHER_SPACES += "\u2028\u2029\u202f\u205f\u3000"
+"""All white space but the space itself."""
+
+REMOVED = "\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x7f\x8f\x9f"
+REMOVED += "\u061c\u200e\u200f\ufeff"
+"""What nfkc_numbers removes: control characters, marks of writing direction and the byte-order mark."""
+
+BLANKED = "\u200b\ufffd"
+"""What nfkc_numbers turns into a space, beside white space: the zero-width space and the replacement character."""
+
+_REMOVED = re.compile(f"[{re.escape(REMOVED)}]")
+_BLANKED = re.compile(f"[{BLANKED}]")
+_MISSED_SPACES = re.compile("[\x0b\x1c-\x1f\x85]")
+_ALL_LETTERS = range(0x20000)
+"""No character beyond this range has a decomposition that changes a number."""
+
+
+def normalize(text: str, rules: Normalization) -> str:
+    """Returns the text in the form that the rules ask for, with single spaces between its words.
+
+    * nfkc_numbers: NFKC, but numbers keep their value: superscripts, subscripts, fractions and enclosed numbers stay as
+      they are. Invisible characters are removed, except for the zero-width joiner and non-joiner.
+    * nfkc: all of Unicode's NFKC, which turns "10⁵" into "105" and "2½" into "21⁄2".
+    * none: only white space changes.
+    """
+    if rules == "nfkc":
+        text = unicodedata.normalize("NFKC", text)
+    elif rules == "nfkc_numbers":
+        text = _nfkc_with_exceptions(text)
+        if not text.isprintable() or "\ufffd" in text:  # a quick test that hardly any line passes
+            text = _REMOVED.sub("", text)
+            text = _BLANKED.sub(" ", text)
+    return " ".join(text.split())
+
+
+def comparable(text: str) -> str:
+    """Returns the form by which equal texts are found where no tokenizer says how it normalizes them."""
+    return normalize(text, DEFAULT)
+
+
+def separate_words(text: str) -> str:
+    """Replaces the white space that sentencepiece's nmt_nfkc deletes or reads as a letter by spaces."""
+    return _MISSED_SPACES.sub(" ", text)
+
+
+def _nfkc_with_exceptions(text: str) -> str:
+    if text.isascii() or unicodedata.is_normalized("NFKC", text):
+        return text
+    exceptions = nfkc_exceptions()
+    parts = []
+    for part in _exceptions_pattern().split(text):  # every second part is an exception
+        parts.append(exceptions[part] if part in exceptions else unicodedata.normalize("NFKC", part))
+    return "".join(parts)
+
+
+@cache
+def nfkc_exceptions() -> Mapping[str, str]:
+    """Returns the characters that nfkc_numbers does not change as NFKC does, and what it makes of each.
+
+    Superscripts, subscripts, fractions and enclosed numbers stay as they are. Units such as "㎡" become "m²".
+    """
+    # Japanese text has the full-width tilde for the wave dash; sentencepiece's rules do not change it either.
+    exceptions = {"\uff5e": "\uff5e"}
+    for code in _ALL_LETTERS:
+        letter = chr(code)
+        decomposition = unicodedata.decomposition(letter)
+        if not decomposition:
+            continue
+        is_raised_or_lowered = decomposition.startswith(("<super>", "<sub>", "<fraction>"))
+        if is_raised_or_lowered or unicodedata.category(letter) == "No":
+            exceptions[letter] = letter
+    for code in _ALL_LETTERS:
+        letter = chr(code)
+        decomposition = unicodedata.decomposition(letter)
+        if letter in exceptions or not decomposition.startswith("<square>"):
+            continue
+        parts = [chr(int(part, 16)) for part in decomposition.split()[1:]]
+        if any(part in exceptions for part in parts):
+            exceptions[letter] = "".join(parts)
+    return exceptions
+
+
+@cache
+def _exceptions_pattern() -> re.Pattern[str]:
+    return re.compile(f"([{re.escape(''.join(nfkc_exceptions()))}])")
