@@ -175,6 +175,10 @@ class Targets(Rows):
         return cls(torch.from_numpy(shifted), target, copied, torch.from_numpy(mask))
 
 
+NEW_WORD = -1
+"""In a prefix: any token that begins a word, or the end."""
+
+
 @dataclass(frozen=True)
 class Batch(Rows):
     """A batch of B examples, padded with PAD on the right. Texts end in EOS; what a task does not have is absent."""
@@ -188,7 +192,8 @@ class Batch(Rows):
     alignment: Tensor | None = None
     """`(B,T,S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
     prefix: Tensor | None = None
-    """Forced beginnings of translations: extended ids `(B,P)`, padded with PAD on the right."""
+    """Forced beginnings of translations: extended ids `(B,P)`, padded with PAD on the right. NEW_WORD may
+    follow the last."""
     prompt: Tensor | None = None
     """Texts that a search goes on with: ids `(B,P)` without BOS, padded with PAD on the right."""
     terms: Rows | None = None

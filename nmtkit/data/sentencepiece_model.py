@@ -28,11 +28,12 @@ def with_number_rules(model: bytes) -> bytes:
 
     NmtkitError if the installed sentencepiece cannot read the rules of NFKC.
     """
-    return _with_rules(model, "nfkc_numbers", _compile(_number_rules()))
+    return _with_rules(model, "nfkc_numbers", _compiled_number_rules())
 
 
 def _number_rules() -> dict[str, str]:
     """The rules of sentencepiece's nmt_nfkc, changed to those of `normalize(text, "nfkc_numbers")`."""
+    sentencepiece.set_min_log_level(2)
     normalizer = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
     if not hasattr(normalizer, "decompile"):
         raise NmtkitError(
@@ -56,6 +57,11 @@ def _number_rules() -> dict[str, str]:
 
 
 @cache
+def _compiled_number_rules() -> bytes:
+    return _compile(_number_rules())
+
+
+@cache
 def _compiled_space_rules() -> bytes:
     return _compile(dict.fromkeys(OTHER_SPACES, " "))
 
@@ -67,6 +73,7 @@ def _compile(rules: Mapping[str, str]) -> bytes:
         with open(table, "w", encoding="ascii") as file:
             for text, normalized in rules.items():
                 file.write(f"{_code_points(text)}\t{_code_points(normalized)}\n")
+        sentencepiece.set_min_log_level(2)  # it would report on standard error what it compiles
         normalizer = sentencepiece.SentencePieceNormalizer(rule_tsv=str(table))
         model = normalizer.serialized_model_proto()
     normalizer_fields = dict(message_fields(_bytes_field(model, _NORMALIZER)))

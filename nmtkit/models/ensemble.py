@@ -67,9 +67,9 @@ class EnsembleOutput(ModelOutput):
 
 
 class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
-    """Models in evaluation mode, on one device, that decode together; the first reads the source, if there is one.
+    """Models in evaluation mode, on one device, that decode together; each encodes the source, language models none.
 
-    A subclass says by `logits` and `_joined` what becomes of their predictions.
+    A subclass combines their predictions in `logits` and their outputs in `_joined`.
     """
 
     def __init__(self, config: ModelConfig, members: Sequence[Decoder]) -> None:

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import NEW_WORD, Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
@@ -60,7 +60,7 @@ class DecodingBatch:
     token_classes: TokenClasses = NO_TOKEN_CLASSES
     """`may_repeat` has one more entry, for copied words."""
     word_starts: Tensor | None = None
-    """Tokens that begin a word `(V,)`, bool; with constraints only."""
+    """Tokens that begin a word `(V,)`, bool; only with constraints or with prefixes that end in NEW_WORD."""
 
     @classmethod
     def begin(
@@ -111,6 +111,11 @@ class DecodingBatch:
         prompt = torch.zeros(size, 0, dtype=torch.long, device=device) if batch.prompt is None else batch.prompt
         history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if has_history else None
         constraints = None if terms is None else ConstrainedBeam.begin(terms, token_classes.starts)
+        has_whole_prefix = wanted is not None and bool((wanted == NEW_WORD).any())
+        starts = None
+        if constraints is not None or has_whole_prefix:
+            assert token_classes.starts is not None, "which tokens begin a word must be known"
+            starts = token_classes.starts()
         # Few translations need more positions.
         room_at_first = min(longest + 1, max(INITIAL_LENGTH, columns * 5 // 4))
         beam_size = 1 if prompt.shape[1] else config.beam_size
@@ -128,7 +133,7 @@ class DecodingBatch:
             divisors=send(config.divisors(torch.arange(1, longest + 1)).to(dtype), device),
             limits=limits.tolist(),
             token_classes=token_classes,
-            word_starts=None if constraints is None else constraints.starts,
+            word_starts=starts,
         )
 
     @property
@@ -229,6 +234,10 @@ class DecodingBatch:
             return tree.forbid(log_probs, (sentences.last_position - position + 1).repeat_interleave(width))
         is_forced = sentences.prefix is not None and self.config.prefix_bias == 1
         wanted = sentences.next_of_prefix(position) if is_forced else None
+        must_start = None
+        if wanted is not None and self.word_starts is not None:
+            must_start = wanted == NEW_WORD
+            wanted = wanted.masked_fill(must_start, PAD)
 
         def of_rows(values: Tensor | None) -> Tensor | None:
             return None if values is None else values.repeat_interleave(width, 0)
@@ -241,9 +250,21 @@ class DecodingBatch:
         constraints = self.constraints
         end, wanted = None if constraints is None else log_probs[:, EOS].clone(), of_rows(wanted)
         log_probs = rules.apply_rules(log_probs, self.config, written, history, wanted, of_rows(sentences.min_lengths))
+        if must_start is not None and self.word_starts is not None:
+            rows = must_start.repeat_interleave(width)  # (N,)
+            log_probs.masked_fill_(rows[:, None] & self._columns_inside_words(log_probs.shape[1]), -INFINITY)
         if constraints is not None and end is not None:
             constraints.forbid(log_probs, end, None if wanted is None else wanted == PAD, self.memory)
         return log_probs
+
+    def _columns_inside_words(self, size: int) -> Tensor:
+        """The columns of tokens that go on with a word `(X,)`, bool; copied words and EOS are none."""
+        assert self.word_starts is not None
+        shortlist = self.memory.shortlist
+        starts = self.word_starts if shortlist is None else self.word_starts[shortlist.index.words]  # (V,)
+        inside = ~pad(starts, (0, size - len(starts)), value=True)  # (X,)
+        inside[EOS] = False
+        return inside
 
     def _rows(self, sentences: Tensor) -> Tensor:
         width = self.sentences.scores.shape[1]

@@ -202,7 +202,7 @@ def max_lengths(
     by_source = (lengths.float() * settings.max_length_ratio).floor().clamp(max=settings.max_length).long()
     by_source = by_source + (settings.max_length_offset if settings.max_length_ratio else settings.max_length)
     limits = by_source.maximum(min_lengths(settings, src_lengths) + 1).clamp(max=settings.max_length)
-    least = torch.ones_like(limits) if prefix is None else 1 + (prefix != PAD).sum(1)
+    least = torch.ones_like(limits) if prefix is None else 1 + (prefix > PAD).sum(1)  # NEW_WORD is negative
     return limits.maximum(least if room is None else least + room)
 
 

@@ -28,7 +28,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import atomic_user_path, write_errors
 from nmtkit.corpus.alignments import Link
 from nmtkit.corpus.text import read_lines
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import NEW_WORD, Batch
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import PAD, SPECIALS
 
@@ -79,7 +79,7 @@ class Shortlist:
         words = self.words[places + torch.arange(len(places), device=src.device)]
         chosen[sentences.repeat_interleave(counts), words] = True
         for ids in ([batch.inputs.copy.extended] if copies else []) + ([] if prefix is None else [prefix]):
-            chosen.scatter_(1, ids.masked_fill(ids >= size, PAD), True)
+            chosen.scatter_(1, ids.masked_fill((ids >= size) | (ids == NEW_WORD), PAD), True)
         return chosen
 
 

@@ -201,7 +201,7 @@ class SentenceState(Rows):
         )
 
     def next_of_prefix(self, position: Tensor) -> Tensor:
-        """The prefix token at each position `(B,)`: `(B,)`, PAD behind the prefix."""
+        """The prefix token at each position `(B,)`: `(B,)`, PAD behind the prefix, which may end in NEW_WORD."""
         assert self.prefix is not None
         columns = self.prefix.shape[1]
         token = self.prefix.gather(1, position.clamp(max=columns - 1)[:, None]).squeeze(1)
@@ -212,7 +212,7 @@ class SentenceState(Rows):
 
         Their tokens `history` `(N,t)` are ignored from the position on.
         """
-        token = self.next_of_prefix(position)
+        token = self.next_of_prefix(position).clamp(min=PAD)  # NEW_WORD is no token
         assert self.prefix is not None
         count = min(history.shape[1], self.prefix.shape[1])
         written = history[:, :count].reshape(len(position), self.tokens.shape[1], count)  # (B,W,c)

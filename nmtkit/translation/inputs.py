@@ -14,7 +14,7 @@ from nmtkit.core.device import send
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.corpus.config import language_of_tag
 from nmtkit.corpus.features import Rows
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch import NEW_WORD, Batch, collate
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, PAD, UNK
@@ -429,7 +429,8 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
     copied = None
-    prefix = _padded([source.prefix for source in sources]) if any(source.prefix for source in sources) else None
+    prefixes = [_closed_prefix(source) for source in sources]
+    prefix = _padded(prefixes) if any(prefixes) else None
     if not any(source.terms for source in sources):
         return replace(batch, prefix=prefix)
     if sources[0].extended is not None:
@@ -444,6 +445,14 @@ def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
         copied_starts=copied,
     )
     return replace(batch, prefix=prefix, terms=constraints)
+
+
+def _closed_prefix(source: SourceLine) -> list[int]:
+    """The ids that a translation begins with; the last word of a prefix that a user gave is whole."""
+    given = "" if source.request is None else source.request.prefix
+    if given and not starts_word(given[-1]):  # a letter; words may follow "l'" or "(" without a space
+        return [*source.prefix, NEW_WORD]
+    return [*source.prefix]
 
 
 def repeatable_tokens(config: SearchConfig, tokenizer: Tokenizer, device: torch.device) -> Tensor | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Command
-from untrained import WORDS, imported, untrained
+from untrained import KNOWN, WORDS, imported, learned, untrained
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
@@ -55,6 +55,26 @@ def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
     assert [best[0].text for best in indifferent.search(begun)] == free
     sure = replace(translator, config=translator.config.changed({"prefix_bias": 0.999999}))
     assert all(best[0].text.startswith("HA") for best in sure.search(begun))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "word"])
+@pytest.mark.parametrize("model", ["transformer", "pointer-generator"])
+def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> None:
+    translator = untrained(model, learned(KNOWN, kind, vocab_size=45), beam_size=3, max_length=12)
+    sources = ["the old man", "a dog", "who sleeps in the house"]
+    for prefix in ("the do", "m", "sleep", "house"):
+        for results in translator.search([Request(source, prefix=prefix) for source in sources], 3):
+            for result in results:
+                begun = translator.tokenizers.tgt.tokens(prefix)
+                following = result.tokens[len(begun) :]
+                assert not following or starts_word(following[0]), result.text
+    # An apostrophe or a bracket ends no word, and a preference is no promise.
+    for prefix, settings in (("the (", {}), ("the do", {"prefix_bias": 0.5})):
+        other = replace(translator, config=translator.config.changed(settings))
+        assert other.search([Request("a dog", prefix=prefix)])[0][0].text
+    plain = translator.search(sources)
+    mixed = translator.search([*sources, Request("a dog", prefix="m")])
+    assert [best[0].text for best in mixed[:3]] == [best[0].text for best in plain]
 
 
 @pytest.mark.parametrize(
