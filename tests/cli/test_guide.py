@@ -6,15 +6,15 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import tomllib
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
+import following
 import pages
 import pytest
-from commands import Command, Finished, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
+from commands import Command, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
 from daily import daily
 from pages import FENCE
 from torch.distributed.run import get_args_parser
@@ -113,7 +113,6 @@ RUN_ELSEWHERE = {
 }
 """The first lines of blocks that are not run here, with the reason."""
 SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW", "RUN", "RECIPE", "CORPUS")
-PROGRAMS = ("cp", "echo", "head", "tail", "cat", "zcat")
 QUICKLY = "--device cpu --set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4"
 SMALL = "--set model.hidden_size=16 --set batch.batch_tokens=200"
 """What a training is given besides: two updates of a small model show that it is read and does what it says."""
@@ -239,20 +238,6 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return folder
 
 
-def words_of(line: str) -> list[str]:
-    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&<>")
-    lexer.whitespace_split = True
-    return list(lexer)
-
-
-def parts(words: list[str], sign: str) -> Iterator[list[str]]:
-    while sign in words:
-        at = words.index(sign)
-        yield words[:at]
-        words = words[at + 1 :]
-    yield words
-
-
 def as_tested(words: list[str], number: int) -> list[str]:
     """A training with limits, in a folder of its own unless it goes on; a question is answered."""
     if words[:2] in (["runs", "mv"], ["runs", "rm"]):
@@ -266,30 +251,6 @@ def as_tested(words: list[str], number: int) -> list[str]:
         return [*words, *own, *QUICKLY.split()]  # the model is that of the run
     small = SMALL if {"--source", "--target", "chosen.yaml"} & {*words} else "--set data.test=null"
     return [*words, *own, *QUICKLY.split(), *small.split()]
-
-
-def run_line(line: str, number: int, console: Command) -> Finished:
-    """Runs a line as a shell would, one command of a pipe after the other."""
-    done = Finished(0, "", "")
-    for chain in parts(words_of(line), "&&"):
-        given = ""
-        for words in parts(chain, "|"):
-            *_, target = parts(words, ">")
-            source = words[words.index("<") + 1] if "<" in words else ""
-            plain = words[: min((words.index(sign) for sign in "<>" if sign in words), default=len(words))]
-            given = Path(source).read_text(encoding="utf-8") if source else given
-            if plain[0] == "nmtkit":
-                done = console(*as_tested(plain[1:], number), stdin=given)
-            else:
-                assert plain[0] in PROGRAMS, f"{plain[0]} in: {line}"
-                other = subprocess.run(plain, input=given, capture_output=True, text=True, check=False)
-                done = Finished(other.returncode, other.stdout, other.stderr)
-            if done.code:
-                return done
-            given = done.out
-            if ">" in words:
-                Path(target[0]).write_text(given, encoding="utf-8")
-    return done
 
 
 def parse(line: str) -> None:
@@ -323,7 +284,7 @@ def parse(line: str) -> None:
 def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, place: Path) -> None:
     for number, line in enumerate(lines_of(page)):
         if not line.startswith(NOT_RUN):
-            done = succeeded(run_line(line, number, console))
+            done = succeeded(following.run_in_process(line, console, partial(as_tested, number=number)))
             assert "Traceback" not in done.err, (line, done)
         elif not line.startswith(OTHERS):
             parse(line)
@@ -338,8 +299,8 @@ def test_the_commands_of_a_long_page_can_be_given(page: str, tmp_path: Path, mon
         if not isinstance(step, str):
             write_lines(step[0], [step[1]])
             continue
-        for words in parts(words_of(step), "|"):
-            assert words[0] in ("nmtkit", "python", "ln", *PROGRAMS), step
+        for words in following.parts(following.words_of(step), "|"):
+            assert words[0] in ("nmtkit", "python", "ln", *following.PROGRAMS), step
             assert "<" not in words or Path(words[words.index("<") + 1]).exists(), step
             end = min((words.index(sign) for sign in "<>" if sign in words), default=len(words))
             if words[0] == "nmtkit":
