@@ -107,7 +107,8 @@ def choose_task(imported: ImportedModel, task: str | None, source_prefix: str | 
             imported,
             task=variant.task,
             search={**imported.search, **variant.search},
-            notes=[f"it has the settings of {task} in config.json", *variant.notes],
+            notes=variant.notes,
+            search_source=f"task_specific_params.{task} of config.json says",
         )
         if source_prefix is None:
             source_prefix = variant.source_prefix
@@ -133,7 +134,7 @@ def choose_task(imported: ImportedModel, task: str | None, source_prefix: str | 
 def _require_task(imported: ImportedModel, task: str) -> None:
     if "src" not in imported.tokenizers:
         raise RecipeError(f"--task {task}: this model reads no source; leave --task out")
-    names = [*_TASKS, *imported.variants]
+    names = {*_TASKS, *imported.variants}
     if task not in names:
         raise RecipeError(f"--task {task}: {suggest_names(task, names)}")
 
