@@ -25,7 +25,12 @@ FAMILIES: Registry[Callable[[Path], ImportedModel]] = Registry("model type")
 def read_huggingface(folder: Path) -> ImportedModel:
     """Converts a folder with `config.json`, weights and tokenizers."""
     place = folder / "config.json"
-    kind = str(read_json(place, dict).get("model_type"))
+    named = read_json(place, dict).get("model_type")
+    if named is None:
+        raise CheckpointError(
+            f"{place}: has no model_type, so transformers did not save this folder; name the toolkit that did by --from"
+        )
+    kind = str(named)
     if kind not in FAMILIES:
         remedy = f"{_advice(kind)}; supported: {', '.join(FAMILIES.names())}"
         raise unsupported(place, f"a model of type {shorten(kind)!r}", remedy)
@@ -42,8 +47,6 @@ _TRANSLATORS = ("fsmt", "prophetnet", "blenderbot", "nllb-moe", "umt5")
 
 def _advice(kind: str) -> str:
     """Returns what to use in place of a model of this type."""
-    if kind == "None":
-        return "config.json has no model_type, which save_pretrained of transformers writes"
     if any(name in kind for name in _NOT_TEXT):
         return "use transformers"
     if kind in _LONG_READERS:

@@ -143,6 +143,12 @@ def test_the_refusal_of_a_family_says_what_to_use(kind: str, tmp_path: Path) -> 
     )
 
 
+def test_a_folder_of_another_program_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config.json").write_text("{}", encoding="utf-8")
+    import_refused(tmp_path / "theirs", "has no model_type, so transformers did not save this folder", tmp_path)
+
+
 def test_eole_is_named(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     config: dict[str, Any] = {"model": {"architecture": "transformer"}, "training": {}}
