@@ -24,7 +24,7 @@ from nmtkit.experiment.report import save_report
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
-from nmtkit.pictures.attention import SentencePicture
+from nmtkit.pictures.attention import AttentionPicture, SentencePicture
 from nmtkit.pictures.captions import draw_caption
 from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
 from nmtkit.pictures.curves import Points, Training, save_training
@@ -40,6 +40,8 @@ Pairs = tuple[list[str], list[str | None]]
 """Sentences, and the translation of each, if one is given."""
 
 Picture = TypeVar("Picture", bound=SentencePicture)
+WIDE_SUMMARY_WORDS = 40
+"""Words of a summary from which a page is advised instead of a figure."""
 
 
 @collect(FigureStyle, "style")
@@ -111,9 +113,22 @@ def _draw(
     _warn_unread(drawn)
     if output:
         save_pictures(output, partial(save, drawn, style=style))
+        _note_wide_summaries(drawn, output)
         return
     for picture in drawn:
         show(picture.with_title(style.title))
+
+
+def _note_wide_summaries(drawn: Sequence[Picture], output: Sequence[Path]) -> None:
+    """Says where a long summary is easier to read than in a figure, which has a column for each of its words."""
+    pictures = [picture for picture in drawn if isinstance(picture, AttentionPicture) and picture.is_summary]
+    longest = max((len(picture.tgt_words) for picture in pictures), default=0)
+    has_page = any(path.suffix.lower() == ".html" for path in output)
+    if longest > WIDE_SUMMARY_WORDS and not has_page:
+        note(
+            f"a figure of {longest} columns is wide: -o FILE.html shows article and summary as coloured text, which is "
+            "easier to read on a screen"
+        )
 
 
 def _require_fitting_options(

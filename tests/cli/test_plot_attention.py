@@ -207,6 +207,13 @@ def test_pictures_of_summaries(news: Path, plot: Command) -> None:
     assert 'class="copied" style="--p:' in html
 
 
+def test_a_page_is_advised_for_a_long_summary(news: Path, plot: Command) -> None:
+    summary = " ".join(WORDS[:4] * 12)
+    assert "is wide: -o FILE.html" in succeeded(plot("-m", news, ARTICLE, summary, "-o", "a.svg")).err
+    assert "is wide" not in succeeded(plot("-m", news, ARTICLE, summary, "-o", "a.svg", "-o", "a.html")).err
+    assert "is wide" not in succeeded(plot("-m", news, ARTICLE, SUMMARY, "-o", "a.svg")).err
+
+
 def test_the_baseline_has_the_same_picture_without_p_gen(news: Path) -> None:
     translator = Translator.load(str(news), device="cpu")
     config = translator.model.config.changed({"copying": False})
