@@ -19,14 +19,15 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import write_errors
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.faults import LINE_COUNTS, SHIFT
+from nmtkit.corpus.encodings import EncodingGuess, has_given_encoding
+from nmtkit.corpus.faults import ENCODING, LINE_COUNTS, SHIFT, UTF16
 from nmtkit.corpus.json_records import JSON_ENDS
 from nmtkit.corpus.reading import require_plain_text
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.html import diagnosis_page
-from nmtkit.diagnosis.repair import LOG_NAME, RepairedSplit, repair, require_new
+from nmtkit.diagnosis.repair import LOG_NAME, RepairedSplit, recognize_encodings, repair, require_new
 from nmtkit.diagnosis.report import ReportTable
 from nmtkit.tasks.task import TASKS
 
@@ -89,17 +90,21 @@ def run_check(
 
     with console.LineProgress("MB", size=1_000_000) as display:
         diagnosis = examine(corpus.splits, corpus.monolingual, progress=display.advance, see=see)
+    encodings = _recognize_encodings(corpus, diagnosis)
     tables, tokens, failed = _count_tokens(corpus, diagnosis) if with_tokens else ([], None, False)
-    repaired = _repair(corpus, fixed) if fix_path else None  # before anything is shown: who reads it may stop
+    repaired = (
+        _repair(corpus, fixed, encodings) if fix_path else None
+    )  # before anything is shown: who reads it may stop
     if html_path:
         files = ", ".join(path for split in corpus.splits.values() for path in split.texts())
         _write_report(html_path, diagnosis_page(diagnosis, f"Data check: {corpus.title}", files, tables))
         tell(f"wrote {html_path}")
     if json_path:
         values = report.as_json(diagnosis, strict) | {"tokens": tokens}
+        values["encodings"] = {path: asdict(guess) for path, guess in encodings.items()}
         _write_report(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
     if json_path != "-":
-        _show_examination(diagnosis, tables)
+        _show_examination(diagnosis, tables, encodings, corrected=bool(fix_path))
     refused = repaired is not None and _show_repair(fixed, *repaired, stderr=json_path == "-")
     wrong = refused or report.has_problems(diagnosis, strict, fixed=bool(fix_path))
     return 1 if wrong else 2 if failed else 0
@@ -118,6 +123,10 @@ def _find_corpus(
         if any(others.values()) or task:
             raise click.UsageError(
                 "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
+            )
+        if has_given_encoding():
+            raise click.UsageError(
+                "--encoding goes with files; a recipe names the encoding of its text (--set data.train.encoding=NAME)"
             )
         checked = importlib.import_module("nmtkit.experiment.checks").open_data_check(name, overrides, run_path)
         paths = dict.fromkeys(path for one in checked.recipe.texts().values() for path in one.data.paths())
@@ -162,10 +171,36 @@ def _count_tokens(corpus: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Rep
         return [], None, not report.has_problems(diagnosis)
 
 
-def _repair(corpus: CheckedCorpus, out: Path) -> tuple[dict[str, RepairedSplit], Path | None]:
+def _recognize_encodings(corpus: CheckedCorpus, diagnosis: Diagnosis) -> dict[str, EncodingGuess]:
+    """The encodings of files that are not UTF-8; they are read again only if the check has found such lines."""
+    found = {finding.kind for _, finding in diagnosis.findings()}
+    if not found & {ENCODING, UTF16}:
+        return {}
+    return recognize_encodings(corpus.splits)
+
+
+def _show_encodings(encodings: Mapping[str, EncodingGuess], corrected: bool) -> None:
+    for path, guess in encodings.items():
+        if guess.certain:
+            remedy = "" if corrected else f"; --fix converts it, --encoding {guess.names[0]} reads it as it is"
+            console.say(f"{path}: {guess.title} ({guess.evidence}){remedy}")
+            continue
+        candidates = f"perhaps {guess.title}" if guess.names else "in an encoding that is not recognized"
+        name = guess.names[0] if guess.names else "NAME"
+        reason = f" ({guess.evidence})" if guess.evidence else ""
+        console.say(
+            f"{path}: not UTF-8, {candidates}{reason}; to convert it, name its encoding: --encoding {name} --fix"
+        )
+    if encodings:
+        console.say("")
+
+
+def _repair(
+    corpus: CheckedCorpus, out: Path, encodings: Mapping[str, EncodingGuess]
+) -> tuple[dict[str, RepairedSplit], Path | None]:
     """Writes cleaned files, and a recipe that names them, if there is one."""
     with console.LineProgress("MB", size=1_000_000) as display:
-        done = repair(corpus.splits, out, corpus.monolingual, display.advance)
+        done = repair(corpus.splits, out, corpus.monolingual, display.advance, encodings)
     if corpus.recipe is None or all(split.refused for split in done.values()):
         return done, None
     return done, corpus.recipe.write(out, {name: split.files for name, split in done.items()})
@@ -178,6 +213,8 @@ def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | No
         if split.refused:
             continue
         rows.append([name, "kept", f"{split.kept:,}", ", ".join(split.files.texts())])
+        for path, guess in split.converted.items():
+            rows.append([name, "converted", "", f"{path}, from {guess.title}"])
         for what, counts in (("left out", split.dropped), ("mended", split.mended)):
             rows += [[name, what, f"{count:,}", kind] for kind, count in counts.most_common()]
     console.say("", stderr)
@@ -189,14 +226,16 @@ def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | No
     if not rows:
         console.say(f"{out}: not made, since nothing could be written", stderr)
         return True
-    if any(split.dropped or split.mended for split in done.values()):
-        console.say(f"every pair that was left out or mended is in {out / LOG_NAME}", stderr)
+    if any(split.dropped or split.mended or split.converted for split in done.values()):
+        console.say(f"every pair that was left out or mended, and every converted file, is in {out / LOG_NAME}", stderr)
     if recipe is not None:
         console.say(f"the recipe for it is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}", stderr)
     return bool(refused)
 
 
-def _show_examination(diagnosis: Diagnosis, tables: Sequence[ReportTable]) -> None:
+def _show_examination(
+    diagnosis: Diagnosis, tables: Sequence[ReportTable], encodings: Mapping[str, EncodingGuess], corrected: bool
+) -> None:
     for number, split in enumerate(diagnosis.splits.values()):
         _show_lengths(split, plots=number == 0)
     for table in tables:
@@ -204,6 +243,7 @@ def _show_examination(diagnosis: Diagnosis, tables: Sequence[ReportTable]) -> No
         _say_wrapped(table.note)
         console.say("")
     _show_places(diagnosis)
+    _show_encodings(encodings, corrected)
     show_diagnosis(diagnosis, stderr=False)
 
 

@@ -16,6 +16,7 @@ from typing_extensions import override
 from nmtkit.cli import completing
 from nmtkit.core.errors import DataError, shorten
 from nmtkit.core.limits import MAX_INT, MAX_THREADS
+from nmtkit.corpus.encodings import parse_encodings, reading_as
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -111,6 +112,11 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
     return given
 
 
+def _set_encodings(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> None:
+    if given:
+        ctx.with_resource(reading_as(parse_encodings(given)))
+
+
 def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, ...]:
     """The overrides of a recipe, with what `training_threads` sets."""
     return (*overrides, f"training.threads={threads}") if threads else overrides
@@ -136,6 +142,15 @@ output_dir: Decorator = click.option(
     "--output-dir", type=FILE, metavar="DIR", help="Write one output per FILE, by its name."
 )
 outputs: Decorator = together(output, output_dir)
+ENCODING_FORM = "[FILE=]NAME"
+encoding: Decorator = click.option(
+    "--encoding",
+    multiple=True,
+    metavar=ENCODING_FORM,
+    expose_value=False,
+    callback=_set_encodings,
+    help="Encoding of the text. Default: utf-8.",
+)
 run_option = partial(click.option, metavar="RUN", multiple=True, callback=only_one, shell_complete=completing.runs)
 """An option for a run; another callback takes several."""
 _MODEL = "Run folder, or its name under runs/{}. Default: $NMTKIT_MODEL, else the newest finished run."

@@ -15,7 +15,7 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import DETECTION_LINES, EXTRACT_HINT, parse_record, refuse_json_lines, text_of
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.text import read_lines, read_stream_lines, unpacked
+from nmtkit.corpus.text import read_lines, read_stream_lines, text_stream
 
 Item = TypeVar("Item")
 STDIN = "standard input"
@@ -23,14 +23,14 @@ PAIRS_AT_ONCE = 2048
 
 
 def stdin_lines() -> Iterator[str]:
-    r"""The lines of standard input, plain or gzip-compressed, without their ends: \n or \r\n, and no others."""
+    r"""The lines of standard input, plain or compressed, without their ends: \n or \r\n, and no others."""
     if sys.stdin is None:
         raise DataError(f"{STDIN}: it is closed, and the text is read from it; give it a file with `< FILE`")
     try:
         # Not sys.stdin: a thread may still wait for a line when the program ends, and Python dies if it cannot close
         # that.
         stream = open(0, "rb", closefd=False)  # noqa: SIM115  # closing it would wait for the same line
-        yield from read_stream_lines(stream if stream.isatty() else unpacked(stream), STDIN)
+        yield from read_stream_lines(text_stream(stream, STDIN), STDIN)
     except OSError as fault:
         raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
 

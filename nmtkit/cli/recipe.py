@@ -14,6 +14,7 @@ from nmtkit import console, recipe
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core.errors import RecipeError
+from nmtkit.core.formats import read_yaml_text
 from nmtkit.core.settings import Settings
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.wordpiece import replay
@@ -53,7 +54,7 @@ def run_show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> No
     if resolved or overrides:
         lines: Iterable[str] = recipe.load(name, overrides).to_yaml().splitlines()
     else:
-        lines = read_lines(recipe.locate(name))
+        lines = read_yaml_text(recipe.locate(name)).splitlines()
     for line in lines:
         if not line.startswith("name:"):  # a copy has the name of its own file
             click.echo(line)

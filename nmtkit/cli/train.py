@@ -103,7 +103,8 @@ def _require_fitting_options(
     if name is not None and given:
         raise click.UsageError(
             f"{name} is a recipe, and {', '.join(given)} are for training without one; a recipe is changed by its "
-            "keys: --set training.max_minutes=N, --set init_from=RUN, --set 'data.train={src: FILE, tgt: FILE}'"
+            "keys: --set training.max_minutes=N, --set init_from=RUN, --set 'data.train={src: FILE, tgt: FILE}', "
+            "--set data.train.encoding=NAME"
         )
     if name is None and not given:
         raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")

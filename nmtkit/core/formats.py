@@ -122,6 +122,20 @@ for _side in (_Loader, _Dumper):
     _side.add_implicit_resolver(f"{_TAG}float", re.compile(_FLOAT), list("-+0123456789."))
 
 
+def read_yaml_text(path: Path) -> str:
+    """The text of a YAML file; DataError if it cannot be read or is not UTF-8."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_YAML_BYTES + 1)
+        if len(content) > MAX_YAML_BYTES:
+            raise DataError(f"{path}: more than {MAX_YAML_BYTES >> 10} KiB; is this the file that you mean?")
+        return content.decode("utf-8")
+    except OSError as fault:
+        raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
+    except UnicodeDecodeError as fault:
+        raise DataError(f"{path}: not UTF-8 text (byte {fault.start}); save it as UTF-8") from fault
+
+
 def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """Reads a YAML file that holds one mapping.
 
@@ -132,16 +146,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
         DataError: the file cannot be read.
         RecipeError: it is not YAML, or not a mapping; the message gives the line.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_YAML_BYTES + 1)
-        if len(content) > MAX_YAML_BYTES:
-            raise DataError(f"{path}: more than {MAX_YAML_BYTES >> 10} KiB; is this the file that you mean?")
-        text = content.decode("utf-8")
-    except OSError as fault:
-        raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
-    except UnicodeDecodeError as fault:
-        raise DataError(f"{path}: not UTF-8 text (byte {fault.start}); save it as UTF-8") from fault
+    text = read_yaml_text(path)
     try:
         loader = _Loader(text)
         data = loader.load()

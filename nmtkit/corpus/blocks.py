@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import Links, parse_pharaoh_line
 from nmtkit.corpus.config import TEXT_COLUMNS, SplitFiles
+from nmtkit.corpus.encodings import BAD_CHARACTER
 from nmtkit.corpus.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
 from nmtkit.corpus.features import FeatureRows, Rows
 from nmtkit.corpus.hashes import Mask, PairHashes
 from nmtkit.corpus.normalization import TextForms, comparable
-from nmtkit.corpus.text import explain_bad_bytes, first_bad_byte, not_utf8_message
+from nmtkit.corpus.text import TextFile, bad_bytes_message, explain_bad_bytes, first_bad_byte
 
 PAIR_WIDTH = 60
 """Characters shown of each side of a pair."""
@@ -196,21 +197,32 @@ class Block:
     def _file(self, side: str, row: int) -> str:
         return self.names[row] if self.names else self.src_file if side == "src" else self.tgt_file
 
-    def note_not_utf8(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
-        """Adds faults for lines that are not UTF-8; `mark` is the length of the file's byte-order mark."""
+    def note_bad_bytes(self, file: TextFile, rows: list[int], lines: list[str]) -> None:
+        """Adds faults for lines that are not valid in the encoding of their file."""
 
         def place(row: int) -> FaultLocation:
-            byte = mark * (self.line(row) == 1) + first_bad_byte(lines[row]) + 1
-            return FaultLocation(path, self.line(row), byte, explain_bad_bytes(lines[row]))
+            number = self.line(row)
+            if file.encoding:
+                text = lines[row].replace(BAD_CHARACTER, "\ufffd")
+                return FaultLocation(file.path, number, text=excerpt(text, text.index("\ufffd")))
+            byte = (file.mark if number == 1 else 0) + first_bad_byte(lines[row]) + 1
+            return FaultLocation(file.path, number, byte, explain_bad_bytes(lines[row], file.guess))
 
         self.add(ENCODING, rows, place)
-        self.add_message(rows, lines, path, mark)
+        self.add_message(file, rows, lines)
 
-    def add_message(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
+    def add_message(self, file: TextFile, rows: list[int], lines: list[str]) -> None:
         """Adds only their error messages."""
         for row in rows:
             number = self.line(row)
-            self.messages.append((row, not_utf8_message(f"{path}, line {number}", lines[row], mark * (number == 1))))
+            message = bad_bytes_message(
+                f"{file.path}, line {number}",
+                lines[row],
+                file.encoding,
+                file.guess,
+                mark=file.mark if number == 1 else 0,
+            )
+            self.messages.append((row, message))
 
     def add_unusable(self, kind: FaultKind, messages: Mapping[int, str]) -> None:
         """Adds faults and error messages of pairs that cannot be used."""

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from nmtkit.core.errors import NmtkitError
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
+from nmtkit.corpus.encodings import require_encoding
 
 COLUMNS = ("src", "tgt", "labels", "features")
 """The columns that an example may have, each with files of its own."""
@@ -30,11 +32,29 @@ def language_of_tag(tag: str) -> str:
     return tag[2:-1] if tag == language_tag(tag[2:-1]) else ""
 
 
+def _encodings_by_file(corpus: dict[str, Any]) -> dict[str, str]:
+    """The encoding of each file of a corpus of a list, which may name one for all its files."""
+    encoding = corpus.get("encoding") or {}
+    if isinstance(encoding, dict):
+        return encoding
+    if not isinstance(encoding, str):
+        raise ValueError(f"encoding: {encoding!r} is no name of an encoding, such as cp1252")
+    encodings: dict[str, str] = {}
+    for kind in FILE_KINDS:
+        files = corpus.get(kind, [])
+        for path in files if isinstance(files, list) else [files]:
+            encodings[str(path)] = encoding
+    return encodings
+
+
 def joined_corpora(given: Any) -> Any:
     """A split that is given as a list of corpora, as one group of settings; others stay as they are."""
     if not isinstance(given, list) or not given or not all(isinstance(corpus, dict) for corpus in given):
         return given
+    if any(corpus.get("encoding") for corpus in given):
+        given = [{**corpus, "encoding": _encodings_by_file(corpus)} for corpus in given]
     keys = [key for key in given[0] if key not in _OF_A_CORPUS]
+    encodings: dict[str, str] = {}
     joined: dict[str, Any] = {}
     weights: list[Any] = []
     tags: list[str] = []
@@ -55,6 +75,8 @@ def joined_corpora(given: Any) -> Any:
                 files = corpus[key] if isinstance(corpus[key], list) else [corpus[key]]
                 joined[key] = [*joined.get(key, []), *files]
                 counts.append(len(files))
+            elif key == "encoding":
+                encodings |= corpus[key]
             elif joined.setdefault(key, corpus[key]) != corpus[key]:
                 raise ValueError(f"{key} is the same for all corpora of a list")
         language = [language_tag(corpus["tgt_lang"])] if corpus.get("tgt_lang") else []
@@ -63,13 +85,14 @@ def joined_corpora(given: Any) -> Any:
         languages = [corpus[key] for key in ("src_lang", "tgt_lang") if corpus.get(key)]
         directions += ["-".join(languages)] * max(counts)
     # Also what is as it is without: it takes the place of what an extended recipe says.
+    joined["encoding"] = encodings or ""
     joined |= {"temperature": temperatures[0] if temperatures else 1.0, "tags": tags if any(tags) else []}
     joined |= {"weights": weights if any(weight != 1.0 for weight in weights) else []}
     return joined | {"directions": directions if any(directions) else []}
 
 
 class SplitFiles(Settings):
-    """The files of one split: a file for each column, one JSONL file (plain or .gz), or story folders.
+    """The files of one split: a file for each column, one JSONL file, or story folders.
 
     Several files of a kind are read one after the other. A list of such groups is a list of corpora.
     """
@@ -129,10 +152,25 @@ class SplitFiles(Settings):
     """One for each of src, jsonl or stories: the languages of its pairs, such as en-de. Validation and test tell the
     scores of each direction. "" is none."""
 
+    encoding: str | dict[str, str] = ""
+    """Encoding of the text, if it is not UTF-8: a name of Python's, such as cp1252, koi8-r, shift_jis or utf-16; or a
+    name for each file that has another encoding than UTF-8: {train.fr: cp1252}."""
+
     @model_validator(mode="before")
     @classmethod
     def _corpora(cls, given: Any) -> Any:
         return joined_corpora(given)
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encodings(cls, value: str | dict[str, str]) -> str | dict[str, str]:
+        names = value.values() if isinstance(value, dict) else filter(None, [value])
+        for name in names:
+            try:
+                require_encoding(name)
+            except NmtkitError as fault:
+                raise ValueError(str(fault)) from fault
+        return value
 
     @field_validator(*FILE_KINDS, mode="before")
     @classmethod
@@ -202,6 +240,10 @@ class SplitFiles(Settings):
         factor = sum(sizes) / sum(flattened)
         return [factor * share / max(size, 1) for share, size in zip(flattened, sizes, strict=True)]
 
+    def encoding_of(self, path: str) -> str:
+        """The encoding that is named for a file; empty for UTF-8."""
+        return self.encoding if isinstance(self.encoding, str) else self.encoding.get(path, "")
+
     @property
     def has_links(self) -> bool:
         """Whether pairs have word alignments."""
@@ -218,10 +260,13 @@ class SplitFiles(Settings):
     def resolved(self, folder: str) -> "SplitFiles":
         """The same with relative paths resolved in `folder` if the file exists there."""
 
-        def settle(paths: list[str]) -> list[str]:
-            return [str(Path(folder, path)) if os.path.exists(os.path.join(folder, path)) else path for path in paths]
+        def settle(path: str) -> str:
+            return str(Path(folder, path)) if os.path.exists(os.path.join(folder, path)) else path
 
-        return self.model_copy(update={kind: settle(getattr(self, kind)) for kind in FILE_KINDS})
+        settled: dict[str, Any] = {kind: list(map(settle, getattr(self, kind))) for kind in FILE_KINDS}
+        if isinstance(self.encoding, dict):
+            settled["encoding"] = {settle(path): name for path, name in self.encoding.items()}
+        return self.model_copy(update=settled)
 
 
 class DataConfig(Settings):

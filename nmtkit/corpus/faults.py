@@ -83,12 +83,14 @@ def excerpt(text: str, place: int = 0, width: int = EXCERPT_CHARACTERS) -> str:
 # fmt: off
 # Errors: the files cannot be used as they are.
 MISSING = FaultKind("missing", "error", "file cannot be read", "Name a file that is there and may be read.")
-GZIP = FaultKind("gzip", "error", "broken gzip file",
-    "Fetch or compress the file again; what lies behind the place is lost.")
-UTF16 = FaultKind("utf-16", "error", "file is UTF-16, not UTF-8",
-    "Convert the file, for example with `iconv -f UTF-16 -t UTF-8`.")
+COMPRESSION = FaultKind("compression", "error", "broken compressed file",
+    "Download or compress the file again; the text after this place is lost.")
+BINARY = FaultKind("binary", "error", "file is not text",
+    "Name a file of text; save a document as plain text first.")
+UTF16 = FaultKind("utf-16", "error", "file is UTF-16 or UTF-32, not UTF-8",
+    "Convert the file, or name its encoding with --encoding.", mends=True)
 ENCODING = FaultKind("encoding", "error", "line is not UTF-8",
-    "Convert the file from the encoding it is in, or leave the lines out.", drops=True)
+    "Convert the file, or name its encoding with --encoding.", drops=True)
 NUL = FaultKind("nul", "error", "NUL byte in a line",
     "Take the NUL bytes out; many of them mean another encoding.", mends=True)
 LINE_COUNTS = FaultKind("line-counts", "error", "files differ in their number of lines",
@@ -164,5 +166,5 @@ TOKEN_RATIO = FaultKind("token-ratio", "note", "more uneven than data.max_ratio"
     "Training leaves them out, as the recipe says: raise data.max_ratio if they are good.", counted="length ratio")
 # fmt: on
 
-UNREADABLE = (MISSING, GZIP, UTF16, ENCODING, LINE_COUNTS, JSON, STORY, FEATURES)
+UNREADABLE = (MISSING, COMPRESSION, BINARY, UTF16, ENCODING, LINE_COUNTS, JSON, STORY, FEATURES)
 """Faults after which training cannot read the text to its end."""

@@ -61,15 +61,18 @@ class SplitReader:
         if self._files.stories:
             return self._stories()
         if self._files.jsonl:
-            return self._records(part, TextFile(self._files.jsonl[part], watch, self._pipes))
-        inputs: dict[str, Source] = {
-            kind: FeaturesFile(paths[part]) if kind == "features" else TextFile(paths[part], watch, self._pipes)
-            for kind in LINE_ALIGNED_COLUMNS
-            if (paths := getattr(self._files, kind))
-        }
+            return self._records(part, self._open(self._files.jsonl[part], watch))
+        inputs: dict[str, Source] = {}
+        for kind in LINE_ALIGNED_COLUMNS:
+            if paths := getattr(self._files, kind):
+                path = paths[part]
+                inputs[kind] = FeaturesFile(path) if kind == "features" else self._open(path, watch)
         texts = tuple(kind for kind in TEXT_COLUMNS if kind in inputs)
         leading = [inputs.pop(kind) for kind in texts] or [next(iter(inputs.values()))]
         return self._aligned(part, texts, leading, inputs)
+
+    def _open(self, path: str, watch: ByteObserver | None) -> TextFile:
+        return TextFile(path, watch, self._pipes, self._files.encoding_of(path))
 
     def _aligned(
         self, part: int, columns: tuple[str, ...], texts: list[Source], beside: dict[str, Source]
@@ -93,12 +96,14 @@ class SplitReader:
                 bom_lengths=(src.mark, tgt.mark if tgt else 0),
             )
             for file, (lines, faulty) in zip(texts, taken, strict=True):
-                block.note_not_utf8(faulty, lines, file.path, file.mark)
+                if isinstance(file, TextFile):
+                    block.note_bad_bytes(file, faulty, lines)
             block.unreadable.update(*(faulty for _, faulty in taken))
             for kind, file in beside.items():
                 file.fill(count)
                 block.columns[kind], faulty = file.take(count)
-                block.add_message(faulty, block.columns[kind], file.path, file.mark)
+                if isinstance(file, TextFile):
+                    block.add_message(file, faulty, block.columns[kind])
             yield block
             first += count
         for file in texts:
@@ -139,7 +144,7 @@ class SplitReader:
         src, tgt = [*map(read.pop, texts), None, None][:2]
         block = Block(self._split, file.path, file.path, first, src or [""] * len(lines), tgt, part, text_columns=texts)
         block.columns = {**read, "alignment": links, "record": lines}
-        block.note_not_utf8(faulty, lines, file.path, file.mark)
+        block.note_bad_bytes(file, faulty, lines)
         block.unreadable.update(faulty)
         block.add_unusable(JSON, why)
         return block
@@ -158,7 +163,7 @@ class SplitReader:
         sides = [("", "")] * len(stories)
         for row, (_, path) in enumerate(stories):
             try:
-                sides[row] = parse_story(read_lines(path), str(path))
+                sides[row] = parse_story(read_lines(path, self._files.encoding_of(folder)), str(path))
             except DataError as fault:
                 why[row] = str(fault)
         src, tgt = map(list, zip(*sides, strict=True))

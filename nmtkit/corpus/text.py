@@ -1,22 +1,43 @@
 """Decodes bytes to lines of text: of files, standard input and members of archives.
 
 Only LF and CR LF end a line, so that line numbers agree with other tools; a byte-order mark at the beginning is
-removed. gzip is detected from the first bytes. Lines are read in blocks, many times faster than one by one.
-`read_lines` stops at the first fault; a `TextFile` reports faults and continues.
+removed. Compressed text is recognized by its first bytes; text is UTF-8 unless a reader or the command is given another
+encoding. Lines are read in blocks, many times faster than one by one. `read_lines` stops at the first fault; a
+`TextFile` reports faults and continues.
 """
 
 import codecs
-import gzip
 import math
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
+from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.registry import suggest_names
-from nmtkit.corpus.faults import GZIP, LINE_ENDS, MISSING, UTF16, FaultKind, FaultLocation, FileFault, excerpt
+from nmtkit.corpus.compression import DamagedArchiveError, decompressed, verify_archive
+from nmtkit.corpus.encodings import (
+    EncodingEvidence,
+    EncodingGuess,
+    Recoded,
+    encoding_title,
+    given_encoding,
+    guess_encoding,
+    guess_wide_encoding,
+    is_utf8,
+)
+from nmtkit.corpus.faults import (
+    BINARY,
+    COMPRESSION,
+    LINE_ENDS,
+    MISSING,
+    UTF16,
+    FaultKind,
+    FaultLocation,
+    FileFault,
+    excerpt,
+)
+from nmtkit.corpus.formats import FileFormat, binary_format
 
 BLOCK_BYTES = 1 << 19
 """Bytes read at once for blocks of lines."""
@@ -30,17 +51,16 @@ MAX_LINE_BYTES = 1 << 24
 ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
 """Takes the path of a file that is opened; returns a function that takes all its bytes, as they are on disk."""
 
-_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
-_PACKED = (b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\x03\x04")  # how files of xz, zstd, bzip2 and zip begin
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
+_SAMPLE_LINES = 500
+"""The most lines by which the encoding of a file is guessed for a message."""
 
 
 class TextBlock(NamedTuple):
     """Consecutive lines of a text."""
 
     lines: list[str]
-    """Without line ends; bytes that are not UTF-8 are lone surrogates."""
+    """Without line ends; bytes that are not valid are lone surrogates."""
     faulty: list[int]
     """Indices of lines that are not UTF-8."""
     mark: int
@@ -100,89 +120,132 @@ def first_bad_byte(line: str) -> int:
     return len(line[: next(_BAD_BYTE.finditer(line)).start()].encode("utf-8"))
 
 
-def explain_bad_bytes(line: str) -> str:
-    """How a line that is not UTF-8 reads in the most common other encoding."""
-    text = line.encode("utf-8", "surrogateescape").decode("cp1252", "replace")
-    return f"as Windows-1252: {excerpt(text, first_bad_byte(line))}"
+def explain_bad_bytes(line: str, guess: EncodingGuess) -> str:
+    """How a line that is not UTF-8 reads in the encoding that its file seems to have."""
+    name = guess.names[0] if guess.certain else "cp1252"
+    text = line.encode("utf-8", "surrogateescape").decode(name, "replace")
+    title = encoding_title(name)
+    return f"as {title}: {excerpt(text, min(first_bad_byte(line), len(text) - 1))}"
 
 
-def not_utf8_message(where: str, line: str, mark: int = 0) -> str:
-    """The message for a line that is not UTF-8, after a byte-order mark of `mark` bytes."""
-    packed = line.encode("utf-8", "surrogateescape").startswith(_PACKED)
-    remedy = "it is compressed, and only gzip is read: unpack it first" if packed else "convert it, e.g. with iconv"
-    return f"{where}: not UTF-8 (byte {mark + first_bad_byte(line) + 1} of the line); {remedy}"
+def guess_of_lines(lines: Sequence[str], faulty: Sequence[int]) -> EncodingGuess:
+    """The encoding of a file, by those of its lines that are not UTF-8."""
+    sample = "\n".join(lines[row] for row in faulty[:_SAMPLE_LINES])
+    return guess_encoding(sample.encode("utf-8", "surrogateescape"))
 
 
-def _broken_gzip_message(where: str, count: int, fault: Exception) -> str:
-    return f"{where}: broken gzip file after line {count} ({fault}); fetch or compress it again"
+def encoding_advice(guess: EncodingGuess) -> str:
+    """What to do about a text in another encoding, to be put after a semicolon."""
+    convert = "convert the file with `nmtkit check --fix`"
+    if not guess.names:
+        return "convert it to UTF-8, or name its encoding with --encoding"
+    if len(guess.names) == 1:
+        return f"it looks like {guess.title}. Pass --encoding {guess.names[0]}, or {convert}"
+    return f"it may be {guess.title}. Pass the right encoding: --encoding {' or '.join(guess.names)}"
+
+
+def bad_bytes_message(where: str, line: str, encoding: str, guess: EncodingGuess, mark: int = 0) -> str:
+    """The message for a line that is not valid in the encoding of its file; empty `encoding` is UTF-8.
+
+    `mark` is the length of the byte-order mark before the line.
+    """
+    if encoding:
+        return (
+            f"{where}: not valid {encoding_title(encoding)}, which was named as the encoding of the file. Name "
+            "another with --encoding (in a recipe: `encoding`), or leave such lines out with `nmtkit check --fix`"
+        )
+    place = f"byte {mark + first_bad_byte(line) + 1} of the line"
+    return f"{where}: not valid UTF-8 ({place}); {encoding_advice(guess)}"
+
+
+def _binary_message(where: str, kind: FileFormat) -> str:
+    return f"{where}: this is {kind.title}, not text. {kind.advice.rstrip('.')}"
+
+
+def _wide_message(where: str, guess: EncodingGuess) -> str:
+    remedy = f"Pass --encoding {guess.names[0]}, or convert it with `nmtkit check --fix`"
+    return f"{where}: this is {guess.title}, not UTF-8. {remedy}"
 
 
 # --------------------------------------------------------------------------------------------------------- sound text
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a text file or pipe, plain or gzip-compressed, one at a time, without line ends."""
+def text_stream(
+    file: BinaryIO, where: str, encoding: str = "", observe: Callable[[bytes], object] | None = None
+) -> BinaryIO:
+    """The bytes of an open file as UTF-8: decompressed if need be, and recoded if it has another encoding.
+
+    An empty `encoding` is the one that the command was given for the file, else UTF-8.
+    """
+    stream = decompressed(file, observe)
+    name = encoding or given_encoding(where)
+    if not name or is_utf8(name):
+        return stream
+    return cast(BinaryIO, Recoded(stream, name, where))
+
+
+def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
+    """The lines of a text file or pipe, plain or compressed, one at a time, without line ends."""
     try:
         with open(path, "rb") as raw:
-            yield from read_stream_lines(unpacked(raw), str(path))
+            yield from read_stream_lines(text_stream(raw, str(path), encoding), str(path), encoding)
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def read_stream_lines(stream: BinaryIO, where: str) -> Iterator[str]:
-    """The lines of an open stream, which messages call `where`; a fault is raised after the lines before it.
+def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "") -> Iterator[str]:
+    """The lines of an open stream of UTF-8, which messages call `where`; `encoding` is what it was recoded from.
 
-    A line of more than `MAX_LINE_BYTES` bytes is refused as soon as so many bytes were read without a line end.
+    A fault is raised after the lines before it. A line of more than `MAX_LINE_BYTES` bytes is refused as soon as so
+    many bytes were read without a line end.
     """
+    encoding = encoding or given_encoding(where)
     count = 0
     try:
-        for lines, faulty, mark, _ in read_text_blocks(stream, LINE_BYTES, MAX_LINE_BYTES):
-            yield from lines[: faulty[0]] if faulty else lines
-            if faulty:
-                number, bom = count + faulty[0] + 1, 0 if count + faulty[0] else mark
-                raise DataError(not_utf8_message(f"{where}, line {number}", lines[faulty[0]], bom))
-            count += len(lines)
+        for block in read_text_blocks(stream, LINE_BYTES, MAX_LINE_BYTES):
+            if not count:
+                if kind := binary_format(block.data):
+                    raise DataError(_binary_message(where, kind))
+                if not encoding and (wide := guess_wide_encoding(block.data)):
+                    raise DataError(_wide_message(where, wide))
+            yield from block.lines[: block.faulty[0]] if block.faulty else block.lines
+            if block.faulty:
+                row = block.faulty[0]
+                verify_archive(stream)
+                raise DataError(
+                    bad_bytes_message(
+                        f"{where}, line {count + row + 1}",
+                        block.lines[row],
+                        encoding,
+                        guess_of_lines(block.lines, block.faulty),
+                        mark=0 if count + row else block.mark,
+                    )
+                )
+            count += len(block.lines)
     except _LineTooLong:
         raise DataError(
             f"{where}, line {count + 1}: more than {MAX_LINE_BYTES:,} bytes without a line end; this is not text"
         ) from None
-    except _BROKEN as fault:
-        raise DataError(_broken_gzip_message(where, count, fault)) from fault
+    except DamagedArchiveError as fault:
+        raise DataError(_damage_message(where, count, fault)) from fault
+
+
+def _damage_message(where: str, count: int, fault: DamagedArchiveError) -> str:
+    return f"{where}: {fault}" + (f"; the first {count:,} lines could be read" if count else "")
 
 
 # ------------------------------------------------------------------------------------------------- text with its faults
 
 
-class _Observed:
-    """A file whose bytes are observed while they are read."""
-
-    def __init__(self, file: BinaryIO, observe: Callable[[bytes], object]) -> None:
-        self._file = file
-        self._observe = observe
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        self._observe(data)
-        return data
-
-    def read1(self, size: int) -> bytes:
-        data: bytes = self._file.read1(size)  # type: ignore[attr-defined]
-        self._observe(data)
-        return data
-
-
-def unpacked(file: BinaryIO, observe: Callable[[bytes], object] | None = None) -> BinaryIO:
-    """The file, decompressed if it is gzip. It may be a pipe, which cannot be wound back."""
-    packed = file.peek(2)[:2] == b"\x1f\x8b"  # type: ignore[attr-defined]  # what is opened here has it
-    source: Any = file if observe is None else _Observed(file, observe)
-    return cast(BinaryIO, gzip.GzipFile(fileobj=source) if packed else source)
-
-
 class TextFile:
-    """The lines of one file, plain or gzip-compressed, with all its faults. With `pipes` it may be a pipe."""
+    """The lines of one file, plain or compressed, with all its faults. With `pipes` it may be a pipe."""
 
-    def __init__(self, path: str, watch: ByteObserver | None = None, pipes: bool = False) -> None:
+    def __init__(self, path: str, watch: ByteObserver | None = None, pipes: bool = False, encoding: str = "") -> None:
         self.path = path
+        self.encoding = encoding or given_encoding(path)
+        """The encoding that was named for it; empty for UTF-8."""
+        self.guess = EncodingGuess((), False)
+        """The encoding that it seems to have, by the first lines that are not UTF-8."""
         self.count = 0
         """Lines read so far."""
         self.mark = 0
@@ -231,19 +294,26 @@ class TextFile:
             if not self._pipes and not Path(self.path).is_file() and Path(self.path).exists():
                 raise OSError("it is not a file")
             with open(self.path, "rb", buffering=1 << 19) as raw:
-                observe = self._watch and self._watch(self.path)
-                for block in read_text_blocks(unpacked(raw, observe), BLOCK_BYTES):
+                observe = self._watch(self.path) if self._watch else None
+                stream = text_stream(raw, self.path, self.encoding, observe)
+                for block in read_text_blocks(stream, BLOCK_BYTES):
                     if not self.count:
-                        if block.data.startswith(_UTF16_MARKS):
-                            self._broken(UTF16, 1, "", not_utf8_message(f"{self.path}, line 1", "\udcff"))
+                        if kind := binary_format(block.data):
+                            self._broken(BINARY, 1, kind.title, _binary_message(self.path, kind))
+                            return
+                        if not self.encoding and (wide := guess_wide_encoding(block.data)):
+                            self.guess = wide
+                            self._broken(UTF16, 1, wide.title, _wide_message(self.path, wide))
                             return
                         self.mark = block.mark
+                    if block.faulty and not self.guess.names:
+                        self.guess = guess_of_lines(block.lines, block.faulty)
                     self._count_ends(block.data)
                     self._faulty += [self.count + row for row in block.faulty]
                     self.count += len(block.lines)
                     yield block
-        except _BROKEN as fault:
-            self._broken(GZIP, self.count + 1, str(fault), _broken_gzip_message(self.path, self.count, fault))
+        except DamagedArchiveError as fault:
+            self._broken(COMPRESSION, self.count + 1, str(fault), _damage_message(self.path, self.count, fault))
             return
         except OSError as fault:
             why = fault.strerror or str(fault)
@@ -265,11 +335,23 @@ class TextFile:
         self._new_faults.append(FileFault(kind, FaultLocation(self.path, line, text=text), message))
 
 
-def read_lines_lenient(path: str) -> Iterator[str]:
-    """The lines of a text file as far as it can be read, with lone surrogates for bytes that are not UTF-8."""
-    file = TextFile(path)
+def read_lines_lenient(path: str, encoding: str = "") -> Iterator[str]:
+    """The lines of a text file as far as it can be read, with lone surrogates for bytes that are not valid."""
+    file = TextFile(path, encoding=encoding)
     while count := file.fill():
         yield from file.take(count)[0]
+
+
+def file_encoding(path: str) -> EncodingEvidence:
+    """What a whole file shows about its encoding."""
+    file = TextFile(path)
+    evidence = EncodingEvidence()
+    while count := file.fill():
+        lines, faulty = file.take(count)
+        evidence.add(lines, faulty)
+    if not file.whole and file.guess.certain:
+        evidence.wide = file.guess
+    return evidence
 
 
 SENTENCE_RULES = ("auto", "tags", "newline", "punctuation")

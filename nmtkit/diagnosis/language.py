@@ -8,11 +8,11 @@ words are rare on its side.
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.corpus.encodings import FUNCTION_WORDS
 from nmtkit.corpus.scripts import SCRIPTS
 from nmtkit.diagnosis.characters import DIGIT, NEWLINE, TextArrays, character_classes
 
@@ -135,10 +135,6 @@ class Languages:
         tgt_wrong = (tgt_scores > VERY_SURE) & (tgt_share > VERY_CLEAR) & ~swapped
         return swapped, src_wrong, tgt_wrong
 
-
-_LINES = (Path(__file__).parent / "function_words.txt").read_text(encoding="utf-8").splitlines()
-FUNCTION_WORDS = {language: words.split() for language, words in (line.split(": ") for line in _LINES)}
-"""The most frequent words of each language."""
 
 _FACTOR = 0x9E3779B1  # of the hash; it is odd, so that it has an inverse
 

@@ -21,9 +21,12 @@ from typing import IO
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import new_folder, write_errors
 from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.compression import without_compression_end
 from nmtkit.corpus.config import LINE_ALIGNED_COLUMNS, SplitFiles
+from nmtkit.corpus.encodings import EncodingGuess, given_encoding
 from nmtkit.corpus.faults import LINE_ENDS
 from nmtkit.corpus.reading import SplitReader
+from nmtkit.corpus.text import file_encoding
 from nmtkit.diagnosis.characters import repair_line
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import SplitDiagnosis
@@ -48,6 +51,8 @@ class RepairedSplit:
     """Pairs that were left out, by the first fault of each."""
     mended: Counter[str] = field(default_factory=Counter)
     """Pairs that were mended and written, by kind of fault."""
+    converted: dict[str, EncodingGuess] = field(default_factory=dict)
+    """Old files that were converted to UTF-8, with the encodings that they had."""
     refused: str = ""
     """The reason why nothing of it was written."""
 
@@ -58,16 +63,34 @@ def require_new(out: Path) -> None:
         raise NmtkitError(f"{out}: it exists already and is not overwritten; name another folder")
 
 
+def recognize_encodings(splits: Mapping[str, SplitFiles]) -> dict[str, EncodingGuess]:
+    """The encodings that files seem to have which are not UTF-8 and for which no encoding is named; by path."""
+    guesses: dict[str, EncodingGuess] = {}
+    for files in splits.values():
+        for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
+            for path in getattr(files, kind):
+                if kind == "features" or path in guesses or files.encoding_of(path) or given_encoding(path):
+                    continue
+                guess = file_encoding(path).guess()
+                if guess is not None:
+                    guesses[path] = guess
+    return guesses
+
+
 def repair(
     splits: Mapping[str, SplitFiles],
     out: Path,
     monolingual: bool = False,
     progress: Callable[[int], object] = lambda count: None,
+    encodings: Mapping[str, EncodingGuess] | None = None,
 ) -> dict[str, RepairedSplit]:
     """Writes cleaned copies of all files, under their own names, into a new folder, which holds all of them or nothing.
 
-    The folder stays unless every split is refused. The other arguments are those of `examine`.
+    The folder stays unless every split is refused. Files with a certain guess in `encodings` are read in that encoding;
+    all that is written is UTF-8. The other arguments are those of `examine`.
     """
+    recognized = {path: guess for path, guess in (encodings or {}).items() if guess.certain}
+    splits = {name: _with_encodings(files, recognized) for name, files in splits.items()}
     names = _new_names(path for files in splits.values() for path in files.paths())
     with write_errors(out), new_folder(out, "name another folder") as folder, ExitStack() as stack:
         writers = {name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()}
@@ -80,10 +103,23 @@ def repair(
         )
         with open(folder / LOG_NAME, "w", encoding="utf-8", newline="\n") as log:
             for name, writer in writers.items():
+                writer.note_conversions(recognized)
                 writer.finish(diagnosis.splits[name], log)
     if all(writer.done.refused for writer in writers.values()):
         shutil.rmtree(out)
     return {name: writer.done for name, writer in writers.items()}
+
+
+def _with_encodings(files: SplitFiles, recognized: Mapping[str, EncodingGuess]) -> SplitFiles:
+    """The same files with the encodings that were recognized."""
+    if not any(path in recognized for path in files.paths()):
+        return files
+    encodings: dict[str, str] = {}
+    for path in files.paths():
+        name = recognized[path].names[0] if path in recognized else files.encoding_of(path)
+        if name:
+            encodings[path] = name
+    return files.model_copy(update={"encoding": encodings})
 
 
 def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
@@ -99,6 +135,12 @@ def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
         return str(name)
 
     return new
+
+
+def _written_name(path: str) -> str:
+    """The name of the cleaned copy of a file: of all compressed files only those of gzip are compressed again."""
+    plain = without_compression_end(path)
+    return path if path in (plain, f"{plain}.gz") else plain
 
 
 class SplitWriter:
@@ -119,12 +161,12 @@ class SplitWriter:
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
         self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # faults and original text of mended pairs
         self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
-        new: dict[str, object] = {}
+        new: dict[str, object] = {"encoding": ""}
         if files.stories:
-            new = {"stories": [], "story_lists": [], "weights": [], "jsonl": [names(f"{split}.jsonl")], **STORY_FIELDS}
+            new |= {"stories": [], "story_lists": [], "weights": [], "jsonl": [names(f"{split}.jsonl")], **STORY_FIELDS}
         else:
             for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
-                new[kind] = [names(path) for path in getattr(files, kind)]
+                new[kind] = [names(_written_name(path)) for path in getattr(files, kind)]
         self.done = RepairedSplit(files.model_copy(update=new))
         if files.features:
             self.done.refused = "it has features, which cannot be cleaned line by line; clean its text by itself"
@@ -160,6 +202,16 @@ class SplitWriter:
         if isinstance(block.position, int) and block.position != self._position:
             self._open_outputs(block.position)
         self._write(block)
+
+    def note_conversions(self, recognized: Mapping[str, EncodingGuess]) -> None:
+        """Adds the files that were converted to the result and to the log."""
+        for path in self._old.paths():
+            if path in recognized:
+                guess = recognized[path]
+                self.done.converted[path] = guess
+                entry = {"split": self._split, "file": path, "kinds": ["encoding"], "done": "converted"}
+                entry |= {"encoding": guess.names[0], "evidence": guess.evidence}
+                self._log.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def finish(self, diagnosis: SplitDiagnosis, log: IO[str]) -> None:
         """Closes the files and adds to the log, or removes them for a fault that a human must decide about."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit.corpus.faults import EMPTY, IN_TRAIN, FaultKind, FaultLocation, Severity
+from nmtkit.corpus.faults import EMPTY, ENCODING, IN_TRAIN, UTF16, FaultKind, FaultLocation, Severity
 from nmtkit.diagnosis.findings import SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
 CONTROL_NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
@@ -145,6 +145,10 @@ def drops_pairs(kind: FaultKind, split: str) -> bool:
 
 def remedy_note(finding: Finding, split: str) -> str:
     """The action of `--fix` for such lines; empty if there is none."""
+    if finding.kind.name == UTF16.name:
+        return "--fix converts it"
+    if finding.kind.name == ENCODING.name:
+        return "--fix converts it, or leaves it out"
     if finding.kind.mends:
         return "--fix mends it"
     if finding.kind.name == IN_TRAIN.name:

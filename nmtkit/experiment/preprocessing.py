@@ -37,8 +37,12 @@ class Preprocessing:
         self._task = TASKS.get(recipe.task)
         origin = read_origin(run.folder)
         self.origin = origin if origin and origin.vocabulary else None
+        data = recipe.storage_config.model_dump(mode="json", exclude={"train": {"temperature"}})
+        for split in self.splits:
+            if not data[split]["encoding"]:  # arrays of UTF-8 text are older than this setting
+                del data[split]["encoding"]
         settings = {  # what the arrays depend on, beside the text
-            "data": recipe.storage_config.model_dump(mode="json", exclude={"train": {"temperature"}}),
+            "data": data,
             "tokenizer": recipe.tokenizer.model_dump(mode="json"),
             "labels": label_type(self._task.columns),
             "vocabulary": self.origin and self.origin.vocabulary,  # the settings of the tokenizer do not tell it

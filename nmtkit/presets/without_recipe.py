@@ -23,7 +23,9 @@ from nmtkit.core.files import atomic_write_text, write_errors, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import is_valid_name
 from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.compression import without_compression_end
 from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.encodings import parse_encodings
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
@@ -62,6 +64,8 @@ class RecipeRequest:
     """None: chosen by the text."""
     minutes: float | None = None
     """Time limit of training."""
+    encoding: tuple[str, ...] = ()
+    """Encodings of text that is not UTF-8: NAME, or FILE=NAME for one file."""
 
     init_from: str | None = None
     """A run to fine-tune."""
@@ -112,8 +116,22 @@ class RecipeRequest:
 
     def splits(self) -> dict[str, SplitFiles]:
         """The files of train, and of valid and test if there are any."""
-        files = {split: self.files(split) for split in _SPLITS}
-        return {split: SplitFiles(src=list(src), tgt=list(tgt)) for split, (src, tgt) in files.items() if src or tgt}
+        splits: dict[str, SplitFiles] = {}
+        for split in _SPLITS:
+            src, tgt = self.files(split)
+            if src or tgt:
+                splits[split] = SplitFiles(src=list(src), tgt=list(tgt), encoding=self.encodings([*src, *tgt]))
+        return splits
+
+    def encodings(self, paths: Sequence[str]) -> dict[str, str]:
+        """The encodings of those of some files that are not UTF-8."""
+        named = parse_encodings(self.encoding)
+        encodings: dict[str, str] = {}
+        for path in paths:
+            name = named.get(path, named.get("", ""))
+            if name:
+                encodings[path] = name
+        return encodings
 
 
 def propose_recipe(
@@ -166,7 +184,7 @@ def name_of_run(request: RecipeRequest) -> str:
 
 
 def _stem_and_end(path: str) -> tuple[str, str]:
-    stem, _, end = Path(path).name.removesuffix(".gz").rpartition(".")
+    stem, _, end = without_compression_end(Path(path).name).rpartition(".")
     return (stem, end) if stem else (end, "")
 
 
@@ -225,11 +243,18 @@ class _Proposal:
         # One name for each corpus, so that a recipe can give them weights.
         several = [f"train-{number}" for number in range(1, len(request.target) + 1)]
         self.names = several if len(several) > 1 else ["train"]
-        self.data = {split: _side_files(files.src, files.tgt, answer) for split, files in splits.items()}
+        self.data = {split: self._user_files(files.src, files.tgt, answer) for split, files in splits.items()}
         if self.hold_out is not None:
             for split, names in {"train": self.names, **{one: [one] for one in self.hold_out.splits}}.items():
                 sides = [[f"text/{name}.{end}" for name in names] for end in self.ends]
                 self.data[split] = _side_files([] if request.one_text else sides[0], sides[-1], answer)
+
+    def _user_files(self, src: Sequence[str], tgt: Sequence[str], answer: str = "tgt") -> dict[str, Any]:
+        """The files of a split as a recipe names them, with their encodings."""
+        files = _side_files(src, tgt, answer)
+        if encodings := self.request.encodings([*src, *tgt]):
+            files["encoding"] = encodings
+        return files
 
     def write(self, overwrite: bool) -> RunLock:
         """Writes the recipe and the pairs that are held out, and explains them."""
@@ -280,7 +305,7 @@ class _Proposal:
 
     def _propose_fine_tuning(self) -> tuple[ProposedRecipe, str]:
         request, train = self.request, self.data["train"]
-        general, test = (_side_files(*request.files(split)) for split in _GENERAL)
+        general, test = (self._user_files(*request.files(split)) for split in _GENERAL)
         pairs = 0
         if general:
             files = SplitFiles(**general)
@@ -288,10 +313,13 @@ class _Proposal:
             pairs = _count_pairs(files)
         proposed = FineTuningRecipe(find_run(request.init_from)[0], self.size, pairs, request.minutes)
         if general:
+            encodings = {**train.pop("encoding", {}), **general.get("encoding", {})}
             own = {side: [paths] if isinstance(paths, str) else [*paths] for side, paths in train.items()}
             both = {side: [*own[side], *getattr(files, side)] for side in own}
             weights = [1.0] * len(own["tgt"]) + [proposed.weight] * len(request.general_target)
             self.data["train"] = {**both, "weights": weights}
+            if encodings:
+                self.data["train"]["encoding"] = encodings
         return proposed, proposed.text(self.name, self.data, test)
 
 

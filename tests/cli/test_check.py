@@ -194,7 +194,7 @@ def test_the_recipe_of_fixed_files_has_what_was_set(check: Command) -> None:
 
 
 def test_files_are_whole_though_nobody_reads_to_the_end(check: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def show(*arguments: object) -> None:
+    def show(*arguments: object, **named: object) -> None:
         raise BrokenPipeError
 
     monkeypatch.setattr(cli, "_show_examination", show)

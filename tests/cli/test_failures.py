@@ -41,8 +41,8 @@ def test_text_that_is_missing_or_not_utf8(folder: Path, console: Command, traine
     rows = (folder / "train.src").read_bytes().split(b"\n")
     rows[6] = b"gr\xfc\xdfe"
     (folder / "train.src").write_bytes(b"\n".join(rows))
-    refused(console("preprocess", "tiny.yaml"), "train.src, line 7", "not UTF-8")
-    refused(console("translate", "-m", trained, stdin=rows[6] + b"\n"), "standard input, line 1", "not UTF-8")
+    refused(console("preprocess", "tiny.yaml"), "train.src, line 7", "not valid UTF-8")
+    refused(console("translate", "-m", trained, stdin=rows[6] + b"\n"), "standard input, line 1", "not valid UTF-8")
     (folder / "train.src").unlink()
     (folder / "valid.tgt").unlink()
     refused(console("train", "tiny.yaml", "--run", "run"), "train.src", "valid.tgt", "data.folder")
@@ -74,7 +74,7 @@ MISTAKES = {
         "--source train.src": "1 --source but 0 --target: give one --target for each --source",
         "--valid-target valid.tgt": "0 --valid-source but 1 --valid-target: give one",
         "--source train.src --target valid.tgt": "train.src has 300 lines, but ",
-        "--source bad --target bad": "bad, line 3: not UTF-8",
+        "--source bad --target bad": "bad, line 3: not valid UTF-8",
         "--source file --target file": "too few to hold some out",
         f"{TEXT} --valid-source file --valid-target file": "nothing in",
         f"{TEXT} --set training.lrr=1": "did you mean 'lr'",

@@ -59,7 +59,7 @@ def test_no_half_an_output(trained: Path, console: Command, texts: list[Path], t
     out, bad = tmp_path / "out", tmp_path / "bad"
     out.write_text("what was there\n")
     bad.write_bytes(b"ba\n\xff\n")
-    refused(console("translate", "-m", trained, texts[0], bad, "-o", out), "bad, line 2: not UTF-8")
+    refused(console("translate", "-m", trained, texts[0], bad, "-o", out), "bad, line 2: not valid UTF-8")
     assert out.read_text() == "what was there\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "first.txt", "out", "second.txt.gz"]
 

@@ -104,11 +104,11 @@ MISTAKES = {
         "t.src": "Missing option '--ref'",
         "--ref t.src": "Missing argument 'HYP...'",
         "- - --ref t.src": "only one",
-        "- --ref t.src < bad": "standard input, line 2: not UTF-8",
+        "- --ref t.src < bad": "standard input, line 2: not valid UTF-8",
         "- --ref t.src < empty": "standard input: no lines",
         "t.src --ref short": "different line counts: t.src has 12 lines, short has 1",
         "t.src --ref empty": "empty: no lines; there is nothing to score",
-        "t.src --ref bad": "bad, line 2: not UTF-8",
+        "t.src --ref bad": "bad, line 2: not valid UTF-8",
         "t.src --ref broken.gz": "broken.gz: broken gzip file",
         "t.src --ref none": "none: cannot read it: No such file or directory",
         "t.src --ref t.tgt --by-length --source short": "different line counts: t.src has 12 lines, short has 1",
@@ -184,7 +184,7 @@ def test_a_mistake(console: Command, runs: dict[str, str], tmp_path: Path, line:
 
 def test_a_recipe_to_show_that_is_not_utf_8(console: Command) -> None:
     Path("mine.yaml").write_bytes("description: caf\u00e9\n".encode("latin-1"))
-    refused(console("recipe", "show", "mine.yaml"), "mine.yaml, line 1: not UTF-8")
+    refused(console("recipe", "show", "mine.yaml"), "mine.yaml: not UTF-8")
     Path("mine.yaml").write_text("# A recipe\n\nname: mine\ndescription: caf\u00e9\n", encoding="utf-8")
     assert console("recipe", "show", "mine.yaml").out == "# A recipe\n\ndescription: caf\u00e9\n"
 

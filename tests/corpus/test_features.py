@@ -156,7 +156,7 @@ def test_texts_with_labels(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a has 2 lines, but .*b has 1: line n of one must belong to line n"):
         list(read_pairs(files))
     (tmp_path / "b").write_bytes(b"1\n\xff\n")
-    with pytest.raises(DataError, match="b, line 2: not UTF-8"):
+    with pytest.raises(DataError, match="b, line 2: not valid UTF-8"):
         list(read_pairs(files))
 
 

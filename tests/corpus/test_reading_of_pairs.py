@@ -27,7 +27,7 @@ def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[
         text += taken
         for row in rows:
             mark = file.mark if before + row == 0 else 0
-            faulty[before + row + 1] = mark + first_bad_byte(taken[row]) + 1, explain_bad_bytes(taken[row])
+            faulty[before + row + 1] = mark + first_bad_byte(taken[row]) + 1, explain_bad_bytes(taken[row], file.guess)
     for fault in file.new_faults():
         assert fault.place.file == str(path)
         assert (fault.message == "") == (fault.kind.name == "line-ends")
@@ -92,7 +92,7 @@ def test_files_that_are_no_utf8_text(tmp_path: Path) -> None:
     path = tmp_path / "text"
     for encoding in ("utf-16-le", "utf-16-be"):
         path.write_bytes("\ufeffein Satz\n".encode(encoding))
-        assert read(path) == ([], {}, [("utf-16", 1, "", 1)])
+        assert read(path) == ([], {}, [("utf-16", 1, "UTF-16", 1)])
     path.write_bytes(b"")
     assert read(path) == ([], {}, [])
     assert read(tmp_path / "nothing") == ([], {}, [("missing", 1, "No such file or directory", 1)])
@@ -109,9 +109,9 @@ def test_broken_gzip_files(tmp_path: Path) -> None:
     text, _, found = read(path)
     assert 20_000 < len(text) < 30_000
     assert text == whole[: len(text)]
-    assert [(kind, line) for kind, line, _, _ in found] == [("gzip", len(text) + 1)]
+    assert [(kind, line) for kind, line, _, _ in found] == [("compression", len(text) + 1)]
     path.write_bytes(packed[:-8] + bytes(8))
-    assert [kind for kind, _, _, _ in read(path)[2]] == ["gzip"]
+    assert [kind for kind, _, _, _ in read(path)[2]] == ["compression"]
 
 
 def test_who_watches_is_told_the_bytes_of_the_file(tmp_path: Path) -> None:

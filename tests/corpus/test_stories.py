@@ -78,7 +78,7 @@ def test_faults_name_the_file(folder: Path) -> None:
     with pytest.raises(DataError, match=r"d.story: no line @highlight"):
         list(read_pairs(SplitFiles(stories=[str(folder)])))
     (folder / "d.story").write_bytes(b"caf\xe9\n@highlight\nx\n")
-    with pytest.raises(DataError, match=r"d.story, line 1: not UTF-8"):
+    with pytest.raises(DataError, match=r"d.story, line 1: not valid UTF-8"):
         list(read_pairs(SplitFiles(stories=[str(folder)])))
     (folder / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: no .story files"):

@@ -6,9 +6,10 @@ import numpy as np
 import real_looking
 from real_looking import lines_by_kind
 
+from nmtkit.corpus.encodings import FUNCTION_WORDS
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.language import FUNCTION_WORDS, MIN_LINES, KnownWords
+from nmtkit.diagnosis.language import MIN_LINES, KnownWords
 
 LINES = {
     "German": [

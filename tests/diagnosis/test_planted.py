@@ -143,6 +143,6 @@ def test_files_that_cannot_be_read_as_text_are_found(tmp_path: Path) -> None:
     assert found(examine(splits))["utf-16"][1] == [("train.fr", 1, None)]
     packed = gzip.compress(text, mtime=0)
     (tmp_path / "train.fr").write_bytes(packed[: len(packed) // 2])
-    count, ((name, line, _),) = found(examine(splits))["gzip"]
+    count, ((name, line, _),) = found(examine(splits))["compression"]
     assert (count, name) == (1, "train.fr")
     assert 1000 < line < 2000

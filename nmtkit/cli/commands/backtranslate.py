@@ -40,6 +40,7 @@ from nmtkit.cli.options import FILE, Number
     ),
 )
 @search_options.search_groups(search_options.workers)
+@options.encoding
 @options.quiet
 def command(**values: Any) -> None:
     """Translate FILEs, or standard input, and write the pairs as a corpus to train on.

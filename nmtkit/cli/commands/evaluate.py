@@ -17,7 +17,7 @@ from nmtkit.cli.options import FILE
     options.models,
     search_options.checkpoint,
     search_options.language,
-    click.option("--source", type=FILE, help="Sources of the test set, plain or .gz, or .jsonl."),
+    click.option("--source", type=FILE, help="Sources of the test set, as text or .jsonl."),
     click.option("--ref", type=FILE, multiple=True, help="Its references. May be repeated."),
     click.option("--test-set", metavar="NAME/PAIR", help="A test set that sacrebleu downloads, such as wmt14/en-de."),
     options.output,
@@ -35,6 +35,7 @@ from nmtkit.cli.options import FILE
     score_options.tokenize_option(None),
     click.option("--lowercase/--no-lowercase", default=None, help="As `nmtkit score -lc`. Default: the recipe's."),
 )
+@options.encoding
 @options.quiet
 def command(**values: Any) -> None:
     """Translate, summarize or classify a test set with a RUN, and score it.

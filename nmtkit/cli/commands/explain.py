@@ -26,6 +26,7 @@ from nmtkit.cli.options import NEW_FILE, Number
     options.device,
 )
 @search_options.search_groups()
+@options.encoding
 @options.quiet
 def command(**values: Any) -> None:
     """Explain a beam search: show, step by step, which hypotheses it kept, finished, pruned and blocked.

@@ -28,7 +28,7 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
         options.models,
         search_options.checkpoint,
         search_options.language,
-        click.option("--source", required=not source, type=FILE, help=f"Source lines, plain or .gz.{source}"),
+        click.option("--source", required=not source, type=FILE, help=f"Source lines.{source}"),
         click.option("--target", required=True, type=FILE, help=target),
         options.output,
         *more,
@@ -80,6 +80,7 @@ def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
     search_options.batch_tokens,
     options.threads,
 )
+@options.encoding
 @options.quiet
 def align_command(**values: Any) -> None:
     """Align the words of given translations by a model's attention.
@@ -121,6 +122,7 @@ def align_command(**values: Any) -> None:
     source=" A language model needs none.",
 )
 @cloup.option_group("Speed", search_options.precision("fp32"), search_options.batch_tokens, options.threads)
+@options.encoding
 @options.quiet
 def rescore_command(**values: Any) -> None:
     """Print the log-probabilities of given translations or summaries under a model, or of texts by a language model.

@@ -42,6 +42,7 @@ def parse_command(**values: Any) -> None:
 @click.option("--source", required=True, type=NEW_FILE, metavar="FILE", help="Write the sentences here, a line each.")
 @click.option("--target", required=True, type=NEW_FILE, metavar="FILE", help="Write the linear trees here.")
 @click.option("--tags", is_flag=True, help="Keep all parts of speech; else XX stands for them, except for punctuation.")
+@options.encoding
 @options.quiet
 def linearize_command(**values: Any) -> None:
     """Turn trees in Penn form (.mrg) into sentences and linear trees, the two files that a parser is trained on.

@@ -24,6 +24,7 @@ from nmtkit.cli.options import FILE, Number
     options.device,
 )
 @cloup.option_group("Speed", search_options.precision("fp32"), search_options.batch_tokens, options.threads)
+@options.encoding
 @options.quiet
 def command(**values: Any) -> None:
     """Measure how well a language model predicts FILEs, or standard input: perplexity by token, word and byte.

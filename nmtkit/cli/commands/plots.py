@@ -42,6 +42,7 @@ POSITIONS = 100
     search_options.search,
     search_options.precision("fp32"),
 )
+@options.encoding
 @options.quiet
 def plot_attention_command(**values: Any) -> None:
     """Draw a model's attention: a row for each target word, a column for each source word.

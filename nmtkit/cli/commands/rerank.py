@@ -35,6 +35,7 @@ from nmtkit.cli.options import FILE, Number
     search_options.precision("auto"),
     options.threads,
 )
+@options.encoding
 @options.quiet
 def command(**values: Any) -> None:
     """Translate FILEs, or standard input; of the N best a channel and a language model choose (Yee et al. 2019).

@@ -17,6 +17,7 @@ from nmtkit.cli.options import Number, only_one, picture_file, table_format
     click.option("--source", metavar="SRC", help="Source, for --by-length, --known-by and metrics that need it."),
     click.option("--known-by", metavar="RUN", help="Only lines of SRC and REF without a word that RUN does not know."),
     score_options.as_json,
+    score_options.encoding,
     table_format,
 )
 @score_options.scoring(summaries=False)
@@ -28,7 +29,7 @@ from nmtkit.cli.options import Number, only_one, picture_file, table_format
 def score_command(**values: Any) -> None:
     """Score translations as sacrebleu does: BLEU, chrF and TER, each also on one line to paste.
 
-    HYP and REF are text files with one sentence per line, plain or gzip-compressed, UTF-8. One HYP may be "-" for
+    HYP and REF are text files with one sentence per line, plain or compressed. One HYP may be "-" for
     standard input. Text should be detokenized; for tokenized text give --tokenize none. Several HYPs are compared with
     the first; * marks a difference with p below 0.05.
 

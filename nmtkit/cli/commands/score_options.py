@@ -47,6 +47,7 @@ hyps: Decorator = click.argument("hyps", metavar="HYP...", nargs=-1, required=Tr
 refs: Decorator = click.option(
     "--ref", "ref_paths", metavar="REF", multiple=True, required=True, help="Reference. May be repeated."
 )
+encoding: Decorator = options.encoding
 as_json: Decorator = options.as_json("Print JSON with all digits, no tables.")
 
 

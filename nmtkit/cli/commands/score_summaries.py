@@ -16,6 +16,7 @@ from nmtkit.cli.commands import score_options
     click.option("--source", metavar="SRC", help="The articles; adds the report on quality."),
     click.option("--terms", metavar="JSONL", help="A list of terms for each article; adds their recall."),
     score_options.as_json,
+    score_options.encoding,
 )
 @cloup.option_group(
     "Keys of JSON lines",
@@ -27,7 +28,7 @@ from nmtkit.cli.commands import score_options
 def command(**values: Any) -> None:
     """Score summaries: ROUGE of Google's rouge-score with 95% intervals, and a report on the summaries.
 
-    HYP and REF have one summary per line, plain or gzip-compressed, UTF-8. One HYP may be "-" for standard input. A
+    HYP and REF have one summary per line, plain or compressed. One HYP may be "-" for standard input. A
     file whose name ends in .jsonl or .jsonl.gz holds a JSON object on each line. ROUGE takes the reference with the
     highest F1. Several HYPs are compared with the first; * marks a difference with p below 0.05.
 

@@ -70,6 +70,7 @@ def _labelling_command(task: Task) -> Any:
     @options.files
     @cloup.option_group("Common", options.model, search_options.checkpoint, options.outputs, *more, options.device)
     @cloup.option_group("Speed", search_options.batch_tokens, options.threads)
+    @options.encoding
     @options.quiet
     def label(**values: Any) -> None:
         from nmtkit.cli.tasks import run_labelling_task

@@ -21,6 +21,7 @@ def _shared_options(side: str) -> Decorator:
             show_default=True,
             help="Whose tokenizer; one for both with a joint vocabulary.",
         ),
+        options.encoding,
         options.quiet,
     )
 

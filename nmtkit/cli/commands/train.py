@@ -78,6 +78,12 @@ class _TrainCommand(cloup.Command):
     _text_option("--test-source", "Text scored at the end. Default: as many held out, unless --valid-source is given."),
     _text_option("--test-target", "Its translation."),
     click.option(
+        "--encoding",
+        multiple=True,
+        metavar=options.ENCODING_FORM,
+        help="Encoding of all text, or of one FILE. Default: utf-8. May be repeated.",
+    ),
+    click.option(
         "--minutes",
         type=Number(0, MAX_MINUTES, whole=False, above=True),
         help="Minutes to train for: all are used, but for a fine-tuning that gains no more.",

@@ -34,6 +34,7 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
         *groups,
         search_options.search_groups(search_options.engine, search_options.workers),
         cloup.option_group("Output", search_options.format_option, *output),
+        options.encoding,
         options.quiet,
     )
 
@@ -63,7 +64,7 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
 def translate_command(**values: Any) -> None:
     """Translate FILEs, or standard input: one line out for each line in, in order.
 
-    FILEs are plain or .gz and are translated as one text, or with --output-dir one by one. An empty line gives an empty
+    FILEs are plain or compressed and are translated as one text, or with --output-dir one by one. An empty line gives an empty
     line. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score
     is the log-probability (natural log) after the length penalty. `nmtkit guide decoding` explains constraints.
 
@@ -106,7 +107,7 @@ def translate_command(**values: Any) -> None:
 def summarize_command(**values: Any) -> None:
     """Summarize FILEs, or standard input: one line out for each article in, in order.
 
-    FILEs are plain or .gz and are read as one text; every line is an article. With --per-file every FILE is one, with
+    FILEs are plain or compressed and are read as one text; every line is an article. With --per-file every FILE is one, with
     paragraphs on lines of their own; --output-dir then writes a file for each. An empty line gives an empty line.
     --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A model that
     was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here; --window reads all.

@@ -1,0 +1,150 @@
+"""Compressed files, recognized by their first bytes whatever their names are: gzip, bzip2, xz and zstandard."""
+
+import bz2
+import gzip
+import importlib
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO, cast
+
+MAGIC_BYTES = 6
+"""The number of bytes by which a format is recognized."""
+COMPRESSED_ENDS = (".gz", ".bz2", ".xz", ".zst")
+"""Ends of the names that compressed files usually have."""
+_ZSTD_INPUT = 1 << 12
+"""Compressed bytes given to zstandard at once, which bounds the memory for what they become."""
+
+_FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+
+
+class DamagedArchiveError(Exception):
+    """A compressed file that cannot be decompressed to its end; its text says why, and what to do."""
+
+
+def without_compression_end(name: str) -> str:
+    """The name of a file without the end that says how it is compressed."""
+    for end in COMPRESSED_ENDS:
+        name = name.removesuffix(end)
+    return name
+
+
+def compression_of(head: bytes) -> str:
+    """The name of the format of a compressed file that begins with these bytes; empty if it is not compressed."""
+    for magic, name in _FORMATS.items():
+        if head.startswith(magic):
+            return name
+    return ""
+
+
+class _Observed:
+    """A file whose bytes are observed while they are read."""
+
+    def __init__(self, file: BinaryIO, observe: Callable[[bytes], object]) -> None:
+        self._file = file
+        self._observe = observe
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._observe(data)
+        return data
+
+    def read1(self, size: int) -> bytes:
+        data: bytes = self._file.read1(size)  # type: ignore[attr-defined]
+        self._observe(data)
+        return data
+
+
+class _ZstdFile:
+    """The decompressed bytes of a file of zstandard frames.
+
+    The reader of the library itself takes a frame that is cut off for a whole one.
+    """
+
+    def __init__(self, file: Any) -> None:
+        try:
+            library = importlib.import_module("zstandard")
+        except ImportError as fault:
+            raise DamagedArchiveError(
+                "it is compressed with zstd; to read it, install the package zstandard (pip install zstandard)"
+            ) from fault
+        self._new_decompressor = library.ZstdDecompressor().decompressobj
+        self._error = library.ZstdError
+        self._decompressor = self._new_decompressor()
+        self._file = file
+        self._rest = b""
+        self._inside_frame = False
+
+    def read1(self, size: int) -> bytes:
+        while True:
+            data = self._rest or self._file.read(_ZSTD_INPUT)
+            self._rest = b""
+            if not data:
+                if self._inside_frame:
+                    raise EOFError("Compressed file ended before the end of its last frame")
+                return b""
+            try:
+                result: bytes = self._decompressor.decompress(data)
+            except self._error as fault:
+                raise EOFError(str(fault)) from fault
+            self._inside_frame = not self._decompressor.eof
+            if self._decompressor.eof:
+                self._rest = self._decompressor.unused_data
+                self._decompressor = self._new_decompressor()
+            if result:
+                return result
+
+
+class _Decompressed:
+    """The decompressed bytes of a file; damage is a `DamagedArchiveError`."""
+
+    def __init__(self, kind: str, file: Any) -> None:
+        self._kind = kind
+        self._file = file
+        self._stream: Any = None
+
+    def _open(self) -> Any:
+        if self._kind == "gzip":
+            return gzip.GzipFile(fileobj=self._file)
+        if self._kind == "bzip2":
+            return bz2.BZ2File(self._file)
+        if self._kind == "xz":
+            return lzma.LZMAFile(self._file)
+        return _ZstdFile(self._file)
+
+    def read1(self, size: int) -> bytes:
+        try:
+            self._stream = self._stream or self._open()
+            data: bytes = self._stream.read1(size)
+        except _DAMAGE as fault:
+            raise self._damage(fault) from fault
+        except OSError as fault:
+            if fault.errno is not None:  # the disk's, not that of the library
+                raise
+            raise self._damage(fault) from fault
+        return data
+
+    def _damage(self, fault: Exception) -> DamagedArchiveError:
+        return DamagedArchiveError(f"broken {self._kind} file ({fault}); download or compress it again")
+
+
+def verify_archive(stream: BinaryIO) -> None:
+    """Reads a stream to its end if it is decompressed: bytes that are no text may come from damage found there."""
+    if isinstance(stream, _Decompressed):
+        while stream.read1(1 << 16):
+            continue
+
+
+def decompressed(file: BinaryIO, observe: Callable[[bytes], object] | None = None) -> BinaryIO:
+    """The bytes of an open file, decompressed if need be. The file may be a pipe, which cannot be rewound.
+
+    `observe` is called with all bytes as they are on disk. A terminal is read as it is: after a look ahead, its user
+    would have to type Ctrl-D twice.
+    """
+    if file.isatty():
+        return file
+    head = file.peek(MAGIC_BYTES)[:MAGIC_BYTES]  # type: ignore[attr-defined]  # all files that are read have it
+    source: Any = file if observe is None else _Observed(file, observe)
+    kind = compression_of(head)
+    return cast(BinaryIO, _Decompressed(kind, source) if kind else source)

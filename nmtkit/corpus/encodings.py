@@ -1,0 +1,504 @@
+"""Encodings of text files other than UTF-8: names, evidence for a guess, and conversion while a file is read.
+
+A file has one encoding. `guess_encoding` compares the common ones by what the bytes mean in each: whether they are
+valid, whether the letters belong to one language, and whether its most frequent words occur.
+"""
+
+import codecs
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from nmtkit.core.errors import DataError, NmtkitError
+
+SAMPLE_BYTES = 1 << 16
+"""The most bytes by which an encoding is guessed."""
+_SURE_LETTERS = 10
+"""So many letters of UTF-8 without a fault among them are no chance, in whatever encoding."""
+BAD_CHARACTER = "\udcff"
+"""Stands for bytes that are not valid in the encoding of their file; in UTF-8 it is the byte 0xFF, never valid."""
+
+_UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_UTF32_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
+_MIN_WESTERN = 0.2
+"""The share of characters up to U+00FF, each with a zero byte, by which UTF-16 is recognized."""
+
+# ---------------------------------------------------------------------------------------------------------------- names
+
+TITLES = {
+    "cp1252": "Windows-1252",
+    "iso8859-15": "ISO-8859-15",
+    "cp1250": "Windows-1250",
+    "iso8859-2": "ISO-8859-2",
+    "cp1257": "Windows-1257",
+    "cp1254": "Windows-1254",
+    "cp1251": "Windows-1251",
+    "koi8-r": "KOI8-R",
+    "koi8-u": "KOI8-U",
+    "iso8859-5": "ISO-8859-5",
+    "cp866": "CP866",
+    "mac-cyrillic": "Mac Cyrillic",
+    "cp1253": "Windows-1253",
+    "iso8859-7": "ISO-8859-7",
+    "cp1255": "Windows-1255",
+    "cp1256": "Windows-1256",
+    "iso8859-6": "ISO-8859-6",
+    "cp874": "Windows-874",
+    "mac-roman": "Mac Roman",
+    "cp850": "CP850",
+    "cp852": "CP852",
+    "cp932": "Shift-JIS",
+    "euc-jp": "EUC-JP",
+    "gb18030": "GB18030",
+    "big5hkscs": "Big5",
+    "cp949": "EUC-KR",
+    "utf-16": "UTF-16",
+    "utf-16-le": "UTF-16",
+    "utf-16-be": "UTF-16",
+    "utf-32": "UTF-32",
+}
+"""What messages call an encoding, by its name in Python."""
+
+
+def encoding_title(name: str) -> str:
+    """What messages call an encoding."""
+    return TITLES.get(name, name)
+
+
+def require_encoding(name: str) -> str:
+    """The name itself; NmtkitError if Python has no text encoding of this name."""
+    try:
+        "a".encode(name)
+        codecs.getincrementaldecoder(name)
+    except (LookupError, ValueError, TypeError) as fault:
+        raise NmtkitError(
+            f"unknown encoding {name!r}; common ones are cp1252, iso8859-2, cp1251, koi8-r, shift_jis, gb18030, big5 "
+            "and utf-16 (all names: https://docs.python.org/3/library/codecs.html#standard-encodings)"
+        ) from fault
+    return name
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name is one of UTF-8."""
+    return codecs.lookup(name).name in ("utf-8", "utf-8-sig")
+
+
+def parse_encodings(given: Iterable[str]) -> dict[str, str]:
+    """The values of `--encoding` as encodings by absolute path; the key "" holds the encoding of all other files.
+
+    A value is NAME, or FILE=NAME.
+    """
+    encodings: dict[str, str] = {}
+    for value in given:
+        file, separator, name = value.rpartition("=")
+        key = os.path.abspath(file) if separator else ""
+        if encodings.setdefault(key, require_encoding(name)) != name:
+            of_file = f"{file} has" if separator else "the text has"
+            raise NmtkitError(f"--encoding: {of_file} one encoding, not both {encodings[key]} and {name}")
+    return encodings
+
+
+_given: dict[str, str] = {}
+"""The encodings that the current command was given, as `parse_encodings` returns them."""
+
+
+@contextmanager
+def reading_as(encodings: Mapping[str, str]) -> Iterator[None]:
+    """Reads all text inside the block in these encodings, unless a reader is given another.
+
+    This is a setting of the whole process, since commands read ahead in threads.
+    """
+    before = dict(_given)
+    _given.clear()
+    _given.update(encodings)
+    try:
+        yield
+    finally:
+        _given.clear()
+        _given.update(before)
+
+
+def given_encoding(path: str) -> str:
+    """The encoding that the command was given for a file; empty for UTF-8."""
+    if not _given:
+        return ""
+    return _given.get(os.path.abspath(path), _given.get("", ""))
+
+
+def has_given_encoding() -> bool:
+    """Whether the command was given an encoding."""
+    return bool(_given)
+
+
+# ----------------------------------------------------------------------------------------------------------- conversion
+
+
+def _mark_bad(fault: UnicodeError) -> tuple[str, int]:
+    if not isinstance(fault, UnicodeDecodeError):
+        raise fault
+    return BAD_CHARACTER, fault.end
+
+
+codecs.register_error("nmtkit-mark", _mark_bad)
+
+
+class Recoded:
+    """A stream in some encoding, read as UTF-8; bytes that are not valid become the byte 0xFF.
+
+    DataError if the text is UTF-8 for certain: read otherwise, each letter beyond ASCII would become two wrong ones.
+    """
+
+    def __init__(self, stream: BinaryIO, encoding: str, where: str) -> None:
+        self._stream = stream
+        self._encoding = encoding
+        self._where = where
+        self._decoder = codecs.getincrementaldecoder(encoding)("nmtkit-mark")
+        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+        self._may_be_utf8 = not codecs.lookup(encoding).name.startswith("utf")
+        self._ended = False
+
+    def read1(self, size: int) -> bytes:
+        """The next bytes, at least one unless the stream has ended; about `size` of them."""
+        while not self._ended:
+            data = self._stream.read1(size)  # type: ignore[attr-defined]  # all streams that are read have it
+            self._ended = not data
+            if self._may_be_utf8:
+                self._refuse_utf8(data)
+            try:
+                text = self._decoder.decode(data, final=self._ended)
+            except UnicodeError as fault:  # such as UTF-16 that ends in the middle of a mark
+                raise DataError(f"{self._where}: not valid {encoding_title(self._encoding)} ({fault})") from fault
+            if text:
+                return text.encode("utf-8", "surrogateescape")
+        return b""
+
+    def _refuse_utf8(self, data: bytes) -> None:
+        """Looks at the first bytes that are not ASCII."""
+        if data.isascii():
+            return
+        self._may_be_utf8 = False
+        try:
+            text = self._utf8.decode(data)
+        except UnicodeDecodeError:
+            return
+        letters = sum(letter > "\x7f" for letter in text)
+        if letters >= _SURE_LETTERS:
+            raise DataError(
+                f"{self._where}: this is UTF-8, not {encoding_title(self._encoding)}. Leave --encoding out, or name "
+                f"the encoding of a single file with --encoding FILE={self._encoding}"
+            )
+
+
+# ------------------------------------------------------------------------------------------------------------- evidence
+
+
+@dataclass(frozen=True)
+class EncodingGuess:
+    """The encoding that a text seems to have."""
+
+    names: tuple[str, ...]
+    """Python's names of the encodings that fit, the best first; empty if none does."""
+    certain: bool
+    """Whether the text can be converted from the first without asking."""
+    evidence: str = ""
+    """Why, in a few words."""
+
+    @property
+    def title(self) -> str:
+        """What messages call the encodings, such as "Windows-1252 or Windows-1250"; empty if there is none."""
+        return " or ".join(dict.fromkeys(map(encoding_title, self.names)))
+
+
+def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
+    """UTF-16 or UTF-32, by the byte-order mark or the zero bytes at the beginning of a file; None if it is neither."""
+    for marks in (_UTF32_MARKS, _UTF16_MARKS):  # the mark of UTF-32 begins with that of UTF-16
+        for mark, name in marks.items():
+            if data.startswith(mark):
+                return EncodingGuess((name,), True, "its byte-order mark")
+    if b"\0" not in data[:SAMPLE_BYTES]:
+        return None
+    sample = data[: min(len(data), SAMPLE_BYTES) & ~1]
+    for name in ("utf-16-le", "utf-16-be"):
+        if _is_utf16(sample, sample.decode(name, "replace")):
+            return EncodingGuess((name,), True, "the places of its zero bytes")
+    return None
+
+
+def _is_utf16(data: bytes, text: str) -> bool:
+    """Whether bytes are UTF-16 that was decoded correctly."""
+    unlikely = sum(unicodedata.category(letter) in ("Cn", "Co", "Cs") for letter in text)
+    unlikely += text.count("\ufffd") + text.count("\0")
+    # Western text has a zero byte in nearly every character, and any text at the ends of its lines.
+    western = sum(letter <= "\xff" for letter in text)
+    has_lines = 0 < data.count(b"\n") <= 2 * text.count("\n")
+    return unlikely <= len(text) / 100 and (western >= _MIN_WESTERN * len(text) or has_lines)
+
+
+_LETTERS = {
+    "French": "àâæçéèêëîïôœùûüÿ",
+    "German": "äöüß",
+    "Spanish": "áéíñóúü",
+    "Portuguese": "àáâãçéêíóôõúü",
+    "Italian": "àèéìíîòóùú",
+    "Dutch": "áèéêëïóöüĳ",
+    "Swedish": "åäöé",
+    "Danish": "åæøé",
+    "Norwegian": "åæøéòô",
+    "Finnish": "åäöšž",
+    "Icelandic": "áéíóúýðþæö",
+    "Catalan": "àçèéíïòóúü·",
+    "English": "éèêëïöçñàâôü",
+    "Polish": "ąćęłńóśźż",
+    "Czech": "áčďéěíňóřšťúůýž",
+    "Slovak": "áäčďéíĺľňóôŕšťúýž",
+    "Slovenian": "čšžćđ",
+    "Croatian": "čćđšž",
+    "Hungarian": "áéíóöőúüű",
+    "Romanian": "ăâîşţșț",
+    "Estonian": "äöõüšž",
+    "Latvian": "āčēģīķļņšūž",
+    "Lithuanian": "ąčęėįšųūž",
+    "Turkish": "çğıöşüâîûİ",
+    "Russian": "оеаинтсрвлкмдпуяыьгзбчйхжшюцщэфъё",
+    "Ukrainian": "оанивтіерсклудмпзьябгйчхжїцюшєщфґ",
+    "Bulgarian": "аиоетнрсвлкдпмзъугящбчцхжйшфюь",
+    "Serbian": "аоиенрсјтвукдлмпзбгчжшхњљћцђфџ",
+    "Greek": "αοιετσνηρκπμυλςόίάέωδγήχθύώφβξζϊψΐϋΰ",
+    "Hebrew": "יוהלארמתבשנדעחפקכטגםזסןצךףץ",
+    "Arabic": "اليمنروتبةعدسفهكقحجشصطأضخىئغإذزثءآؤظ",
+    "Persian": "ایرندهمتوبسشزکلگخفقحعپجآچذصطضغژظثئأؤإءةيكى",
+    "Thai": "านรอก่เง้มยลวัดทีสิตะปบคุหแ็จ์พชขใไืูึผโำถซศฉธณภษญฟๆฝฏฐฆฌฬ๊๋",
+    "Japanese": "",
+    "Chinese": "",
+    "Korean": "",
+}
+"""The letters beyond ASCII of each language; those of other scripts than Latin by their frequency, the most frequent
+first. For the last three languages, see `_far_eastern_score`."""
+_WESTERN = (
+    "French",
+    "German",
+    "Spanish",
+    "Portuguese",
+    "Italian",
+    "Dutch",
+    "Swedish",
+    "Danish",
+    "Norwegian",
+    "Finnish",
+    "Icelandic",
+    "Catalan",
+    "English",
+)
+_CENTRAL = ("Polish", "Czech", "Slovak", "Slovenian", "Croatian", "Hungarian", "Romanian", "German")
+_CYRILLIC = ("Russian", "Ukrainian", "Bulgarian", "Serbian")
+_LANGUAGES = {
+    "cp1252": _WESTERN,
+    "iso8859-15": _WESTERN,
+    "cp1250": _CENTRAL,
+    "iso8859-2": _CENTRAL,
+    "cp1257": ("Latvian", "Lithuanian", "Estonian"),
+    "cp1254": ("Turkish",),
+    "cp1251": _CYRILLIC,
+    "koi8-r": ("Russian", "Bulgarian"),
+    "koi8-u": ("Ukrainian",),
+    "iso8859-5": _CYRILLIC,
+    "cp866": ("Russian", "Bulgarian"),
+    "mac-cyrillic": _CYRILLIC,
+    "cp1253": ("Greek",),
+    "iso8859-7": ("Greek",),
+    "cp1255": ("Hebrew",),
+    "cp1256": ("Arabic", "Persian"),
+    "iso8859-6": ("Arabic",),
+    "cp874": ("Thai",),
+    "mac-roman": _WESTERN,
+    "cp850": _WESTERN,
+    "cp852": _CENTRAL,
+    "cp932": ("Japanese",),
+    "euc-jp": ("Japanese",),
+    "gb18030": ("Chinese",),
+    "big5hkscs": ("Chinese",),
+    "cp949": ("Korean",),
+}
+"""The languages that each encoding was made for; the most common encodings come first."""
+
+
+def _read_function_words() -> dict[str, list[str]]:
+    words: dict[str, list[str]] = {}
+    text = (Path(__file__).parent / "function_words.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        language, _, listed = line.partition(": ")
+        words[language] = listed.split()
+    return words
+
+
+FUNCTION_WORDS = _read_function_words()
+"""The most frequent words of each language."""
+_NOT_IN_WORDS = -4.0
+_FOREIGN_LETTER = -3.0
+_FREQUENT_WORD = 2.0
+_MIN_SCORE = 6.0
+"""The least score by which a file is converted: about three letters, or one and two frequent words."""
+_MARGIN = 6.0
+"""The least difference between its score and that of any other text that the bytes could be."""
+_PUNCTUATION = frozenset("\xa0“”‘’‚„«»‹›–—…•°©®™§¶¡¿·€£¥ªº²³½¼¾×±†‰`´¨，。、；：？！（）「」『』《》〈〉【】―～・　")
+_APOSTROPHES = frozenset("’‘'´`·-‑\xad")
+_HAN_AND_SPACE = re.compile("[\u4e00-\u9fff] (?=[\u4e00-\u9fff])")
+_CONTROLS = re.compile("[\x80-\x9f]")  # which no text has: the byte means something in another encoding
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+def guess_encoding(sample: bytes) -> EncodingGuess:
+    """The encoding of a text that is not UTF-8, by lines of it that are not."""
+    sample = sample[:SAMPLE_BYTES]
+    end = sample.rfind(b"\n") + 1
+    sample = sample[:end] if end else sample
+    scores: dict[str, float] = {}
+    languages: dict[str, str] = {}
+    for name, possible in _LANGUAGES.items():
+        text = _CONTROLS.sub(BAD_CHARACTER, sample.decode(name, "nmtkit-mark"))
+        scored = {language: _score(text, language) for language in possible}
+        best = max(scored, key=lambda language: scored[language])
+        if scored[best] > scores.get(text, 0.0):
+            scores[text] = scored[best]
+            languages[text] = f"{name} {best}"
+    ranked = sorted(scores, key=lambda text: scores[text], reverse=True)
+    if not ranked:
+        return EncodingGuess((), False)
+    best_text = ranked[0]
+    best_score = scores[best_text]
+    possible_texts = [text for text in ranked if scores[text] > best_score - _MARGIN]
+    names = tuple(languages[text].split()[0] for text in possible_texts[:3])
+    certain = best_score >= _MIN_SCORE and len(possible_texts) == 1
+    letters = Counter(letter for letter in best_text if letter > "\x7f" and letter.isalpha())
+    frequent = " ".join(letter for letter, _ in letters.most_common(5))
+    evidence = f"read so, the letters and words are {languages[best_text].split()[1]} ({frequent})"
+    return EncodingGuess(names, certain, evidence)
+
+
+@cache
+def _letter_weights(language: str) -> dict[str, float]:
+    """The score of each letter: of another script from 1.5 for the most frequent to -1, since nearly all bytes fit."""
+    letters = _LETTERS[language]
+    is_latin = unicodedata.name(letters[0]).startswith("LATIN")
+    weights: dict[str, float] = {}
+    for rank, letter in enumerate(letters):
+        weight = 1.0 if is_latin else 1.5 - 2.5 * rank / (len(letters) - 1)
+        weights[letter] = weight
+        weights.setdefault(letter.upper(), weight)
+    return weights
+
+
+def _score(text: str, language: str) -> float:
+    """How much a text looks like a language: 1 for each letter beyond ASCII, and less for what does not fit."""
+    score = _far_eastern_score(text, language) if not _LETTERS[language] else _letter_score(text, language)
+    words = set(FUNCTION_WORDS.get(language, ()))
+    if words:
+        found = sum(1 for word in _WORD.findall(text) if word.lower() in words)
+        score += _FREQUENT_WORD * found
+    return score
+
+
+def _letter_score(text: str, language: str) -> float:
+    weights = _letter_weights(language)
+    is_latin = unicodedata.name(_LETTERS[language][0]).startswith("LATIN")
+    score = 0.0
+    padded = f" {text} "
+    for match in re.finditer(r"[^\x00-\x7f]", padded):
+        letter = match.group()
+        before = padded[match.start() - 1]
+        after = padded[match.end()]
+        if letter in weights:
+            score += weights[letter]
+            wrong_case = letter.isupper() and before.islower()
+            mixed_scripts = not is_latin and before.isascii() and before.isalpha()
+            if wrong_case or mixed_scripts:
+                score += _NOT_IN_WORDS
+            continue
+        if letter in _APOSTROPHES:
+            continue
+        if letter in _PUNCTUATION and not (before.isalpha() and after.isalpha()):
+            continue
+        score += _FOREIGN_LETTER
+        if before.isalpha() and after.isalpha():
+            score += _NOT_IN_WORDS
+    return score
+
+
+def _far_eastern_score(text: str, language: str) -> float:
+    score = 0.0
+    syllables = 0
+    han = 0
+    for letter in text:
+        if letter <= "\x7f" or letter in _PUNCTUATION:
+            continue
+        if "\u3041" <= letter <= "\u30ff":
+            syllables += 1
+            score += 1.0 if language == "Japanese" else _FOREIGN_LETTER
+        elif "\uac00" <= letter <= "\ud7a3":
+            score += 1.0 if language == "Korean" and _is_common(letter, "euc-kr", 0xB0, 0xC8) else _FOREIGN_LETTER
+        elif "\u4e00" <= letter <= "\u9fff":
+            han += 1
+            if language == "Japanese":
+                common = _is_common(letter, "euc-jp", 0xB0, 0xCF)
+            elif language == "Chinese":
+                common = _is_common(letter, "gb2312", 0xB0, 0xD7) or _is_common(letter, "big5", 0xA4, 0xC6)
+            else:
+                common = False
+            score += 1.0 if common else _FOREIGN_LETTER
+        elif not "\uff01" <= letter <= "\uff5e":
+            score += _NOT_IN_WORDS
+    if language == "Japanese" and syllables < han / 10:  # no Japanese text is without kana
+        score -= han
+    if language == "Chinese":  # which has no spaces between its words, as Korean has
+        score += _NOT_IN_WORDS * len(_HAN_AND_SPACE.findall(text))
+    return score
+
+
+@cache
+def _is_common(letter: str, encoding: str, first: int, last: int) -> bool:
+    """Whether a letter is in the part of a national standard that has the frequent ones."""
+    try:
+        return first <= letter.encode(encoding)[0] <= last
+    except UnicodeEncodeError:
+        return False
+
+
+@dataclass
+class EncodingEvidence:
+    """What a whole file shows about its encoding, gathered line by line in memory that does not grow."""
+
+    valid: int = 0
+    """Lines with letters beyond ASCII that are UTF-8."""
+    invalid: int = 0
+    """Lines that are not UTF-8."""
+    sample: bytes = b""
+    """The first lines that are not UTF-8."""
+    wide: EncodingGuess | None = None
+    """UTF-16 or UTF-32, if it is that: then nothing else is counted."""
+
+    def add(self, lines: Sequence[str], faulty: Sequence[int]) -> None:
+        """Adds lines as `TextBlock` has them; `faulty` are the indices of those that are not UTF-8."""
+        self.invalid += len(faulty)
+        self.valid += sum(not line.isascii() for line in lines) - len(faulty)
+        for row in faulty:
+            if len(self.sample) >= SAMPLE_BYTES:
+                break
+            self.sample += lines[row].encode("utf-8", "surrogateescape") + b"\n"
+
+    def guess(self) -> EncodingGuess | None:
+        """The encoding of the file if it is not UTF-8; None if it is, perhaps with damaged lines."""
+        if self.wide is not None:
+            return self.wide
+        if not self.invalid or self.valid >= self.invalid:
+            return None
+        guess = guess_encoding(self.sample)
+        if self.valid > self.invalid // 100:
+            return EncodingGuess(guess.names, False, "some lines are UTF-8 and others are not")
+        return guess
