@@ -69,10 +69,10 @@ def command(**values: Any) -> int:
     With a recipe it also finds unknown and copyable words, vocabulary entries and characters that do not occur in the
     training text, and what the recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
 
-    --fix repairs the lines that can be repaired, leaves out the rest, and logs both in dropped.jsonl. It writes UTF-8: a
-    file in another encoding that it recognizes for certain is converted. For a recipe it
-    also writes a recipe that names the new files. It overwrites nothing, and does not repair files with different
-    numbers of lines, because it cannot know which line is missing.
+    --fix repairs the lines that can be repaired, leaves out the rest, and logs both in dropped.jsonl. It writes UTF-8,
+    and converts files in other encodings that it recognizes for certain. For a recipe it also writes a recipe with the
+    new files. It overwrites nothing, and does not repair files with different numbers of lines, because it cannot
+    know which line is missing.
 
     \b
     Exit code, for scripts:

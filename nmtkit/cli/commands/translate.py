@@ -64,9 +64,9 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
 def translate_command(**values: Any) -> None:
     """Translate FILEs, or standard input: one line out for each line in, in order.
 
-    FILEs are plain or compressed and are translated as one text, or with --output-dir one by one. An empty line gives an empty
-    line. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score
-    is the log-probability (natural log) after the length penalty. `nmtkit guide decoding` explains constraints.
+    FILEs are one text, or with --output-dir many. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB
+    TRANSLATION", with lines counted from 1. The score is the log-probability (natural log) after the length penalty.
+    `nmtkit guide decoding` explains constraints.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def translate_command(**values: Any) -> None:
 def summarize_command(**values: Any) -> None:
     """Summarize FILEs, or standard input: one line out for each article in, in order.
 
-    FILEs are plain or compressed and are read as one text; every line is an article. With --per-file every FILE is one, with
+    FILEs, plain or compressed, are one text; every line is an article. With --per-file every FILE is one, with
     paragraphs on lines of their own; --output-dir then writes a file for each. An empty line gives an empty line.
     --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A model that
     was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here; --window reads all.
