@@ -83,6 +83,9 @@ PARSED = {
     "is for a public model; tests/huggingface does it": (
         "nmtkit translate -m runs/nllb ",
         "nmtkit summarize -m runs/bart ",
+        "nmtkit summarize -m runs/bart-large-cnn ",
+        "nmtkit summarize -m runs/flan-t5-summaries ",
+        "nmtkit train --source articles.txt --target highlights.txt --init-from runs/bart-large-cnn ",
         "nmtkit generate -m runs/gpt2 ",
         "nmtkit perplexity -m runs/gpt2 ",
         "nmtkit train --source articles.txt --target summaries.txt --init-from runs/bart ",
@@ -211,7 +214,7 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     (folder / "with-back.yaml").write_text(blocks("little-text", "yaml")[0] + small, encoding="utf-8")
     chosen = blocks("first", "yaml")[0].replace("multi30k-en-de-transformer", "preset-tiny") + small
     (folder / "runs" / "train-en-de" / "chosen.yaml").write_text(chosen, encoding="utf-8")
-    for name in ("opus-mt-en-de", "nllb", "bart", "gpt2"):
+    for name in ("opus-mt-en-de", "nllb", "bart", "bart-large-cnn", "flan-t5", "gpt2"):
         (folder / name).mkdir()
     (folder / "data").symlink_to(ROOT / "data")
     make_run(folder, "news", SUMMARIZATION)
