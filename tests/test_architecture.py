@@ -52,7 +52,6 @@ DOORS = {
     "tokenizers": {"data/huggingface_tokenizer.py"},
     "sacrebleu": {"metrics/bleu.py", "corpora/sacrebleu_sets.py"},
     "rouge_score": {"metrics/rouge.py"},
-    "comet": {"metrics/neural.py"},
     "bert_score": {"metrics/neural.py"},
     "yaml": {"core/formats.py"},
     "pydantic": {"core/settings.py"},

@@ -17,7 +17,8 @@ from nmtkit.core.registry import suggest_names
 
 PAGES = ["first", "second", "data", "training", "decoding", "language-pair", "domain", "summarizer"]
 PAGES += ["parsing", "captioning", "classification", "language-models", "little-text", "pretraining", "multilingual"]
-PAGES += ["attention", "tour", "cluster", "gpu", "coming-from", "public-models", "python", "extending"]
+PAGES += ["attention", "tour", "sharing", "logging", "cluster", "gpu", "coming-from", "public-models"]
+PAGES += ["python", "extending"]
 """The pages that are files, in the order of a reader's first days."""
 REFERENCE = "reference"
 """The page that is made from the code, so that it is never out of date."""

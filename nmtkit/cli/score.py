@@ -45,8 +45,8 @@ def run_score(
     needs_source = any(METRICS.get(name).needs == "texts and sources" for name in metrics)
     if source is not None and not (lengths_shown or needs_source or known_by):
         raise click.UsageError(
-            "--source is only read with --by-length, --known-by or a metric that needs it, such as comet: give one of "
-            "these, or leave --source out"
+            "--source is only read with --by-length, --known-by or a metric that needs it: give one of these, or leave "
+            "--source out"
         )
     if known_by is not None and source is None:
         raise click.UsageError("--known-by looks for unknown words in the source too: give it with --source")

@@ -210,6 +210,11 @@ def metric_names(given: Iterable[str]) -> list[str]:
     families = {kind: [name for name, metric in known.items() if metric.family == kind] for kind in kinds}
     names: list[str] = []
     for name in given:
+        if name == "comet":
+            raise NmtkitError(
+                "COMET needs older libraries than nmtkit and runs in an environment of its own: "
+                "`nmtkit guide second` shows how to score files with it"
+            )
         if name not in known and name not in families:
             valid = suggest_names(name, (*known, *families))
             if name in METRICS.names():

@@ -1,6 +1,6 @@
-"""COMET and BERTScore by their own libraries, which extras of nmtkit install.
+"""BERTScore by its own library, which an extra of nmtkit installs.
 
-Both use a large pretrained model, which they download on first use. They run on the first CUDA device, or on the CPU.
+It uses a large pretrained model, which it downloads on first use, on the first CUDA device or on the CPU.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Texts
 from nmtkit.metrics.significance import ExampleMetric
 
@@ -45,26 +45,6 @@ class ModelMetric(ExampleMetric):
 
 
 @dataclass(frozen=True)
-class Comet(ModelMetric):
-    """COMET with a reference: Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation", section 2.4."""
-
-    @override
-    def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        if len(texts.refs) > 1 or texts.sources is None:
-            raise DataError(f"metric {self.name!r} reads the source and one reference; name one --ref")
-        import torch
-
-        model = self.loaded(_comet)
-        rows = [
-            {"src": source, "mt": hyp, "ref": ref}
-            for source, hyp, ref in zip(texts.sources, texts.hyps, texts.refs[0], strict=True)
-        ]
-        gpus = int(torch.cuda.is_available())
-        result = model.predict(rows, batch_size=16, gpus=gpus, progress_bar=False)
-        return 100 * np.asarray(result.scores, dtype=np.float64)[:, None]
-
-
-@dataclass(frozen=True)
 class BertScore(ModelMetric):
     """F1 of BERTScore: Zhang et al. 2020, "BERTScore: Evaluating Text Generation with BERT", section 3.
 
@@ -79,23 +59,14 @@ class BertScore(ModelMetric):
 
 
 @cache
-def _comet(model: str) -> Any:
-    from comet import download_model, load_from_checkpoint
-
-    return load_from_checkpoint(download_model(model))
-
-
-@cache
 def _bert_scorer(model: str) -> Any:
     from bert_score import BERTScorer
 
     return BERTScorer(model_type=model)
 
 
-_comet_metric = partial(Comet, needs="texts and sources", package="comet", extra="comet", library="unbabel-comet")
 _bert_metric = partial(BertScore, package="bert_score", extra="bertscore", library="bert-score")
 for _metric in (
-    _comet_metric("comet", "COMET", model="Unbabel/wmt22-comet-da"),
     _bert_metric("bertscore", "BERTScore", model="bert-base-multilingual-cased"),  # the library's choice for most
     _bert_metric("bertscore-en", "BERTScore-en", model="roberta-large"),  # and for English
 ):

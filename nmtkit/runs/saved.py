@@ -92,8 +92,16 @@ class SavedRun:
         """The recipe of the run; raises CheckpointError if the folder is not a run's."""
         path = self.folder.path
         if not self.folder.exists():
-            what = "it has no recipe.yaml" if path.is_dir() else "there is no such folder"
-            raise CheckpointError(f"{path}: not the folder of a run: {what}; name the folder that `train` wrote")
+            what = "there is no such folder"
+            remedy = "name the folder that `train` wrote"
+            if path.is_dir():
+                what = "it has no recipe.yaml"
+            elif path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".xz") and path.is_file():
+                what = "it is an archive"
+                remedy = "unpack it, and name the folder in it"
+            elif path.exists():
+                what = "it is a file"
+            raise CheckpointError(f"{path}: not the folder of a run: {what}; {remedy}")
         from nmtkit.recipe import load  # which loads the settings of training, that decoding does without
 
         return load(self.folder.recipe)

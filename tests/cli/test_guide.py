@@ -103,13 +103,18 @@ PARSED = {
 }
 """How commands of blocks begin that are parsed but not run here, by the reason."""
 NOT_RUN = tuple(begin for begins in PARSED.values() for begin in begins)
-OTHERS = ("hf ", "make ", "python ")
+OTHERS = ("hf ", "make ", "python ", "pip ", "tensorboard ", "python3 ", "comet/")
 """How commands of other programs begin that are not parsed here."""
 RUN_ELSEWHERE = {
     "from nmtkit.cli import main": "tests/test_strangers.py runs a program that ends so",
     '"""The mean of the source\'s words, and the word before."""': "tests/test_strangers.py trains this model",
     '"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""': "tests/strangers trains it",
     'text = translator.translate("The dog runs.", terms={"dog": "Rüde"})': "test_long_texts.py does it",
+    '"""Uploads the log of runs/mine to Weights & Biases."""': "wandb is not among what the tests install",
+    '"""Trains mine.yaml and logs it to Weights & Biases."""': "the same",
+    '"""Trains mine.yaml and logs it to MLflow."""': "mlflow is not among what the tests install",
+    '"""Searches learning rate and dropout by the validation score."""': "neither is optuna",
+    '"""Scores found.jsonl, which `nmtkit translate --json test.en -o found.jsonl` wrote, with COMET."""': "nor COMET",
     "task: sorting": "a recipe for the classifier",
     "init_from: {encoder: runs/masked}": "the page's command begins from that run",
     "init_from: {tokenizer: runs/t5}": "the same",

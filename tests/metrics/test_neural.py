@@ -1,4 +1,4 @@
-"""COMET and BERTScore: what their libraries are given, and what is made of their scores; stubs stand in for them."""
+"""BERTScore: what its library is given, and what is made of its scores; a stub stands in for it."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,13 +8,13 @@ import pytest
 from commands import Command, refused, write_lines
 
 from nmtkit import metrics, recipe
-from nmtkit.core.errors import DataError, NmtkitError, RecipeError
+from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.metrics import METRICS, neural
 
 HYPS, REFS, SOURCES = ["the cat", "a dog"], ["the cat", "the dog"], ["le chat", "le chien"]
 
 
-@pytest.mark.parametrize("name", ["comet", "bertscore", "bertscore-en"])
+@pytest.mark.parametrize("name", ["bertscore", "bertscore-en"])
 def test_a_metric_that_is_not_installed_says_how_to_get_it(console: Command, corpus: Path, name: str) -> None:
     if METRICS.get(name).installed:
         pytest.skip(f"{name} is installed")
@@ -27,12 +27,8 @@ def test_a_metric_that_is_not_installed_says_how_to_get_it(console: Command, cor
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the libraries were given; both find one translation good and the other half as good."""
+    """What the library was given; it finds one translation good and the other half as good."""
     calls: list[Any] = []
-
-    def predict(rows: list[dict[str, str]], **options: object) -> SimpleNamespace:
-        calls.append(rows)
-        return SimpleNamespace(scores=[0.8, 0.4])
 
     def score(hyps: list[str], refs: list[list[str]]) -> tuple[list[float], list[float], list[float]]:
         calls.append((hyps, refs))
@@ -40,7 +36,6 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(metrics.metric, "find_spec", lambda name: True)
     monkeypatch.setattr(neural, "version", lambda name: "1.2")
-    monkeypatch.setattr(neural, "_comet", lambda model: SimpleNamespace(predict=predict))
     monkeypatch.setattr(neural, "_bert_scorer", lambda model: SimpleNamespace(score=score))
     return calls
 
@@ -52,13 +47,9 @@ def test_bertscore_is_the_mean_f1_against_all_references(given: list[Any]) -> No
     assert score.signature == "nrefs:2|model:bert-base-multilingual-cased|version:bert-score-1.2"
 
 
-def test_comet_reads_source_output_and_one_reference(given: list[Any]) -> None:
-    (score,) = metrics.score_all(HYPS, [REFS], ["comet"], sources=SOURCES)
-    assert given[0][1] == {"src": "le chien", "mt": "a dog", "ref": "the dog"}
-    assert score.value == pytest.approx(60)
-    assert score.signature == "nrefs:1|model:Unbabel/wmt22-comet-da|version:unbabel-comet-1.2"
-    with pytest.raises(DataError, match="one reference"):
-        metrics.score_all(HYPS, [REFS, REFS], ["comet"], sources=SOURCES)
+def test_comet_is_explained(console: Command) -> None:
+    write_lines("hyp", HYPS)
+    refused(console("score", "hyp", "--ref", "hyp", "-m", "comet"), "environment of its own", "`nmtkit guide second`")
 
 
 def test_a_model_that_cannot_be_loaded(given: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

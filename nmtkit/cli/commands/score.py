@@ -34,7 +34,7 @@ def score_command(**values: Any) -> None:
     the first; * marks a difference with p below 0.05.
 
     accuracy is the share of right labels: those of a line are separated by white space, as many as in its reference.
-    comet needs --source and `pip install 'nmtkit[comet]'`, bertscore `pip install 'nmtkit[bertscore]'`.
+    bertscore needs `pip install 'nmtkit[bertscore]'`; COMET runs in an environment of its own (`nmtkit guide second`).
     score-summaries scores summaries (ROUGE), score-alignments word alignments.
 
     --known-by leaves out the lines whose source or reference has a word that is unknown to that run: "No UNK" in table

@@ -28,7 +28,7 @@ METRICS = (
     "ter",
 )
 """Values of --metrics that need no extra package; a file of a user's may register more."""
-EXTRA_METRICS = ("bertscore", "bertscore-en", "comet")
+EXTRA_METRICS = ("bertscore", "bertscore-en")
 """The others."""
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none", "flores101", "flores200", "spm")
 """Values of --tokenize."""
