@@ -113,6 +113,26 @@ def test_a_wrong_type_is_a_fault_of_the_recipe(base: Path, key: str) -> None:
                 recipe.load(base, [f"data.train.tags={tags}", f"{key}={value}"])
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.kind=their_model",
+        "training.objectives={their_objective: 1}",
+        "training.optimizer=their_optimizer",
+        "evaluation.metrics=[their_metric]",
+        "task=their_task",
+        "model={kind: luong, score: their_score}",
+    ],
+)
+def test_a_name_that_a_file_of_the_users_may_register(base: Path, override: str) -> None:
+    (fault,) = faults(base, override)
+    assert "if a file of yours registers it, run that file in place of nmtkit: `python mine.py COMMAND ...`" in fault
+    near = override.replace("their_model", "rnnsearc").replace("their_optimizer", "adamm")
+    if near != override:
+        assert "did you mean" in faults(base, near)[0]
+        assert "python mine.py" not in faults(base, near)[0]
+
+
 def test_missing_files_are_told_by_their_keys(base: Path) -> None:
     loaded = recipe.load(base, ["pretrained_embeddings={src: words.vec}"])
     with pytest.raises(DataError, match=r"a\.src"):
@@ -209,7 +229,7 @@ def test_a_wrong_override_is_refused_with_a_remedy_in_a_short_message(base: Path
     for stages in ("[]", "[{name: only}]"):
         with pytest.raises(RecipeError, match=match) as caught:
             recipe.load(base, [f"stages={stages}", override])
-        assert len(str(caught.value)) < 600
+        assert len(str(caught.value)) < 700
 
 
 def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Names for the things a recipe can choose from."""
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from nmtkit.core.errors import RecipeError
@@ -30,6 +30,14 @@ def suggest_names(given: str, valid: Iterable[str], most: int = MAX_NAMES, what:
     if not near:
         return f"none of the {len(names):,} {what} is spelled like it"
     return f"{hint}{what}: {', '.join(near)} and {len(names) - len(near):,} others"
+
+
+def suggest_registered(given: str, valid: Sequence[str]) -> str:
+    """The same for names that a user's file may add to; says how such a file is used if no valid name is near."""
+    names = suggest_names(given, valid) if valid else "none is registered"
+    if names.startswith("did you mean"):
+        return names
+    return f"{names}; if a file of yours registers it, run that file in place of nmtkit: `python mine.py COMMAND ...`"
 
 
 class Registry(Generic[T]):

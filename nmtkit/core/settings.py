@@ -25,7 +25,7 @@ from pydantic_core import core_schema
 from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.formats import KeyPath
 from nmtkit.core.limits import MAX_INT
-from nmtkit.core.registry import MAX_KEYS, Registry, suggest_names
+from nmtkit.core.registry import MAX_KEYS, Registry, suggest_names, suggest_registered
 
 __all__ = ["Field", "field_validator", "model_validator"]  # of pydantic, passed on to the settings of every part
 
@@ -69,7 +69,7 @@ def registry_name(registry: Registry[Any]) -> Any:
 
     def member(given: object) -> object:
         if given not in registry.names():
-            raise ValueError(f"not one of its values: {suggest_names(str(given), registry.names())}")
+            raise ValueError(f"not one of its values: {suggest_registered(str(given), registry.names())}")
         return given
 
     return Annotated[str, BeforeValidator(member), Field(json_schema_extra={"enum": [*registry.names()]}), registry]
@@ -182,6 +182,13 @@ def key_paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
             yield from key_paths(inner, (*above, key))
 
 
+def _is_registered(cls: type[BaseModel], path: KeyPath) -> bool:
+    """Whether the kinds of the group at a path are registered classes, to which a user can add."""
+    owner, _ = _settings_at(cls, path[:-1])
+    field = owner.model_fields.get(str(path[-1])) if owner else None
+    return field is not None and any(isinstance(mark, TaggedUnion) for mark in field.metadata)
+
+
 def _advice(path: KeyPath, owner: type[BaseModel] | None, root: type[BaseModel]) -> str:
     """What an unknown key may have been meant for: a key that is elsewhere, if it is in one place, or one like it."""
     elsewhere = {known for known in key_paths(root) if known[-1] == path[-1]}
@@ -208,7 +215,8 @@ def _sentence(
         tags = [tag.strip(" '") for tag in fault["ctx"]["expected_tags"].split(",")]
         place = places.get((*path, "kind"), place)
         name = str(given["kind"])
-        return f"{place}: `{dotted}.kind`: unknown name {shorten(repr(name))}: {suggest_names(name, tags)}"
+        suggest = suggest_registered if _is_registered(cls, path) else suggest_names
+        return f"{place}: `{dotted}.kind`: unknown name {shorten(repr(name))}: {suggest(name, tags)}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if kind == "literal_error":
         options = [option.strip(" '") for option in fault["ctx"]["expected"].replace(" or ", ", ").split(",")]

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Literal, Self
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.registry import Registry, suggest_names
+from nmtkit.core.registry import Registry, suggest_names, suggest_registered
 
 METRICS: Registry["Metric"] = Registry("metric")
 
@@ -219,7 +219,7 @@ def metric_names(given: Iterable[str]) -> list[str]:
             valid = suggest_names(name, (*known, *families))
             if name in METRICS.names():
                 raise NmtkitError(f"metric {name!r} compares no texts, it needs {METRICS.get(name).needs}: {valid}")
-            raise NmtkitError(f"unknown metric {name!r}: {valid}")
+            raise NmtkitError(f"unknown metric {name!r}: {suggest_registered(name, (*known, *families))}")
         names += [member for member in families.get(name, [name]) if member not in names]
     for metric in map(known.__getitem__, names):
         if not metric.installed:

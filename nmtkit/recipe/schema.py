@@ -11,7 +11,7 @@ from nmtkit.checkpoints.manager import NAMED_WEIGHTS
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
-from nmtkit.core.registry import suggest_names
+from nmtkit.core.registry import suggest_names, suggest_registered
 from nmtkit.core.settings import Field, Name, Settings, field_validator, model_validator, parse
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
@@ -101,8 +101,7 @@ class Recipe(Settings):
     @classmethod
     def _task(cls, name: str) -> str:
         if name not in TASKS.names():
-            own = "one of your own is known where the file that adds it is run in place of nmtkit"
-            raise ValueError(f"there is no task {shorten(name)!r}; {suggest_names(name, TASKS.names())}; {own}")
+            raise ValueError(f"there is no task {shorten(name)!r}: {suggest_registered(name, TASKS.names())}")
         return name
 
     @field_validator("stages")

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from nmtkit.core.limits import MAX_THREADS
-from nmtkit.core.registry import suggest_names
+from nmtkit.core.registry import suggest_registered
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
 from nmtkit.objectives.attention import GuidedAlignmentConfig, HardAttentionConfig
 from nmtkit.objectives.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
@@ -134,8 +134,7 @@ class TrainingConfig(OptimizerConfig):
             if name in cls.model_fields:
                 raise ValueError(f"{name!r} is set by `training.{name}`")
             if name not in known:
-                names = suggest_names(name, known) if known else "none is registered"
-                raise ValueError(f"unknown training objective {name!r}; {names}")
+                raise ValueError(f"unknown training objective {name!r}: {suggest_registered(name, known)}")
         return objectives
 
     @model_validator(mode="after")

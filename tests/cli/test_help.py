@@ -107,6 +107,19 @@ def test_the_script_of_bash_completes(nmtkit: Command, monkeypatch: pytest.Monke
     assert done.stdout.split() == ["-o", "nospace", "one", "two="], done
 
 
+def test_an_unknown_command_is_refused_in_a_line(nmtkit: Command) -> None:
+    done = refused(nmtkit("serve"), "no such command 'serve' (see `nmtkit --help`)")
+    assert len(done.err) < 80
+    refused(nmtkit("tranlate"), "no such command 'tranlate': did you mean 'translate'? (see `nmtkit --help`)")
+    refused(nmtkit("s" * 500), "no such command 'sss")
+
+
+def test_an_unknown_key_is_not_answered_by_names_at_random(nmtkit: Command) -> None:
+    done = refused(nmtkit("recipe", "explain", "wandb"), "no key `wandb`", "nmtkit recipe explain training")
+    assert "window" not in done.err
+    refused(nmtkit("recipe", "explain", "droput"), "did you mean 'dropout'")
+
+
 def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     shown = nmtkit("recipe", "show", "demo")
     (tmp_path / "mine.yaml").write_text(shown.out)

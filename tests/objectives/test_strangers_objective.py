@@ -121,7 +121,7 @@ def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_pat
 @pytest.mark.parametrize(
     ("objectives_of_recipe", "message"),
     [
-        ("confidense: 1", "`: unknown training objective 'confidense'; did you mean 'confidence'? valid names: confid"),
+        ("confidense: 1", "`: unknown training objective 'confidense': did you mean 'confidence'? valid names: confid"),
         ("coverage_weight: 1", "`: 'coverage_weight' is set by `training.coverage_weight`"),
         ("confidence: -1", ".confidence`: Input should be greater than or equal to 0"),
     ],
