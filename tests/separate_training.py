@@ -18,9 +18,10 @@ from typing import Any
 from commands import environment
 from safetensors import safe_open
 
-TIMES = {"seconds", "tokens_per_second", "valid_seconds", "used", "validating"}
+TIMES = {"seconds", "tokens_per_second", "valid_seconds", "used", "validating", "fingerprint"}
+"""The fingerprint of preprocessed text depends on the times of its files."""
 CHECKSUM = "sum"
-"""The checksum of the facts in a file of tensors, times among them."""
+"""The checksum of the facts in a file, times among them."""
 NOT_COMPARED = re.compile(r"run\.lock|train\.log|report\.html|tensorboard/.*")
 """Files that have times, or the name of the run, in their text."""
 
@@ -58,7 +59,7 @@ def _contents(run: Path) -> dict[str, Any]:
         if not path.is_file() or NOT_COMPARED.fullmatch(name):
             continue
         if path.suffix == ".json":
-            contents[name] = _without_times(json.loads(path.read_text(encoding="utf-8")))
+            contents[name] = _facts(path.read_text(encoding="utf-8"))
         elif path.suffix == ".jsonl":
             lines = path.read_text(encoding="utf-8").splitlines()
             contents[name] = [_without_times(json.loads(line)) for line in lines]
@@ -78,14 +79,17 @@ def _tensors(path: Path) -> dict[str, Any]:
             contents[name] = (str(tensor.dtype), tensor.shape, tensor.tobytes())
         for name, text in (file.metadata() or {}).items():
             try:
-                facts = json.loads(text)
+                contents[f"metadata {name}"] = _facts(text)
             except ValueError:
                 contents[f"metadata {name}"] = text
-                continue
-            if isinstance(facts, dict):
-                facts.pop(CHECKSUM, None)
-            contents[f"metadata {name}"] = _without_times(facts)
     return contents
+
+
+def _facts(text: str) -> Any:
+    facts = json.loads(text)
+    if isinstance(facts, dict):
+        facts.pop(CHECKSUM, None)
+    return _without_times(facts)
 
 
 def _without_times(value: Any) -> Any:

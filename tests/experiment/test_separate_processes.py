@@ -1,9 +1,12 @@
 """Two trainings with the same seed are equal in processes and environments that differ."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from commands import write_lines
+from commands import ROOT, environment, write_lines
 from separate_training import Job, differing_files, run_jobs
 
 SMALL = (
@@ -55,6 +58,16 @@ def check_straight_and_resumed(folder: Path, cases: dict[str, tuple[str, ...]], 
 def test_training_with_sampled_tokenization_is_resumed_bit_exactly_by_another_process(small_corpus, tmp_path):
     folder = copied(small_corpus, tmp_path)
     check_straight_and_resumed(folder, SAMPLED)
+
+
+def test_scores_splits_and_vocabularies_do_not_depend_on_the_hash_seed():
+    outputs = []
+    for variables in ENVIRONMENTS:
+        words = [sys.executable, str(ROOT / "tests/separate_results.py")]
+        done = subprocess.run(words, env=environment(**variables), capture_output=True, text=True, check=True)
+        outputs.append(json.loads(done.stdout))
+    for other in outputs[1:]:
+        assert [name for name in other if other[name] != outputs[0][name]] == []
 
 
 @pytest.mark.slow
