@@ -24,6 +24,7 @@ from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.long_texts import JoinedTranslation
+from nmtkit.translation.requests import words_of
 from nmtkit.translation.result import Translation, copied_spans, moses_line
 
 Written = TypeVar("Written")
@@ -276,7 +277,7 @@ class Printer:
         self.unfinished += any(not part.finished for part in parts)
         self.cut += any(part.src_left_out > 0 for part in parts)
         if self.may_repeat:
-            words = best.text.split()
+            words = words_of(best.text)
             trigrams = list(zip(words, words[1:], words[2:], strict=False))
             self.trigrams += len(trigrams)
             self.repeated_trigrams += len(trigrams) - len(set(trigrams))

@@ -29,7 +29,8 @@ def run_writing_task(
 ) -> None:
     """Carries out the command of a task whose models search for a text."""
     system = inference.open_model(how, task.name)
-    printer = results.Printer(system.tokenizers.tgt, how.n_best, as_json, scores, form)
+    may_repeat = not system.config.no_repeat_ngram
+    printer = results.Printer(system.tokenizers.tgt, how.n_best, as_json, scores, form, may_repeat=may_repeat)
     windows = map(task.read, _windows(task, files, system))
     stream = system.stream(windows, how.n_best, need_copies=as_json)
     results.write_stream(stream, printer.write, "lines", "" if files else INVITATION)

@@ -4,8 +4,8 @@ import gzip
 from pathlib import Path
 
 import pytest
-from commands import Command, json_lines, lines_in, refused, succeeded, write_lines
-from untrained_runs import SUMMARIZATION, TRANSLATION, make_run
+from commands import ROOT, Command, json_lines, lines_in, refused, succeeded, write_lines
+from untrained_runs import CAPTIONER, PARSER, SUMMARIZATION, TRANSLATION, make_run
 
 FIRST = ["The old man sees the dog.", "It sleeps."]
 SECOND = ["The man sleeps in the old house.", "", "The dog sees the man.", "The dog sleeps."]
@@ -148,3 +148,16 @@ def test_summaries_within_limits(place: Path, console: Command) -> None:
     assert len(record["others"]) == 1
     assert record["score"] >= record["others"][0]["score"]
     refused(console("summarize", "--lead", "2", "--words", "9", stdin="a"), "leave the options of a model out")
+
+
+def test_features_and_trees(place: Path, console: Command) -> None:
+    make_run(place, "parser", PARSER, [*FIRST, "(S (NP XX )NP XX )S"])
+    succeeded(console("parse", "-m", "runs/parser", "docs/a.txt", "docs/b.txt", "--output-dir", "trees"))
+    assert [len(lines_in(place / "trees" / name)) for name in ("a.txt", "b.txt")] == [2, 4]
+    make_run(place, "pictures", CAPTIONER, features=96)
+    images = ROOT / "data" / "demo-scenes" / "valid.images.npz"
+    (place / "one.npz").symlink_to(images)
+    (place / "two.npz").symlink_to(images)
+    succeeded(console("caption", "-m", "runs/pictures", "one.npz", "two.npz", "--output-dir", "captions"))
+    counts = [len(lines_in(place / "captions" / name)) for name in ("one.txt", "two.txt")]
+    assert counts[0] == counts[1] > 0
