@@ -76,13 +76,14 @@ class TuningResult(Generic[AnyConfig]):
         return f"{'at most ' if given_up else ''}{speed:,.0f}" if speed else "out of memory"
 
     def sentences(self) -> Iterator[str]:
-        """The result in words."""
+        """The result in words: the fastest configuration, and how to use one whose texts differ.
+
+        `nmtkit tune` shows all configurations.
+        """
         if not self.speeds:
             return
-        fastest_first = sorted(self.speeds, key=lambda config: -self.speeds[config])
-        speeds = "; ".join(f"{config} {self.format_speed(config)}" for config in fastest_first)
-        when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
-        yield f"{self.kind} on this machine: {self.config}, {when} ({self.unit}: {speeds})"
+        speed = f"{self.speed:,.0f} {self.unit}; " if self.speed else ""
+        yield f"fastest {self.kind} here: {self.config} ({speed}`nmtkit tune` shows the others)"
         for config, count in self.differing.items():
             gain = self.speeds[config] / self.speed if self.speed else 0.0
             engine, _, precision = config.partition(",")[0].rpartition(" ")

@@ -229,14 +229,12 @@ def workload_of_run(run: SavedRun, device: torch.device, number: int = 0) -> Tra
     )
 
 
-def tokens_a_minute(
-    recipe: Recipe, lengths: tuple[int, int], device: torch.device
-) -> tuple[TuningResult[TrainingSpeedConfig], float | None]:
-    """The result for random words, and if known how many padded tokens of the longer side are trained in a minute."""
+def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> float | None:
+    """Padded tokens of the longer side that are trained in a minute, measured with random words; None if unknown."""
     result = tune_training(synthetic_workload(recipe, lengths, device))
     src, tgt = _truncated(next(iter(recipe.by_stage().values())), lengths)
     speed = result.speed or result.rough_speed
-    return result, None if speed is None else 60 * speed * (max(src, tgt) + 1) / (tgt + 1)
+    return None if speed is None else 60 * speed * (max(src, tgt) + 1) / (tgt + 1)
 
 
 def synthetic_workload(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> TrainingWorkload:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nmtkit.cli.output_folder import output_folder
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import DETECTION_LINES, EXTRACT_HINT, parse_record, refuse_json_lines, text_of
@@ -90,6 +90,19 @@ def _text_of_file(file: Path, remedy: str) -> Iterator[str]:
     first = list(islice(lines, DETECTION_LINES if remedy else 0))
     refuse_json_lines(first, str(file), remedy)
     yield from chain(first, lines)
+
+
+def count_lines(files: Iterable[Path]) -> int | None:
+    """How many lines some files have; None if that is not known before they are read, as of pipes."""
+    total = 0
+    for file in files:
+        if not file.is_file():
+            return None
+        try:
+            total += sum(1 for _ in read_lines(file))
+        except NmtkitError:  # reading the text says what is wrong with it
+            return None
+    return total
 
 
 def watched(windows: Iterable[list[str]], see: Callable[[list[str]], object]) -> Iterator[list[str]]:

@@ -16,6 +16,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli.output_folder import OutputFolder, output_folder
+from nmtkit.cli.reading import count_lines
 from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
@@ -302,11 +303,16 @@ class Printer:
 
 
 def write_stream(
-    batches: Generator[Sequence[Written], None, None], write: Callable[[Written], object], unit: str, invitation: str
+    batches: Generator[Sequence[Written], None, None],
+    write: Callable[[Written], object],
+    unit: str,
+    invitation: str,
+    files: Sequence[Path] = (),
 ) -> None:
     """Writes results as soon as they are there, with a line on stderr that says how many `unit` are done.
 
-    Who types at a terminal is told the `invitation`, and asked for each line; it is "" where files are read.
+    Who types at a terminal is told the `invitation`, and asked for each line; it is "" where files are read. `files`
+    have a line for each result: how many there are, and the time left, is then shown as well.
     """
     typed = invitation and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
     if typed:
@@ -316,6 +322,8 @@ def write_stream(
     click.echo(prompt, nl=False, err=True)
     folder = output_folder()
     with progress(unit) as display, closing(batches):
+        if files and display.is_shown:
+            display.total = count_lines(files)
         for batch in batches:
             for one in batch:
                 if folder is not None:

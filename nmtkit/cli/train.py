@@ -28,7 +28,7 @@ from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.metrics import Comparison, Score
 from nmtkit.presets.fine_tuning import score_after, score_before
-from nmtkit.presets.without_recipe import RecipeRequest, name_of_run, propose_recipe
+from nmtkit.presets.without_recipe import RecipeRequest, held_out_note, name_of_run, propose_recipe
 from nmtkit.runs.folder import RunFolder, ignore
 from nmtkit.runs.metrics_log import TrainLog
 from nmtkit.tasks.task import TASKS
@@ -237,4 +237,6 @@ def _test_model(run: Run, place: torch.device, threads: int | None) -> Score | N
     console.say("")
     for score in result.scores:
         console.say(Comparison(score).line(2))
+    if note := held_out_note(run):
+        tell(f"note: {note}")
     return result.scores[0]

@@ -93,10 +93,10 @@ def run_translate(
         lines = _noting_paragraphs(text)
     if split_sentences:
         paragraphs = ParagraphTranslator(translator).stream(lines, as_json, how.n_best)
-        results.write_stream(paragraphs, printer.write_joined, "lines", invitation)
+        results.write_stream(paragraphs, printer.write_joined, "lines", invitation, files)
     else:
         stream = translator.stream(lines, how.n_best, need_copies=as_json)
-        results.write_stream(stream, printer.write, "lines", invitation)
+        results.write_stream(stream, printer.write, "lines", invitation, files)
     printer.report("translations", "--max-length or --search max_length_ratio=R")
     _warn_of_costly_terms(translator, printer.forced)
 
@@ -198,17 +198,17 @@ def run_summarize(
     printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form, may_repeat=may_repeat)
     invitation = "" if files or stories or per_file else "type an article on each line; it is summarized"
     articles = source.windows(inference.window_lines(translator))
+    files_of_lines = () if per_file else files
     if window is None:
         stream = translator.stream(articles, how.n_best, need_copies=as_json)
         if sentences or words:
             limit = SummaryLimit(sentences, words)
             stream = _shortened(stream, limit)
-        results.write_stream(stream, printer.write, "articles", invitation)
+        results.write_stream(stream, printer.write, "articles", invitation, files_of_lines)
     else:
         summarizer = Summarizer(translator, window, sentences, words)
-        results.write_stream(
-            summarizer.stream(articles, as_json, how.n_best), printer.write_joined, "articles", invitation
-        )
+        summaries = summarizer.stream(articles, as_json, how.n_best)
+        results.write_stream(summaries, printer.write_joined, "articles", invitation, files_of_lines)
     results.tell_cut(printer.cut, printer.lines, "articles", translator, "; --window reads them whole")
     printer.report("summaries", "--max-length or --search max_length_ratio=R")
 

@@ -108,7 +108,7 @@ class _Display(ABC):
             self._frame.print(Text(shown), soft_wrap=True)
             copy(text)
         else:
-            write_line(shown, self._file)
+            write_line(shown, self._file, copied=text)
 
     def __enter__(self) -> Self:
         return self
@@ -173,7 +173,12 @@ class ProgressDisplay(_Display):
 
 
 class LineProgress(_Display):
-    """The number of lines done, shown only where stderr is a terminal and stdout is none, which shows the results."""
+    """The number of lines done, shown only where stderr is a terminal and stdout is none, which shows the results.
+
+    With a `total` it also shows how many lines there are, and the time left.
+    """
+
+    total: int | None = None
 
     def __init__(self, unit: str = "lines", stream: TextIO | None = None, size: int = 1) -> None:
         """Starts the clock; the `unit` is a plural, and `advance` counts `size` to one."""
@@ -183,6 +188,11 @@ class LineProgress(_Display):
         self._started = time.monotonic()
         if sys.stdout.isatty():
             self._is_live, self._seconds = False, math.inf
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether anybody sees it."""
+        return self._is_live
 
     def advance(self, lines: int = 1) -> None:
         """Counts lines that are done."""
@@ -195,7 +205,13 @@ class LineProgress(_Display):
     def _line(self) -> str:
         elapsed = max(time.monotonic() - self._started, 1e-9)
         done = self._done // self._size
-        return f"{done:,} {self._unit}  {done / elapsed:,.1f} {self._unit}/s  {_clock(elapsed)}"
+        speed = done / elapsed
+        counted = f"{done:,}"
+        left = ""
+        if self.total is not None:
+            counted += f" of {self.total:,}"
+            left = f", {_clock((self.total - done) / speed)} left" if 0 < done <= self.total else ""
+        return f"{counted} {self._unit}  {speed:,.1f} {self._unit}/s  {_clock(elapsed)}{left}"
 
 
 def _clock(seconds: float) -> timedelta:

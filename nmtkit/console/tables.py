@@ -49,10 +49,14 @@ def copy(text: str) -> None:
 
 
 def say(text: str, stderr: bool = False) -> None:
-    """Writes a line of plain text: nothing is cut or read as markup, and only messages in a terminal are wrapped."""
+    """Writes a line of plain text: nothing is cut or read as markup, and only messages in a terminal are wrapped.
+
+    Copies are not wrapped, so that a log can be searched.
+    """
+    shown = text
     if stderr and sys.stderr.isatty():
-        text = wrapped(text, plain_console(sys.stderr).width)
-    write_line(text, sys.stderr if stderr else sys.stdout)
+        shown = wrapped(text, plain_console(sys.stderr).width)
+    write_line(shown, sys.stderr if stderr else sys.stdout, copied=text)
 
 
 def wrapped(text: str, width: int) -> str:
@@ -89,11 +93,11 @@ def cut(text: str, width: int) -> str:
     return text if cell_len(text) <= width else f"{chop_cells(text, max(1, width - 1))[0]}…"
 
 
-def write_line(text: str, file: TextIO) -> None:
-    """Writes a line to a file, at once."""
+def write_line(text: str, file: TextIO, copied: str | None = None) -> None:
+    """Writes a line to a file, at once; copies are of `copied`, by default of the line itself."""
     file.write(text + "\n")
     file.flush()
-    copy(text)
+    copy(text if copied is None else copied)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stderr: bool = False) -> None:
@@ -105,6 +109,26 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     file = sys.stderr if stderr else sys.stdout
     console = plain_console(file)
     cells = [[str(cell) for cell in row] for row in rows]
+    grid = _grid(title, columns, cells)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH
+    _fit(grid, [list(columns), *cells], console)
+    if not console.is_terminal:
+        console.width = max(console.width, Console(width=_WIDEST).measure(grid).maximum, cell_len(title))
+    for line in _rendered(grid, console):
+        file.write(line + "\n")
+    file.flush()
+    if _COPIES:
+        whole = plain_console(io.StringIO())
+        whole.width = _WIDEST
+        for line in _rendered(_grid(title, columns, cells), whole):
+            copy(line)
+
+
+_WIDEST = 1_000_000
+
+
+def _grid(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
     grid = Table(
         title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
     )
@@ -113,17 +137,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         grid.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         grid.add_row(*(Text(cell) for cell in row))
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WIDTH
-    _fit(grid, [list(columns), *cells], console)
-    if not console.is_terminal:
-        console.width = max(console.width, Console(width=1_000_000).measure(grid).maximum, cell_len(title))
+    return grid
+
+
+def _rendered(grid: Table, console: Console) -> list[str]:
     with console.capture() as captured:
         console.print(grid)
-    for line in captured.get().splitlines():
-        file.write(line.rstrip() + "\n")
-        copy(Text.from_ansi(line).plain.rstrip())
-    file.flush()
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -183,7 +203,7 @@ def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
         max(cell_len(part) for line in lines for part in ([line] if cell_len(line) <= SHORT_CELL else line.split()))
         for lines in columns
     ]
-    too_many = Console(width=1_000_000).measure(grid).maximum - console.width
+    too_many = Console(width=_WIDEST).measure(grid).maximum - console.width
     if console.is_terminal and too_many > sum(widths) - sum(least):
         return  # rich folds words
     while too_many > 0 and widths != least:

@@ -48,6 +48,8 @@ class CorpusStatistics:
     """Whether both sides use the same script, so that a joint vocabulary fits."""
     one_text: bool = False
     """Whether an example is one text, which then stands on both sides."""
+    held_out: int = 0
+    """Pairs of the same text that are held out for validation and test, beside `pairs`."""
 
     @property
     def amount(self) -> str:

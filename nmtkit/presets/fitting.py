@@ -29,6 +29,8 @@ from nmtkit.tasks.task import TASKS
 
 FEW_PAIRS = 5_000
 """Studies of translation with little text begin here; with fewer pairs nobody should expect much."""
+PUBLIC_MODEL_BELOW = 50_000
+"""With fewer pairs a public model that is fine-tuned on them does better than one that is trained from nothing."""
 MANY_PAIRS = 100_000
 """With at least this many pairs, a GPU gets `base`."""
 FEW_WORDS, MANY_WORDS = 100_000, 50_000_000
@@ -250,16 +252,25 @@ class FittedPreset(ProposedRecipe):
             self.explain("training.max_updates", f"{updates:,}", because)
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
-            because = "you asked for it; the learning rate falls to zero within it, however fast the machine is"
+            because = "you asked for it"
             if self.speed:
-                because += f"; this one makes about {expected:,} updates in {minutes:g} min, which read the text "
-                because += f"{expected / a_pass:.3g} times, where {updates / a_pass:.3g} are the rule for so much text"
+                because += f". {self._describe_reach(expected / a_pass, updates / a_pass)}"
             self.explain("training.max_minutes", f"{self._limit:g}", because)
         if self.speed:
             self.minutes = expected * batch_tokens / self.speed
             self.passes = expected / a_pass
             self.total_minutes = updates * batch_tokens / self.speed
         return updates
+
+    def _describe_reach(self, passes: float, usual: float) -> str:
+        """How often the text is read within the limit of minutes, and how often it usually is."""
+        assert self._limit is not None
+        unit = "minute" if self._limit == 1 else "minutes"
+        text = f"In {self._limit:g} {unit} this machine can read your text about {_rounded(passes)} times; "
+        text += f"{_rounded(usual)} would be usual"
+        if passes >= usual:
+            return text
+        return f"{text}, so give it {math.ceil(self._limit * usual / passes):,} minutes if you can"
 
     def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
         """How many updates this machine makes in the time given; the planned ones, where nobody has measured it."""
@@ -281,20 +292,23 @@ class FittedPreset(ProposedRecipe):
         return {"schedule": schedule, **limits, "validate_every": every}
 
 
+def _rounded(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
 def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
-    """How many of the wanted subwords a text can fill.
+    """How many of the wanted subwords a text has use for, and can fill.
 
     Each character needs a token, and each word of several characters can become one. Where rare characters get none,
-    the frequent ones leave at least half of the room to words. If that leaves a doubt, the subwords are learned.
+    the frequent ones leave at least half of the room to words. For a small text the subwords are learned, to see
+    whether there are so many.
     """
     characters = text.frequent_characters if coverage < 1 else text.characters
     size = max(wanted, 2 * characters)
     possible = _SPECIALS + 2 + characters + text.distinct_words // 2
     if possible >= size:
         return size
-    if not text.sample:
-        return possible
-    return _learned_size(text.sample, size, coverage)
+    return _learned_size(text.sample, possible, coverage) if text.sample else possible
 
 
 @lru_cache(maxsize=8)  # the same text is asked about for each preset that is considered
@@ -339,6 +353,7 @@ def choose_preset(
             break
         chosen = smaller
     chosen.warnings += _warnings(chosen, gpu, minutes)
+    chosen.advice += _advice(chosen)
     return chosen
 
 
@@ -355,6 +370,20 @@ def _preset_by_size(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
     return "base", f"{count:,} {unit} are enough for a large model, and there is a GPU to train it"
 
 
+_PUBLIC_MODELS = {"translation": "OPUS-MT or NLLB", "summarization": "BART or Pegasus"}
+
+
+def _public_model_advice(preset: FittedPreset) -> str:
+    models = _PUBLIC_MODELS[preset.task]
+    return f"Fine-tuning a public model ({models}) on these pairs does better: nmtkit guide public-models"
+
+
+def _advice(preset: FittedPreset) -> list[str]:
+    """What would help more than another setting."""
+    is_between = FEW_PAIRS <= preset.size.pairs < PUBLIC_MODEL_BELOW
+    return [_public_model_advice(preset)] if preset.task in _PUBLIC_MODELS and is_between else []
+
+
 def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]:
     warnings, pairs = [], preset.size.pairs
     if limit and preset.minutes and preset.total_minutes and preset.passes and 2 * limit < preset.total_minutes:
@@ -365,10 +394,12 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
             f"{preset.total_minutes / a_pass:.3g} (--minutes {math.ceil(preset.total_minutes)})"
         )
     if pairs < FEW_PAIRS and not preset.size.one_text:
-        warnings.append(
-            f"{pairs:,} pairs are few: the model will hardly learn more than the sentences that it sees; useful "
-            f"results begin above {FEW_PAIRS:,}"
-        )
+        held_out = preset.size.held_out
+        counted = f"{pairs:,}"
+        if held_out:
+            counted += f" ({pairs + held_out:,} minus {held_out:,} held out for validation and test)"
+        advice = f". {_public_model_advice(preset)}" if preset.task in _PUBLIC_MODELS else ""
+        warnings.append(f"few pairs: {counted}; expect good results only for text much like yours{advice}")
     if preset.name == "base" and not gpu:
         warnings.append("preset base takes days on a CPU; --preset small is made for it")
     return warnings

@@ -46,6 +46,8 @@ class ProposedRecipe:
         self.reasons: list[Reason] = []
         self.warnings: list[str] = []
         """Each a sentence without its full stop."""
+        self.advice: list[str] = []
+        """What would help more than a setting; each a sentence without its full stop."""
         self.minutes: float | None = None
         """How long training takes on this machine; None where that was not measured."""
 

@@ -7,8 +7,8 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from itertools import chain
+from dataclasses import dataclass, fields, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from nmtkit.corpus.compression import without_compression_end
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.encodings import parse_encodings
 from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.scripts import word_pattern
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.distributed import processes
@@ -35,7 +36,7 @@ from nmtkit.presets.fitting import FittedPreset, choose_preset
 from nmtkit.presets.proposal import ProposedRecipe, format_minutes
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
-from nmtkit.runs.saved import find_run
+from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
 
@@ -298,10 +299,7 @@ class _Proposal:
         lengths = (src, 0 if self.labelled else tgt)
         if loaded.batch.block_tokens is not None:
             lengths = (0, loaded.batch.block_tokens - 1)
-        result, speed = tokens_a_minute(loaded, lengths, self.place)
-        for sentence in result.sentences():
-            self.notify(sentence)
-        return speed
+        return tokens_a_minute(loaded, lengths, self.place)
 
     def _propose_fine_tuning(self) -> tuple[ProposedRecipe, str]:
         request, train = self.request, self.data["train"]
@@ -340,12 +338,68 @@ def _measure(splits: dict[str, SplitFiles], labelled: bool) -> tuple[HoldOut | N
     def count(pair: Example) -> None:
         counts.add(pair.src, pair.src if labelled else pair.tgt or "")
 
-    pairs, one_text = pairs_to_split(splits["train"]), labelled or "src" not in splits["train"].columns
-    if "valid" not in splits:
-        return choose_hold_out(pairs, "test" not in splits, count, labelled), counts.statistics(one_text)
-    for pair in pairs:
-        count(pair)
-    return None, counts.statistics(one_text)
+    pairs = pairs_to_split(splits["train"])
+    one_text = labelled or "src" not in splits["train"].columns
+    if "valid" in splits:
+        for pair in pairs:
+            count(pair)
+        return None, counts.statistics(one_text)
+    filled = 0
+
+    def watched() -> Iterator[Example]:
+        nonlocal filled
+        for pair in pairs:
+            filled += bool(pair.src.strip() and (pair.tgt or "").strip())
+            yield pair
+
+    hold_out = choose_hold_out(watched(), "test" not in splits, count, labelled)
+    size = counts.statistics(one_text)
+    return hold_out, replace(size, held_out=filled - size.pairs)
+
+
+def held_out_note(run: SavedRun) -> str:
+    """What to think of the scores of a test set that was held out of the text; empty if the user named it."""
+    splits = run.recipe.data.splits()
+    test = splits.get("test")
+    folder = run.folder.text.resolve()
+    if test is None or not all(Path(path).resolve().is_relative_to(folder) for path in test.paths()):
+        return ""
+    note = "the test set was held out of your text, so it is much like it: scores of other text will be worse"
+    share = similar_share(_sources(splits["train"]), _sources(test))
+    if share < _MANY_SIMILAR:
+        return note
+    return (
+        f"{note}. {share:.0%} of the test sources differ from a training source in one word or none, so this score "
+        "says little: test the model with real text (--test-source, --test-target)"
+    )
+
+
+_MANY_SIMILAR = 0.3
+"""The share of test sources that are almost in train from which a text seems made from templates."""
+_COMPARED = 50_000
+"""Training sources that test sources are compared with, at most."""
+_COMPARED_WORDS = range(3, 61)
+"""Words of the sources that are compared."""
+
+
+def _sources(files: SplitFiles) -> list[str]:
+    return [pair.src for pair in islice(pairs_to_split(files), _COMPARED)]
+
+
+def similar_share(train: Sequence[str], test: Sequence[str]) -> float:
+    """The share of test sources that equal a training source but for one word at most."""
+    seen = {hash(gapped) for source in train for gapped in _with_gaps(source)}
+    similar = [any(hash(gapped) in seen for gapped in _with_gaps(source)) for source in test]
+    return sum(similar) / max(1, len(similar))
+
+
+def _with_gaps(source: str) -> Iterator[tuple[str, ...]]:
+    """The words of a source with each in turn left out."""
+    words = tuple(word_pattern().findall(source.casefold()))
+    if len(words) not in _COMPARED_WORDS:
+        return
+    for place in range(len(words)):
+        yield (*words[:place], "", *words[place + 1 :])
 
 
 def _load_text(text: str, overrides: Sequence[str]) -> recipe.Recipe:
@@ -381,6 +435,7 @@ def _explanation(
             yield f"warning: {few} are few for validation: its scores are rough"
     for warning in proposed.warnings:
         yield f"warning: {warning}"
+    yield from proposed.advice
     if proposed.minutes is not None and not any(setting.startswith("training.") for setting in overridden):
         yield f"training takes {format_minutes(proposed.minutes)} on this machine"
     yield f"the recipe, to be read and changed: {folder.chosen}"

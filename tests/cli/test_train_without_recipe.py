@@ -73,7 +73,7 @@ def test_from_two_files_to_translations(console: Command, finished: tuple[Path, 
     assert "  preset: tiny, because 540 pairs are too few for anything larger" in said
     assert any(line.startswith("  tokenizer: bpe of ") and "because" in line for line in said)
     assert "held out: 30 for valid and 30 for test; none of their sources is in train" in done.err
-    assert any(line.startswith("warning: 540 pairs are few") for line in said)
+    assert any(line.startswith("warning: few pairs: 540 (600 minus 60 held out") for line in said)
     limits = [line.strip() for line in said if "training.max_updates" in line]
     assert limits == ["training.max_updates: 3, because you set it"]
     assert any("runs/train-en-fr/chosen.yaml" in line for line in said)
@@ -168,7 +168,10 @@ def test_sets_of_ones_own(texts: Path, console: Command) -> None:
 
 @pytest.mark.slow
 def test_several_corpora_packed_or_not(texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text is read to choose and to be divided; its parts to be looked at, to be checked and to be encoded."""
+    """A text is read to choose and to be divided; its parts to be looked at, to be checked and to be encoded.
+
+    The beginning of train is read once more, to be compared with the test set.
+    """
     opened: Counter[str] = Counter()
     unwatched = builtins.open
 
@@ -184,7 +187,7 @@ def test_several_corpora_packed_or_not(texts: Path, console: Command, monkeypatc
     run = Path("runs/train-en-fr-and-1-more")
     parts = [str((run / "text" / f"train-{number}.{end}").absolute()) for number in (1, 2) for end in ("en", "fr")]
     given = [f"{texts}/{name}" for name in ("train.en", "train.fr", "more.en.gz", "more.fr.gz")]
-    assert {path: opened[path] for path in (*given, *parts)} == dict.fromkeys(given, 2) | dict.fromkeys(parts, 3)
+    assert {path: opened[path] for path in (*given, *parts)} == dict.fromkeys(given, 2) | dict.fromkeys(parts, 4)
     sums = json.loads((run / "data-report.json").read_text(encoding="utf-8"))["files"]["train"]
     assert sums == {
         path: hashlib.sha256(hashlib.sha256(Path(path).read_bytes()).digest()).hexdigest() for path in parts
@@ -197,7 +200,7 @@ def test_several_corpora_packed_or_not(texts: Path, console: Command, monkeypatc
 
 def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command) -> None:
     done = succeeded(console("train", *pair(texts, "few"), *QUICK, "--minutes", "1"))
-    assert "46 pairs are few" in done.err
+    assert "few pairs: 46 (50 minus 4 held out" in done.err
     assert "2 pairs are few for validation" in done.err
     loaded = recipe.load(Path("runs/few-en-fr/chosen.yaml"))
     assert loaded.tokenizer.vocab_size < 500

@@ -37,10 +37,10 @@ def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Command,
     rows = [line for line in tuned.out.splitlines() if ", 1 thread" in line]
     assert {row.split(", 1 thread")[0] for row in rows} == {"fp32 highest", "fp32 medium"}
     (taken,) = (row.split(", 1 thread")[0] for row in rows if row.endswith("taken"))
-    assert "training on this machine: " in tuned.err
+    assert "fastest training here: " in tuned.err
 
     done = succeeded(console("train", corpus / "tiny.yaml", "--run", "run", *ONE))
-    assert f"training on this machine: {taken}, 1 thread, as found on " in done.err
+    assert f"fastest training here: {taken}, 1 thread (" in done.err
     settled = recipe.load(tmp_path / "run" / "recipe.yaml").training
     assert (settled.precision, settled.matmul_precision, settled.threads) == (*taken.split(), 1)
 

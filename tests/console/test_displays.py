@@ -85,6 +85,13 @@ def test_line_progress_when_only_stderr_is_a_terminal(tmp_path):
     assert (tmp_path / "out").read_text() == "translation\n" * 4
 
 
+def test_line_progress_of_a_known_number_of_lines_shows_the_time_left(tmp_path):
+    program = PROGRESS_PROGRAM.replace("for _ in range(4):", "progress.total = 4_000\n    for _ in range(4):")
+    with open(tmp_path / "out", "w") as out:
+        shown = Text.from_ansi(in_terminal(program, stdout=out.fileno()).split("\x1b[2K")[-1]).plain
+    assert re.match(r"40 of 4,000 lines  \d+\.\d lines/s  0:00:01, 0:01:\d\d left$", shown)
+
+
 def test_line_progress_leaves_a_terminal_full_of_results_alone():
     assert in_terminal(PROGRESS_PROGRAM) == "translation\n" * 4
 

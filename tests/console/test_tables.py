@@ -105,3 +105,31 @@ def test_only_messages_in_a_terminal_are_wrapped():
     shown = in_terminal(program, 60)
     assert [len(line) for line in shown.splitlines() if line.startswith("word")] == [59]
     assert "line " * 30 in shown
+
+
+LOG_PROGRAM = """
+import sys
+from nmtkit import console
+lines = []
+with console.tee(lines.append), console.TrainingDisplay() as display:
+    console.say("a sentence of many words " * 9, stderr=True)
+    display.message("another sentence of many words " * 9)
+    display.update(1, 0.5, {})
+    display.message("a third sentence of many words " * 9)
+    console.table("title", ["one", "two"], [["many words " * 20, "1"]], stderr=True)
+open(sys.argv[1], "w").write("\\n".join(lines))
+"""
+
+
+def test_copies_for_a_log_are_not_wrapped_at_the_width_of_the_terminal(tmp_path):
+    program = LOG_PROGRAM.replace("sys.argv[1]", repr(str(tmp_path / "log")))
+    shown = in_terminal(program)
+    assert "many words " * 9 not in " ".join(shown.splitlines())
+    log = (tmp_path / "log").read_text()
+    for beginning in (
+        "a sentence of many words ",
+        "another sentence of many words ",
+        "a third sentence of many words ",
+    ):
+        assert (beginning * 9).rstrip() in log
+    assert ("many words " * 20).rstrip() in log

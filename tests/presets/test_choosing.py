@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -226,7 +227,7 @@ def test_minutes_are_planned_by_the_measured_speed(made: Made) -> None:
     assert padded == pytest.approx(1.1 * (29_000 + 1.3 * 345_020), rel=0.01)
     assert measured.training.validate_every == 800 // 5
     assert measured.model.model_dump()["dropout"] < whole.model.model_dump()["dropout"]
-    assert any("about 800 updates" in reason.because for reason in preset.reasons)
+    assert any("In 10 minutes this machine can read" in reason.because for reason in preset.reasons)
 
     preset = choose_preset("translation", MULTI30K, minutes=10, measure=speeds(small=80_000.0 * 4096))
     assert preset.minutes == pytest.approx(10)
@@ -286,11 +287,41 @@ def test_limits_of_a_summarizer_follow_the_lengths(made: Made) -> None:
 
 def test_warnings() -> None:
     (few,) = choose_preset("translation", corpus(50)).warnings
-    assert "50 pairs are few" in few
+    assert few.startswith(
+        "few pairs: 50; expect good results only for text much like yours. Fine-tuning a public model"
+    )
+    (held_out,) = choose_preset("translation", replace(corpus(4_858), held_out=542)).warnings
+    assert "few pairs: 4,858 (5,400 minus 542 held out for validation and test)" in held_out
     assert choose_preset("translation", MULTI30K).warnings == []
     (slow,) = choose_preset("translation", MULTI30K, "base").warnings
     assert "days on a CPU" in slow
     assert choose_preset("translation", MULTI30K, "base", gpu=True).warnings == []
+
+
+def test_a_public_model_is_advised_for_little_text() -> None:
+    for task, models in (("translation", "OPUS-MT or NLLB"), ("summarization", "BART or Pegasus")):
+        (advice,) = choose_preset(task, corpus(49_999)).advice
+        assert models in advice
+        assert "guide public-models" in advice
+        assert choose_preset(task, corpus(50_000)).advice == []
+        assert choose_preset(task, corpus(50)).advice == [], "the warning says it"
+    classifier = choose_preset("classification", replace(corpus(10_000), one_text=True))
+    assert classifier.advice == []
+
+
+def test_the_minutes_are_compared_with_the_usual_number_of_passes() -> None:
+    def said(minutes: float, speed: float) -> str:
+        preset = choose_preset("translation", MULTI30K, "small", minutes=minutes, measure=lambda _: speed)
+        return next(reason.because for reason in preset.reasons if reason.setting == "training.max_minutes")
+
+    padded = 520_000  # 22 passes are usual for so much text
+    few = said(4, padded)
+    assert re.fullmatch(
+        r"you asked for it\. In 4 minutes this machine can read your text about [\d.]+ times; 2\d would be usual, "
+        r"so give it 2\d minutes if you can",
+        few,
+    )
+    assert said(1, 100 * padded).endswith("would be usual")
 
 
 def test_unknown_names_get_advice() -> None:
