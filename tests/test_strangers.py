@@ -19,12 +19,14 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.data.batch import collate
 from nmtkit.experiment.run import Run
+from nmtkit.layers.attention import SCORES
 from nmtkit.models.base import MODELS, VocabularySizes
+from nmtkit.objectives.objective import OBJECTIVES
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
-from nmtkit.training.events import Evaluated
+from nmtkit.training.events import Evaluated, Step
 
 CPU = torch.device("cpu")
 PAGE = Path(__file__).resolve().parents[1] / "nmtkit" / "guide" / "extending.md"
@@ -119,3 +121,24 @@ def test_a_file_of_ones_own_is_run_as_nmtkit(corpus: Path, tmp_path: Path) -> No
         )
         assert done.returncode == 0, done.stderr
     assert len((tmp_path / "out").read_text(encoding="utf-8").splitlines()) == 40
+
+
+def test_the_guides_attention_score_and_loss_train(corpus: Path, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    own = [block for block in blocks if '"entropy_attention"' in block or '"euclid"' in block]
+    assert len(own) == 2
+    try:
+        for block in own:
+            exec(compile(block, "extending.md", "exec"), {"__name__": "extending"})
+        settings = [
+            *("model.score=euclid", "training.objectives={entropy_attention: 0.1}"),
+            *("training.max_updates=2", "training.validate_every=2", "training.log_every=1", "search.max_length=4"),
+        ]
+        run = Run.begin(recipe.load(corpus / "tiny.yaml", settings), str(tmp_path / "run"))
+        steps = [event for event in run.train(CPU) if isinstance(event, Step)]
+    finally:
+        SCORES._members.pop("euclid", None)
+        OBJECTIVES._members.pop("entropy_attention", None)
+    for step in steps:
+        assert 0 < step.terms["attention_entropy"] < 4
+        assert step.loss == pytest.approx(step.terms["nll"] + 0.1 * step.terms["attention_entropy"], rel=1e-4)

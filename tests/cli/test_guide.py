@@ -27,6 +27,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import key_paths
 from nmtkit.experiment.checks import _MAY_CHANGE
+from nmtkit.layers.attention import SCORES
 from nmtkit.metrics import METRICS
 from nmtkit.objectives.objective import OBJECTIVES
 from nmtkit.tasks.task import TASKS
@@ -339,7 +340,7 @@ def test_blocks_and_commands_within_sentences(page: str, place: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_python_and_recipes_of_a_page(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry in (METRICS, OBJECTIVES, TASKS):  # a page registers its own
+    for registry in (METRICS, OBJECTIVES, SCORES, TASKS):  # a page registers its own
         monkeypatch.setattr(registry, "_members", dict(registry._members))
     names: dict[str, object] = {"__name__": page}
     for text in blocks(page, "python"):
