@@ -44,6 +44,8 @@ class Example:
     """Its features, not read yet."""
     tags: str = ""
     """Special tokens before its source, see `SplitFiles.tags`."""
+    languages: tuple[str, str] = ("", "")
+    """The languages of source and target, for imported multilingual models; see `SplitFiles.src_lang`."""
 
     @property
     def features(self) -> Rows | None:
@@ -80,6 +82,8 @@ class Block:
     """Links between words; only of blocks without faults."""
     tags: Sequence[str] = ()
     """The tags of each file of the split, see `SplitFiles.tags`."""
+    languages: Sequence[tuple[str, str]] = ()
+    """The languages of each file of the split, see `SplitFiles.src_lang`."""
     faults: list[BlockFaults] = field(default_factory=list)
     unreadable: set[int] = field(default_factory=set)
     """Rows that could not be decoded or parsed; they are not diagnosed further."""
@@ -101,10 +105,19 @@ class Block:
 
     def examples(self) -> Iterator[Example]:
         """The examples one by one."""
-        columns = {"src": repeat(""), "tags": repeat(""), **self.columns, **self.texts, "links": self.links}
+        columns = {
+            "src": repeat(""),
+            "tags": repeat(""),
+            "languages": repeat(("", "")),
+            **self.columns,
+            **self.texts,
+            "links": self.links,
+        }
         columns |= {"line": self.lines.tolist(), "file": self.files.tolist()}
         if self.tags:
             columns["tags"] = [self.tags[file] for file in self.files.tolist()]
+        if self.languages:
+            columns["languages"] = [self.languages[file] for file in self.files.tolist()]
         if "features" in columns:
             columns["rows"] = (columns["features"][at : at + 1] for at in range(len(self)))
         return map(Example, *(columns.get(one.name) or repeat(None) for one in fields(Example)))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,8 @@ FILE_KINDS = (*LINE_ALIGNED_COLUMNS, "jsonl", "stories", "story_lists")
 """The settings of `SplitFiles` that name files or folders."""
 
 
-_OF_A_CORPUS = ("weight", "tag", "src_lang", "tgt_lang", "temperature")
+LANGUAGE_KEYS = ("src_lang", "tgt_lang")
+_OF_A_CORPUS = ("weight", "tag", *LANGUAGE_KEYS, "temperature")
 """What a corpus of a list says of itself, beside its files."""
 
 
@@ -48,7 +50,9 @@ def _encodings_by_file(corpus: dict[str, Any]) -> dict[str, str]:
 
 
 def joined_corpora(given: Any) -> Any:
-    """A split that is given as a list of corpora, as one group of settings; others stay as they are."""
+    """Returns a split as one group of settings, where it is a list of corpora; other values stay as they are."""
+    if isinstance(given, dict):
+        return _with_languages_of_files(given)
     if not isinstance(given, list) or not given or not all(isinstance(corpus, dict) for corpus in given):
         return given
     if any(corpus.get("encoding") for corpus in given):
@@ -58,7 +62,7 @@ def joined_corpora(given: Any) -> Any:
     joined: dict[str, Any] = {}
     weights: list[Any] = []
     tags: list[str] = []
-    directions: list[str] = []
+    languages: dict[str, list[str]] = {key: [] for key in LANGUAGE_KEYS}
     temperatures = [corpus["temperature"] for corpus in given if "temperature" in corpus]
     if any(one != temperatures[0] for one in temperatures):
         raise ValueError("temperature is the same for all corpora of a list: give it in one of them")
@@ -66,7 +70,7 @@ def joined_corpora(given: Any) -> Any:
         other_keys = {*corpus} - {*_OF_A_CORPUS}
         if other_keys != {*keys} or other_keys & {"weights", "tags", "directions"}:
             raise ValueError(f"the corpora of a list have the same keys, and may have {', '.join(_OF_A_CORPUS)}")
-        for key in ("tag", "src_lang", "tgt_lang"):
+        for key in ("tag", *LANGUAGE_KEYS):
             if not isinstance(corpus.get(key, ""), str):
                 raise ValueError(f"{key}: {corpus[key]!r} is no text: write it in quotes, as 'no' for Norwegian")
         counts = [1]
@@ -79,16 +83,55 @@ def joined_corpora(given: Any) -> Any:
                 encodings |= corpus[key]
             elif joined.setdefault(key, corpus[key]) != corpus[key]:
                 raise ValueError(f"{key} is the same for all corpora of a list")
-        language = [language_tag(corpus["tgt_lang"])] if corpus.get("tgt_lang") else []
         weights += [corpus.get("weight", 1.0)] * max(counts)
-        tags += [" ".join([*language, *corpus.get("tag", "").split()])] * max(counts)
-        languages = [corpus[key] for key in ("src_lang", "tgt_lang") if corpus.get(key)]
-        directions += ["-".join(languages)] * max(counts)
-    # Also what is as it is without: it takes the place of what an extended recipe says.
+        tags += [corpus.get("tag", "")] * max(counts)
+        for key in LANGUAGE_KEYS:
+            languages[key] += [corpus.get(key, "")] * max(counts)
+    # Defaults too, which take the place of what an extended recipe says.
     joined["encoding"] = encodings or ""
     joined |= {"temperature": temperatures[0] if temperatures else 1.0, "tags": tags if any(tags) else []}
     joined |= {"weights": weights if any(weight != 1.0 for weight in weights) else []}
-    return joined | {"directions": directions if any(directions) else []}
+    joined |= {key: names if any(names) else [] for key, names in languages.items()}
+    return joined | {"directions": []}
+
+
+def _with_languages_of_files(files: dict[str, Any]) -> dict[str, Any]:
+    """Returns a split whose languages are named for each file, where one name stands for all."""
+    count = 1
+    for kind in FILE_KINDS:
+        if isinstance(files.get(kind), list):
+            count = max(count, len(files[kind]))
+    named = {key: [files[key]] * count for key in LANGUAGE_KEYS if isinstance(files.get(key), str)}
+    return {**files, **named}
+
+
+def language_tags(files: dict[str, Any]) -> dict[str, Any]:
+    """Returns a split with tags such as <2de> for the languages of its targets, which a model trained here reads.
+
+    `files` is what `joined_corpora` returns. Tags that name languages already stay as they are.
+    """
+    sources, targets = (files.get(key) or [] for key in LANGUAGE_KEYS)
+    if not sources and not targets:
+        return files
+    tags = files.get("tags") or [""] * max(len(sources), len(targets))
+    if targets and not any(language_of_tag(tag) for words in tags for tag in words.split()):
+        before = [language_tag(language) if language else "" for language in targets]
+        tags = [" ".join([*first.split(), *words.split()]) for first, words in zip(before, tags, strict=True)]
+    return {
+        **files,
+        "tags": tags if any(tags) else [],
+        "directions": files.get("directions") or language_directions(sources, targets),
+        "src_lang": [],
+        "tgt_lang": [],
+    }
+
+
+def language_directions(sources: Sequence[str], targets: Sequence[str]) -> list[str]:
+    """Returns names such as en-de from the languages of each file."""
+    directions = []
+    for pair in zip_longest(sources, targets, fillvalue=""):
+        directions.append("-".join(language for language in pair if language))
+    return directions if any(directions) else []
 
 
 class SplitFiles(Settings):
@@ -148,6 +191,12 @@ class SplitFiles(Settings):
     """One for each of src, jsonl or stories: special tokens, with spaces between, that the model reads before each
     source, such as <2de> for the language to write (Johnson et al. 2017) or <BT> for back-translations (Caswell et al.
     2019). "" is none. A tokenizer that is learned has them among its `specials`."""
+    src_lang: list[str] = Field(default_factory=list)
+    """The language of the sources, or one for each of src, jsonl or stories. An imported multilingual model reads its
+    token, such as eng_Latn."""
+    tgt_lang: list[str] = Field(default_factory=list)
+    """The language of the targets, in the same form: the token of an imported multilingual model, such as fra_Latn;
+    for a model that is trained here `de` is the tag <2de>."""
     directions: list[str] = Field(default_factory=list)
     """One for each of src, jsonl or stories: the languages of its pairs, such as en-de. Validation and test tell the
     scores of each direction. "" is none."""
@@ -210,7 +259,7 @@ class SplitFiles(Settings):
             )
         kind = next(kind for kind in FILE_KINDS if getattr(self, kind))
         count = len(getattr(self, kind))
-        for name in (*LINE_ALIGNED_COLUMNS, "weights", "tags", "directions"):
+        for name in (*LINE_ALIGNED_COLUMNS, "weights", "tags", *LANGUAGE_KEYS, "directions"):
             if len(getattr(self, name)) not in (0, count):
                 raise ValueError(f"{kind} names {count} and {name} {len(getattr(self, name))}: they must be paired")
         return self
@@ -223,6 +272,8 @@ class SplitFiles(Settings):
             raise ValueError("a temperature makes weights of the sizes of files: leave weights and story_lists out")
         if any(self.tags) and "src" not in self.columns:
             raise ValueError("tags stand before sources, and there are none")
+        if self.stories and len({*zip(self.src_lang, self.tgt_lang, strict=False)}) > 1:
+            raise ValueError("src_lang and tgt_lang are the same for all folders of stories")
         return self
 
     @property
@@ -243,6 +294,11 @@ class SplitFiles(Settings):
     def encoding_of(self, path: str) -> str:
         """The encoding that is named for a file; empty for UTF-8."""
         return self.encoding if isinstance(self.encoding, str) else self.encoding.get(path, "")
+
+    @property
+    def languages(self) -> list[tuple[str, str]]:
+        """The languages of source and target of each file; empty where none are named."""
+        return [*zip_longest(self.src_lang, self.tgt_lang, fillvalue="")]
 
     @property
     def has_links(self) -> bool:

@@ -224,6 +224,7 @@ def read_blocks(
         if files.has_links:
             item.links = read_links(item, files)
         item.tags = files.tags
+        item.languages = files.languages
         yield item
 
 

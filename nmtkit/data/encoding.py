@@ -21,6 +21,7 @@ from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import FilterDecisions, Lengths, PairChecker, SplitReport
 from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.hashes import Mask
+from nmtkit.data.languages import in_direction
 from nmtkit.data.shards import VERSION, RaggedArray
 from nmtkit.data.store import StoreWriter
 from nmtkit.data.tokenizers import Tokenizers
@@ -45,6 +46,8 @@ class TextChunk:
     """Where the labels of each stand, for messages."""
     tags: Sequence[str] = ()
     """The tags before each source, if there are any."""
+    languages: tuple[str, str] = ("", "")
+    """The languages of sources and targets, for the tokens of an imported multilingual model."""
 
     @classmethod
     def of(cls, block: Block, keep: Mask) -> "TextChunk":
@@ -58,7 +61,11 @@ class TextChunk:
         columns = {name: block.columns.get(name) for name in ("labels", "src_words", "tgt_words")}
         places = [block.place("labels", row) for row in rows] if "labels" in block.columns else []
         tags = [block.tags[file] for file in block.files[keep].tolist()] if block.tags else []
-        return cls(block.lines[keep], kept(block.texts), kept({**columns, "links": block.links}), places, tags)
+        languages = ("", "")
+        if block.languages and len(block):
+            languages = block.languages[int(block.files[0])]  # the same in the whole block
+        further = kept({**columns, "links": block.links})
+        return cls(block.lines[keep], kept(block.texts), further, places, tags, languages)
 
     @property
     def size(self) -> int:
@@ -108,6 +115,10 @@ class PairEncoder:
 
     def __call__(self, chunk: TextChunk) -> EncodedChunk:
         """Encodes one chunk."""
+        if any(chunk.languages):
+            source, target = chunk.languages
+            tokenizers = in_direction(self.tokenizers, source or None, target or None)
+            return replace(self, tokenizers=tokenizers)(replace(chunk, languages=("", "")))
         lengths, unknown, columns = {}, {}, {}
         for side, lines in chunk.texts.items():
             rows = self.tokenizers[side].encode_many(lines)

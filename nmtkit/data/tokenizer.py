@@ -71,9 +71,12 @@ class TokenizerConfig(Settings):
     """Further special tokens, such as <mask>: ids 4, 5, ... in their order. No text is cut into them."""
     sentinels: int = Field(default=0, ge=0, le=10_000)
     """How many more follow them: <extra_id_0>, <extra_id_1>, ..., for `training.span_corruption`. T5 has 100."""
-    affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after"], list[str]]] = Field(default_factory=dict)
+    affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after", "start"], list[str]]] = Field(
+        default_factory=dict
+    )
     """huggingface only: special tokens before and after the texts of a side, such as `{src: {before: [de_DE]}}`; BOS
-    and EOS come by themselves."""
+    and EOS come by themselves. `start` is the language that BOS stands for. <language> is the place of a language that
+    is not chosen: `src_lang` and `tgt_lang` of the corpora choose it."""
     source_prefix: str = ""
     """huggingface only: text before every source, such as "summarize: ", by which T5 knows its task."""
     columns: dict[Literal["src", "tgt"], dict[str, Any]] = Field(default_factory=dict)

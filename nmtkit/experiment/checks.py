@@ -16,11 +16,13 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
 from nmtkit.core.formats import dump_yaml
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import FILE_KINDS, SplitFiles
+from nmtkit.corpus.config import FILE_KINDS, LANGUAGE_KEYS, TEXT_COLUMNS, SplitFiles
 from nmtkit.corpus.faults import UNREADABLE
 from nmtkit.corpus.features import require_one_layout
 from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base
 from nmtkit.data.embeddings import check_size
+from nmtkit.data.huggingface_tokenizer import LANGUAGE, missing_language_message
+from nmtkit.data.languages import language_names, sides_without_language
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
@@ -46,6 +48,7 @@ _MAY_CHANGE = (*LIMITS, "log_every", "save_every", "keep_best", "keep_recent", "
 def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     """Names and values of a recipe's sizes and files; the model is built without memory for its weights."""
     require_fitting_stages(recipe)
+    require_languages(recipe)
     sizes, training = recipe.max_vocabulary_sizes, recipe.training
     parameters = count_parameters(_on_meta(list(recipe.by_stage().values())[-1]))
     tokens = " and ".join(dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels"))
@@ -120,6 +123,31 @@ def metric_warning(recipe: Recipe) -> str:
 
 _LINES_FOR_SCRIPT = 500
 """Lines of validation that show in which script a language is written."""
+
+
+def require_languages(recipe: Recipe) -> None:
+    """Raises a RecipeError unless the languages of all text are named, for an imported multilingual model."""
+    names = language_names(recipe.tokenizer.specials) if recipe.tokenizer.kind == "huggingface" else []
+    columns = [column.name for column in TASKS.get(recipe.task).columns]
+    if not names or not {*TEXT_COLUMNS} <= {*columns}:
+        return
+    if recipe.tokenizer.affixes.get("tgt", {}).get("start") == [LANGUAGE] and any(recipe.data.train.tgt_lang):
+        raise RecipeError(
+            f"recipe {recipe.name}: `data.train.tgt_lang`: the decoder of this model begins with the language that it "
+            "writes, and a run has one such language: train a run for each"
+        )
+    open_sides = sides_without_language(recipe.tokenizer)
+    for name, text in recipe.texts().items():
+        for split, files in text.data.splits().items():
+            for side, key, option in zip(TEXT_COLUMNS, LANGUAGE_KEYS, ("--from", "--to"), strict=True):
+                languages = getattr(files, key)
+                if side in open_sides and not (languages and all(languages)):
+                    place = f"`stages.{name}.data.{split}`" if name else f"`data.{split}`"
+                    example = missing_language_message(side, names).partition(option)[2]
+                    raise RecipeError(
+                        f"recipe {recipe.name}: {place}: the model is multilingual, and `{key}` is missing: name the "
+                        f"language, as in {key}:{example}; without a recipe it is {option}"
+                    )
 
 
 def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> None:

@@ -202,9 +202,10 @@ def _alignment_error_rate(
             )
 
     alignments: list[SoftAlignment] = []
-    for tags, group in groupby(examples, key=lambda one: one.tags):
+    for (tags, languages), group in groupby(examples, key=lambda one: (one.tags, one.languages)):
         some = list(group)
-        alignments += replace(translator, tags=tags or translator.tags).align(
+        reader = replace(translator.in_direction(*languages), tags=tags or translator.tags)
+        alignments += reader.align(
             [one.src for one in some],
             [str(one.tgt) for one in some],
             [str(one.src_words) for one in some] if files.src_words else None,

@@ -17,8 +17,10 @@ from nmtkit.autotune.searching import fits_fp16, quantize_as_before, search_work
 from nmtkit.autotune.timing import time_limit
 from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
-from nmtkit.core.errors import NmtkitError, RecipeError, shorten
+from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.core.registry import suggest_names
+from nmtkit.corpus.config import language_of_tag, language_tag
+from nmtkit.data.languages import chosen_languages, copy_first_input, in_direction, language_names, require_languages
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.language_models.shallow_fusion import ShallowFusion
 from nmtkit.layers.inference import Precision, PrecisionChoice
@@ -31,7 +33,6 @@ from nmtkit.search.rules import SearchConfig
 from nmtkit.search.shortlist import read_shortlist
 from nmtkit.tasks.task import TASKS
 from nmtkit.translation.inputs import SearchSpeedConfig, TextModel, default_speed_config
-from nmtkit.translation.languages import in_direction, untold_languages
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
 
@@ -94,9 +95,9 @@ class DecodingOptions:
     """A file of candidates, which searches then keep to; see `nmtkit.search.shortlist`."""
     to: str | None = None
     """The language to write, of a multilingual model: the `tgt_lang` of a training corpus, or a token of an imported
-    model, such as de_DE or deu_Latn."""
+    model, such as de_DE or deu_Latn. Default: the language that the model was fine-tuned for."""
     source_language: str | None = None
-    """The language that is read, of an imported multilingual model."""
+    """The language that is read, of an imported multilingual model. Default: the one that it was fine-tuned for."""
 
 
 def load_translator(
@@ -162,8 +163,12 @@ def load_from_options(how: DecodingOptions, task: str | None = None, notify: Not
             use = f"use `nmtkit {command}`, or name" if command else "name"
             raise NmtkitError(f"{one.folder.path} ({why}) was trained for {trained_for}: {use} another run with -m RUN")
     system = open_system(run, how, notify)
-    if how.to is None and (known := untold_languages(system.tokenizers) or system.languages):
-        notify(f"the model writes {shorten(', '.join(known), 200)}: name one with --to")
+    require_languages(system.tokenizers.config)
+    if system.languages and _reads_language_tags(run):
+        system = replace(system, needs_language=True)
+    chosen = chosen_languages(system.tokenizers.config)
+    if any(chosen.values()):
+        notify(f"languages: it reads {chosen['src'] or 'any'} and writes {chosen['tgt'] or 'its own'}")
     names = dict.fromkeys(how.device.split(","))
     place = ", ".join(names) if "," in how.device else devices.describe(system.device)
     for one in run.members():
@@ -171,6 +176,29 @@ def load_from_options(how: DecodingOptions, task: str | None = None, notify: Not
         stage = f"{path.parent.name}/" if path.parent.parent == one.folder.checkpoints else ""
         notify(f"model {one.folder.path} ({why}), {stage}{path.name}, on {place}")
     return system
+
+
+def _reads_language_tags(run: SavedRun) -> bool:
+    """Whether every source that a run was trained on begins with the tag of a language."""
+    tags = run.recipe.data.train.tags
+    return bool(tags) and all(any(map(language_of_tag, words.split())) for words in tags)
+
+
+def _in_direction(model: Model, tokenizers: Tokenizers, how: DecodingOptions) -> tuple[Tokenizers, str]:
+    """Returns the tokenizers for the languages of the options, and the tags before every source."""
+    if language_names(tokenizers.config.specials):
+        directed = in_direction(tokenizers, how.source_language, how.to)
+        decoder = as_decoder(model)
+        if how.to is not None and decoder is not None:
+            for member in decoder.models():
+                copy_first_input(member.embedding("tgt"), directed)
+        return directed, ""
+    if how.source_language is not None:
+        raise RecipeError(
+            f"--from {how.source_language}: only imported multilingual models have tokens of source languages; "
+            "leave it out"
+        )
+    return tokenizers, "" if how.to is None else language_tag(how.to)
 
 
 def open_translator(run: SavedRun, how: DecodingOptions, notify: Notify = ignore) -> Translator:
@@ -199,7 +227,7 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Notify = ignore) ->
     opened, tokenizers, trained = run.open_for_inference(place, how.weights)
     if how.lm is not None or how.lm_weight is not None:
         opened = _with_language_model(opened, tokenizers, how, place, notify)
-    tokenizers, tags = in_direction(tokenizers, how.source_language, how.to)
+    tokenizers, tags = _in_direction(opened, tokenizers, how)
     model = as_decoder(opened)
     if model is None:
         if how.search_settings or how.shortlist or (how.workers or 1) > 1 or how.precision not in ("auto", "fp32"):

@@ -1,5 +1,6 @@
 """A run: one recipe carried out in one folder, stage by stage. The only place where the parts meet."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,9 @@ class Run(SavedRun):
         folder.origin.unlink(missing_ok=True)
         if origin is not None:
             write_json(folder.origin, origin.model_dump(mode="json"))
+            public = RunFolder(Path(origin.run)).public
+            if origin.weights and public.is_dir():
+                shutil.copytree(public, folder.public, dirs_exist_ok=True)
         atomic_write_text(folder.recipe, recipe.to_yaml())
         return cls(folder, recipe, held)
 
@@ -111,6 +115,7 @@ class Run(SavedRun):
                 notify(f"{direction}: no corpus of data.train has this direction, so it is translated zero-shot")
             if not resume:
                 checks.require_embeddings(recipe)
+                checks.require_languages(recipe)
             run = cls._resume(recipe, place, notify) if resume else cls.create(recipe, place, overwrite, notify)
             prepared.append(run)
             run.preprocess(notify, report, diagnosed, resume, processes, allow_new_data)

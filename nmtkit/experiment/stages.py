@@ -22,7 +22,7 @@ from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.metrics_log import EarlierStages, MetricsLog, code_state
-from nmtkit.runs.origin import load_origin_weights
+from nmtkit.runs.origin import keep_public_form, load_origin_weights
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.streams.batch_stream import BatchStream
 from nmtkit.tasks.task import TASKS
@@ -121,6 +121,8 @@ class StagedTraining:
         model = build_model(recipe, self.tokenizers)
         freeze(model, recipe.training.freeze)
         optimizer_state = self._initialize(model, stages, number, going_on)
+        if self.run.folder.public.is_dir():
+            keep_public_form(model, self.tokenizers)
         every = sum(one.numel() for one in model.parameters())
         trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
         if trained < every:

@@ -2,6 +2,7 @@
 
 from nmtkit.huggingface import bart as bart
 from nmtkit.huggingface import bert as bert
+from nmtkit.huggingface import exporting as exporting
 from nmtkit.huggingface import gpt2 as gpt2
 from nmtkit.huggingface import marian as marian
 from nmtkit.huggingface import reading as reading

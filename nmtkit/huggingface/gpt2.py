@@ -3,10 +3,14 @@
 The end of a document, <|endoftext|>, is also the first input here: what GPT-2 read before a document in training.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from torch import Tensor
 
 from nmtkit.core.settings import Depth, Field, Width
+from nmtkit.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
 from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config, renamed
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.external_files import read_weights
@@ -70,6 +74,23 @@ def read_gpt2(folder: Path) -> ImportedModel:
     model, tensors = converter.convert(TransformerLMConfig, settings, own, names)
     search, notes = config.search_settings(folder, maps, set())
     return ImportedModel("huggingface", "gpt2", model, tensors, tokenizers, search, notes, LANGUAGE_MODELLING.name)
+
+
+@PUBLIC_FAMILIES.register("gpt2")
+def gpt2_tensors(public: PublicWeights, _config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Returns the tensors of a model by their names in `transformers`."""
+    further = ("tgt_positions.table", "decoder_norm.weight", "decoder_norm.bias")
+    tensors = {}
+    for name, tensor in public.others(transformer_names("", "h", _MODULES), further).items():
+        is_turned = ".c_" in name and name.endswith("weight")
+        tensors[f"transformer.{name}"] = tensor.t() if is_turned else tensor
+    tensors["transformer.wte.weight"] = public.words("tgt_embedding.weight")
+    tensors["transformer.wpe.weight"] = public.weights["tgt_positions.table"]
+    for kind in ("weight", "bias"):
+        tensors[f"transformer.ln_f.{kind}"] = public.weights[f"decoder_norm.{kind}"]
+    if public.has_separate_output:
+        tensors["lm_head.weight"] = public.words("output.weight")
+    return tensors
 
 
 def _plain_name(name: str) -> str:

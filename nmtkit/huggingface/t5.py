@@ -1,15 +1,18 @@
 """Imports T5 (Raffel et al. 2020), T5 v1.1, mT5 (Xue et al. 2021) and Flan-T5 (Chung et al. 2022)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from torch import Tensor
 
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.huggingface.marian import PairConfig, convert_words
+from nmtkit.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
+from nmtkit.huggingface.marian import LM_HEAD, PairConfig, convert_words
 from nmtkit.huggingface.reading import FAMILIES, read_config, read_variants
 from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.interchange.external_files import read_weights
-from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
+from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, SourceNames, transformer_names
 from nmtkit.models.t5 import T5Config
 
 _ATTENTION, _CROSS = "layer.0.SelfAttention", "layer.1.EncDecAttention"
@@ -62,20 +65,7 @@ def read_t5(folder: Path) -> ImportedModel:
     tokenizers, maps = read_tokenizers(folder, special, config.vocab_size, first=config.forced_bos_token_id)
     converter = CheckpointConverter(folder / "config.json", read_weights(folder), tokenizers, maps)
     gated = config.feed_forward_proj == "gated-gelu"
-    sides = {
-        side: transformer_names("encoder.block", "decoder.block", _modules(number, gated))
-        for side, number in (("encoder", 1), ("decoder", 2))
-    }
-
-    def names(name: str) -> Sequence[str]:
-        side, _, _ = name.partition(".")
-        if name.endswith("positions.weight"):
-            stack = "encoder" if name.startswith("src") else "decoder"
-            return [f"{stack}.block.0.{_ATTENTION}.relative_attention_bias.weight"]
-        if side.endswith("_norm"):
-            return [f"{side.removesuffix('_norm')}.final_layer_norm.weight"]
-        return sides[side](name)
-
+    names = _names_of_weights(gated)
     settings = {
         "hidden_size": config.d_model,
         "feed_forward_size": config.d_ff,
@@ -106,3 +96,32 @@ def read_t5(folder: Path) -> ImportedModel:
         notes=notes,
         variants=read_variants(folder, HuggingFaceT5Config, maps, {*special}),
     )
+
+
+@PUBLIC_FAMILIES.register("t5")
+@PUBLIC_FAMILIES.register("mt5")
+def t5_tensors(public: PublicWeights, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Returns the tensors of a model by their names in `transformers`."""
+    tensors = public.others(_names_of_weights(config.get("feed_forward_proj") == "gated-gelu"))
+    tensors["shared.weight"] = public.words("src_embedding.weight")
+    if public.has_separate_output:
+        tensors[LM_HEAD] = public.words("output.weight")
+    return tensors
+
+
+def _names_of_weights(gated: bool) -> SourceNames:
+    sides = {
+        side: transformer_names("encoder.block", "decoder.block", _modules(number, gated))
+        for side, number in (("encoder", 1), ("decoder", 2))
+    }
+
+    def names(name: str) -> Sequence[str]:
+        side, _, _ = name.partition(".")
+        if name.endswith("positions.weight"):
+            stack = "encoder" if name.startswith("src") else "decoder"
+            return [f"{stack}.block.0.{_ATTENTION}.relative_attention_bias.weight"]
+        if side.endswith("_norm"):
+            return [f"{side.removesuffix('_norm')}.final_layer_norm.weight"]
+        return sides[side](name)
+
+    return names

@@ -2,13 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import TEXT_COLUMNS
-from nmtkit.data.huggingface_tokenizer import SENTINEL, HuggingFaceTokenizer, library, parse_tokenizer
+from nmtkit.data.huggingface_tokenizer import (
+    LANGUAGE,
+    LANGUAGE_TOKEN,
+    SENTINEL,
+    HuggingFaceTokenizer,
+    library,
+    parse_tokenizer,
+)
 from nmtkit.data.tokenizer import WORD_START, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS
@@ -31,7 +39,8 @@ def read_tokenizers(
 
     `special` are the ids or tokens of padding, of the decoder's first input and of the end. What its template puts
     around a text is around all texts here, but for the first input and the end, which come by themselves. What is
-    written from a source only begins with the token of id `first`, if any.
+    written from a source only begins with the token of id `first`, if any. In mBART-25, whose template
+    puts the language of a source behind its end, the language of a target is the decoder's first input.
     """
     settings = read_settings(folder)
     place = folder / "tokenizer.json"
@@ -60,21 +69,22 @@ def read_tokenizers(
     shown = _shown_names(tokenizer, size)
     further = sorted(row for row, token in added.items() if token.special or SENTINEL.fullmatch(token.content))
     for row in further:
-        name = added[row].content
-        if name == settings.mask_token:
-            shown[row] = _MASK
-        elif name in SPECIALS or name.split() != [name] or WORD_START in name:
-            shown[row] = f"<{row}>"
-        else:
-            shown[row] = name
+        shown[row] = _special_name(row, added[row].content, settings.mask_token)
     unknown = tokenizer.token_to_id(str(settings.unk_token or model.get("unk_token")))
     if unknown is None:
         unknown = size if model.get("unk_id") is None else int(model["unk_id"])
+    template = tokenizer.encode("a")
+    marks = template.special_tokens_mask
+    languages = {row: shown[row] for row in further if LANGUAGE_TOKEN.fullmatch(shown[row])}
+    first_language = None
+    start_is_language = start in languages
+    if model_type == "mbart" and template.ids[-1] in languages:
+        # Without a language in the folder's settings, that of the template is a stand-in.
+        first_language = start if start_is_language else template.ids[-1]
+        start = first_language
     map_ = map_vocabulary(place, shown, (pad, start, end, unknown), size, further=further)
     rows, tokens = map_.rows.tolist(), map_.vocabulary.tokens
     named = dict(zip(rows, tokens, strict=True))  # the end, where another has its row
-    template = tokenizer.encode("a")
-    marks = template.special_tokens_mask
     before = [named[row] for row in template.ids[: marks.index(0) if 0 in marks else 0]]
     after = [named[row] for row, mark in zip(template.ids, marks, strict=True) if mark][len(before) :]
     affixes = {
@@ -84,6 +94,10 @@ def read_tokenizers(
     around = dict.fromkeys(columns, affixes)
     if "src" in columns:
         around["tgt"] = {"before": [] if first is None else [named[first]], "after": []}
+        if first_language is not None:
+            around["tgt"] = {"start": [named[first_language] if start_is_language else LANGUAGE]}
+        if languages:
+            around = _with_open_languages(around, {*languages.values()}, settings.src_lang is not None)
     given = {
         "kind": "huggingface",
         "vocab_size": max(5, len(tokens)),
@@ -97,6 +111,32 @@ def read_tokenizers(
     packed = HuggingFaceTokenizer.pack(text, rows, cleans_up)
     sides = {column: HuggingFaceTokenizer(config, packed, map_.vocabulary, column) for column in columns}
     return Tokenizers(config, sides), (map_, map_)
+
+
+def _special_name(row: int, name: str, mask: str | None) -> str:
+    """Returns the name that a special token has here."""
+    if name == mask:
+        return _MASK
+    if name in SPECIALS or name.split() != [name] or WORD_START in name:
+        return f"<{row}>"
+    return name
+
+
+def _with_open_languages(
+    around: Mapping[str, Mapping[str, Sequence[str]]], names: set[str], source_is_named: bool
+) -> dict[str, dict[str, list[str]]]:
+    """Returns the affixes of a multilingual model, with `LANGUAGE` where the folder does not say which language it is.
+
+    A language of the source alone is the default of the library, and hardly the language of the user's text.
+    """
+    target = {place: [*tokens] for place, tokens in around["tgt"].items()}
+    if not (names | {LANGUAGE}) & {*chain(*target.values())}:
+        target["before"] = [LANGUAGE, *target["before"]]
+    source = {place: [*tokens] for place, tokens in around["src"].items()}
+    if LANGUAGE in chain(*target.values()) or not source_is_named:
+        for tokens in source.values():
+            tokens[:] = [LANGUAGE if token in names else token for token in tokens]
+    return {"src": source, "tgt": target}
 
 
 def _require_bytes(tokenizer: Any, ids: Mapping[str, int]) -> None:

@@ -13,6 +13,7 @@ from nmtkit.checkpoints.weights import count_parameters, get_weights, save_weigh
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
 from nmtkit.core.formats import dump_yaml, parse_json
+from nmtkit.core.registry import Registry
 from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.data.sentencepiece_model import with_number_rules
@@ -74,20 +75,24 @@ def export_run(
     """
     with new_folder(folder, "name another folder") as beside:
         model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
-        if to != "safetensors" and tokenizers.config.kind == "huggingface":
-            raise NmtkitError(
-                f"the tokenizer of this model came with it, and --to {to} cannot write it: take safetensors"
-            )
-        EXPORTS[to](model, tokenizers, recipe, beside)
+        is_public = tokenizers.config.kind == "huggingface"
+        if to != "safetensors" and is_public:
+            PUBLIC_EXPORTS.get(to)(run.folder, model, tokenizers, recipe, beside)
+        else:
+            EXPORTS[to](model, tokenizers, recipe, beside)
         if to == "safetensors":
             if report := _read_object(run.folder.report):
                 write_json(beside / run.folder.report.name, report | {"files": {}})
             with write_errors(folder):
                 for part in filter(Path.is_file, (run.folder.imported, run.folder.test_scores)):
                     shutil.copyfile(part, beside / part.name)
+                if run.folder.public.is_dir():
+                    shutil.copytree(run.folder.public, beside / run.folder.public.name)
         else:
             try:
-                require_comparable(to, recipe.search, alone=True)
+                # A language is forced as a first token, which certain_prefix is for.
+                search = recipe.search.changed({"certain_prefix": False}) if is_public else recipe.search
+                require_comparable(to, search, alone=True)
             except NmtkitError as fault:
                 notify(f"warning: {fault}; with the same weights its texts may differ")
             if limit := source_token_limit(recipe):
@@ -288,6 +293,9 @@ def _read_object(path: Path) -> dict[str, Any]:
         return {}
     return content if isinstance(content, dict) else {}
 
+
+PUBLIC_EXPORTS: Registry[Callable[[RunFolder, Any, Tokenizers, Recipe, Path], None]] = Registry("format")
+"""Writers of models that were imported with a tokenizer of Hugging Face, by format."""
 
 EXPORTS: dict[str, Callable[[Any, Tokenizers, Recipe, Path], None]] = {
     "huggingface": _hugging_face,

@@ -1,6 +1,7 @@
 """Imports a model of another toolkit as a run."""
 
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
-from nmtkit.core.files import new_folder, write_json
+from nmtkit.core.files import new_folder, write_errors, write_json
 from nmtkit.core.registry import Registry, suggest_names
 from nmtkit.core.settings import is_valid_name, parse
 from nmtkit.interchange.exporting import write_untrained_run
@@ -28,6 +29,22 @@ _TASKS = (TRANSLATION.name, SUMMARIZATION.name)
 
 READERS: Registry[Callable[[Path], ImportedModel]] = Registry("toolkit")
 """The reader of a folder or checkpoint, by toolkit."""
+
+
+_PUBLIC_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""Files of a public model beside its weights."""
 
 
 def detect_toolkit(path: Path) -> str:
@@ -64,6 +81,8 @@ def import_run(
         imported = choose_task(imported, task, source_prefix)
         title = run.path.resolve().name
         _write(RunFolder(unfinished), imported, name, title if is_valid_name(title) else "imported")
+        if imported.tokenizers.config.kind == "huggingface":
+            _keep_public_files(source, RunFolder(unfinished))
     sides = {"src": "source", "tgt": "target"}
     sizes = [f"{len(one.vocabulary):,} {sides[column]}" for column, one in imported.tokenizers.items()]
     weights = sum(map(torch.numel, imported.tensors.values()))
@@ -175,6 +194,15 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
     write_untrained_run(run, recipe, imported.tokenizers, imported.tensors, "imported")
     origin = {"from": imported.toolkit, "folder": name, "model_type": imported.architecture}
     write_json(run.imported, origin | {"license": imported.licence})
+
+
+def _keep_public_files(source: Path, run: RunFolder) -> None:
+    """Copies the settings and the tokenizer of a public model into its run, so that `export` can write them."""
+    with write_errors(run.public):
+        run.public.mkdir()
+        for name in _PUBLIC_FILES:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, run.public / name)
 
 
 def exported_task(given: Mapping[str, Any]) -> str:

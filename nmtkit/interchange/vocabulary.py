@@ -16,6 +16,7 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import TEXT_COLUMNS
+from nmtkit.data.huggingface_tokenizer import LANGUAGE_TOKEN
 from nmtkit.data.sentencepiece_model import bytes_field, message_fields
 from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
@@ -53,7 +54,8 @@ def map_vocabulary(
 
     `tokens` are by the toolkit's ids, `special` its ids of padding, of the decoder's first input, of the end, and of
     the unknown token where that is not called <unk>; `size` stands for one that it lacks. Of its `size` rows, those
-    `dropped` get no token here.
+    `dropped` get no token here. A language among the
+    `further` ones that is the decoder's first input has a token beside BOS.
     """
     unknown = [*special[3:], *(row for row, token in tokens.items() if token == SPECIALS[UNK])]
     if not unknown:
@@ -62,6 +64,9 @@ def map_vocabulary(
     owner: dict[int, int] = {}
     for ours in (EOS, UNK, PAD, BOS):  # the first of these keeps a row that two share
         owner.setdefault(row_of[ours], ours)
+    start = row_of[BOS]
+    if owner[start] == BOS and start in further and LANGUAGE_TOKEN.fullmatch(tokens.get(start, "")):
+        del owner[start]
     further = [row for row in further if row not in owner]
     elsewhere = {*owner, *dropped, *further}
     ordinary = [*further, *(row for row in range(size) if row not in elsewhere)]
@@ -73,7 +78,7 @@ def map_vocabulary(
         taken.add(token)
         ordered.append(token)
     rows = torch.tensor([*(row_of[ours] for ours in range(len(SPECIALS))), *ordinary])
-    suppressed = torch.tensor([ours for ours, row in row_of.items() if owner[row] != ours], dtype=torch.long)
+    suppressed = torch.tensor([ours for ours, row in row_of.items() if owner.get(row) != ours], dtype=torch.long)
     vocabulary = Vocabulary(ordered, ordered[len(SPECIALS) : len(SPECIALS) + len(further)])
     return VocabularyMap(vocabulary, rows, size, suppressed)
 

@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 from nmtkit import metrics
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import write_json
 from nmtkit.corpus.config import SplitFiles, language_of_tag
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.statistics import CorpusStatistics
+from nmtkit.data.huggingface_tokenizer import missing_language_message
+from nmtkit.data.languages import chosen_languages, find_language, language_names, sides_without_language
 from nmtkit.experiment.loading import DecodingOptions, open_system
 from nmtkit.presets.fitting import padded_tokens
 from nmtkit.presets.proposal import ProposedRecipe
@@ -74,11 +76,6 @@ class FineTuningRecipe(ProposedRecipe):
             options = "--general-source and " * (not size.one_text) + "--general-target"
             self.warnings.append(
                 f"without general text the model may forget what it could do before; name some with {options}"
-            )
-        if tags := [one for one in self._before.tokenizer.specials if language_of_tag(one)]:
-            self.warnings.append(
-                f"{self._name} reads before each source a tag of the language to write ({', '.join(tags)}), and text "
-                "without a recipe has none: better write a recipe with `init_from`, and tgt_lang in all its corpora"
             )
         self._training = self._fit(2 if general else 1, minutes)
 
@@ -140,6 +137,41 @@ class FineTuningRecipe(ProposedRecipe):
             "evaluation": {**before["evaluation"], "max_sentences": 200},
         }
         return self.yaml(head, about, groups)
+
+
+def languages_of_text(run: SavedRun, source: str | None, target: str | None) -> dict[str, str]:
+    """Returns `src_lang` and `tgt_lang` of text to fine-tune a run on; empty for a model without languages.
+
+    A language that is None is the one that the run was fine-tuned for. Raises a RecipeError if a multilingual model
+    lacks a language, or knows none of that name.
+    """
+    config = run.newest_stage().recipe.tokenizer
+    name = run.folder.path
+    chosen = {} if config.kind != "huggingface" else chosen_languages(config)
+    tags = [tag for tag in map(language_of_tag, config.specials) if tag]
+    if not chosen and not tags:
+        given = [option for option, language in (("--from", source), ("--to", target)) if language is not None]
+        if given:
+            raise RecipeError(f"{' and '.join(given)}: {name} is no multilingual model; leave them out")
+        return {}
+    if tags and not chosen:
+        if target is None:
+            raise RecipeError(f"{name} is multilingual: name the language to write: --to {tags[0]} ({', '.join(tags)})")
+        target = find_language(target, tags)
+        return {"src_lang": source, "tgt_lang": target} if source else {"tgt_lang": target}
+    names = language_names(config.specials)
+    languages: dict[str, str] = {}
+    missing: list[str] = []
+    for side, key, language in (("src", "src_lang", source), ("tgt", "tgt_lang", target)):
+        if language is not None:
+            languages[key] = find_language(language, names)
+        elif side in sides_without_language(config):
+            missing.append(missing_language_message(side, names))
+        else:
+            languages[key] = chosen[side] or ""
+    if missing:
+        raise RecipeError(f"{name} is multilingual: {'; '.join(missing)}")
+    return {key: language for key, language in languages.items() if language}
 
 
 def _peak(config: TrainingConfig) -> float:
@@ -217,6 +249,9 @@ def _score(run: SavedRun, options: DecodingOptions, files: SplitFiles, like: Rec
     examples = list(read_pairs(files))
     if not examples:
         raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
+    if like.tokenizer.kind == "huggingface":
+        chosen = chosen_languages(like.tokenizer)
+        options = replace(options, source_language=chosen.get("src"), to=chosen.get("tgt"))
     system = open_system(run, options)
     if isinstance(system, Translator):
         system = replace(system, config=like.search)

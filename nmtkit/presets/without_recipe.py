@@ -31,7 +31,7 @@ from nmtkit.corpus.scripts import word_pattern
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.distributed import processes
-from nmtkit.presets.fine_tuning import FineTuningRecipe
+from nmtkit.presets.fine_tuning import FineTuningRecipe, languages_of_text
 from nmtkit.presets.fitting import FittedPreset, choose_preset
 from nmtkit.presets.proposal import ProposedRecipe, format_minutes
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
@@ -76,6 +76,10 @@ class RecipeRequest:
     general_test_source: tuple[str, ...] = ()
     """A test set of such text; without it the run's own."""
     general_test_target: tuple[str, ...] = ()
+    source_language: str | None = None
+    """The language of the source, for a multilingual run to fine-tune."""
+    to: str | None = None
+    """The language of the target."""
 
     @property
     def one_text(self) -> bool:
@@ -90,7 +94,7 @@ class RecipeRequest:
 
     def given(self) -> dict[str, Any]:
         """The options that are not left out, as a user writes them, and their values."""
-        values = {f"--{one.name.replace('_', '-')}": getattr(self, one.name) for one in fields(self)}
+        values = {_option_of(one.name): getattr(self, one.name) for one in fields(self)}
         return {option: value for option, value in values.items() if value}
 
     def fault(self) -> str | None:
@@ -109,6 +113,11 @@ class RecipeRequest:
         general = [option for option in self.given() if option.startswith("--general")]
         if self.init_from is None and general:
             return f"{' and '.join(general)}: for fine-tuning; name the run to begin from with --init-from RUN"
+        languages = [option for option in self.given() if option in ("--from", "--to")]
+        if languages and self.init_from is None:
+            return f"{' and '.join(languages)}: for fine-tuning a multilingual model; name it with --init-from RUN"
+        if languages and self.one_text:
+            return f"{' and '.join(languages)}: the text has no translation; leave them out, or give --source FILE"
         if self.one_text and self.general_test_target:
             return "--general-test-target: no text of a language model is scored before and after; leave it out"
         if self.init_from is not None and (self.preset or self.task):
@@ -133,6 +142,10 @@ class RecipeRequest:
             if name:
                 encodings[path] = name
         return encodings
+
+
+def _option_of(field: str) -> str:
+    return "--from" if field == "source_language" else f"--{field.replace('_', '-')}"
 
 
 def propose_recipe(
@@ -228,6 +241,13 @@ class _Proposal:
                 raise NmtkitError(
                     f"{path}: in the folder of the run that would be replaced; name another with --run DIR"
                 )
+        self.languages: dict[str, str] = {}
+        if request.init_from and not request.one_text:
+            self.languages = languages_of_text(find_run(request.init_from)[0], request.source_language, request.to)
+        if self.languages:
+            shown = {"src_lang": "source", "tgt_lang": "target"}
+            named = " and ".join(f"{name} as {shown[key]}" for key, name in self.languages.items())
+            notify(f"languages: {named}")
         notify(f"reading {' '.join(paths)}")
         origin = request.init_from and find_run(request.init_from)[0]
         columns = TASKS.get(origin.inference.task if origin else request.task or TRANSLATION.name).columns
@@ -318,7 +338,8 @@ class _Proposal:
             self.data["train"] = {**both, "weights": weights}
             if encodings:
                 self.data["train"]["encoding"] = encodings
-        return proposed, proposed.text(self.name, self.data, test)
+        data = {split: {**files, **self.languages} for split, files in self.data.items()}
+        return proposed, proposed.text(self.name, data, {**test, **self.languages} if test else test)
 
 
 def _count_pairs(files: SplitFiles) -> int:

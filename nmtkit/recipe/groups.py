@@ -5,7 +5,16 @@ from typing import Annotated, Any, Literal
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator
-from nmtkit.corpus.config import DataConfig, SplitFiles, joined_corpora
+from nmtkit.corpus.config import (
+    LANGUAGE_KEYS,
+    DataConfig,
+    SplitFiles,
+    joined_corpora,
+    language_directions,
+    language_tags,
+)
+from nmtkit.data.huggingface_tokenizer import LANGUAGE
+from nmtkit.data.languages import affixes_in_direction, find_language, language_names
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
 from nmtkit.tasks.builtin import TRANSLATION
@@ -163,26 +172,72 @@ class EvaluationConfig(Settings):
             raise ValueError(str(fault)) from fault
 
 
-def with_tags_as_specials(given: Any) -> Any:
-    """The values of a recipe, where a tokenizer that is to be learned has the tags of the corpora as special tokens."""
+def with_languages_of_corpora(given: Any) -> Any:
+    """Returns the values of a recipe with the languages of its corpora in the places that its tokenizer has for them.
+
+    An imported multilingual model has a token of each language: they become `tokenizer.affixes`, or stay with each
+    file where there are several directions. For other models they become tags, such as <2de>. A tokenizer that is to be
+    learned has the tags among its special tokens. Raises a ValueError for a language that an imported model lacks.
+    """
     try:
-        train, tokenizer = joined_corpora(given["data"]["train"]), given.get("tokenizer", {})
-    except (ValueError, TypeError, KeyError):  # what is wrong is told when the group is checked
+        data = {**given["data"]}
+        tokenizer = given.get("tokenizer", {})
+        splits = {name: joined_corpora(data[name]) for name in ("train", "valid", "test") if name in data}
+        specials = tokenizer.get("specials", [])
+        is_imported = tokenizer.get("kind") == "huggingface" and _are_texts(specials)
+        names = language_names(specials) if is_imported else []
+    except (ValueError, TypeError, KeyError, AttributeError):  # the error is raised when the group is checked
         return given
-    if not isinstance(train, dict) or not isinstance(tokenizer, dict) or given.get("init_from"):
+    if names:
+        return _in_directions_of_corpora(given, splits, names)
+    try:
+        data |= {name: language_tags(files) if isinstance(files, dict) else files for name, files in splits.items()}
+        tags = " ".join(data["train"].get("tags") or []).split()
+        origin = given.get("init_from")
+        test = joined_corpora(origin["test"]) if isinstance(origin, dict) and origin.get("test") else None
+        tagged_test = language_tags(test) if isinstance(test, dict) else None
+    except (ValueError, TypeError, KeyError, AttributeError):
         return given
-    tags_of_files = train.get("tags") or []
-    specials = tokenizer.get("specials", [])
-    if not _are_texts(tags_of_files) or not _are_texts(specials):
-        return given
-    tags = " ".join(tags_of_files).split()
-    if not tags:
-        return given
-    return {**given, "tokenizer": {**tokenizer, "specials": [*dict.fromkeys([*specials, *tags])]}}
+    changed = {**given, "data": data}
+    if isinstance(origin, dict) and tagged_test is not None:
+        changed["init_from"] = {**origin, "test": tagged_test}
+    if tags and _are_texts(specials) and not given.get("init_from"):
+        changed["tokenizer"] = {**tokenizer, "specials": [*dict.fromkeys([*specials, *tags])]}
+    return changed
 
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _in_directions_of_corpora(given: dict[str, Any], splits: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Returns the values of a recipe for an imported model with these languages."""
+    changed = {}
+    used: dict[str, set[str]] = {key: set() for key in LANGUAGE_KEYS}
+    for split, files in splits.items():
+        if not isinstance(files, dict):
+            continue
+        found: dict[str, list[str]] = {}
+        for key in LANGUAGE_KEYS:
+            languages = files.get(key) or []
+            if not isinstance(languages, list) or not all(isinstance(language, str) for language in languages):
+                return given
+            try:
+                found[key] = [find_language(language, names) if language else "" for language in languages]
+            except NmtkitError as fault:
+                raise ValueError(f"`data.{split}.{key}`: {fault}") from fault
+            used[key].update(found[key])
+        changed[split] = {**files, **found}
+        if not files.get("directions"):
+            changed[split]["directions"] = language_directions(*found.values())
+    if not any(used.values()):
+        return given
+    sides = []
+    for key in LANGUAGE_KEYS:
+        several = LANGUAGE if len(used[key]) > 1 else None
+        sides.append(next(iter(used[key])) if len(used[key]) == 1 else several)
+    affixes = affixes_in_direction(given["tokenizer"].get("affixes") or {}, names, *sides)
+    return {**given, "data": {**given["data"], **changed}, "tokenizer": {**given["tokenizer"], "affixes": affixes}}
 
 
 def require_known_tags(data: DataConfig, tokenizer: TokenizerConfig) -> None:

@@ -124,7 +124,7 @@ class Recipe(Settings):
     @model_validator(mode="before")
     @classmethod
     def _with_dependent_defaults(cls, given: Any) -> Any:
-        return groups.with_best_metric(with_settings_of_task(groups.with_tags_as_specials(given)))
+        return groups.with_best_metric(with_settings_of_task(groups.with_languages_of_corpora(given)))
 
     @model_validator(mode="after")
     def _tags_are_known(self) -> "Recipe":

@@ -60,6 +60,7 @@ class RunFolder:
     checkpoints = _File("checkpoints")  # weights and training state; with stages in `1-NAME`, `2-NAME`
     average = _File("average.safetensors")  # by `nmtkit average`; the only weights of an imported run
     imported = _File("imported.json")  # of an imported run: toolkit, architecture, licence
+    public = _File("public")  # settings and tokenizer of an imported model, as its folder had them; for export
     metrics = _File("metrics.jsonl")  # a JSON object a line: logged updates and validations
     tensorboard = _File("tensorboard")
     inference = _File("inference.json")  # what decoding needs of the recipe; of a finished, averaged or imported run
@@ -113,7 +114,7 @@ class RunFolder:
     def training_files(self) -> list[Path]:
         """What training wrote and a new training replaces; checkpoints first."""
         parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.inference, self.result]
-        more = (self.train_log, self.imported, self.test_output, self.test_scores, self.page)
+        more = (self.train_log, self.imported, self.public, self.test_output, self.test_scores, self.page)
         return [part for part in (*parts, *more) if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:

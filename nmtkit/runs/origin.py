@@ -18,6 +18,7 @@ from nmtkit.core.files import file_sha256, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.corpus.config import COLUMNS, SplitFiles
+from nmtkit.data.languages import copy_first_input, language_names, tie_shared_rows, with_affixes
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import read_vocabulary_file
 from nmtkit.distributed import processes
@@ -27,8 +28,9 @@ from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.saved import SavedRun, build_model, find_run
 from nmtkit.tasks.task import TASKS
 
-_MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint")
-"""Settings that may differ, beside dropout: the attention that is shown, and whether a pair shares one tokenizer."""
+_MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint", "affixes")
+"""Settings that may differ, beside dropout: the attention that is shown, whether a pair shares one tokenizer, and the
+languages of an imported one."""
 
 
 class WeightsOrigin(Settings):
@@ -144,6 +146,9 @@ def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
         return Tokenizers(recipe.tokenizer.changed({"joint": True}), dict.fromkeys(texts, *tokenizers.values()))
     if len(tokenizers) > len(texts) == 1:
         return Tokenizers(recipe.tokenizer, {texts[0]: tokenizers[texts[0]]})
+    affixes = recipe.tokenizer.affixes
+    if language_names(tokenizers.config.specials) and affixes != tokenizers.config.affixes:
+        return with_affixes(tokenizers, affixes)  # type: ignore[arg-type]
     return tokenizers
 
 
@@ -160,6 +165,8 @@ def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder,
             raise CheckpointError(f"{one.weights}: changed since this training was prepared; use --overwrite")
     if not origin.parts:
         assign_weights(model, read_weights(Path(origin.weights), origin.vocabulary), Path(origin.weights))
+        if "tgt" in tokenizers:
+            copy_first_input(model.embedding("tgt"), tokenizers)
         notify(f"fine-tuning: it starts from {origin.weights}")
         return
     for part, one in origin.parts.items():
@@ -177,6 +184,20 @@ def _take(model: Model, part: str, source: Model, *tokenizers: Tokenizers) -> st
     shared = [key for key in old if key not in ("kind", "tie") and None not in (old[key], new.get(key))]
     differences = _differing(group, *({key: one[key] for key in shared} for one in (old, new)))
     return "; ".join([take_part(model, part, source, differences, tokenizers), *differences])
+
+
+def keep_public_form(model: Model, tokenizers: Tokenizers) -> None:
+    """Lets training change an imported model only in ways that its public form has, so that it can be exported.
+
+    Rows of embeddings and output layer that are one row there stay equal (see `tie_shared_rows`). The bias of the
+    output layer, which is no weight there, stays as it is.
+    """
+    bias = dict(model.named_parameters()).get("output.bias")
+    if bias is not None:
+        bias.requires_grad_(False)
+    for name, parameter in model.named_parameters():  # a tied matrix comes once
+        if name in _OF_TOKENS and parameter.ndim == 2:
+            tie_shared_rows(parameter, tokenizers.get(_OF_TOKENS[name]))
 
 
 _OTHER_SIDE = {"encoder": "decoder", "src_": "tgt_", "decoder": "encoder", "tgt_": "src_"}

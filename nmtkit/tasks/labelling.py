@@ -57,7 +57,9 @@ class LabellingTask(Task):
         from nmtkit.translation.requests import Request
 
         read = [Request.of(one) for one in self.read(examples)]
-        lines = system.encode_sources([one.source for one in read], [one.tags or system.tags for one in read])
+        lines = system.encode_sources(
+            [one.source for one in read], [one.tags or system.tags for one in read], [one.languages for one in read]
+        )
         found: dict[int, Tensor] = {}
         with torch.inference_mode(), threads_for(len(lines)):
             for numbers in bucket_by_length([line.length + 1 for line in lines], system.batch_budget):

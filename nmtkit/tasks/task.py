@@ -86,11 +86,16 @@ class Task:
         return next((name for name in preferred if name in measured), measured[0])
 
     def read(self, examples: Sequence["Example"]) -> list[Any]:
-        """What the model reads of each example: its first column, behind its tags."""
+        """Returns what the model reads of each example: its first column, with its tags and languages if it has any."""
         from nmtkit.translation.requests import Request
 
-        given = [(getattr(example, self.columns[0].name), example.tags) for example in examples]
-        return [Request(text, tags=tags) if tags else text for text, tags in given]
+        read = []
+        for example in examples:
+            text = getattr(example, self.columns[0].name)
+            if example.tags or any(example.languages):
+                text = Request(text, tags=example.tags, languages=example.languages)
+            read.append(text)
+        return read
 
     def predict(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[str]:
         """The answer to each example, in order; here there are none.

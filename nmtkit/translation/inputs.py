@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import zip_longest
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from nmtkit.core.device import send
-from nmtkit.core.errors import DataError, NmtkitError, RecipeError
+from nmtkit.core.errors import DataError, NmtkitError, RecipeError, shorten
 from nmtkit.corpus.config import language_of_tag
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import NEW_WORD, Batch, collate
+from nmtkit.data.languages import in_direction
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, PAD, UNK
@@ -151,6 +152,7 @@ INTERNAL_NAMES = frozenset(
             "require_attention",
             "require_language_model",
         ),
+        *("in_direction", "needs_language"),
         *("score_targets", "shortlist", "speed", "speed_config", "steps", "tag_ids", "tags", "token_classes"),
         *("translation", "window", "workers"),
     )
@@ -182,6 +184,8 @@ class TextModel(metaclass=ListsPublicNames):
     """Only so many tokens of a source are read; None reads all."""
     tags: str = ""
     """Special tokens before every source that has none of its own, see `nmtkit.corpus.config.SplitFiles.tags`."""
+    needs_language: bool = False
+    """Whether every source needs the tag of a language, since the model has read no others."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch; None takes what `speed` says, and more for long sources."""
     speed: SearchSpeedConfig | None = None
@@ -266,11 +270,16 @@ class TextModel(metaclass=ListsPublicNames):
                 "word by word; take one that is, e.g. transformer_lm"
             )
 
-    def encode_sources(self, lines: Sequence[str | Rows], tags: Sequence[str] = ()) -> list[SourceLine]:
+    def encode_sources(
+        self, lines: Sequence[str | Rows], tags: Sequence[str] = (), languages: Sequence[tuple[str, str]] = ()
+    ) -> list[SourceLine]:
         """Cuts lines into tokens, as many of each as are read; raises a DataError for what the model cannot read.
 
-        `tags` are the special tokens before each line, if there are any, with spaces between.
+        `tags` are the special tokens before each line, if there are any, with spaces between. `languages` are those of
+        each line and its translation, where they differ from the model's.
         """
+        if any(map(any, languages)):
+            return self._encode_by_direction(lines, tags, languages)
         reads, limit = self.reads, self.max_source_tokens
         size = self.tokenizers.features
         wanted = f"rows of {size} numbers, at least one" if reads == "features" else "text"
@@ -285,6 +294,12 @@ class TextModel(metaclass=ListsPublicNames):
         spelled = [tokenizer.tokens(line) for line in texts] if self.model.config.copies else None
         cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
         tags = tags or [self.tags] * len(texts)
+        for words in dict.fromkeys(tags):
+            if self.needs_language and not any(map(language_of_tag, words.split())):
+                raise RecipeError(
+                    f"the model {self.name!r} is multilingual: name the language to write: --to {self.languages[0]} "
+                    f"(it writes {shorten(', '.join(self.languages), 200)})"
+                )
         before = {one: self.tag_ids(one) for one in dict.fromkeys(tags)}
         start = () if are_prompts or "tgt" not in self.tokenizers else tuple(self.tokenizers.tgt.encode(""))
         sources = []
@@ -299,6 +314,24 @@ class TextModel(metaclass=ListsPublicNames):
             source = SourceLine(ids, tokens, extended, tuple(oov), left_out, line, prefix=start, tags=len(first))
             sources.append(replace(source, is_prompt=are_prompts))
         return sources
+
+    def _encode_by_direction(
+        self, lines: Sequence[str | Rows], tags: Sequence[str], languages: Sequence[tuple[str, str]]
+    ) -> list[SourceLine]:
+        sources: dict[int, SourceLine] = {}
+        for direction in dict.fromkeys(languages):
+            rows = [row for row, languages_of_row in enumerate(languages) if languages_of_row == direction]
+            encoded = self.in_direction(*direction).encode_sources(
+                [lines[row] for row in rows], [tags[row] for row in rows] if tags else ()
+            )
+            sources.update(zip(rows, encoded, strict=True))
+        return [sources[row] for row in range(len(lines))]
+
+    def in_direction(self, source: str, target: str) -> Self:
+        """Returns the same model with tokenizers for these languages; an empty name leaves a side as it is."""
+        if not (source or target):
+            return self
+        return replace(self, tokenizers=in_direction(self.tokenizers, source or None, target or None))
 
     def tag_ids(self, tags: str) -> list[int]:
         """The ids of special tokens before a source, with spaces between; a DataError for one that was not learned."""
@@ -318,7 +351,8 @@ class TextModel(metaclass=ListsPublicNames):
                 raise NmtkitError(f"the model {self.name!r} reads no text to look up terms in: leave terminology out")
             requests = [terminology.applied(request) for request in requests]
         tags = [request.tags or self.tags for request in requests]
-        sources = self.encode_sources([request.source for request in requests], tags)
+        languages = [request.languages for request in requests]
+        sources = self.encode_sources([request.source for request in requests], tags, languages)
         for number, request in enumerate(requests):
             if request.prefix or request.must or request.must_not:
                 source = sources[number]

@@ -34,6 +34,8 @@ class Request:
     """Whether `must` come in this order."""
     tags: str = ""
     """Special tokens before the source, with spaces between, see `SplitFiles.tags`."""
+    languages: tuple[str, str] = ("", "")
+    """The languages of source and target, for an imported multilingual model; empty ones are the model's own."""
     where: str = ""
     """What messages call the line."""
 

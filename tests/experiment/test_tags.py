@@ -162,6 +162,8 @@ def test_a_trained_model_is_told_the_language(folder: Path) -> None:
     assert german.encode_sources(lines)[1].is_empty
     (example,) = [*read_pairs(run.recipe.data.splits()["valid"])][:1]
     assert TRANSLATION.read([example]) == [Request(example.src, tags="<2fr>")]
+    with pytest.raises(RecipeError, match=r"name the language to write: --to de \(it writes de, fr\)"):
+        plain.translate(lines)
     with pytest.raises(DataError, match="has not learned the tag <2nl>; its tags are: <2de>, <2fr>, <BT>"):
         Translator.load(folder / "run", device="cpu", to="nl").translate("ba")
 

@@ -101,7 +101,7 @@ def made(kind: str, folder: Path, **generation: Any) -> tuple[Any, Any]:
         )
         if forms:
             model.lm_head.weight = torch.nn.Parameter(0.2 * torch.randn_like(model.lm_head.weight))
-    never = [[tokenizer.pad_token_id], *([[ids["decoder_start_token_id"]]] if kind == "mbart" else [])]
+    never = [[tokenizer.pad_token_id]]
     ids |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     spread = 0.12 if kind[:2] == "t5" else 0.3
     with torch.no_grad():
@@ -298,6 +298,5 @@ def test_it_is_tuned_and_told_no_language(small: Path, console: Command, tmp_pat
         len(succeeded(console("translate", "-m", "runs/tuned", "--device", "cpu", stdin=TEXTS[0])).out.splitlines())
         == 1
     )
-    refused(console("export", "runs/t5", "out", "--to", "huggingface"), "take safetensors")
     succeeded(console("export", "runs/t5", "out", "--to", "safetensors"))
     refused(console("translate", "-m", "runs/t5", "--from", "de", "--device", "cpu", stdin="a"), "leave it out")

@@ -10,9 +10,9 @@ import pytest
 from public import TEXTS, byte_level, hostile_strings, unigram, word_piece
 
 from nmtkit.core.errors import NmtkitError
+from nmtkit.data.languages import in_direction, language_names
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.huggingface.tokenizers import read_tokenizers
-from nmtkit.translation.languages import language_tokens
 
 transformers = pytest.importorskip("transformers")
 
@@ -161,10 +161,11 @@ def test_m2m100_is_read_as_transformers_saves_it(tmp_path: Path) -> None:
     theirs = m2m100_files(tmp_path / "model")
     size = PIECES + 1 + 100
     read, (maps, _) = read_tokenizers(tmp_path / "model", (1, 2, 2), size)
+    read = in_direction(read, "fr", "en")
     for text in TEXTS[:40]:
         rows = [int(maps.rows[one]) for one in read.src.encode(text)]
         assert [*rows, 2] == theirs(text).input_ids
-    languages = language_tokens(read)
+    languages = language_names(read.config.specials)
     assert len(languages) == 100
     for token in languages:
         assert int(maps.rows[read.src.vocabulary.ids([token])[0]]) == theirs.get_lang_id(token.strip("_"))
@@ -221,6 +222,8 @@ def test_sentencepiece_models_without_a_tokenizer_json_cut_as_they_do(family: st
         named = {"mbart": [], "mbart50": [PIECES + 2], "m2m100": [PIECES + 1]}
         begin, end = named[family], [2, PIECES + 2] if family == "mbart" else [2]
     read, (maps, _) = read_tokenizers(folder, special, size)
+    if family != "t5":
+        read = in_direction(read, "en", "de")
     texts = [text for text in hostile_strings(600) if not {"<", "▁", "\x00", "\x7f"} & {*text}]
     row_of, differ = maps.rows.tolist(), 0
     for text, found in zip(texts, read.src.encode_many(texts), strict=True):

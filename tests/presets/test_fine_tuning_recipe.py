@@ -59,9 +59,3 @@ def test_only_what_is_read_of_long_texts_counts(tuned: Callable[..., Recipe]) ->
     whole, cut = tuned("compare-luong-global"), tuned("compare-luong-global", *limits)
     assert cut.batch.batch_tokens == 1_024
     assert (whole.training.max_updates, cut.training.max_updates) == (60, 50)  # 50 are the least
-
-
-def test_a_model_of_several_languages_is_said_to_need_tags(tuned: Callable[..., Recipe], tmp_path: Path) -> None:
-    for tags, warns in (("", False), ("<BT>", False), ("<2de>, <2fr>", True)):
-        tuned("compare-luong-global", f"tokenizer.specials=[{tags}]")
-        assert ("tgt_lang in all its corpora" in " ".join((tmp_path / "tuned.yaml").read_text().split("\n# "))) == warns

@@ -104,6 +104,13 @@ class _TrainCommand(cloup.Command):
         shell_complete=completing.runs,
         help="Fine-tune this run: its weights and tokenizer.",
     ),
+    click.option(
+        "--from",
+        "source_language",
+        metavar="LANG",
+        help="Language of the source, if RUN is an imported multilingual model, e.g. eng_Latn.",
+    ),
+    click.option("--to", metavar="LANG", help="Language of the target, if RUN is multilingual, e.g. fra_Latn."),
     _text_option("--general-source", "General text to mix in, half of the pairs, so that the model forgets less."),
     _text_option("--general-target", "Its translation."),
     _text_option("--general-test-source", "General text to score before and after. Default: the test set of RUN."),
@@ -133,6 +140,7 @@ def command(**values: Any) -> None:
       nmtkit train --source train.en --target train.de
       nmtkit train --source a.en.gz --source b.en --target a.de.gz --target b.de --preset tiny --minutes 20
       nmtkit train --source help.en --target help.de --init-from runs/general
+      nmtkit train --source help.en --target help.fr --init-from runs/nllb --from eng_Latn --to fra_Latn
       nmtkit train --task summarization --source articles.txt --target summaries.txt --run runs/news
       nmtkit train --task language-modelling --target text.en
       nmtkit train --task classification --source texts.txt --target labels.txt

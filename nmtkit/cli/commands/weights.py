@@ -104,8 +104,10 @@ def export_command(**values: Any) -> None:
     """Write a run into a new folder for another program, with a model card (README.md).
 
     \b
-    huggingface: for AutoModelForSeq2SeqLM and AutoTokenizer. Only subword Transformers without a copy mechanism.
-    ctranslate2: for its Translator. Only Transformers without a copy mechanism; `pip install ctranslate2`.
+    huggingface: for AutoModelForSeq2SeqLM and AutoTokenizer. Only subword Transformers without a copy mechanism, and
+                 imported models: BART, Pegasus, mBART, M2M100, NLLB, T5, mT5 and GPT-2 with their own tokenizer.
+    ctranslate2: for its Translator. Only Transformers without a copy mechanism; `pip install ctranslate2`. Imported
+                 models with a tokenizer of Hugging Face need transformers as well.
     safetensors: for nmtkit. Any model: weights, tokenizers and recipe, without text and training state.
 
     \b

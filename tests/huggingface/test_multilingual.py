@@ -1,0 +1,313 @@
+"""Multilingual models are fine-tuned in the languages that are named, as `transformers` would fine-tune them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Command, refused, succeeded, write_lines
+from public import TEXTS
+from safetensors.torch import load_file
+
+from nmtkit import Translator, recipe
+from nmtkit.core.errors import RecipeError
+from nmtkit.data.store import Store
+from nmtkit.experiment.run import Run
+from nmtkit.interchange.exporting import export_run
+from nmtkit.interchange.importing import import_run
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun
+from nmtkit.training.events import Step
+
+pytest.importorskip("transformers")
+import transformers
+from test_seq2seq import SIZES, made
+
+FAMILIES = ["nllb", "m2m100", "mbart", "mbart50"]
+LANGUAGES = {
+    "nllb": ("eng_Latn", "fra_Latn", "deu_Latn"),
+    "m2m100": ("__en__", "__fr__", "__de__"),
+    "mbart": ("en_XX", "fr_XX", "de_DE"),
+    "mbart50": ("en_XX", "fr_XX", "de_DE"),
+}
+"""A language to read and two to write."""
+SOURCES = [" ".join(text.split()[: 2 + number % 4]) for number, text in enumerate(TEXTS[:12])]
+TARGETS = [" ".join(reversed(source.split())) for source in SOURCES]
+LR = 0.03
+
+
+def m2m100(folder: Path) -> tuple[Any, Any]:
+    """M2M100 as its page on the hub has it, with random weights."""
+    import sentencepiece
+
+    folder.mkdir(parents=True)
+    how = {"model_type": "bpe", "vocab_size": 84, "model_prefix": folder / "sentencepiece.bpe", "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXTS), **how)
+    (folder / "sentencepiece.bpe.vocab").unlink()
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.bpe.model"))
+    names = ["<s>", "<pad>", "</s>", "<unk>", *(pieces.id_to_piece(number) for number in range(3, 84))]
+    (folder / "vocab.json").write_text(json.dumps({name: row for row, name in enumerate(names)}), encoding="utf-8")
+    files = [str(folder / name) for name in ("vocab.json", "sentencepiece.bpe.model")]
+    tokenizer = transformers.M2M100Tokenizer(*files)
+    languages = sorted(tokenizer.lang_token_to_id, key=lambda name: tokenizer.lang_token_to_id[name])
+    settings = {"additional_special_tokens": languages, "tokenizer_class": "M2M100Tokenizer"}
+    settings |= {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    torch.manual_seed(6)
+    size = len(names) + len(languages)
+    config = transformers.M2M100Config(vocab_size=size, **SIZES, max_position_embeddings=64, decoder_start_token_id=2)
+    model = transformers.M2M100ForConditionalGeneration(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05 if parameter.ndim == 1 else 0.3)
+    model.generation_config.update(max_new_tokens=20, do_sample=False, forced_eos_token_id=None)
+    model.eval().save_pretrained(folder)
+    return tokenizer, model
+
+
+def public(kind: str, folder: Path) -> tuple[Any, Any]:
+    """A tokenizer and a model of a family, in a folder."""
+    transformers.logging.set_verbosity_error()
+    if kind == "m2m100":
+        return m2m100(folder)
+    tokenizer, model = made(kind, folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)  # large weights multiply the rounding of single precision
+    model.save_pretrained(folder)
+    return tokenizer, model
+
+
+def theirs_in_direction(tokenizer: Any, kind: str, source: str, target: str) -> None:
+    """Sets the languages of a tokenizer of `transformers`, which calls __de__ de."""
+    tokenizer.src_lang = source.strip("_")
+    tokenizer.tgt_lang = target.strip("_")
+
+
+def their_batch(tokenizer: Any, kind: str, sources: list[str], targets: list[str]) -> dict[str, torch.Tensor]:
+    """The batch that `transformers` trains on."""
+    read = tokenizer(sources, return_tensors="pt", padding=True)
+    labels = tokenizer(text_target=targets, return_tensors="pt", padding=True)
+    ids = labels.input_ids.masked_fill(~labels.attention_mask.bool(), -100)
+    batch = {"input_ids": read.input_ids, "attention_mask": read.attention_mask, "labels": ids}
+    if kind == "mbart":
+        # Labels of mBART-25 end with the language, which is the first input. No search reads it after the end.
+        batch["decoder_input_ids"] = transformers.models.mbart.modeling_mbart.shift_tokens_right(
+            labels.input_ids.clone(), tokenizer.pad_token_id
+        )
+        ends = labels.attention_mask.sum(1) - 1
+        ids[torch.arange(len(targets)), ends] = -100
+    return batch
+
+
+def their_losses(model: Any, batches: list[dict[str, torch.Tensor]], updates: int, lr: float) -> list[float]:
+    """Trains a model by gradient descent on the mean loss of all tokens; returns the loss before each update."""
+    model.eval()  # without dropout
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    losses = []
+    tokens = sum(int((batch["labels"] != -100).sum()) for batch in batches)
+    for _ in range(updates):
+        optimizer.zero_grad()
+        total = 0.0
+        for batch in batches:
+            logits = model(
+                **{key: value for key, value in batch.items() if key != "labels"} | given_inputs(model, batch)
+            )
+            loss = torch.nn.functional.cross_entropy(
+                logits.logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100, reduction="sum"
+            )
+            (loss / tokens).backward()
+            total += loss.item()
+        losses.append(total / tokens)
+        optimizer.step()
+    return losses
+
+
+def given_inputs(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The decoder's inputs, which the model makes of labels by itself."""
+    if "decoder_input_ids" in batch:
+        return {}
+    labels = batch["labels"]
+    pad = model.config.pad_token_id
+    if model.config.model_type == "mbart":
+        shift = transformers.models.mbart.modeling_mbart.shift_tokens_right
+        return {"decoder_input_ids": shift(labels.masked_fill(labels == -100, pad), pad)}
+    shift = transformers.models.m2m_100.modeling_m2m_100.shift_tokens_right
+    return {"decoder_input_ids": shift(labels, pad, model.config.decoder_start_token_id)}
+
+
+def write_recipe(path: Path, run: Path, corpora: Any, updates: int = 2, **training: Any) -> Path:
+    """A recipe that trains on all corpora at once by gradient descent."""
+    settings = {
+        "init_from": str(run),
+        "data": {"train": corpora, "valid": corpora},
+        "model": {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0},
+        "batch": {"batch_tokens": 100_000},
+        "training": {
+            "optimizer": "sgd",
+            "lr": LR,
+            "schedule": {"kind": "constant"},
+            "max_updates": updates,
+            "validate_every": updates,
+            "log_every": 1,
+            "clip_norm": None,
+            "best_metric": "loss",
+            "higher_is_better": False,
+        }
+        | training,
+        "evaluation": {"max_sentences": 2},
+    }
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    return path
+
+
+def trained(path: Path, folder: Path) -> tuple[Run, list[float]]:
+    """The run of a recipe, and the loss of each update."""
+    run = Run.begin(recipe.load(path), str(folder))
+    events = [*run.train(torch.device("cpu"))]
+    run.close()
+    return run, [event.loss for event in events if isinstance(event, Step)]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    write_lines(tmp_path / "src", SOURCES)
+    write_lines(tmp_path / "tgt", TARGETS)
+    return tmp_path
+
+
+def require_same_tensors(folder: Path, model: Any) -> None:
+    """Compares an exported folder with a model of `transformers`."""
+    ours = load_file(folder / "model.safetensors")
+    theirs = model.state_dict()
+    for name, tensor in ours.items():
+        expected = theirs[name]
+        if "embed_positions" in name:  # before it come rows that nothing reads
+            tensor, expected = tensor[2:], expected[2:]
+        torch.testing.assert_close(tensor, expected, rtol=0, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
+    assert len(ours) > 50
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_fine_tuning_has_the_losses_and_weights_of_transformers(kind: str, texts: Path) -> None:
+    tokenizer, theirs = public(kind, texts / "theirs")
+    import_run(texts / "theirs", str(texts / "imported"))
+    source, target, _ = LANGUAGES[kind]
+    corpora = {"src": "src", "tgt": "tgt", "src_lang": source, "tgt_lang": target}
+    run, losses = trained(write_recipe(texts / "tuned.yaml", texts / "imported", corpora), texts / "tuned")
+
+    theirs_in_direction(tokenizer, kind, source, target)
+    expected = their_losses(theirs, [their_batch(tokenizer, kind, SOURCES, TARGETS)], 2, LR)
+    assert losses == pytest.approx(expected, abs=1e-5)
+    assert losses[-1] < losses[0] - 0.05
+
+    export_run(SavedRun(run.folder), "huggingface", texts / "exported")
+    require_same_tensors(texts / "exported", theirs)
+
+
+@pytest.mark.parametrize("kind", ["nllb", "mbart50"])
+def test_several_directions_have_the_losses_of_transformers(kind: str, texts: Path) -> None:
+    tokenizer, theirs = public(kind, texts / "theirs")
+    import_run(texts / "theirs", str(texts / "imported"))
+    english, french, german = LANGUAGES[kind]
+    directions = [(english, french), (german, english)]
+    corpora = [{"src": "src", "tgt": "tgt", "src_lang": one, "tgt_lang": other} for one, other in directions]
+    run, losses = trained(write_recipe(texts / "tuned.yaml", texts / "imported", corpora), texts / "tuned")
+    batches = []
+    for source, target in directions:
+        theirs_in_direction(tokenizer, kind, source, target)
+        batches.append(their_batch(tokenizer, kind, SOURCES, TARGETS))
+    assert losses == pytest.approx(their_losses(theirs, batches, 2, LR), abs=1e-5)
+    with pytest.raises(RecipeError, match="name the language to read: --from"):
+        Translator.load(run.folder.path, device="cpu")
+    ours = Translator.load(run.folder.path, device="cpu", source_language=german, to=english)
+    vocabulary = ours.tokenizers.src.vocabulary
+    (source,) = ours.encode_sources(["a"])
+    assert (source.ids[:1], [*source.prefix]) == (vocabulary.ids([german]), vocabulary.ids([english]))
+
+
+def ids_of(folder: Path, split: str, side: str, number: int = 0) -> list[str]:
+    """The tokens of a stored text."""
+    run = SavedRun(RunFolder(folder))
+    ids = Store.open(run.folder.data, split).ids(side, number).tolist()
+    return [run.load_tokenizers()[side].vocabulary.tokens[one] for one in ids]
+
+
+def test_every_split_of_a_training_has_the_languages(texts: Path) -> None:
+    public("nllb", texts / "theirs")
+    import_run(texts / "theirs", str(texts / "imported"))
+    corpora = {"src": "src", "tgt": "tgt", "src_lang": "eng_Latn", "tgt_lang": "fra_Latn"}
+    trained(write_recipe(texts / "tuned.yaml", texts / "imported", corpora, updates=1), texts / "tuned")
+    for split in ("train", "valid"):
+        assert ids_of(texts / "tuned", split, "src")[0] == "eng_Latn"
+        assert ids_of(texts / "tuned", split, "tgt")[0] == "fra_Latn"
+
+
+def test_a_model_needs_its_languages(texts: Path, console: Command) -> None:
+    public("nllb", texts / "theirs")
+    succeeded(console("import", "theirs", "-o", "runs/nllb"))
+    read, write = (
+        "name the language to read: --from eng_Latn (202 languages",
+        "name the language to write: --to fra_Latn",
+    )
+    text = ("--source", "src", "--target", "tgt")
+    train = ("train", "--init-from", "runs/nllb", *text, "--run", "runs/tuned", "--device", "cpu")
+    for command in (
+        train,
+        ("translate", "-q", "-m", "runs/nllb", "src"),
+        ("rescore", "-q", "-m", "runs/nllb", *text),
+        ("align", "-q", "-m", "runs/nllb", *text),
+        ("explain", "-q", "-m", "runs/nllb", "src"),
+        ("evaluate", "-q", "runs/nllb", "--source", "src", "--ref", "tgt"),
+        ("backtranslate", "-q", "-m", "runs/nllb", "src", "-o", "back"),
+    ):
+        assert "ace_Arab" not in refused(console(*command), read, write).err
+    refused(console(*train, "--from", "en", "--to", "fra_Latn"), "no language 'en': did you mean eng_Latn?")
+    refused(console(*train, "--from", "eng_Latn", "--to", "zh"), "did you mean zho_Hans or zho_Hant?")
+    refused(console("translate", "-m", "runs/nllb", "--from", "eng_Latn", "src"), write)
+    refused(console("translate", "-m", "runs/nllb", "--to", "list", "src"), "ace_Arab, ace_Latn")
+    with pytest.raises(RecipeError, match="name the language to read: --from eng_Latn"):
+        Translator.load("runs/nllb", device="cpu")
+    corpora = {"src": "src", "tgt": "tgt", "src_lang": "eng_Latn"}
+    path = write_recipe(texts / "tuned.yaml", texts / "runs/nllb", corpora)
+    missing = "`data.train`: the model is multilingual, and `tgt_lang` is missing"
+    refused(console("train", path, "--run", "runs/tuned"), missing)
+    refused(console("recipe", "check", path), missing)
+    path = write_recipe(texts / "tuned.yaml", texts / "runs/nllb", corpora | {"tgt_lang": "xx"})
+    refused(console("recipe", "check", path), "`data.train.tgt_lang`: no language 'xx' (the model has 202 languages")
+
+
+def test_a_tuned_run_remembers_its_languages(texts: Path, console: Command) -> None:
+    public("nllb", texts / "theirs")
+    succeeded(console("import", "theirs", "-o", "runs/nllb"))
+    short = [f"--set={one}" for one in ("training.max_updates=2", "training.validate_every=2")]
+    files = ("--source", "src", "--target", "tgt", "--valid-source", "src", "--valid-target", "tgt")
+    languages = ("--from", "eng_Latn", "--to", "fra_Latn")
+    succeeded(
+        console("train", "--init-from", "runs/nllb", *files, *languages, *short, "--run", "runs/a", "--device", "cpu")
+    )
+    asked = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", *languages, "src"))
+    done = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", "src"))
+    assert done.out == asked.out
+    assert "it reads eng_Latn and writes fra_Latn" in done.err
+    other = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", "--to", "deu_Latn", "src"))
+    assert "it reads eng_Latn and writes deu_Latn" in other.err
+    assert other.out != done.out
+    succeeded(console("train", "--init-from", "runs/a", *files, *short, "--run", "runs/b", "--device", "cpu"))
+    assert ids_of(texts / "runs/b", "train", "tgt")[0] == "fra_Latn"
+
+
+def test_mbart_25_begins_with_the_language_to_write(texts: Path) -> None:
+    tokenizer, theirs = public("mbart", texts / "theirs")
+    import_run(texts / "theirs", str(texts / "run"))
+    for target in ("ro_RO", "de_DE"):
+        ours = Translator.load(texts / "run", device="cpu", source_language="en_XX", to=target)
+        asked = tokenizer(SOURCES, return_tensors="pt", padding=True)
+        start = tokenizer.convert_tokens_to_ids(target)
+        written = theirs.generate(**asked, decoder_start_token_id=start)
+        assert ours.translate(SOURCES) == tokenizer.batch_decode(written, skip_special_tokens=True)
+    corpora = [{"src": "src", "tgt": "tgt", "src_lang": "en_XX", "tgt_lang": target} for target in ("ro_RO", "de_DE")]
+    path = write_recipe(texts / "tuned.yaml", texts / "run", corpora)
+    with pytest.raises(RecipeError, match="a run has one such language"):
+        Run.begin(recipe.load(path), str(texts / "tuned"))
