@@ -266,6 +266,48 @@ def test_texts_cut_anew_have_like_lengths_and_any_place_is_found_again(pairs: li
         assert torch.equal(again.labels, batch.labels)
 
 
+def cuts_of_an_epoch(stream: SampledStream, tokenizers: Tokenizers) -> dict[str, list[tuple[int, ...]]]:
+    """How each source is cut in the first epoch, as often as it comes."""
+    cuts: dict[str, list[tuple[int, ...]]] = {}
+    for batch in epoch_of(stream):
+        for src, _ in rows(batch):
+            cuts.setdefault(tokenizers.src.decode(src), []).append(src)
+    return {text: sorted(ids) for text, ids in cuts.items()}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_cut_depends_on_seed_epoch_and_example_only(kind: str, pairs: list[Example], build: Build) -> None:
+    config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 60, "sampling": 0.3})
+    sampling = learn_tokenizers(config, pairs)
+    store = build(pairs[:60], sampling, keep_text=True)
+
+    def cuts(seed: int, **settings: int) -> dict[str, list[tuple[int, ...]]]:
+        return cuts_of_an_epoch(SampledStream(store, BatchConfig(**settings), seed, tokenizers=sampling), sampling)
+
+    expected = cuts(1, batch_tokens=200)
+    assert sum(map(len, expected.values())) == 60
+    assert cuts(1, batch_tokens=1000, sort_window=7) == expected
+    other = cuts(2, batch_tokens=200)
+    assert sum(other[text] != expected[text] for text in expected) > 50
+
+
+def test_each_repetition_of_an_example_is_cut_by_itself(
+    pairs: list[Example], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.5), pairs)
+    distinct = [*{pair.src: pair for pair in pairs}.values()][:60]
+    store = build(distinct, sampling, keep_text=True)
+    monkeypatch.setattr("nmtkit.streams.shuffling.BLOCK", 4)
+    for shuffle_window in (1000, 50):  # the latter makes several parts of an epoch
+        config = BatchConfig(batch_tokens=200, shuffle_window=shuffle_window)
+        stream = SampledStream(store, config, seed=1, weights=[3.0], tokenizers=sampling)
+        cuts = cuts_of_an_epoch(stream, sampling)
+        assert len(cuts) == 60
+        for ids in cuts.values():
+            assert len(ids) == 3
+        assert sum(len({*ids}) == 3 for ids in cuts.values()) > 50
+
+
 # Corruption for denoising.
 
 

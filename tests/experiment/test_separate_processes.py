@@ -24,6 +24,19 @@ WITH_NOISE = {
     "word": (*SMALL, "training.label_smoothing=0.1", "training.ema_decay=0.9"),
     "reinforced": (*SMALL, "training.reinforce={gamma: 0.5, samples: 2, max_length: 8}"),
     "wordpiece": (*SMALL, "tokenizer={kind: wordpiece, vocab_size: 60}", "tokenizer.joint=false"),
+    "experts": (
+        *SMALL,
+        "model={kind: transformer, encoder_layers: 1, decoder_layers: 1, hidden_size: 8, heads: 2, "
+        "feed_forward_size: 16, experts: {every: 1}}",
+        "training.expert_balance=0.1",
+    ),
+    "weighted": (
+        *SMALL,
+        "data.train=[{src: train.src, tgt: train.tgt, weight: 1.5}, {src: valid.src, tgt: valid.tgt, weight: 3}]",
+        "tokenizer={kind: bpe, vocab_size: 60, sampling: 0.3}",
+        "batch.sort_window=100",
+    ),
+    "own words": (*SMALL, "model={kind: intra_attention, embedding_size: 8, hidden_size: 12, copying: false}"),
     "char": (*SMALL, "tokenizer={kind: char, vocab_size: 60}"),
 }
 TEXTS = """\
