@@ -20,9 +20,10 @@ from nmtkit.core.files import write_errors
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.encodings import EncodingGuess, has_given_encoding
-from nmtkit.corpus.faults import ENCODING, LINE_COUNTS, SHIFT, UTF16
+from nmtkit.corpus.faults import BINARY, COLUMN, ENCODING, FORMAT, LINE_COUNTS, SHIFT, UTF16
 from nmtkit.corpus.json_records import JSON_ENDS
 from nmtkit.corpus.reading import require_plain_text
+from nmtkit.corpus.tables import text_path
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
@@ -119,7 +120,7 @@ def _find_corpus(
     run_path: str | None,
 ) -> CheckedCorpus:
     name = names[0]
-    if len(names) == 1 and (name.endswith((".yaml", ".yml")) or not Path(name).exists()):
+    if len(names) == 1 and (name.endswith((".yaml", ".yml")) or not Path(text_path(name)).exists()):
         if any(others.values()) or task:
             raise click.UsageError(
                 "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
@@ -276,7 +277,13 @@ def _show_places(diagnosis: Diagnosis) -> None:
         places = [report.place_name(place, names) for place in finding.places]
         margin = max(map(len, places), default=0)
         for name, place in zip(places, finding.places, strict=True):
-            if kind in (LINE_COUNTS, SHIFT):  # not an example but sentences, which are told whole
+            if kind in (
+                LINE_COUNTS,
+                SHIFT,
+                FORMAT,
+                COLUMN,
+                BINARY,
+            ):  # not an example but sentences, which are told whole
                 console.say(f"    {name}")
                 for line in textwrap.wrap(report.visible(place.text, len(place.text) * 9), WIDTH - 6):
                     console.say(f"      {line}")

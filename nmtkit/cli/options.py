@@ -17,6 +17,7 @@ from nmtkit.cli import completing
 from nmtkit.core.errors import DataError, shorten
 from nmtkit.core.limits import MAX_INT, MAX_THREADS
 from nmtkit.corpus.encodings import parse_encodings, reading_as
+from nmtkit.corpus.tables import text_path
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -102,9 +103,10 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
     for path in given:
         if path == Path("-"):
             raise click.BadParameter("standard input (-) cannot stand among files; put it into one of them")
-        if os.path.isdir(path):
+        file = text_path(str(path))
+        if os.path.isdir(file):
             raise DataError(f"{path}: cannot read it: it is a folder; name the files in it, such as {path / '*.txt'}")
-        if not os.path.exists(path):  # nor where a text is longer than any file's name
+        if not os.path.exists(file):  # nor where a text is longer than any file's name
             name = shorten(str(path))
             is_text = " " in name or not path.suffix
             remedy = f"; text is read from standard input: echo {shlex.quote(name)} | {ctx.command_path}"

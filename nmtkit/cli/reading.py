@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from nmtkit.cli.output_folder import output_folder
+from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.formats import text_format
 from nmtkit.corpus.json_records import DETECTION_LINES, EXTRACT_HINT, parse_record, refuse_json_lines, text_of
 from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.tables import split_reference
 from nmtkit.corpus.text import read_lines, read_stream_lines, text_stream
 
 Item = TypeVar("Item")
@@ -38,35 +41,49 @@ def stdin_lines() -> Iterator[str]:
 def stdin_sentences(purpose: str) -> list[str]:
     """All lines of standard input, of which there must be some; `purpose` is what they are for, in messages."""
     lines = list(stdin_lines())
-    refuse_json_lines(lines, STDIN, EXTRACT_HINT)
+    require_plain_lines(lines, STDIN, EXTRACT_HINT)
     if not lines:
         raise DataError(f"nothing to {purpose}: {STDIN} is empty; give a sentence, or lines on {STDIN}")
     return lines
 
 
 def text_windows(
-    files: Sequence[Path], most: int = 1024, remedy: str = EXTRACT_HINT
+    files: Sequence[Path], most: int = 1024, remedy: str = EXTRACT_HINT, tables: bool = False
 ) -> Generator[list[str], None, None]:
     """Lines of files one after the other, or of standard input without files, in windows to translate together.
 
-    `remedy` is the advice if they hold JSON lines by the looks of their beginning; "" allows those.
+    `remedy` is the advice if they hold JSON lines by the looks of their beginning; "" allows those. Other formats than
+    plain text are a warning, unless `tables` says that lines are rows of a table.
     """
     if files:
-        return windows(chained(files, lambda file: _text_of_file(file, remedy)), most)
-    return _stdin_windows(most, remedy)
+        return windows(chained(files, lambda file: _text_of_file(file, remedy, tables)), most)
+    return _stdin_windows(most, remedy, tables)
 
 
-def _stdin_windows(most: int, remedy: str) -> Generator[list[str], None, None]:
+def _stdin_windows(most: int, remedy: str, tables: bool) -> Generator[list[str], None, None]:
     for number, window in enumerate(windows(stdin_lines(), most)):
         if not number and remedy:  # who types cannot be asked for more lines before the first is answered
-            refuse_json_lines(window, STDIN, remedy)
+            require_plain_lines(window, STDIN, remedy, tables)
         yield window
+
+
+def require_plain_lines(lines: Sequence[str], place: str, remedy: str, tables: bool = False) -> None:
+    """Refuses JSON lines with a remedy, and warns of other formats than plain text, by the first lines of a text."""
+    refuse_json_lines(lines, place, remedy)
+    if not tables and not split_reference(place)[1]:
+        warn_of_format(lines, place)
+
+
+def warn_of_format(lines: Sequence[str], place: str) -> None:
+    """Warns if the first lines of a text look like markup, subtitles or a table."""
+    if found := text_format(lines, place):
+        tell(f"warning: {place}: this looks like {found.title}, and each line is read as plain text. {found.advice}")
 
 
 def article_windows(files: Sequence[Path], most: int, remedy: str) -> Generator[list[str], None, None]:
     """Each file as one article, or standard input without files, in windows; see `text_windows`."""
     if files:
-        return windows(chained(files, lambda file: _joined_lines(_text_of_file(file, remedy))), most)
+        return windows(chained(files, lambda file: _joined_lines(_text_of_file(file, remedy, tables=False))), most)
     return windows(_joined_lines(stdin_lines()), most)
 
 
@@ -85,10 +102,10 @@ def chained(files: Sequence[Path], read: Callable[[Path], Iterable[Item]]) -> It
     return chain.from_iterable(parts)
 
 
-def _text_of_file(file: Path, remedy: str) -> Iterator[str]:
+def _text_of_file(file: Path, remedy: str, tables: bool) -> Iterator[str]:
     lines = read_lines(file)
     first = list(islice(lines, DETECTION_LINES if remedy else 0))
-    refuse_json_lines(first, str(file), remedy)
+    require_plain_lines(first, str(file), remedy, tables)
     yield from chain(first, lines)
 
 
@@ -135,7 +152,14 @@ def pair_windows(source: Path | None, target: Path, json_target: bool = False) -
     """The pairs of two files, some at a time, or targets alone; `json_target`: each target is a JSON text."""
     files = SplitFiles(src=[] if source is None else [str(source)], tgt=[str(target)])
     pairs = read_pairs(files, json_target)
-    return iter(lambda: list(islice(pairs, PAIRS_AT_ONCE)), [])
+    first = list(islice(pairs, PAIRS_AT_ONCE))
+    if source is not None and not split_reference(str(source))[1]:
+        warn_of_format([pair.src for pair in first], str(source))
+    if not json_target and not split_reference(str(target))[1]:
+        warn_of_format([pair.tgt or "" for pair in first], str(target))
+    if first:
+        yield first
+    yield from iter(lambda: list(islice(pairs, PAIRS_AT_ONCE)), [])
 
 
 MAX_CHARACTERS = 1 << 22

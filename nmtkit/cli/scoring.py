@@ -9,10 +9,9 @@ import click
 
 from nmtkit import console, metrics
 from nmtkit.cli.options import Decorator, collect, pass_as, together
-from nmtkit.cli.reading import field_lines, stdin_lines
+from nmtkit.cli.reading import field_lines, require_plain_lines, stdin_lines
 from nmtkit.console import tables
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.json_records import refuse_json_lines
 from nmtkit.corpus.text import read_lines
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
@@ -70,7 +69,7 @@ def read_texts(path: str | Path, remedy: str, field: str | None = None, joint: s
     else:
         lines = list(stdin_lines() if name == "-" else read_lines(name))
         advice = remedy if field is None else f"give a file whose name ends in .jsonl, and {remedy} KEY"
-        refuse_json_lines(lines, named(name), advice)
+        require_plain_lines(lines, named(name), advice)
     if not lines:
         raise DataError(f"{named(name)}: no lines; there is nothing to score")
     return lines

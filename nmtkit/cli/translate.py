@@ -83,7 +83,7 @@ def run_translate(
         may_repeat=not translator.config.no_repeat_ngram,
     )
     invitation = "" if files else "type a sentence on each line; it is translated"
-    text = text_windows(files, inference.window_lines(translator), "" if jsonl else EXTRACT_HINT)
+    text = text_windows(files, inference.window_lines(translator), "" if jsonl else EXTRACT_HINT, tables=prefix)
     lines: Iterable[Sequence[str | Request]]
     if constrained:
         lines = _requests(text, prefix, jsonl)

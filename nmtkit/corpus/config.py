@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
 from nmtkit.corpus.encodings import require_encoding
+from nmtkit.corpus.tables import text_path
 
 COLUMNS = ("src", "tgt", "labels", "features")
 """The columns that an example may have, each with files of its own."""
@@ -141,7 +142,8 @@ class SplitFiles(Settings):
     """
 
     src: list[str] = Field(default_factory=list)
-    """Source text, one sentence a line."""
+    """Source text, one sentence a line. As in all texts, FILE#COLUMN is a column of a table (pairs.csv#English,
+    pairs.tsv#1), a language of a TMX file (memory.tmx#en) or a field of JSON lines (data.jsonl#translation.en)."""
     tgt: list[str] = Field(default_factory=list)
     """Target text. Line n belongs to line n of the source. A test set may have none."""
     labels: list[str] = Field(default_factory=list)
@@ -154,8 +156,8 @@ class SplitFiles(Settings):
     jsonl: list[str] = Field(default_factory=list)
     """Instead of files of columns: one JSON object a line."""
     src_field: str = "src"
-    """jsonl: the key of the source; its value is a string, or a list of strings to be joined by spaces. Empty: the
-    examples have no source."""
+    """jsonl: the key of the source, such as text, or translation.en for a key inside an object; its value is a string,
+    or a list of strings to be joined by spaces. Empty: the examples have no source."""
     tgt_field: str = "tgt"
     """jsonl: the key of the target; empty if there is none."""
     labels_field: str = ""
@@ -293,7 +295,9 @@ class SplitFiles(Settings):
 
     def encoding_of(self, path: str) -> str:
         """The encoding that is named for a file; empty for UTF-8."""
-        return self.encoding if isinstance(self.encoding, str) else self.encoding.get(path, "")
+        if isinstance(self.encoding, str):
+            return self.encoding
+        return self.encoding.get(path) or self.encoding.get(text_path(path), "")
 
     @property
     def languages(self) -> list[tuple[str, str]]:
@@ -310,14 +314,16 @@ class SplitFiles(Settings):
         return [*self.src, *self.tgt, *self.labels, *self.features, *self.jsonl, *self.stories]
 
     def paths(self) -> list[str]:
-        """All files and folders."""
-        return [path for kind in FILE_KINDS for path in getattr(self, kind)]
+        """All files and folders, without columns of tables."""
+        paths = [path for kind in FILE_KINDS for path in getattr(self, kind)]
+        return list(dict.fromkeys(map(text_path, paths)))
 
     def resolved(self, folder: str) -> "SplitFiles":
         """The same with relative paths resolved in `folder` if the file exists there."""
 
         def settle(path: str) -> str:
-            return str(Path(folder, path)) if os.path.exists(os.path.join(folder, path)) else path
+            resolved = os.path.join(folder, path)
+            return str(Path(resolved)) if os.path.exists(text_path(resolved)) else path
 
         settled: dict[str, Any] = {kind: list(map(settle, getattr(self, kind))) for kind in FILE_KINDS}
         if isinstance(self.encoding, dict):

@@ -87,6 +87,8 @@ COMPRESSION = FaultKind("compression", "error", "broken compressed file",
     "Download or compress the file again; the text after this place is lost.")
 BINARY = FaultKind("binary", "error", "file is not text",
     "Name a file of text; save a document as plain text first.")
+COLUMN = FaultKind("column", "error", "column or language cannot be read",
+    "Name a column that the file has, as FILE#COLUMN, or correct the file.")
 UTF16 = FaultKind("utf-16", "error", "file is UTF-16 or UTF-32, not UTF-8",
     "Convert the file, or name its encoding with --encoding.", mends=True)
 ENCODING = FaultKind("encoding", "error", "line is not UTF-8",
@@ -153,6 +155,8 @@ SHORT_TARGET = FaultKind("short-target", "warning", "target is nearly empty thou
     "Leave the pair out: it teaches to say nothing.", drops=True)
 
 # Notes: worth knowing.
+FORMAT = FaultKind("format", "warning", "file does not look like lines of plain text",
+    "Extract its text, or name its columns or languages as FILE#COLUMN.")
 MARKUP = FaultKind("markup", "note", "markup or entities such as &amp; or <br>",
     "Take markup out or turn entities into characters, in all splits and in what is to be translated.")
 PIECES = FaultKind("pieces", "note", "marks of subwords (@@ or \N{LOWER ONE EIGHTH BLOCK})",
@@ -166,5 +170,5 @@ TOKEN_RATIO = FaultKind("token-ratio", "note", "more uneven than data.max_ratio"
     "Training leaves them out, as the recipe says: raise data.max_ratio if they are good.", counted="length ratio")
 # fmt: on
 
-UNREADABLE = (MISSING, COMPRESSION, BINARY, UTF16, ENCODING, LINE_COUNTS, JSON, STORY, FEATURES)
+UNREADABLE = (MISSING, COMPRESSION, BINARY, COLUMN, UTF16, ENCODING, LINE_COUNTS, JSON, STORY, FEATURES)
 """Faults after which training cannot read the text to its end."""

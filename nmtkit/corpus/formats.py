@@ -72,6 +72,7 @@ _CUE = re.compile(rf"\s*{_TIME}\s+-->\s+{_TIME}")
 _HTML_HEAD = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _HTML_TAG = re.compile(r"</?(?:p|div|span|ul|ol|li|h[1-6]|table|tr|td|th|br|a|b|i|em|strong|img)(?:\s[^<>]*)?/?>", re.I)
 _XML_ROOT = re.compile(r"<([A-Za-z][\w.:-]*)")
+_THOUSANDS = re.compile(r"\d,\d{3}\b")
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)+\|?\s*$")
 _MARKUP = {"tmx": "a TMX translation memory", "xliff": "an XLIFF file", "html": "an HTML page"}
 _NO_MARKUP = "Its tags are read as text: extract the text first."
@@ -149,8 +150,11 @@ def _table(lines: list[str], name: str) -> FileFormat | None:
 
 
 def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]:
-    """The rows of a table; empty if it is none. If `strict`, a blank after a delimiter speaks for running text."""
-    if strict and any(f"{delimiter} " in line for line in lines):
+    """The rows of a table; empty if it is none.
+
+    If `strict`, a blank after a delimiter, or 1,000, is a sign of running text.
+    """
+    if strict and any(f"{delimiter} " in line or _THOUSANDS.search(line) for line in lines):
         return []
     try:
         rows = list(csv.reader([f"{line}\n" for line in lines], delimiter=delimiter, strict=True))

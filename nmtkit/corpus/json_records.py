@@ -14,6 +14,9 @@ EXTRACT_HINT = "write its text out first, e.g. by `jq -r .KEY`"
 JSONL_HINT = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
 
 
+_MISSING = object()
+
+
 def parse_record(line: str, where: str) -> dict[str, Any]:
     """The JSON object in a line, which messages call `where`; DataError if there is none."""
     record = parse_json(line, where)
@@ -23,10 +26,35 @@ def parse_record(line: str, where: str) -> dict[str, Any]:
 
 
 def field_of(record: Mapping[str, Any], name: str, where: str, remedy: str) -> Any:
-    """The value of a field; DataError with a `remedy` such as "set src_field" if it is missing."""
+    """The value of a field, or of a field of a field, such as translation.en.
+
+    DataError with a `remedy` such as "set src_field" if it is missing.
+    """
     if name not in record:
+        nested = _nested(record, name)
+        if nested is not _MISSING:
+            return nested
         raise DataError(f"{where}: no field {name!r}; it has {shorten(', '.join(record)) or 'none'}: {remedy}")
     return record[name]
+
+
+def _nested(record: Mapping[str, Any], name: str) -> Any:
+    """The value that translation.en names: the field `en` of the field `translation`."""
+    value: Any = record
+    for key in name.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return _MISSING
+        value = value[key]
+    return value
+
+
+def set_field(record: dict[str, Any], name: str, value: object) -> None:
+    """Sets the value of a field, or of a field of a field, such as translation.en."""
+    *outer, last = [name] if name in record else name.split(".")
+    inner = record
+    for key in outer:
+        inner = inner.setdefault(key, {})
+    inner[last] = value
 
 
 def is_list_of_strings(value: object) -> bool:

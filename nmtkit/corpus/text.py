@@ -10,6 +10,7 @@ import codecs
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
@@ -28,6 +29,7 @@ from nmtkit.corpus.encodings import (
 )
 from nmtkit.corpus.faults import (
     BINARY,
+    COLUMN,
     COMPRESSION,
     LINE_ENDS,
     MISSING,
@@ -38,6 +40,7 @@ from nmtkit.corpus.faults import (
     excerpt,
 )
 from nmtkit.corpus.formats import FileFormat, binary_format
+from nmtkit.corpus.tables import is_tmx, read_column, read_tmx, split_reference
 
 BLOCK_BYTES = 1 << 19
 """Bytes read at once for blocks of lines."""
@@ -52,6 +55,8 @@ ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
 """Takes the path of a file that is opened; returns a function that takes all its bytes, as they are on disk."""
 
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
+_COLUMN_LINES = 512
+"""Texts of a column that are read at once."""
 _SAMPLE_LINES = 500
 """The most lines by which the encoding of a file is guessed for a message."""
 
@@ -185,9 +190,13 @@ def text_stream(
 
 
 def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
-    """The lines of a text file or pipe, plain or compressed, one at a time, without line ends."""
+    """The lines of a text file or pipe, plain or compressed, one at a time, without line ends; or of FILE#COLUMN."""
+    file, column = split_reference(str(path))
     try:
-        with open(path, "rb") as raw:
+        with open(file, "rb") as raw:
+            if column:
+                yield from _read_part(raw, file, column, encoding or given_encoding(file))
+                return
             yield from read_stream_lines(text_stream(raw, str(path), encoding), str(path), encoding)
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
@@ -204,10 +213,7 @@ def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "") -> Itera
     try:
         for block in read_text_blocks(stream, LINE_BYTES, MAX_LINE_BYTES):
             if not count:
-                if kind := binary_format(block.data):
-                    raise DataError(_binary_message(where, kind))
-                if not encoding and (wide := guess_wide_encoding(block.data)):
-                    raise DataError(_wide_message(where, wide))
+                _require_text(block.data, where, encoding)
             yield from block.lines[: block.faulty[0]] if block.faulty else block.lines
             if block.faulty:
                 row = block.faulty[0]
@@ -230,6 +236,38 @@ def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "") -> Itera
         raise DataError(_damage_message(where, count, fault)) from fault
 
 
+def _read_part(
+    raw: BinaryIO, file: str, column: str, encoding: str, observe: Callable[[bytes], object] | None = None
+) -> Iterator[str]:
+    """The texts of a column of an open file; a byte that is not valid is a lone surrogate."""
+    try:
+        if is_tmx(file):
+            stream = text_stream(raw, file, encoding, observe) if encoding else decompressed(raw, observe)
+            yield from read_tmx(stream, file, column, "utf-8" if encoding else None)
+            return
+        stream = text_stream(raw, file, encoding, observe)
+        yield from read_column(_lines_of_part(stream, file, encoding), file, column)
+    except DamagedArchiveError as fault:
+        raise DataError(f"{file}: {fault}") from fault
+
+
+def _lines_of_part(stream: BinaryIO, file: str, encoding: str) -> Iterator[str]:
+    first = True
+    for block in read_text_blocks(stream, BLOCK_BYTES):
+        if first:
+            _require_text(block.data, file, encoding)
+            first = False
+        yield from block.lines
+
+
+def _require_text(data: bytes, where: str, encoding: str) -> None:
+    """DataError if a file that begins with these bytes is binary, or UTF-16 though no encoding is named."""
+    if kind := binary_format(data):
+        raise DataError(_binary_message(where, kind))
+    if not encoding and (wide := guess_wide_encoding(data)):
+        raise DataError(_wide_message(where, wide))
+
+
 def _damage_message(where: str, count: int, fault: DamagedArchiveError) -> str:
     return f"{where}: {fault}" + (f"; the first {count:,} lines could be read" if count else "")
 
@@ -242,7 +280,8 @@ class TextFile:
 
     def __init__(self, path: str, watch: ByteObserver | None = None, pipes: bool = False, encoding: str = "") -> None:
         self.path = path
-        self.encoding = encoding or given_encoding(path)
+        self._file, self._column = split_reference(path)
+        self.encoding = encoding or given_encoding(self._file)
         """The encoding that was named for it; empty for UTF-8."""
         self.guess = EncodingGuess((), False)
         """The encoding that it seems to have, by the first lines that are not UTF-8."""
@@ -291,10 +330,13 @@ class TextFile:
 
     def _read(self) -> Iterator[TextBlock]:
         try:
-            if not self._pipes and not Path(self.path).is_file() and Path(self.path).exists():
+            if not self._pipes and not Path(self._file).is_file() and Path(self._file).exists():
                 raise OSError("it is not a file")
-            with open(self.path, "rb", buffering=1 << 19) as raw:
-                observe = self._watch(self.path) if self._watch else None
+            with open(self._file, "rb", buffering=1 << 19) as raw:
+                observe = self._watch(self._file) if self._watch else None
+                if self._column:
+                    yield from self._read_column(raw, observe)
+                    return
                 stream = text_stream(raw, self.path, self.encoding, observe)
                 for block in read_text_blocks(stream, BLOCK_BYTES):
                     if not self.count:
@@ -322,6 +364,19 @@ class TextFile:
         if self._returns and self._returns < self._ends:
             place = FaultLocation(self.path, self._first_return)
             self._new_faults.append(FileFault(LINE_ENDS, place, "", self._returns))
+
+    def _read_column(self, raw: BinaryIO, observe: Callable[[bytes], object] | None) -> Iterator[TextBlock]:
+        texts = _read_part(raw, self._file, self._column, self.encoding, observe)
+        try:
+            while lines := list(islice(texts, _COLUMN_LINES)):
+                faulty = [row for row, line in enumerate(lines) if not line.isascii() and _BAD_BYTE.search(line)]
+                if faulty and not self.guess.names:
+                    self.guess = guess_of_lines(lines, faulty)
+                self._faulty += [self.count + row for row in faulty]
+                self.count += len(lines)
+                yield TextBlock(lines, faulty, 0, b"")
+        except DataError as fault:
+            self._broken(COLUMN, self.count + 1, str(fault), str(fault))
 
     def _count_ends(self, block: bytes) -> None:
         returns = block.count(b"\r\n") if b"\r" in block else 0

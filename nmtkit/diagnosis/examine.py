@@ -10,8 +10,10 @@ from nmtkit.corpus import faults
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import HELD_OUT, BlockFaults, FaultKind, FaultLocation, RowIndices
+from nmtkit.corpus.formats import text_format
 from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
 from nmtkit.corpus.reading import SplitReader
+from nmtkit.corpus.tables import split_reference
 from nmtkit.diagnosis.characters import TextArrays, find_odd_characters
 from nmtkit.diagnosis.findings import MAX_EXAMPLES, Diagnosis, Finding, SplitDiagnosis
 from nmtkit.diagnosis.misalignment import first_mismatch, shifted_pairs
@@ -78,6 +80,7 @@ def _examined(
         if not isinstance(block, Block):
             split.find(block.kind, first_mismatch(block) if block.counts else block.place, block.count)
             continue
+        _find_formats(block, split)
         see(block)
         if not block.texts:
             split.pairs += len(block)
@@ -101,6 +104,17 @@ def _examined(
     for place, count in shifts:
         if place.file not in {place.file for place in unequal.places}:
             split.find(faults.SHIFT, place, count)
+
+
+def _find_formats(block: Block, split: SplitDiagnosis) -> None:
+    """Adds files that are tables, markup or subtitles, by their first lines."""
+    if block.first != 1 or "record" in block.columns or block.names:
+        return
+    for path, lines in ((block.src_file, block.src), (block.tgt_file, block.tgt or [])):
+        if split_reference(path)[1]:
+            continue
+        if found := text_format(lines, path):
+            split.find(faults.FORMAT, FaultLocation(path, 1, text=f"{found.title}. {found.advice}"))
 
 
 def _count(block: Block, split: SplitDiagnosis) -> None:

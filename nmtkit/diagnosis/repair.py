@@ -22,10 +22,12 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import new_folder, write_errors
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.compression import without_compression_end
-from nmtkit.corpus.config import LINE_ALIGNED_COLUMNS, SplitFiles
+from nmtkit.corpus.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, SplitFiles
 from nmtkit.corpus.encodings import EncodingGuess, given_encoding
 from nmtkit.corpus.faults import LINE_ENDS
+from nmtkit.corpus.json_records import set_field
 from nmtkit.corpus.reading import SplitReader
+from nmtkit.corpus.tables import is_tmx, split_reference, text_path
 from nmtkit.corpus.text import file_encoding
 from nmtkit.diagnosis.characters import repair_line
 from nmtkit.diagnosis.examine import examine
@@ -68,8 +70,9 @@ def recognize_encodings(splits: Mapping[str, SplitFiles]) -> dict[str, EncodingG
     guesses: dict[str, EncodingGuess] = {}
     for files in splits.values():
         for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
-            for path in getattr(files, kind):
-                if kind == "features" or path in guesses or files.encoding_of(path) or given_encoding(path):
+            for path in map(text_path, getattr(files, kind)):
+                is_named = bool(files.encoding_of(path) or given_encoding(path))
+                if kind == "features" or path in guesses or is_named or is_tmx(path):
                     continue
                 guess = file_encoding(path).guess()
                 if guess is not None:
@@ -91,7 +94,7 @@ def repair(
     """
     recognized = {path: guess for path, guess in (encodings or {}).items() if guess.certain}
     splits = {name: _with_encodings(files, recognized) for name, files in splits.items()}
-    names = _new_names(path for files in splits.values() for path in files.paths())
+    names = _new_names(path for files in splits.values() for kind in FILE_KINDS for path in getattr(files, kind))
     with write_errors(out), new_folder(out, "name another folder") as folder, ExitStack() as stack:
         writers = {name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()}
         diagnosis = examine(
@@ -127,7 +130,7 @@ def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
     short, taken = short_names(paths), {LOG_NAME}
 
     def new(path: str) -> str:
-        name = first = Path(short.get(path, path))
+        name = first = Path(_written_name(short.get(path, path)))
         numbers = count(2)
         while str(name) in taken:  # the same file in two splits
             name = first.with_name(f"{next(numbers)}-{first.name}")
@@ -138,7 +141,15 @@ def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
 
 
 def _written_name(path: str) -> str:
-    """The name of the cleaned copy of a file: of all compressed files only those of gzip are compressed again."""
+    """The name of the cleaned copy of a file: of all compressed files only those of gzip are compressed again.
+
+    A column of pairs.csv, or a language of pairs.tmx, becomes a text file: pairs.csv#en is pairs.en.
+    """
+    file, column = split_reference(path)
+    if column:
+        stem = Path(without_compression_end(file)).with_suffix("")
+        end = re.sub(r"[^\w-]+", "-", column)
+        return f"{stem}.{end}"
     plain = without_compression_end(path)
     return path if path in (plain, f"{plain}.gz") else plain
 
@@ -166,7 +177,7 @@ class SplitWriter:
             new |= {"stories": [], "story_lists": [], "weights": [], "jsonl": [names(f"{split}.jsonl")], **STORY_FIELDS}
         else:
             for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
-                new[kind] = [names(_written_name(path)) for path in getattr(files, kind)]
+                new[kind] = [names(path) for path in getattr(files, kind)]
         self.done = RepairedSplit(files.model_copy(update=new))
         if files.features:
             self.done.refused = "it has features, which cannot be cleaned line by line; clean its text by itself"
@@ -287,8 +298,10 @@ class SplitWriter:
         if self._old.jsonl:
             lines = list(block.columns["record"])
             for row in self._before:  # the others stay as they were written
-                mended = {getattr(self._old, f"{column}_field"): side[row] for column, side in block.texts.items()}
-                lines[row] = json.dumps(json.loads(lines[row]) | mended, ensure_ascii=False)
+                record = json.loads(lines[row])
+                for column, side in block.texts.items():
+                    set_field(record, getattr(self._old, f"{column}_field"), side[row])
+                lines[row] = json.dumps(record, ensure_ascii=False)
             return [lines]
         if self._old.stories:
             pairs = (dict(zip(STORY_FIELDS.values(), pair, strict=True)) for pair in zip(*sides, strict=True))

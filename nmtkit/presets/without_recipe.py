@@ -26,10 +26,13 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.compression import without_compression_end
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.encodings import parse_encodings
+from nmtkit.corpus.formats import DETECTION_LINES, text_format
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.scripts import word_pattern
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
+from nmtkit.corpus.tables import split_reference, text_path
+from nmtkit.corpus.text import read_lines_lenient
 from nmtkit.distributed import processes
 from nmtkit.presets.fine_tuning import FineTuningRecipe, languages_of_text
 from nmtkit.presets.fitting import FittedPreset, choose_preset
@@ -106,7 +109,8 @@ class RecipeRequest:
             if self.one_text and src:
                 return f"{pair[0]}: an example is one text; give it as {pair[1]} FILE alone"
             if not self.one_text and len(src) != len(tgt) and (tgt or split != "test"):
-                return f"{len(src)} {pair[0]} but {len(tgt)} {pair[1]}: give one {pair[1]} for each {pair[0]}"
+                counts = f"{len(src)} {pair[0]} but {len(tgt)} {pair[1]}: give one {pair[1]} for each {pair[0]}"
+                return counts + _table_hint([*src, *tgt])
         if not self.target:
             source = "" if self.one_text else "--source FILE "
             return f"{', '.join(self.given())}: name the text to train on: {source}--target FILE"
@@ -137,7 +141,7 @@ class RecipeRequest:
         """The encodings of those of some files that are not UTF-8."""
         named = parse_encodings(self.encoding)
         encodings: dict[str, str] = {}
-        for path in paths:
+        for path in map(text_path, paths):
             name = named.get(path, named.get("", ""))
             if name:
                 encodings[path] = name
@@ -198,6 +202,9 @@ def name_of_run(request: RecipeRequest) -> str:
 
 
 def _stem_and_end(path: str) -> tuple[str, str]:
+    file, column = split_reference(path)
+    if column:
+        return without_compression_end(Path(file).name).rpartition(".")[0], re.sub(r"[^\w-]+", "-", column)
     stem, _, end = without_compression_end(Path(path).name).rpartition(".")
     return (stem, end) if stem else (end, "")
 
@@ -340,6 +347,17 @@ class _Proposal:
                 self.data["train"]["encoding"] = encodings
         data = {split: {**files, **self.languages} for split, files in self.data.items()}
         return proposed, proposed.text(self.name, data, {**test, **self.languages} if test else test)
+
+
+def _table_hint(paths: Sequence[str]) -> str:
+    """What the first file is that is not plain text, such as a table with both sides; empty if there is none."""
+    for path in paths:
+        if split_reference(path)[1]:
+            continue
+        found = text_format(list(islice(read_lines_lenient(path), DETECTION_LINES)), path)
+        if found is not None:
+            return f". {path} is {found.title}. {found.advice.rstrip('.')}"
+    return ""
 
 
 def _count_pairs(files: SplitFiles) -> int:

@@ -158,6 +158,14 @@ def write_texts(folder: Path) -> None:
     ):
         for copy in copies:
             shutil.copy(folder / name, folder / copy)
+    pairs = sentence_pairs(6, 3)  # as in test.de
+    write_lines(folder / "pairs.tsv", [f"{source}\t{target}" for source, target in pairs])
+    write_lines(folder / "pairs.csv", ["English,German", *(f"{source},{target}" for source, target in pairs)])
+    units = [
+        f'<tu><tuv xml:lang="en"><seg>{source}</seg></tuv><tuv xml:lang="de"><seg>{target}</seg></tuv></tu>'
+        for source, target in pairs
+    ]
+    write_lines(folder / "memory.tmx", ['<tmx version="1.4"><body>', *units, "</body></tmx>"])
     write_lines(folder / "names.tsv", ["ba\tBO"])
     write_lines(folder / "terms.tsv", ["ba\tBA"])
     write_lines(folder / "vectors.txt", ["ba 0.1 0.2 0.3 0.4", "ce 0.4 0.3 0.2 0.1"])

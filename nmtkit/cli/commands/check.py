@@ -63,6 +63,8 @@ class _CheckCommand(cloup.Command):
 def command(**values: Any) -> int:
     """Find faults in a corpus before training: a recipe's corpus, two text files, or JSON lines.
 
+    FILE#COLUMN is a column of a table (pairs.tsv#1, pairs.csv#English) or a language of a TMX file (memory.tmx#en).
+
     It finds different line counts and misaligned lines, with the line where the misalignment begins; bytes that are not
     UTF-8, NUL, line separators inside lines; empty, identical and near-empty sides; duplicates, and overlap of train,
     validation and test; odd lengths and ratios; swapped sides, and lines in another script or language (27 are known).
@@ -84,6 +86,7 @@ def command(**values: Any) -> int:
     Examples:
       nmtkit check demo
       nmtkit check train.en train.de --valid valid.en valid.de --test test.en test.de
+      nmtkit check memory.tmx#en memory.tmx#fr
       nmtkit check corpus.jsonl --src-field article --tgt-field summary
       nmtkit check mine.yaml --fix clean && nmtkit train clean/mine.yaml
       nmtkit check mine.yaml --strict --json - | jq .verdict

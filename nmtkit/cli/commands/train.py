@@ -139,6 +139,7 @@ def command(**values: Any) -> None:
       nmtkit train demo
       nmtkit train --source train.en --target train.de
       nmtkit train --source a.en.gz --source b.en --target a.de.gz --target b.de --preset tiny --minutes 20
+      nmtkit train --source pairs.csv#English --target pairs.csv#French
       nmtkit train --source help.en --target help.de --init-from runs/general
       nmtkit train --source help.en --target help.fr --init-from runs/nllb --from eng_Latn --to fra_Latn
       nmtkit train --task summarization --source articles.txt --target summaries.txt --run runs/news

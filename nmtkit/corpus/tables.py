@@ -1,0 +1,219 @@
+"""One text of a file that holds several: a column of a table, a language of a TMX file, a field of JSON lines.
+
+`FILE#COLUMN` names it wherever a text file may be named: pairs.csv#English, pairs.tsv#2, memory.tmx#fr,
+data.jsonl#translation.en. Each column is read by itself, in one pass and with constant memory; text n of one column
+belongs to text n of another.
+"""
+
+import csv
+import html.entities
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+from xml.parsers import expat
+
+from nmtkit.core.errors import DataError, shorten
+from nmtkit.corpus.compression import without_compression_end
+from nmtkit.corpus.formats import delimiter_of
+from nmtkit.corpus.json_records import parse_record, text_of
+
+_JSON_ENDS = (".jsonl", ".json", ".ndjson")
+_TABLE_ENDS = (".tsv", ".tab", ".csv", ".txt")
+_TMX_CHUNK = 1 << 16
+_TMX_CODES = ("bpt", "ept", "it", "ph", "ut")
+"""Inline elements of TMX whose content is code of another program, not text. That of `hi` is text."""
+_UNITS_TO_SEE = 1000
+"""Units of a TMX file after which one of them must have had the language."""
+_MAX_CELL = 1 << 24
+
+
+def split_reference(path: str) -> tuple[str, str]:
+    """The file and the column that FILE#COLUMN names; the column is empty for a whole file."""
+    file, mark, column = path.rpartition("#")
+    if not mark or not file or not column or os.path.exists(path):
+        return path, ""
+    ends = (*_TABLE_ENDS, *_JSON_ENDS, ".tmx")
+    if os.path.exists(file) or without_compression_end(file.lower()).endswith(ends):
+        return file, column
+    return path, ""
+
+
+def text_path(path: str) -> str:
+    """The file of FILE#COLUMN."""
+    return split_reference(path)[0]
+
+
+def is_tmx(file: str) -> bool:
+    """Whether the name of a file is that of a TMX file."""
+    return without_compression_end(file.lower()).endswith(".tmx")
+
+
+def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
+    """The texts of one column of a table, or of one field of JSON lines, from the lines of its file.
+
+    A column is named by its head in the first row, or by its number from 1 if the file has no heads. A cell that is
+    missing at the end of a row is an empty text; line ends inside a cell become spaces.
+
+    Raises:
+        DataError: there is no such column or field, or the file is damaged.
+    """
+    name = without_compression_end(file.lower())
+    if name.endswith(_JSON_ENDS):
+        return _json_fields(lines, file, column)
+    return _cells(_rows(lines, file, is_csv=name.endswith(".csv")), file, column)
+
+
+def _json_fields(lines: Iterable[str], file: str, field: str) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        where = f"{file}, line {number}"
+        yield text_of(parse_record(line, where), field, where, "name another as FILE#FIELD") if line.strip() else ""
+
+
+def _rows(lines: Iterable[str], file: str, is_csv: bool) -> Iterator[list[str]]:
+    if not is_csv:  # corpora in this format do not quote: a quotation mark is a part of the text
+        for line in lines:
+            yield line.split("\t")
+        return
+    remaining = iter(lines)
+    first = next(remaining, None)
+    if first is None:
+        return
+    csv.field_size_limit(_MAX_CELL)
+    ended = (f"{line}\n" for line in _chain(first, remaining))
+    reader = csv.reader(ended, delimiter=delimiter_of(first), strict=True)
+    try:
+        yield from reader
+    except csv.Error as fault:
+        raise DataError(
+            f"{file}, line {reader.line_num}: not valid CSV ({fault}); correct its quotation marks"
+        ) from fault
+
+
+def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from others
+
+
+def _cells(rows: Iterator[list[str]], file: str, column: str) -> Iterator[str]:
+    first = next(rows, None)
+    if first is None:
+        return
+    if column.isdecimal():
+        index = int(column) - 1
+        if not 0 <= index < len(first):
+            raise DataError(f"{file}: there is no column {column}; its first row has {len(first)} columns")
+        yield _one_line(first[index])
+    elif column in first:
+        index = first.index(column)
+    else:
+        heads = shorten(", ".join(first))
+        raise DataError(
+            f"{file}: no column {column!r} in its first row ({heads}); name one of these, or a number from 1 to "
+            f"{len(first)} if the file has no row of names"
+        )
+    for row in rows:
+        yield _one_line(row[index]) if index < len(row) else ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines()) if "\n" in text else text
+
+
+# ------------------------------------------------------------------------------------------------------------------ TMX
+
+
+class _TmxReader:
+    """Collects the texts of one language while a TMX file is parsed. No entity of the file's own is expanded."""
+
+    def __init__(self, file: str, language: str, encoding: str | None) -> None:
+        self.file = file
+        self.texts: list[str] = []
+        self.languages: dict[str, None] = {}
+        self.found = False
+        self.units = 0
+        self._language = language.lower().replace("_", "-")
+        self._variants: dict[str, str] = {}
+        self._variant = ""
+        self._text: list[str] | None = None
+        self._codes = 0
+        self.parser = expat.ParserCreate(encoding)
+        self.parser.buffer_text = True
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._characters
+        self.parser.SkippedEntityHandler = self._skipped
+        self.parser.EntityDeclHandler = self._refuse_entity
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if name == "tu":
+            self._variants = {}
+        elif name == "tuv":
+            self._variant = attributes.get("xml:lang", attributes.get("lang", ""))
+        elif name == "seg":
+            self._text = []
+        elif name in _TMX_CODES:
+            self._codes += 1
+            if name == "ph" and self._text is not None:  # it often stands for a line break
+                self._text.append(" ")
+
+    def _end(self, name: str) -> None:
+        if name in _TMX_CODES:
+            self._codes -= 1
+        elif name == "seg" and self._text is not None:
+            self._variants.setdefault(self._variant.lower().replace("_", "-"), " ".join("".join(self._text).split()))
+            self.languages.setdefault(self._variant)
+            self._text = None
+        elif name == "tu":
+            self.units += 1
+            self.texts.append(self._chosen())
+
+    def _chosen(self) -> str:
+        """The text in the language; en is also en-US, where the unit has no plain en."""
+        if self._language in self._variants:
+            self.found = True
+            return self._variants[self._language]
+        for language, text in self._variants.items():
+            if language.startswith(f"{self._language}-"):
+                self.found = True
+                return text
+        return ""
+
+    def _characters(self, text: str) -> None:
+        if self._text is not None and not self._codes:
+            self._text.append(text)
+
+    def _skipped(self, name: str, is_parameter: bool) -> None:
+        if not is_parameter:
+            self._characters(html.entities.html5.get(f"{name};", ""))
+
+    def _refuse_entity(self, name: str, *_: Any) -> None:
+        raise DataError(f"{self.file}: it declares an entity ({name!r}), which is not read; write its text out")
+
+    def require_language(self) -> None:
+        """DataError if no unit so far has a text in the language."""
+        if not self.found and self.units:
+            known = ", ".join(self.languages) or "none"
+            raise DataError(f"{self.file}: no text in the language {self._language!r}; its languages are {known}")
+
+
+def read_tmx(stream: Any, file: str, language: str, encoding: str | None = None) -> Iterator[str]:
+    """The texts of one language of a TMX file, one for each unit; empty where a unit has none.
+
+    The XML declaration says in which encoding the bytes are, unless `encoding` does.
+
+    Raises:
+        DataError: the file is not valid XML, or has no text in the language.
+    """
+    reader = _TmxReader(file, language, encoding)
+    while True:
+        data = stream.read1(_TMX_CHUNK)
+        try:
+            reader.parser.Parse(data, not data)
+        except expat.ExpatError as fault:
+            raise DataError(f"{file}, line {fault.lineno}: not valid XML ({expat.ErrorString(fault.code)})") from fault
+        if reader.units >= _UNITS_TO_SEE or not data:
+            reader.require_language()
+        yield from reader.texts
+        reader.texts = []
+        if not data:
+            return
