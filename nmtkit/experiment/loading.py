@@ -116,7 +116,7 @@ def load_translator(
     names = _option_names()
     for name in list(options):
         if name not in names:
-            raise TypeError(f"Translator.load has no argument {name!r}: {suggest_names(name, names)}")
+            raise TypeError(f"Translator.load has no argument {name!r}: {suggest_names(name, names, most=10)}")
         if name in SearchConfig.model_fields:
             if name in settings:
                 raise TypeError(f"{name!r} is also in search_settings: give it once")
