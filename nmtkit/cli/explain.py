@@ -56,9 +56,8 @@ def run_explain(
         for number, (tree, translations) in enumerate(results, start=1):
             write_json_line(_record(printer, number, tree, translations))
     else:
-        steps_left_out = sum(show_search(tree, steps) for tree, _ in results)
-        if steps_left_out and steps is None:
-            note("--steps 0 shows every step; -o FILE.html draws them on a page")
+        for tree, _ in results:
+            show_search(tree, steps)
 
 
 def _record(printer: Printer, number: int, tree: SearchTree, translations: Sequence[Translation]) -> dict[str, Any]:
@@ -108,7 +107,8 @@ def converse(translator: Translator, n_best: int) -> None:
                 case [":explain" | ":attention"] if not last_line:
                     tell(f"{words[0]} shows how a line was translated: type a line first")
                 case [":explain"]:
-                    show_search(search_tree(translator, last_line)[0])
+                    tree, _ = search_tree(translator, last_line)
+                    show_search(tree, see_all="`nmtkit explain --steps 0` shows all")
                 case [":attention"]:
                     for picture in last_translator.pictures([last_line]):
                         show_attention(picture)

@@ -1,5 +1,6 @@
 """Trees in a terminal: a beam search, with a row for each step and a lane for each hypothesis; constituents."""
 
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -25,21 +26,27 @@ LEGEND = {
 }
 MARKS = {"ended": "■", "pruned": "×", "blocked": "⊘"}
 STYLES = {"kept": "", "ended": "green", "pruned": "dim", "blocked": "red"}
+GAP = re.compile(r" \([\d.]+ (?:below|above)\)")
+"""A distance to the last hypothesis kept, as behind the log-probability of a token that was not kept."""
 MAX_TOKEN_WIDTH = 12
 MIN_OTHERS_WIDTH = 24
 """The least width, beside the lanes, of tokens that were not kept."""
-FRAME_LINES = 7
-"""Lines of a picture that are no steps: title, settings, heading, left out, legend, why it ended, the prompt."""
+FRAME_LINES = 8
+"""Lines of a picture that are no steps: title, settings, heading, left out, two of legend, why it ended, the prompt."""
 
 
-def show_search(tree: SearchTree, steps: int | None = None) -> int:
+SEE_ALL = "--steps 0 or -o page.html shows all"
+"""How `nmtkit explain` shows the steps that were left out."""
+
+
+def show_search(tree: SearchTree, steps: int | None = None, see_all: str = SEE_ALL) -> int:
     """Prints the tree of a beam search, as the help of `nmtkit explain` says, with a legend of the signs that occur.
 
     A sign before a token points to the hypothesis that it continues: right above, to the left or to the right, with the
     lane's number where the beam is wider than 2.
 
     So many `steps` are shown, the first and last ones; 0 for all, None for as many as fit into the lines of the
-    terminal, or 24. Returns how many steps were left out.
+    terminal, or 24. Returns how many steps were left out; a line in their place ends in `see_all`.
     """
     console = plain_console(sys.stdout)
     width, height = shutil.get_terminal_size()
@@ -49,13 +56,25 @@ def show_search(tree: SearchTree, steps: int | None = None) -> int:
     shown = _fitting(rows, height - FRAME_LINES - len(results)) if steps is None else steps or len(rows)
     left_out = max(0, len(rows) - shown)
     first, last = _ends(rows, shown)
-    gap = [Text(f"     … {left_out} of {len(rows)} steps are not shown …", "italic")] if left_out else []
-    lines = [*first, *gap, *last]
-    signs = {sign for line in lines for sign in line.plain if sign in LEGEND}
-    legend = "  ".join(f"{sign} {meaning}" for sign, meaning in LEGEND.items() if sign in signs)
-    for line in [*layout.heading(), *lines, Text(legend, "italic"), Text(tree.stopped), *results]:
+    lines = [*first]
+    if left_out:
+        sentence = f"     … {left_out} of {len(rows)} steps are not shown: {see_all} …"
+        lines.append(Text(cut(sentence, width), "italic"))
+    lines += last
+    legend = [Text(line, "italic") for line in _legend(lines)]
+    for line in [*layout.heading(), *lines, *legend, Text(tree.stopped), *results]:
         console.print(line, soft_wrap=True)
     return left_out
+
+
+def _legend(lines: Sequence[Text]) -> list[str]:
+    """Explains the signs and the distances that occur in the lines."""
+    signs = {sign for line in lines for sign in line.plain}
+    meanings = [f"{sign} {meaning}" for sign, meaning in LEGEND.items() if sign in signs]
+    legend = ["  ".join(meanings)]
+    if any(GAP.search(line.plain) for line in lines):
+        legend.append("(0.1 below): 0.1 nats below the last one kept")
+    return legend
 
 
 def _ends(rows: Sequence[Sequence[Text]], shown: int) -> tuple[list[Text], list[Text]]:
@@ -135,8 +154,13 @@ class _Layout:
         start = f"{MARKS[one.fate]}{one.parent + 1 if step else ''} "
         if one.fate == "ended":
             return Text(f"{start}{'*' if best else ''}score {one.score:.3f}", "bold green" if best else STYLES["ended"])
-        margin = "" if one.margin is None else f" {one.margin:+.2f}"
-        return Text(f"{start}{_token(one)}{margin}{' ' if one.rule else ''}{one.rule}", STYLES[one.fate])
+        if one.fate == "blocked":
+            remark = f" {one.rule}"
+        elif one.margin is not None:
+            remark = f" ({one.gap(digits=2)})"
+        else:
+            remark = ""
+        return Text(f"{start}{_label(one)}{remark}", STYLES[one.fate])
 
 
 def _token(one: TreeNode) -> str:

@@ -16,7 +16,7 @@ from nmtkit.core.trees import Tree
 from nmtkit.pictures import drawing
 from nmtkit.pictures.drawing import DEFAULT_STYLE
 from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.pages import render, require_html, write_picture
+from nmtkit.pictures.pages import framed, render, require_html, write_picture
 
 Fate = Literal["kept", "ended", "pruned", "blocked"]
 
@@ -39,6 +39,13 @@ class TreeNode:
     """The log-probability after the penalties, if it ends here. None where it is blocked."""
     rule: str = ""
     """The key of the recipe's `search` group that blocked it."""
+
+    def gap(self, digits: int) -> str:
+        """How far `log_prob` is from the last hypothesis kept, such as "0.24 below"; empty where `margin` is None."""
+        if self.margin is None:
+            return ""
+        side = "below" if self.margin < 0 else "above"
+        return f"{abs(self.margin):.{digits}f} {side}"
 
 
 @dataclass(frozen=True)
@@ -90,12 +97,22 @@ class SearchTree:
         """The step and number of each token of the best result."""
         return frozenset(step for result in self.results[:1] for step in self.path(result.step, result.number))
 
+    def _repr_html_(self) -> str:
+        """The tree in a notebook: the page that `save_search` writes, in a frame."""
+        most = max(map(len, self.steps))
+        return framed(search_page([self]), height=420 + 58 * most + 28 * len(self.results))
+
 
 def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
     """Writes the searches of some sentences as one .html file."""
     require_html(path)
+    write_picture(search_page(trees).encode(), path)
+
+
+def search_page(trees: Sequence[SearchTree]) -> str:
+    """The page of `save_search` as text."""
     title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
-    write_picture(render("pictures/search_trees.html", {"title": title, "trees": trees}).encode(), path)
+    return render("pictures/search_trees.html", {"title": title, "trees": trees})
 
 
 LETTER, GAP, STEP, MARGIN = 0.1, 0.16, 0.42, 0.25

@@ -1,5 +1,7 @@
 """A beam search in the terminal."""
 
+from dataclasses import replace
+
 import pytest
 from rich.cells import cell_len
 
@@ -29,7 +31,7 @@ def shown(one: SearchTree, width: int = 80, steps: int | None = None) -> int:
         return show_search(one, steps)
 
 
-@pytest.mark.parametrize("steps", [3, 7])
+@pytest.mark.parametrize("steps", [3, 5])
 def test_a_short_sentence_fits_a_screen(steps: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(tree(steps)) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -38,11 +40,12 @@ def test_a_short_sentence_fits_a_screen(steps: int, capsys: pytest.CaptureFixtur
     assert lines[0] == "the pavements"
     second = next(line for line in lines if line.startswith("   2 "))
     assert second.startswith("   2 ╱*▁Gehsteige -2.50  ╲ ▁Gehsteige -2.50")
-    assert any("×1 ▁der -0.25" in line for line in lines)
-    assert any("⊘1 ▁die +1.00 no_repeat_ngram" in line for line in lines)
+    assert any("×1 ▁der -3.25 (0.25 below)" in line for line in lines)
+    assert any("⊘1 ▁die -2.00 no_repeat_ngram" in line for line in lines)
     assert any("■2 *score -0.123" in line for line in lines)
     assert " 1* score -0.123456  log-probability -3.000000  die Gehsteige der Stadt" in lines
-    assert lines[-3] == "* best  ╲ left  ╱ right  ■ ended  × pruned  ⊘ blocked"
+    assert lines[-4] == "* best  ╲ left  ╱ right  ■ ended  × pruned  ⊘ blocked"
+    assert lines[-3].startswith("(0.1 below): ")
 
 
 def test_only_signs_that_occur_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +64,8 @@ def test_a_long_sentence_is_cut_and_says_so(beam: int, capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 23
     assert max(map(cell_len, lines)) <= 80
-    assert any(f"… {left_out} of 61 steps are not shown …" in line for line in lines)
+    advice = f"… {left_out} of 61 steps are not shown: --steps 0 or -o page.html shows all …"
+    assert [line.strip() for line in lines if "not shown" in line] == [advice]
     numbers = [int(line[:4]) for line in lines if line[:4].strip().isdigit()]
     assert len(numbers) == 61 - left_out
     assert (numbers[0], numbers[-1]) == (1, 61 if len(numbers) > 1 else 1)
@@ -69,12 +73,23 @@ def test_a_long_sentence_is_cut_and_says_so(beam: int, capsys: pytest.CaptureFix
     assert shown(tree(60, beam), steps=7) == 54
 
 
+def test_distances_are_explained_where_there_are_some(capsys: pytest.CaptureFixture[str]) -> None:
+    """A number in brackets is compared with the last hypothesis kept; an end, or a blocked token, has none."""
+    one = tree(2)
+    steps = [[node for node in step if node.fate != "pruned"] for step in one.steps]
+    shown(replace(one, steps=steps))
+    assert "below" not in capsys.readouterr().out
+    shown(one)
+    assert "0.1 nats below the last one kept" in capsys.readouterr().out
+
+
 def test_lanes_of_a_wide_beam_are_numbered(capsys: pytest.CaptureFixture[str]) -> None:
     shown(tree(2, 4, "▁a"), width=100, steps=0)
     lines = capsys.readouterr().out.splitlines()
-    assert "2╱" in lines[4]
-    assert "1╲" in lines[4]
-    assert " │" in lines[4]
+    second = next(line for line in lines if line.startswith("   2 "))
+    assert "2╱" in second
+    assert "1╲" in second
+    assert " │" in second
 
 
 def test_what_a_terminal_cannot_carry_is_visible(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,9 +41,9 @@ def command(**values: Any) -> None:
       × pruned    it did not fit into the beam
       ⊘ blocked   a rule, which is named, forbade it
 
-    The number right after such a mark is that of the hypothesis that is continued. The one after a pruned or blocked
-    token is its log-probability minus that of the last hypothesis kept. A step with K hypotheses considers the
-    2K likeliest continuations; an end counts only among the first K.
+    The number right after such a mark is that of the hypothesis that is continued. Behind the log-probability
+    of a pruned token stands, in brackets, how far it is below that of the last hypothesis kept. A step with K
+    hypotheses considers the 2K likeliest continuations; an end counts only among the first K.
 
     \b
     Examples:
