@@ -75,6 +75,7 @@ def _split(split: SplitDiagnosis) -> dict[str, object]:
         "name": split.name,
         "charts": [_chart(histogram) for histogram in report.histograms(split)],
         "scripts": [(name, shares) for name, shares in scripts if shares],
+        "has_mixed_scripts": any(len(shares) > 1 for _, shares in scripts),
     }
 
 

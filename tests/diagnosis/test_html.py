@@ -49,6 +49,20 @@ def test_the_page_says_all_that_was_found(diagnosis: Diagnosis) -> None:
     assert len(page.attributes("rect")) == 5  # a bar of sources, two of targets, two of ratios
 
 
+def test_bars_of_scripts_are_of_sides_with_several(diagnosis: Diagnosis) -> None:
+    """A single script is a sentence; a bar of 100 % would say no more."""
+    split = diagnosis.splits["train"]
+    split.tgt.scripts = Counter({"Greek": 70})
+    page = Page(diagnosis_page(diagnosis))
+    assert "target: all letters are Greek" in page.text
+    assert "source: all letters" not in page.text
+    assert page.html.count('class="script"') == 2
+    split.src.scripts = Counter({"Latin": 5000})
+    page = Page(diagnosis_page(diagnosis))
+    assert "source: all letters are Latin" in page.text
+    assert "letters by script" not in page.text
+
+
 def test_the_page_needs_nothing_else(diagnosis: Diagnosis) -> None:
     page = Page(diagnosis_page(diagnosis))
     page.check_stands_alone()
