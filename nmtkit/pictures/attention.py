@@ -79,6 +79,12 @@ class AttentionPicture(SentencePicture):
         assert self.p_gen is None or self.p_gen.shape == (rows,)
         assert self.p_gen is None or not self.windows
 
+    def _repr_html_(self) -> str:
+        """The picture in a notebook: the page that `save` writes, in a frame."""
+        from nmtkit.pictures.pages import attention_page, framed
+
+        return framed(attention_page([self], grid=False), height=450 + 28 * len(self.tgt_words))
+
     @property
     def is_summary(self) -> bool:
         """Whether it is drawn as a summary: the source as a text with its coverage, p_gen under each target word.
@@ -128,6 +134,12 @@ class HeadsPicture(SentencePicture):
         assert self.encoder.shape[2:] == (columns, columns)
         assert self.decoder.shape[2:] == (rows, rows)
         assert self.cross.shape[2:] == (rows, columns)
+
+    def _repr_html_(self) -> str:
+        """The picture in a notebook: the page that `save_heads` writes, in a frame."""
+        from nmtkit.pictures.pages import framed, heads_page
+
+        return framed(heads_page([self]), height=420 + 28 * max(self.cross.shape[2:]))
 
 
 def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, list[int]]:

@@ -98,6 +98,17 @@ def render(template: str, facts: Mapping[str, object]) -> str:
     return _environment().get_template(template).render(facts) + "\n"
 
 
+def framed(page: str, height: int) -> str:
+    """A page as an element of another one, such as the output of a notebook, for which neither style changes the other.
+
+    It is `height` pixels high, or 900 at most; a reader can pull its lower edge.
+    """
+    from markupsafe import escape
+
+    style = f"width:100%;height:{min(height, 900)}px;border:0;resize:vertical"
+    return f'<iframe srcdoc="{escape(page)}" style="{style}"></iframe>'
+
+
 def direction(words: Sequence[str]) -> str:
     """The direction of a line, from its first letter that has one."""
     kinds = (unicodedata.bidirectional(letter) for word in words for letter in word)
@@ -149,13 +160,18 @@ def save_heads(pictures: Sequence[HeadsPicture], path: str | Path, css: str = ""
     """
     require_html(path)
     check_sentences([(one.src_tokens, one.tgt_tokens, (one.encoder, one.decoder, one.cross)) for one in pictures], path)
+    write_picture(heads_page(pictures, css).encode(), path)
+
+
+def heads_page(pictures: Sequence[HeadsPicture], css: str = "") -> str:
+    """The page of `save_heads` as text."""
     sentences = [
         _sentence(picture, printable(picture.heading) or f"Sentence {number}")
         for number, picture in enumerate(pictures, start=1)
     ]
     title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
     facts = {"title": title, "sentences": sentences, "own": _as_style(css)}
-    write_picture(render("pictures/explorer.html", facts).encode(), path)
+    return render("pictures/explorer.html", facts)
 
 
 def _sentence(picture: HeadsPicture, heading: str) -> dict[str, Any]:
