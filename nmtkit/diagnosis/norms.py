@@ -14,6 +14,7 @@ from nmtkit.corpus import faults
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.faults import FaultKind
 from nmtkit.corpus.hashes import Mask
+from nmtkit.corpus.normalization import comparable
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.language import MIN_CHARACTERS, KnownWords, Languages, in_foreign_script, main_scripts
@@ -151,7 +152,8 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
     add(faults.LENGTH, too_long, "src")
     if tgt is not None:
         add(faults.LENGTH, (tgt.lengths > norms.tgt.longest) & ~too_long, "tgt")
-        identical = usable & np.fromiter(map(eq, block.src, block.tgt or []), dtype=bool, count=len(block))
+        same = map(eq, map(comparable, block.src), map(comparable, block.tgt or []))
+        identical = usable & np.fromiter(same, dtype=bool, count=len(block))
         add(faults.IDENTICAL, identical & (src.word_counts() >= MIN_IDENTICAL_WORDS) & (src.letter_counts() > 0))
         short = usable & ((tgt.letter_counts() + tgt.digits == 0) | (tgt.word_counts() <= 1))
         if not summaries:

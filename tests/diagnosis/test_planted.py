@@ -82,6 +82,7 @@ PAIRS: dict[str, tuple[str, str, str]] = {
     "empty target": ("empty", "{src}", ""),
     "white space": ("empty", "{src}", " \t\xa0\u3000 "),
     "identical": ("identical", "{src}", "{src}"),
+    "identical but for spaces": ("identical", "{src}", "{spaced_src}"),
     "swapped": ("swapped", "{tgt}", "{src}"),
     "script of the target": ("script", "{src}", "Старая женщина видит {n} красных машин."),
     "script of the source": ("script", "老妇人看见了{n}辆红色的汽车", "{tgt}"),
@@ -99,6 +100,7 @@ def plant(name: str, lines: Lines, number: int) -> str:
     kind, *sides = PAIRS[name]
     src, tgt = ([line.decode() for line in side[number - 1 : number + 40]] for side in lines)
     given = {"n": number, "src": src[0], "tgt": tgt[0], "other_src": " ".join(src[5:7])[:70]}
+    given["spaced_src"] = src[0].replace(" ", "\u00a0")
     given |= {"long_src": " ".join(src[1:8]), "long_tgt": " ".join(tgt[1:20])}
     for rows, side in zip(lines, sides, strict=True):
         rows[number - 1] = side.format(**given).encode()

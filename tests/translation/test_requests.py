@@ -14,6 +14,7 @@ from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import UNK
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.layers.copying import number_by_position
+from nmtkit.search.shortlist import Shortlist
 from nmtkit.translation.requests import Request, Terminology, starts_word, term_tokens, unmet_constraints, words_of
 from nmtkit.translation.translator import Translator
 
@@ -62,8 +63,11 @@ def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
 def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> None:
     translator = untrained(model, learned(KNOWN, kind, vocab_size=45), beam_size=3, max_length=12)
     sources = ["the old man", "a dog", "who sleeps in the house"]
+    size = len(translator.tokenizers.tgt.vocabulary)
+    shortlist = Shortlist.of([[number] for number in range(size)], range(4, size, 2), size)
     for prefix in ("the do", "m", "sleep", "house"):
-        for results in translator.search([Request(source, prefix=prefix) for source in sources], 3):
+        requests = [Request(source, prefix=prefix) for source in sources]
+        for results in translator.search(requests, 3) + replace(translator, shortlist=shortlist).search(requests, 3):
             for result in results:
                 begun = translator.tokenizers.tgt.tokens(prefix)
                 following = result.tokens[len(begun) :]
