@@ -38,10 +38,9 @@ def _corpora() -> list[str]:
     return [example for name in catalogue.names() for example in catalogue.examples(name)]
 
 
-def _keys() -> list[str]:
-    recipe, settings = (importlib.import_module(f"nmtkit.{name}") for name in ("recipe", "core.settings"))
-    paths = settings.key_paths(recipe.Recipe)
-    return list(dict.fromkeys(".".join(path) for path in paths if path[0] != "stages"))
+def _keys() -> tuple[str, ...]:
+    keys: tuple[str, ...] = importlib.import_module("nmtkit.cli.commands.recipe_keys").KEYS
+    return keys
 
 
 recipes = completer(_recipes, "file")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
+import recipe_keys
 
 import nmtkit.huggingface  # noqa: F401  # registers its reader
 from nmtkit.cli.commands import pairs, score_options, search_options, weights
@@ -79,6 +80,9 @@ def test_help_as_a_user_asks_for_it_imports_nothing_heavy() -> None:
         ("nmtkit translate -m first", "first-run"),
         ("nmtkit translate --mbr c", "chrf"),
         ("nmtkit score --tokenize flores2", "flores200"),
+        ("nmtkit recipe explain training.patie", "training.patience"),
+        ("nmtkit train demo --set training.patie", "training.patience="),
+        ("nmtkit translate --search alph", "alpha="),
     ],
 )
 def test_completion_imports_nothing_heavy(words: str, expected: str, tmp_path: Path) -> None:
@@ -96,6 +100,11 @@ def test_completion_imports_nothing_heavy(words: str, expected: str, tmp_path: P
     )
     assert f"plain,{expected}" in done.stdout.splitlines(), done.stdout + done.stderr
     assert not HEAVY & set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_the_list_of_keys_for_completion_is_that_of_the_settings() -> None:
+    remedy = "a key of a recipe is new, gone or elsewhere: run `python -m tests.recipe_keys`"
+    assert recipe_keys.FILE.read_text(encoding="utf-8") == recipe_keys.written(), remedy
 
 
 def names_of_metrics(extra: bool) -> list[str]:
