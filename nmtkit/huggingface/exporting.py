@@ -143,15 +143,19 @@ def _generation(run: RunFolder, config: Mapping[str, Any], tokenizers: Tokenizer
         "eos_token_id": rows[EOS],
         "forced_eos_token_id": rows[EOS] if search.at_limit == "end" else None,
     }
-    if "src" not in tokenizers:
+    if "src" not in tokenizers:  # as GPT-2
         return settings
     settings["decoder_start_token_id"] = rows[BOS]
     forced = tokenizer.first_tokens()
     if forced:
         settings["forced_bos_token_id"] = rows[tokenizer.vocabulary.ids(forced)[0]]
+    never = [*(given.get("bad_words_ids") or [])]
+    forbidden = {rows[PAD]} - {rows[EOS]}  # no search here writes padding
     if search.forbid_unknown:
-        never = [*(given.get("bad_words_ids") or [])]
-        settings["bad_words_ids"] = never if [rows[UNK]] in never else [*never, [rows[UNK]]]
+        forbidden.add(rows[UNK])
+    never += [[row] for row in sorted(forbidden) if [row] not in never]
+    if never:
+        settings["bad_words_ids"] = never
     return settings
 
 
@@ -184,8 +188,15 @@ def write_ctranslate2(run: RunFolder, model: Model, tokenizers: Tokenizers, reci
         config.setdefault("normalize_embedding", config["model_type"] != "m2m_100")
         write_json(exported / "config.json", config)
         try:
-            converter = converters.TransformersConverter(str(exported))
-            converter.convert(str(folder), force=True)
+            specification = converters.TransformersConverter(str(exported))._load()
+            if model.config.kind == "t5":
+                # The converter reads this from a setting that transformers 5 changes when it loads the model.
+                without = library("ctranslate2").specs.model_spec.OPTIONAL
+                scale = float(getattr(model, "output_scale", 1.0))
+                specification.decoder.scale_outputs = without if scale == 1.0 else scale
+            specification.validate()
+            specification.optimize()
+            specification.save(str(folder))
         except Exception as fault:  # the library raises many kinds, for models that it does not support
             reason = shorten(" ".join(str(fault).split()), 200)
             raise NmtkitError(f"ctranslate2 cannot convert this model: {reason}; take --to huggingface") from fault

@@ -16,6 +16,8 @@ from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.registry import Registry
 from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS
+from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.languages import chosen_languages
 from nmtkit.data.sentencepiece_model import with_number_rules
 from nmtkit.data.tokenizer import SentencePieceTokenizer
 from nmtkit.data.tokenizers import Tokenizers
@@ -251,7 +253,8 @@ def _model_card(
         "library_name": {"huggingface": "transformers", "safetensors": "nmtkit"}.get(to, to),
         "pipeline_tag": task.name,
     }
-    tags = () if to == "safetensors" else tokenizers.src.vocabulary.specials
+    is_public = tokenizers.config.kind == "huggingface"
+    tags = () if to == "safetensors" or is_public else tokenizers.src.vocabulary.specials
     limit = None if to == "safetensors" else source_token_limit(recipe)
     settings = {"model": recipe.model.model_dump(mode="json"), "search": recipe.search.model_dump(mode="json")}
     parts = [
@@ -260,10 +263,12 @@ def _model_card(
         f"A {recipe.model.kind} for {task.name} with {count_parameters(model):,} weights, {tokens} tokens. "
         f"nmtkit {__version__} wrote this folder.",
         "## Use",
-        _USE[to].replace("COMMAND", task.command),
+        _public_use(to, tokenizers) if is_public and to != "safetensors" else _USE[to].replace("COMMAND", task.command),
         f"Before a source may stand: {', '.join(f'`{tag}`' for tag in tags)}." if tags else "",
         f"It was made to read the first {limit} tokens of a source; cut longer ones." if limit else "",
-        "TOKENS are of text in lower case." if to == "ctranslate2" and tokenizers.src.config.lowercase else "",
+        "TOKENS are of text in lower case."
+        if to == "ctranslate2" and not is_public and tokenizers.src.config.lowercase
+        else "",
         "## Data",
         _data(run, recipe, imported),
         "## Scores of the test set",
@@ -272,6 +277,41 @@ def _model_card(
         f"```yaml\n{dump_yaml(settings)}```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _public_use(to: str, tokenizers: Tokenizers) -> str:
+    """Returns how to use an exported model that has the tokenizer it was imported with."""
+    kind = "AutoModelForSeq2SeqLM" if "src" in tokenizers else "AutoModelForCausalLM"
+    parts = [_USE["huggingface"].replace("AutoModelForSeq2SeqLM", kind)]
+    if to == "ctranslate2":
+        parts = [
+            """\
+```python
+import ctranslate2
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("DIR")
+translator = ctranslate2.Translator("DIR")
+tokens = tokenizer.convert_ids_to_tokens(tokenizer("TEXT").input_ids)
+results = translator.translate_batch([tokens], target_prefix=[PREFIX], suppress_sequences=[["<pad>"]])
+ids = tokenizer.convert_tokens_to_ids(results[0].hypotheses[0])
+print(tokenizer.decode(ids, skip_special_tokens=True))
+```
+
+A language model is a `ctranslate2.Generator`. PREFIX is a list of the tokens that every text begins with, or None."""
+        ]
+        tokenizer = tokenizers.tgt
+        first = tokenizer.first_tokens() if isinstance(tokenizer, HuggingFaceTokenizer) else []
+        parts = [parts[0].replace("PREFIX]", f"{first or None}]").replace("PREFIX is", f"{first or None} is")]
+    chosen = chosen_languages(tokenizers.config)
+    if chosen:
+        parts.append(
+            f"It was last trained to read {chosen['src'] or 'several languages'} and to write "
+            f"{chosen['tgt'] or 'several languages'}."
+        )
+    if tokenizers.config.source_prefix:
+        parts.append(f"Put {tokenizers.config.source_prefix!r} before every source.")
+    return "\n\n".join(parts)
 
 
 def _data(run: RunFolder, recipe: Recipe, imported: dict[str, Any]) -> str:

@@ -55,26 +55,27 @@ def m2m100(folder: Path) -> tuple[Any, Any]:
     settings |= {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     torch.manual_seed(6)
-    size = len(names) + len(languages)
+    size = len(names) + len(languages) + 8  # as many rows as the tokenizer has made-up words
     config = transformers.M2M100Config(vocab_size=size, **SIZES, max_position_embeddings=64, decoder_start_token_id=2)
     model = transformers.M2M100ForConditionalGeneration(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.05 if parameter.ndim == 1 else 0.3)
-    model.generation_config.update(max_new_tokens=20, do_sample=False, forced_eos_token_id=None)
+    never = [[tokenizer.pad_token_id]]
+    model.generation_config.update(max_new_tokens=20, do_sample=False, forced_eos_token_id=None, bad_words_ids=never)
     model.eval().save_pretrained(folder)
     return tokenizer, model
 
 
-def public(kind: str, folder: Path) -> tuple[Any, Any]:
-    """A tokenizer and a model of a family, in a folder."""
+def public(kind: str, folder: Path, scale: float = 0.5) -> tuple[Any, Any]:
+    """A tokenizer and a model of a family, in a folder; large weights multiply the rounding of single precision."""
     transformers.logging.set_verbosity_error()
     if kind == "m2m100":
         return m2m100(folder)
     tokenizer, model = made(kind, folder)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(0.5)  # large weights multiply the rounding of single precision
+            parameter.mul_(scale)
     model.save_pretrained(folder)
     return tokenizer, model
 
