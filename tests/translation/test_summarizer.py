@@ -81,7 +81,7 @@ def test_spans_are_in_a_row_on_both_sides() -> None:
     target = ["▁Zyx", "s", "▁and", "▁the", "▁old", "▁sleeps", ".", "."]
     spans = copied_spans(WORDS.tgt, target, source, [4, 5, None, 0, 1, 6, 7, 7])
     assert spans == [
-        CopiedSpan("Zyxs", (0, 2), (4, 6), (3, 4)),
+        CopiedSpan("Zyx s", (0, 2), (4, 6), (3, 4)),
         CopiedSpan("the old", (3, 5), (0, 2), (0, 2)),
         CopiedSpan("sleeps.", (5, 7), (6, 8), (4, 5)),
         CopiedSpan(".", (7, 8), (7, 8), (4, 5)),
