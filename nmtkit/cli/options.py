@@ -16,8 +16,6 @@ from typing_extensions import override
 from nmtkit.cli import completing
 from nmtkit.core.errors import DataError, shorten
 from nmtkit.core.limits import MAX_INT, MAX_THREADS
-from nmtkit.corpus.encodings import parse_encodings, reading_as
-from nmtkit.corpus.tables import text_path
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -98,8 +96,10 @@ def _one_device(ctx: click.Context, parameter: click.Parameter, given: str) -> s
 
 def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
     """Checks all files before the first is read, so that none is missed after hours of others."""
-    if given == (Path("-"),):
+    if not given or given == (Path("-"),):
         return ()
+    from nmtkit.corpus.tables import text_path  # help and completion do without it
+
     for path in given:
         if path == Path("-"):
             raise click.BadParameter("standard input (-) cannot stand among files; put it into one of them")
@@ -116,6 +116,8 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
 
 def _set_encodings(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> None:
     if given:
+        from nmtkit.corpus.encodings import parse_encodings, reading_as
+
         ctx.with_resource(reading_as(parse_encodings(given)))
 
 

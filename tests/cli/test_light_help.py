@@ -25,39 +25,12 @@ from nmtkit.search.rules import SearchConfig
 
 HEAVY = {"torch", "numpy", "pydantic", "rich", "matplotlib", "sacrebleu", "sentencepiece", "yaml", "requests"}
 
-ALL_HELP = """
-import json, sys
-import click
-from nmtkit.cli import cli
-
-def visit(command, context):
-    seen = {}
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            seen |= visit(below, below.context_class(below, info_name=name, parent=context))
-    command.get_help(context)
-    seen[context.command_path] = sorted({name.split(".")[0] for name in sys.modules})
-    return seen
-
-print(json.dumps(visit(cli, click.Context(cli, info_name="nmtkit"))))
-"""
-
 MODULES_AT_EXIT = """
 import atexit, json, sys
 atexit.register(lambda: print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})), file=sys.stderr))
 from nmtkit.cli import main
 main()
 """
-
-
-def test_help_of_every_command_imports_nothing_heavy() -> None:
-    done = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    imported = json.loads(done.stdout)
-    assert len(imported) > 45
-    heavy = {command: sorted(HEAVY & set(modules)) for command, modules in imported.items()}
-    assert {command: modules for command, modules in heavy.items() if modules} == {}
 
 
 def test_help_as_a_user_asks_for_it_imports_nothing_heavy() -> None:
