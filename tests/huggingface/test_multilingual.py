@@ -312,3 +312,20 @@ def test_mbart_25_begins_with_the_language_to_write(texts: Path) -> None:
     path = write_recipe(texts / "tuned.yaml", texts / "run", corpora)
     with pytest.raises(RecipeError, match="a run has one such language"):
         Run.begin(recipe.load(path), str(texts / "tuned"))
+
+
+def test_one_training_teaches_two_languages(texts: Path) -> None:
+    """A small NLLB learns to turn sentences round in French, and to say the first word twice in German."""
+    public("nllb", texts / "theirs", scale=0.3)
+    import_run(texts / "theirs", str(texts / "imported"))
+    doubled = [" ".join(source.split()[:1] * 2) for source in SOURCES]
+    write_lines(texts / "doubled", doubled)
+    corpora = [
+        {"src": "src", "tgt": "tgt", "src_lang": "eng_Latn", "tgt_lang": "fra_Latn"},
+        {"src": "src", "tgt": "doubled", "src_lang": "eng_Latn", "tgt_lang": "deu_Latn"},
+    ]
+    path = write_recipe(texts / "tuned.yaml", texts / "imported", corpora, updates=250, optimizer="adam", lr=0.004)
+    run, _ = trained(path, texts / "tuned")
+    how: dict[str, Any] = {"device": "cpu", "source_language": "eng_Latn", "search_settings": {"max_length": 60}}
+    for target, expected in (("fra_Latn", TARGETS), ("deu_Latn", doubled)):
+        assert Translator.load(run.folder.path, to=target, **how).translate(SOURCES) == expected

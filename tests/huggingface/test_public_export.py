@@ -22,7 +22,7 @@ from test_seq2seq import made
 
 CONVERTED = ["bart", "mbart", "nllb", "m2m100", "t5", "t5 v1.1"]
 """Families that CTranslate2 converts; the small tokenizer of mBART-50 here has <unk> twice, which it refuses."""
-PAIRS = ["bart", "mbart", "mbart50", "nllb", "m2m100", "t5", "t5 v1.1"]
+PAIRS = ["bart", "pegasus", "mbart", "mbart50", "nllb", "m2m100", "t5", "t5 v1.1"]
 LINES = [" ".join(text.split()[: 2 + number % 9]) for number, text in enumerate(TEXTS[:24])]
 BEAMS = [1, 4]
 
