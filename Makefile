@@ -22,7 +22,7 @@ compare: $(READY)
 	$(BIN)/nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global compare-luong-local-m \
 		compare-luong-local-p compare-transformer --plot runs/compare-length.png
 
-# All that `nmtkit guide tour` says, one command after the other, in runs/tour, where the pictures stay; 20 to 40 minutes.
+# All that `nmtkit guide tour` says, one command after the other, in runs/tour, where the pictures stay; 25 to 45 minutes.
 # Its last ones only:  python -m tests.pages tour --begin 40
 tour: $(READY)
 	rm -rf runs/tour

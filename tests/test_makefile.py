@@ -40,7 +40,7 @@ class Smoke:
 SMOKE = {
     "demo": Smoke(added={"train demo": QUICKLY}),
     "compare": Smoke(added={"compare": QUICKLY}),
-    "tour": Smoke("--count 3", in_a_copy=True),
+    "tour": Smoke("--begin 3 --count 3", in_a_copy=True),
     "test-machines": Smoke("--variant as-it-is -- tests/console/test_tables.py"),
     "test-hostile": Smoke("--cases 12 --jobs 1 --seed 1"),
     "test-kills": Smoke("--kills 2 --jobs 1"),

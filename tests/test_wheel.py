@@ -62,6 +62,8 @@ def test_a_wheel_is_enough(tmp_path: Path) -> None:
     assert "demo-news-pointer-generator" in run(nmtkit, "recipe", "ls", cwd=empty, **home).out
     assert "\nfirst " in run(nmtkit, "guide", cwd=empty, **home).out
     assert "nmtkit recipe check mine.yaml" in run(nmtkit, "guide", "first", cwd=empty, **home).out
+    run(nmtkit, "guide", "tour", "--save", "lesson", cwd=empty, **home)
+    assert (empty / "lesson" / "data" / "demo-scenes" / "test.images.npz").stat().st_size > 1000
     assert "libreoffice-help-{src}-{tgt}" in run(nmtkit, "fetch", "--list", cwd=empty, **home).out
     run(nmtkit, "train", "demo", *QUICKLY.split(), cwd=empty, **home)
     translated = run(nmtkit, "translate", "--max-length", "4", cwd=empty, stdin="The man sleeps.\n", **home)

@@ -5,14 +5,16 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 from nmtkit import console
 from nmtkit.cli import cli
+from nmtkit.cli.reporting import note
 from nmtkit.console.markdown import rendered_page
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import bundled_path
+from nmtkit.core.files import bundled_path, write_errors
 from nmtkit.core.registry import suggest_names
 
 PAGES = ["first", "second", "data", "training", "decoding", "language-pair", "domain", "summarizer"]
@@ -24,6 +26,10 @@ REFERENCE = "reference"
 """The page that is made from the code, so that it is never out of date."""
 TOPICS = (*PAGES, REFERENCE)
 
+_BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<content>.*?)^```$", re.MULTILINE | re.DOTALL)
+_RECIPE_NAME = re.compile(r"`([\w-]+\.yaml)`")
+_CORPUS = re.compile(r"\bdata/(demo-[a-z]+(?:-[a-z]+)*)")
+"""A corpus that comes with nmtkit, as pages and recipes name it."""
 _LINK = re.compile(r"\[([^]]+)\]\(([a-z-]+)\.md(?:#[a-z-]+)?\)")
 
 
@@ -82,9 +88,62 @@ def _keys() -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def run_guide(topic: str | None) -> None:
+def recipes_of(text: str) -> dict[str, str]:
+    """The recipes of a page by the names of their files.
+
+    The name is the last `NAME.yaml` of the text between a recipe and the block before it. A block without a name is a
+    fragment, which is not saved.
+    """
+    recipes = {}
+    end_of_last = 0
+    for block in _BLOCK.finditer(text):
+        names = _RECIPE_NAME.findall(text[end_of_last : block.start()])
+        if block["kind"] == "yaml" and names:
+            recipes[names[-1]] = block["content"]
+        end_of_last = block.end()
+    return recipes
+
+
+def save_files(topic: str, folder: Path) -> list[str]:
+    """Saves the recipes of a page, and the bundled corpora that it names, in a folder; returns what it saved.
+
+    Files that are the same already stay. NmtkitError, before anything is written, if another file has the name of a
+    recipe.
+    """
+    text = page(topic)
+    recipes = recipes_of(text)
+    if not recipes:
+        raise NmtkitError(f"the page {topic!r} has no recipes to save")
+    for name, content in recipes.items():
+        path = folder / name
+        if path.exists() and path.read_bytes() != content.encode():
+            raise NmtkitError(f"{path} exists already, and differs from the recipe of the page; choose another folder")
+    corpora = sorted(set(_CORPUS.findall(text)))
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in recipes.items():
+            (folder / name).write_text(content, encoding="utf-8")
+        for corpus in corpora:
+            _copy_corpus(bundled_path("data", corpus), folder / "data" / corpus)
+    return [*recipes, *(f"data/{corpus}" for corpus in corpora)]
+
+
+def _copy_corpus(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for file in sorted(source.iterdir()):
+        copy = target / file.name
+        if file.suffix in (".gz", ".npz") and not copy.exists():
+            shutil.copyfile(file, copy)
+
+
+def run_guide(topic: str | None, folder: Path | None) -> None:
     """Carries out `nmtkit guide`."""
-    if topic is None:
+    if folder is not None:
+        if topic is None:
+            raise click.UsageError("--save needs a TOPIC: the page whose recipes to save")
+        for name in save_files(topic, folder):
+            note(f"wrote {folder / name}")
+    elif topic is None:
         titles = [page(name).partition("\n")[0].removeprefix("# ") for name in PAGES]
         rows = [*zip(PAGES, titles, strict=True), (REFERENCE, "All commands and their options, all recipe keys")]
         console.table("", ["topic", "what it is about"], rows)

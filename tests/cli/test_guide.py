@@ -389,8 +389,8 @@ def test_no_page_denies_that_operations_are_counted() -> None:
 
 def test_the_tour_takes_as_long_wherever_it_is_said() -> None:
     others = [(ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "Makefile")]
-    said = [re.findall(r"20 to \d+ minutes", text) for text in (TEXT["tour"], *others)]
-    assert said == 3 * [["20 to 40 minutes"]]
+    said = [re.findall(r"\d+ to \d+ minutes", text) for text in (TEXT["tour"], *others)]
+    assert said == 3 * [["25 to 45 minutes"]]
 
 
 def test_readme_names_every_command() -> None:
@@ -422,6 +422,48 @@ def test_the_guide_is_printed(console: Command) -> None:
     assert all(f"\n{topic} " in listed.out for topic in guide.TOPICS)
     assert console("guide", "second").out == TEXT["second"]
     refused(console("guide", "secnd"), "did you mean 'second'")
+
+
+def test_the_tour_begins_with_a_picture_and_needs_no_file_for_it() -> None:
+    first, second = list(pages.steps(TEXT["tour"]))[:2]
+    assert first == "nmtkit train demo"
+    assert isinstance(second, str)
+    assert second.startswith("nmtkit plot-attention -m runs/demo ")
+    assert second.endswith(".html")
+
+
+def test_recipes_and_texts_of_a_page_are_saved(
+    console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tour is followed in any folder: all that it reads, and does not make, is there."""
+    monkeypatch.chdir(tmp_path)
+    succeeded(console("guide", "tour", "--save", "lesson"))
+    recipes = [step for step in pages.steps(TEXT["tour"]) if not isinstance(step, str)]
+    assert len(recipes) > 10
+    for name, content in recipes:
+        assert Path("lesson", name).read_text(encoding="utf-8") == content
+    monkeypatch.chdir("lesson")
+    bundled = [path for path in re.findall(r"[\w./-]+", "\n".join(lines_of("tour"))) if path.startswith("data/")]
+    assert len(bundled) > 5
+    for name in {"short.yaml", "articles.yaml", "kinds.yaml", "pretrain.yaml", "both.yaml"}:
+        loaded = recipe.load(name)
+        bundled += [path for path in loaded.data.train.paths() if "/lesson/data/" in path]
+    for path in bundled:
+        assert Path(path).is_file(), path
+    original = ROOT / "data" / "demo-en-fr" / "train.en.gz"
+    assert Path("data", "demo-en-fr", "train.en.gz").read_bytes() == original.read_bytes()
+
+
+def test_saving_a_page_overwrites_nothing(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    succeeded(console("guide", "first", "--save", "."))
+    succeeded(console("guide", "first", "--save", "."))  # the same files
+    Path("mine.yaml").write_text("name: changed\n", encoding="utf-8")
+    refused(console("guide", "first", "--save", "."), "mine.yaml exists already")
+    assert Path("mine.yaml").read_text(encoding="utf-8") == "name: changed\n"
+    refused(console("guide", "gpu", "--save", "new"), "has no recipes to save")
+    refused(console("guide", "--save", "new"), "--save needs a TOPIC")
+    assert not Path("new").exists()
 
 
 def test_at_a_terminal_a_page_is_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

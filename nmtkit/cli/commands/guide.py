@@ -1,6 +1,7 @@
 """`nmtkit guide`: the pages of nmtkit/guide/, and a reference that is made from the code."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +17,13 @@ def _topics() -> Sequence[str]:
 
 @click.command()
 @click.argument("topic", required=False, shell_complete=completing.completer(_topics))
+@click.option(
+    "--save",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Save the recipes of the page in DIR, and the texts that come with nmtkit and that they read; then stop.",
+)
 def command(**values: Any) -> None:
     """Print a page of the guide, or list the topics.
 
@@ -25,6 +33,7 @@ def command(**values: Any) -> None:
     \b
     Examples:
       nmtkit guide first
+      nmtkit guide tour --save .
       nmtkit guide reference > reference.md
     """
     from nmtkit.cli.guide import run_guide
