@@ -19,11 +19,11 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import write_errors
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.encodings import EncodingGuess, has_given_encoding
+from nmtkit.corpus.encodings import EncodingGuess
 from nmtkit.corpus.faults import BINARY, COLUMN, ENCODING, FORMAT, LINE_COUNTS, SHIFT, UTF16
 from nmtkit.corpus.json_records import JSON_ENDS
+from nmtkit.corpus.names import has_given_encoding, text_path
 from nmtkit.corpus.reading import require_plain_text
-from nmtkit.corpus.tables import text_path
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis

@@ -10,8 +10,6 @@ from typing import Any, BinaryIO, cast
 
 MAGIC_BYTES = 6
 """The number of bytes by which a format is recognized."""
-COMPRESSED_ENDS = (".gz", ".bz2", ".xz", ".zst")
-"""Ends of the names that compressed files usually have."""
 _ZSTD_INPUT = 1 << 12
 """Compressed bytes given to zstandard at once, which bounds the memory for what they become."""
 
@@ -21,13 +19,6 @@ _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 class DamagedArchiveError(Exception):
     """A compressed file that cannot be decompressed to its end; its text says why, and what to do."""
-
-
-def without_compression_end(name: str) -> str:
-    """The name of a file without the end that says how it is compressed."""
-    for end in COMPRESSED_ENDS:
-        name = name.removesuffix(end)
-    return name
 
 
 def compression_of(head: bytes) -> str:

@@ -5,18 +5,16 @@ valid, whether the letters belong to one language, and whether its most frequent
 """
 
 import codecs
-import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.errors import DataError
 
 SAMPLE_BYTES = 1 << 16
 """The most bytes by which an encoding is guessed."""
@@ -70,71 +68,6 @@ TITLES = {
 def encoding_title(name: str) -> str:
     """What messages call an encoding."""
     return TITLES.get(name, name)
-
-
-def require_encoding(name: str) -> str:
-    """The name itself; NmtkitError if Python has no text encoding of this name."""
-    try:
-        "a".encode(name)
-        codecs.getincrementaldecoder(name)
-    except (LookupError, ValueError, TypeError) as fault:
-        raise NmtkitError(
-            f"unknown encoding {name!r}; common ones are cp1252, iso8859-2, cp1251, koi8-r, shift_jis, gb18030, big5 "
-            "and utf-16 (all names: https://docs.python.org/3/library/codecs.html#standard-encodings)"
-        ) from fault
-    return name
-
-
-def is_utf8(name: str) -> bool:
-    """Whether a name is one of UTF-8."""
-    return codecs.lookup(name).name in ("utf-8", "utf-8-sig")
-
-
-def parse_encodings(given: Iterable[str]) -> dict[str, str]:
-    """The values of `--encoding` as encodings by absolute path; the key "" holds the encoding of all other files.
-
-    A value is NAME, or FILE=NAME.
-    """
-    encodings: dict[str, str] = {}
-    for value in given:
-        file, separator, name = value.rpartition("=")
-        key = os.path.abspath(file) if separator else ""
-        if encodings.setdefault(key, require_encoding(name)) != name:
-            of_file = f"{file} has" if separator else "the text has"
-            raise NmtkitError(f"--encoding: {of_file} one encoding, not both {encodings[key]} and {name}")
-    return encodings
-
-
-_given: dict[str, str] = {}
-"""The encodings that the current command was given, as `parse_encodings` returns them."""
-
-
-@contextmanager
-def reading_as(encodings: Mapping[str, str]) -> Iterator[None]:
-    """Reads all text inside the block in these encodings, unless a reader is given another.
-
-    This is a setting of the whole process, since commands read ahead in threads.
-    """
-    before = dict(_given)
-    _given.clear()
-    _given.update(encodings)
-    try:
-        yield
-    finally:
-        _given.clear()
-        _given.update(before)
-
-
-def given_encoding(path: str) -> str:
-    """The encoding that the command was given for a file; empty for UTF-8."""
-    if not _given:
-        return ""
-    return _given.get(os.path.abspath(path), _given.get("", ""))
-
-
-def has_given_encoding() -> bool:
-    """Whether the command was given an encoding."""
-    return bool(_given)
 
 
 # ----------------------------------------------------------------------------------------------------------- conversion

@@ -90,9 +90,9 @@ BINARY = FaultKind("binary", "error", "file is not text",
 COLUMN = FaultKind("column", "error", "column or language cannot be read",
     "Name a column that the file has, as FILE#COLUMN, or correct the file.")
 UTF16 = FaultKind("utf-16", "error", "file is UTF-16 or UTF-32, not UTF-8",
-    "Convert the file, or name its encoding with --encoding.", mends=True)
+    "Convert the file to UTF-8, or name its encoding with --encoding.", mends=True)
 ENCODING = FaultKind("encoding", "error", "line is not UTF-8",
-    "Convert the file, or name its encoding with --encoding.", drops=True)
+    "Convert the file to UTF-8, or name its encoding with --encoding.", drops=True)
 NUL = FaultKind("nul", "error", "NUL byte in a line",
     "Take the NUL bytes out; many of them mean another encoding.", mends=True)
 LINE_COUNTS = FaultKind("line-counts", "error", "files differ in their number of lines",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nmtkit.corpus.compression import without_compression_end
+from nmtkit.corpus.names import without_compression_end
 
 DETECTION_LINES = 64
 """The first lines of a text by which its format is recognized."""

@@ -7,45 +7,21 @@ belongs to text n of another.
 
 import csv
 import html.entities
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 from xml.parsers import expat
 
 from nmtkit.core.errors import DataError, shorten
-from nmtkit.corpus.compression import without_compression_end
 from nmtkit.corpus.formats import delimiter_of
 from nmtkit.corpus.json_records import parse_record, text_of
+from nmtkit.corpus.names import JSON_COLUMN_ENDS, without_compression_end
 
-_JSON_ENDS = (".jsonl", ".json", ".ndjson")
-_TABLE_ENDS = (".tsv", ".tab", ".csv", ".txt")
 _TMX_CHUNK = 1 << 16
 _TMX_CODES = ("bpt", "ept", "it", "ph", "ut")
 """Inline elements of TMX whose content is code of another program, not text. That of `hi` is text."""
 _UNITS_TO_SEE = 1000
 """Units of a TMX file after which one of them must have had the language."""
 _MAX_CELL = 1 << 24
-
-
-def split_reference(path: str) -> tuple[str, str]:
-    """The file and the column that FILE#COLUMN names; the column is empty for a whole file."""
-    file, mark, column = path.rpartition("#")
-    if not mark or not file or not column or os.path.exists(path):
-        return path, ""
-    ends = (*_TABLE_ENDS, *_JSON_ENDS, ".tmx")
-    if os.path.exists(file) or without_compression_end(file.lower()).endswith(ends):
-        return file, column
-    return path, ""
-
-
-def text_path(path: str) -> str:
-    """The file of FILE#COLUMN."""
-    return split_reference(path)[0]
-
-
-def is_tmx(file: str) -> bool:
-    """Whether the name of a file is that of a TMX file."""
-    return without_compression_end(file.lower()).endswith(".tmx")
 
 
 def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
@@ -58,7 +34,7 @@ def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
         DataError: there is no such column or field, or the file is damaged.
     """
     name = without_compression_end(file.lower())
-    if name.endswith(_JSON_ENDS):
+    if name.endswith(JSON_COLUMN_ENDS):
         return _json_fields(lines, file, column)
     return _cells(_rows(lines, file, is_csv=name.endswith(".csv")), file, column)
 

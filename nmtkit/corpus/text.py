@@ -22,10 +22,8 @@ from nmtkit.corpus.encodings import (
     EncodingGuess,
     Recoded,
     encoding_title,
-    given_encoding,
     guess_encoding,
     guess_wide_encoding,
-    is_utf8,
 )
 from nmtkit.corpus.faults import (
     BINARY,
@@ -40,7 +38,8 @@ from nmtkit.corpus.faults import (
     excerpt,
 )
 from nmtkit.corpus.formats import FileFormat, binary_format
-from nmtkit.corpus.tables import is_tmx, read_column, read_tmx, split_reference
+from nmtkit.corpus.names import given_encoding, is_tmx, is_utf8, split_reference
+from nmtkit.corpus.tables import read_column, read_tmx
 
 BLOCK_BYTES = 1 << 19
 """Bytes read at once for blocks of lines."""

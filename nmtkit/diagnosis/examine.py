@@ -12,8 +12,8 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import HELD_OUT, BlockFaults, FaultKind, FaultLocation, RowIndices
 from nmtkit.corpus.formats import text_format
 from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
+from nmtkit.corpus.names import split_reference
 from nmtkit.corpus.reading import SplitReader
-from nmtkit.corpus.tables import split_reference
 from nmtkit.diagnosis.characters import TextArrays, find_odd_characters
 from nmtkit.diagnosis.findings import MAX_EXAMPLES, Diagnosis, Finding, SplitDiagnosis
 from nmtkit.diagnosis.misalignment import first_mismatch, shifted_pairs

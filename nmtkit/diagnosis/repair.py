@@ -21,13 +21,12 @@ from typing import IO
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import new_folder, write_errors
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.compression import without_compression_end
 from nmtkit.corpus.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, SplitFiles
-from nmtkit.corpus.encodings import EncodingGuess, given_encoding
+from nmtkit.corpus.encodings import EncodingGuess
 from nmtkit.corpus.faults import LINE_ENDS
 from nmtkit.corpus.json_records import set_field
+from nmtkit.corpus.names import given_encoding, is_tmx, split_reference, text_path, without_compression_end
 from nmtkit.corpus.reading import SplitReader
-from nmtkit.corpus.tables import is_tmx, split_reference, text_path
 from nmtkit.corpus.text import file_encoding
 from nmtkit.diagnosis.characters import repair_line
 from nmtkit.diagnosis.examine import examine

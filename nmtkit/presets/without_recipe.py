@@ -23,15 +23,13 @@ from nmtkit.core.files import atomic_write_text, write_errors, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import is_valid_name
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.compression import without_compression_end
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.encodings import parse_encodings
 from nmtkit.corpus.formats import DETECTION_LINES, text_format
+from nmtkit.corpus.names import parse_encodings, split_reference, text_path, without_compression_end
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.scripts import word_pattern
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
-from nmtkit.corpus.tables import split_reference, text_path
 from nmtkit.corpus.text import read_lines_lenient
 from nmtkit.distributed import processes
 from nmtkit.presets.fine_tuning import FineTuningRecipe, languages_of_text

@@ -10,8 +10,8 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.names import split_reference
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.tables import split_reference
 from nmtkit.corpus.text import TextFile, read_lines
 
 PAIRS = [

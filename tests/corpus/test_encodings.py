@@ -6,7 +6,8 @@ import pytest
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.encodings import EncodingEvidence, guess_encoding, guess_wide_encoding, parse_encodings, reading_as
+from nmtkit.corpus.encodings import EncodingEvidence, guess_encoding, guess_wide_encoding
+from nmtkit.corpus.names import parse_encodings, reading_as
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import TextFile, file_encoding, read_lines
 
