@@ -43,8 +43,8 @@ class RetentionConfig(Protocol):
 def preference(score: float, loss: float | None, update: int) -> tuple[float, float, int]:
     """Sort key by which one checkpoint is better than another.
 
-    The higher score is better; of equal scores the lower validation loss; of equal losses the newer update. A loss of
-    None or NaN is the worst.
+    A higher score is better; if scores are equal, the lower validation loss; if losses are equal too, the newer update.
+    A loss of None or NaN is the worst.
     """
     if loss is None or math.isnan(loss):
         loss = math.inf
@@ -161,7 +161,7 @@ class CheckpointManager:
     ) -> None:
         """Saves weights if they are among the best or the newest, and removes those that no longer are.
 
-        Entries of this or a later update, which a resumed training repeats, are replaced. `value` is that of
+        Entries of this or a later update, which a resumed training repeats, are replaced. `value` is the value of
         `config.best_metric`; the validation `loss` decides between equal values.
         """
         known, empty = self._read_index(), _Index(config.best_metric, config.higher_is_better)

@@ -30,7 +30,7 @@ from nmtkit.core.processes import available_cores
 _FACTS = "facts"
 
 _COLUMNS = 1021
-"""A prime, so that blocks of a disk that changed places lie in other columns."""
+"""A prime number, so that disk blocks that were swapped fall into other columns."""
 
 _THREADS = 8
 """The most threads that read tensors; more would not get them from memory any quicker."""
@@ -94,10 +94,11 @@ def _checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
-    """The checksum of many bytes, at the speed of memory: about ten times that of CRC-32.
+    """Checksum of many bytes, at the speed of memory: about ten times as fast as CRC-32.
 
-    The bytes are 32-bit numbers in rows of 1021; hashed are the sums of the columns, and `kind`, what the bytes mean.
-    Any change within one number, or within numbers less than a row apart, gives another checksum.
+    The bytes are read as 32-bit numbers in rows of 1021. The checksum is a hash of the sums of the columns and of
+    `kind`, the meaning of the bytes. Any change within one number, or within numbers less than a row apart, gives
+    another checksum.
     """
     row = 4 * _COLUMNS
     whole = len(data) // row * row

@@ -123,11 +123,13 @@ def _find_corpus(
     if len(names) == 1 and (name.endswith((".yaml", ".yml")) or not Path(text_path(name)).exists()):
         if any(others.values()) or task:
             raise click.UsageError(
-                "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
+                "--valid, --test and --task are for text files; a recipe names its own (change them with "
+                "--set data.valid.src=FILE)"
             )
         if has_given_encoding():
             raise click.UsageError(
-                "--encoding goes with files; a recipe names the encoding of its text (--set data.train.encoding=NAME)"
+                "--encoding is for text files; in a recipe, set the encoding of its text: "
+                "--set data.train.encoding=NAME"
             )
         checked = importlib.import_module("nmtkit.experiment.checks").open_data_check(name, overrides, run_path)
         paths = dict.fromkeys(path for one in checked.recipe.texts().values() for path in one.data.paths())

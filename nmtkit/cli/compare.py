@@ -115,7 +115,7 @@ def _print_comparison(
 def _with_seeds(
     name: str, first: Recipe, settings: tuple[str, ...], runs: Path, seeds: int
 ) -> list[tuple[RunFolder, Recipe]]:
-    """The recipe with as many seeds, counted up from its own; each has a run of its own."""
+    """The recipe with each of its seeds, counted up from its own seed; each seed has its own run."""
     if RunFolder(Path(name)).exists():
         raise RecipeError(f"{name}: --seeds trains recipes, and this is a run: leave --seeds out, or name a recipe")
     chosen = []

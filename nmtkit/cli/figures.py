@@ -25,7 +25,7 @@ def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> No
 
 
 FEW_SENTENCES = 10
-"""Fewer sentences of one length say nothing reliable about a system."""
+"""With fewer sentences of a length, a score says nothing reliable about a system."""
 
 
 def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
@@ -62,7 +62,7 @@ def _words(column: Sequence[LengthBucket]) -> str:
 
 
 def _counts(column: Sequence[LengthBucket]) -> str:
-    """The number of lines, or that of each test set where they differ."""
+    """The number of lines; for test sets of different sizes, the number of each."""
     counts = [f"{bucket.count:,}" for bucket in column]
     return counts[0] if len(set(counts)) == 1 else "/".join(counts)
 

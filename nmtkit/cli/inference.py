@@ -61,7 +61,9 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
     flags = {key: value for key in SEARCH if (value := given.pop(key, None)) is not None}
     of_flags = [*flags, *(["alpha"] if ":" in str(flags.get("length_penalty")) else [])]
     if twice := [key for key in of_flags if key in settings]:
-        raise click.UsageError(f"--search {twice[0]} stands beside an option that sets it too: give one of them")
+        raise click.UsageError(
+            f"--search {twice[0]} conflicts with an option that sets the same value: give one of them"
+        )
     settings |= flags
     kind, _, alpha = str(settings.get("length_penalty")).partition(":")
     if alpha:

@@ -81,11 +81,11 @@ class OutputFolder:
         self.line += 1
 
     def place(self) -> str:
-        """What messages call the current line."""
+        """The name of the current line in messages."""
         return f"{self.inputs[self._index]}, line {self.line}"
 
     def place_of(self, number: int) -> str:
-        """What messages call a line that has been read, given its number among the lines of all files."""
+        """The name in messages of a line that has been read, given its number among the lines of all files."""
         for path, count in zip(self.inputs, self._lines_read, strict=True):
             if number <= count:
                 return f"{path}, line {number}"

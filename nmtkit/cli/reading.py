@@ -52,8 +52,8 @@ def text_windows(
 ) -> Generator[list[str], None, None]:
     """Lines of files one after the other, or of standard input without files, in windows to translate together.
 
-    `remedy` is the advice if they hold JSON lines by the looks of their beginning; "" allows those. Other formats than
-    plain text are a warning, unless `tables` says that lines are rows of a table.
+    `remedy` is the advice if the files look like JSON lines; "" allows JSON lines. Formats other than plain text cause
+    a warning, unless `tables` says that lines are rows of a table.
     """
     if files:
         return windows(chained(files, lambda file: _text_of_file(file, remedy, tables)), most)
@@ -68,7 +68,7 @@ def _stdin_windows(most: int, remedy: str, tables: bool) -> Generator[list[str],
 
 
 def require_plain_lines(lines: Sequence[str], place: str, remedy: str, tables: bool = False) -> None:
-    """Refuses JSON lines with a remedy, and warns of other formats than plain text, by the first lines of a text."""
+    """Refuses JSON lines with a remedy, and warns about other formats than plain text, by the first lines of a text."""
     refuse_json_lines(lines, place, remedy)
     if not tables and not split_reference(place)[1]:
         warn_of_format(lines, place)
@@ -110,7 +110,7 @@ def _text_of_file(file: Path, remedy: str, tables: bool) -> Iterator[str]:
 
 
 def count_lines(files: Iterable[Path]) -> int | None:
-    """How many lines some files have; None if that is not known before they are read, as of pipes."""
+    """The number of lines of some files; None if it is unknown before they are read, as for pipes."""
     total = 0
     for file in files:
         if not file.is_file():

@@ -30,13 +30,13 @@ from nmtkit.translation.result import Translation, copied_spans, moses_line
 
 Written = TypeVar("Written")
 NUMBER_FAULTS_SHOWN = 5
-"""Lines that lack numbers and are named; the others are counted."""
+"""Number of lines without numbers of their source that a message names; the others are only counted."""
 FORCED_COMPARED = 20
 """Outputs with terms that are compared with a search without terms."""
 REPEATED_SHARE = 0.2
-"""The share of repeated trigrams from which a user is told."""
+"""The share of repeated trigrams from which a message advises against repetitions."""
 MIN_TRIGRAMS = 30
-"""Fewer trigrams say nothing about a model."""
+"""With fewer trigrams, their share of repetitions says nothing about a model."""
 
 
 def require_other(path: Path | None, inputs: Iterable[Path | None], option: str = "-o") -> None:
@@ -63,7 +63,7 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
 
 
 def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Redirects a command's standard output as `--output` or `--output-dir` says; goes above other such decorators."""
+    """Redirects a command's standard output to `--output` or `--output-dir`; must be the outermost such decorator."""
 
     @wraps(command)
     def with_output(output: Path | None, output_dir: Path | None = None, **options: Any) -> None:
@@ -141,7 +141,7 @@ class UnknownTokens:
             return
         why = "the model cannot read this text; take one that was trained on text like it"
         if self.side == "target":
-            why = f"{SPECIALS[UNK]} is scored in their place, so that a low perplexity says nothing"
+            why = f"{SPECIALS[UNK]} is scored in their place, so a low perplexity means nothing"
         share = self.unknown / self.tokens
         tell(f"warning: {share:.0%} of the {self.side} tokens are unknown to the vocabulary of the model: {why}")
 
@@ -189,7 +189,7 @@ class Printer:
 
     @property
     def place(self) -> str:
-        """What messages call the current line."""
+        """The name of the current line in messages."""
         return f"line {self.lines}" if self.folder is None else self.folder.place()
 
     def write(self, outputs: Sequence[Translation]) -> None:
@@ -250,7 +250,7 @@ class Printer:
         self.sources.tell_if_many()
         if self.fewer:
             count = f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}"
-            tell(f"{count}: the search ended with no more, or equal texts are one")
+            tell(f"{count}: the search found no more, or some were equal")
         if self.unfinished:
             tell(
                 f"{self.unfinished} of the {outputs} reached the length limit before their end; "
@@ -259,7 +259,7 @@ class Printer:
         repeats = self.repeated_trigrams > REPEATED_SHARE * self.trigrams
         if self.may_repeat and repeats and self.trigrams >= MIN_TRIGRAMS:
             share = self.repeated_trigrams / self.trigrams
-            tell(f"the {outputs} repeat themselves: {share:.0%} of their trigrams; --no-repeat-ngram 3 prevents it")
+            tell(f"the {outputs} repeat themselves ({share:.0%} of their trigrams); --no-repeat-ngram 3 prevents it")
         if self.number_fault_count:
             more = self.number_fault_count - len(self.number_faults)
             names = "; ".join(self.number_faults) + (f"; and {more} more" if more else "")
@@ -309,10 +309,10 @@ def write_stream(
     invitation: str,
     files: Sequence[Path] = (),
 ) -> None:
-    """Writes results as soon as they are there, with a line on stderr that says how many `unit` are done.
+    """Writes results as soon as they are available, and shows on stderr how many `unit` are done.
 
-    Who types at a terminal is told the `invitation`, and asked for each line; it is "" where files are read. `files`
-    have a line for each result: how many there are, and the time left, is then shown as well.
+    At a terminal it prints the `invitation` and asks for each line; `invitation` is "" if files are read. If `files`
+    are passed, which have a line for each result, it also shows the total and the time left.
     """
     typed = invitation and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
     if typed:

@@ -81,7 +81,7 @@ def _show_quality(reports: Sequence[QualityReport], names: Sequence[str]) -> Non
         rows.append([label, *(column[number][1] for column in columns), hint])
     console.say("")
     console.table("copying, repetition and length", ["of the summaries", *names, "good is"], rows)
-    console.say("copied fragments: runs of words that the article has, too (Grusky et al. 2018)")
+    console.say("copied fragments: sequences of words that also occur in the article (Grusky et al. 2018)")
     console.say(f"quality|{reports[0].signature}")
 
 
@@ -115,8 +115,8 @@ def refuse_empty(refs: Iterable[tuple[str, Sequence[str]]]) -> None:
     for number, references in enumerate(zip(*texts, strict=True), start=1):
         if not any(map(split_sentences, references)):
             raise DataError(
-                f"{paths[0]}, line {number}: the reference is empty; no summary can be scored against it: take the "
-                "example out of all files"
+                f"{paths[0]}, line {number}: the reference is empty, so no summary can be scored against it: remove "
+                "this example from all files"
             )
 
 
@@ -128,21 +128,21 @@ def _quality_cells(report: QualityReport) -> list[tuple[str, str, str]]:
 
     rows = []
     for n, share in enumerate(report.novel, start=1):
-        hint = "as the reference; 0 is copying alone" if n == 1 else "as the reference"
+        hint = "as the reference; 0: only copied" if n == 1 else "as the reference"
         rows.append((f"novel {n}-grams", cell(share), hint))
     return [
         *rows,
-        ("words in copied fragments", cell(report.copied), "as the reference; 100 is copying alone"),
+        ("words in copied fragments", cell(report.copied), "as the reference; 100: only copied"),
         (
             "mean length of their fragment (density)",
             cell(report.density, ""),
-            "as the reference; high copies sentences",
+            "as the reference; high: whole sentences copied",
         ),
         ("repeated trigrams", cell(report.repeated_trigrams), "near 0"),
         ("words", cell(report.words, ""), "as the reference"),
-        ("words, of the reference's", cell(report.length_to_reference), "near 100"),
-        ("words, of the article's", cell(report.length_to_article), "as the reference"),
-        ("article: words copied from", cell(report.source_words), "as the reference"),
-        ("article: sentences copied from", cell(report.source_sentences), "as the reference"),
+        ("length vs. reference", cell(report.length_to_reference), "near 100"),
+        ("length vs. article", cell(report.length_to_article), "as the reference"),
+        ("article words copied", cell(report.source_words), "as the reference"),
+        ("article sentences copied from", cell(report.source_sentences), "as the reference"),
         ("empty summaries", str(report.empty), "0"),
     ]

@@ -1,4 +1,4 @@
-"""What the commands of tasks do that have no command of their own name here."""
+"""The work of the commands of tasks that have no file of their own here."""
 
 from collections.abc import Iterator
 from dataclasses import asdict

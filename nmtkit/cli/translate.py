@@ -69,8 +69,8 @@ def run_translate(
     translator = _open(how, terms, replace_unknown, dictionary)
     if split_sentences and translator.config.samples and how.n_best > 1:
         raise click.UsageError(
-            "--split-sentences joins one sample of each sentence to one of a line: give --samples 1 without --n-best, "
-            "or put each sentence on a line of its own"
+            "--split-sentences draws a single sample of each sentence: give --samples 1 without --n-best, or put each "
+            "sentence on a line of its own"
         )
     printer = results.Printer(
         translator.tokenizers.tgt,
@@ -127,7 +127,7 @@ def _warn_of_costly_terms(translator: Translator, forced: Sequence[tuple[str, Tr
             extent = f", and {COSTLY_NATS} or more in {len(costly)} of the first {len(forced)} translations with terms"
         tell(
             f"warning: forcing the terms cost {cost:.0f} nats of log-probability in {place}{extent}: the model hardly "
-            "knows these terms, and the text around them may be damaged; read it"
+            "knows these terms, and the text around them may be damaged: check it"
         )
 
 
@@ -193,7 +193,7 @@ def run_summarize(
         raise click.UsageError("--window reads whole articles: leave --max-source-tokens out")
     translator = inference.open_model(how, SUMMARIZATION.name)
     if window is not None and translator.config.samples and how.n_best > 1:
-        raise click.UsageError("--window joins one sample of each window: give --samples 1, and no --n-best")
+        raise click.UsageError("--window draws a single sample of each window: give --samples 1 without --n-best")
     may_repeat = not translator.config.no_repeat_ngram
     printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form, may_repeat=may_repeat)
     invitation = "" if files or stories or per_file else "type an article on each line; it is summarized"

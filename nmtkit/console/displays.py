@@ -173,9 +173,10 @@ class ProgressDisplay(_Display):
 
 
 class LineProgress(_Display):
-    """The number of lines done, shown only where stderr is a terminal and stdout is none, which shows the results.
+    """The number of lines done.
 
-    With a `total` it also shows how many lines there are, and the time left.
+    It is shown only if stderr is a terminal and stdout is not, since results appear on stdout. With a `total` it also
+    shows the number of all lines and the time left.
     """
 
     total: int | None = None
@@ -191,7 +192,7 @@ class LineProgress(_Display):
 
     @property
     def is_shown(self) -> bool:
-        """Whether anybody sees it."""
+        """Whether the display is visible."""
         return self._is_live
 
     def advance(self, lines: int = 1) -> None:

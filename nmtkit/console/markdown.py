@@ -39,7 +39,7 @@ def rendered_page(text: str, width: int | None = None) -> str:
 def fold_code(line: str, language: str, width: int) -> list[str]:
     """Breaks a long line of code where its language allows it; else the line stays whole.
 
-    A command (no language) continues behind a backslash, YAML and Python behind a comma within brackets.
+    A command (no language) continues after a backslash, YAML and Python after a comma within brackets.
     """
     if cell_len(line) <= width:
         return [line]
@@ -62,7 +62,7 @@ def _fold_command(line: str, width: int) -> list[str]:
 
 
 def _fold_in_brackets(line: str, width: int) -> list[str]:
-    """Breaks behind commas within brackets, outside of strings and comments."""
+    """Breaks after commas within brackets, outside of strings and comments."""
     breaks = []
     depth = 0
     quote = ""

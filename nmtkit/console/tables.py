@@ -94,7 +94,7 @@ def cut(text: str, width: int) -> str:
 
 
 def write_line(text: str, file: TextIO, copied: str | None = None) -> None:
-    """Writes a line to a file, at once; copies are of `copied`, by default of the line itself."""
+    """Writes a line to a file, at once; copies get `copied`, by default the line itself."""
     file.write(text + "\n")
     file.flush()
     copy(text if copied is None else copied)

@@ -27,12 +27,13 @@ LEGEND = {
 MARKS = {"ended": "■", "pruned": "×", "blocked": "⊘"}
 STYLES = {"kept": "", "ended": "green", "pruned": "dim", "blocked": "red"}
 GAP = re.compile(r" \([\d.]+ (?:below|above)\)")
-"""A distance to the last hypothesis kept, as behind the log-probability of a token that was not kept."""
+"""The distance to the last hypothesis kept, which follows the log-probability of a token that was not kept."""
 MAX_TOKEN_WIDTH = 12
 MIN_OTHERS_WIDTH = 24
 """The least width, beside the lanes, of tokens that were not kept."""
 FRAME_LINES = 8
-"""Lines of a picture that are no steps: title, settings, heading, left out, two of legend, why it ended, the prompt."""
+"""Lines of a picture besides the steps: title, settings, heading, steps left out, two lines of legend, why it ended,
+prompt."""
 
 
 SEE_ALL = "--steps 0 or -o page.html shows all"
@@ -45,8 +46,8 @@ def show_search(tree: SearchTree, steps: int | None = None, see_all: str = SEE_A
     A sign before a token points to the hypothesis that it continues: right above, to the left or to the right, with the
     lane's number where the beam is wider than 2.
 
-    So many `steps` are shown, the first and last ones; 0 for all, None for as many as fit into the lines of the
-    terminal, or 24. Returns how many steps were left out; a line in their place ends in `see_all`.
+    `steps` is the number of steps to show, the first and the last ones; 0 shows all, None as many as fit into the
+    terminal, or 24. Returns the number of steps that were left out; a line in their place ends in `see_all`.
     """
     console = plain_console(sys.stdout)
     width, height = shutil.get_terminal_size()

@@ -155,7 +155,7 @@ def one_thread() -> Iterator[None]:
 
 
 def threads_for(lines: int) -> AbstractContextManager[None]:
-    """One thread for a few lines, else all; a number of threads that was asked for by `prepare` stays.
+    """Uses one thread for a few lines, else all threads. A number of threads that `prepare` was asked for stays.
 
     The products of a step over a few lines are so small that two threads gain little on an idle machine. On a busy one
     each product waits until every thread has had a core, and the step takes many times as long.

@@ -128,7 +128,9 @@ def read_yaml_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_YAML_BYTES + 1)
         if len(content) > MAX_YAML_BYTES:
-            raise DataError(f"{path}: more than {MAX_YAML_BYTES >> 10} KiB; is this the file that you mean?")
+            raise DataError(
+                f"{path}: larger than {MAX_YAML_BYTES >> 10} KiB, the limit for a YAML file; name another file"
+            )
         return content.decode("utf-8")
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault

@@ -1,4 +1,4 @@
-"""How OpenMP's threads wait for each other, which has to be said before torch is loaded."""
+"""How OpenMP's threads wait for each other; this must be set before torch is loaded."""
 
 import os
 

@@ -14,7 +14,7 @@ MAX_NAMES = 60
 MAX_KEYS = 20
 """The same for the keys of a recipe."""
 _NEARNESS = 0.6
-"""Names that have at least this similarity to the one given may be what was meant."""
+"""Names that are at least this similar to an unknown name are suggested."""
 _NEAR = 5
 """How many of more names than that."""
 
@@ -33,7 +33,7 @@ def suggest_names(given: str, valid: Iterable[str], most: int = MAX_NAMES, what:
 
 
 def suggest_registered(given: str, valid: Sequence[str]) -> str:
-    """The same for names that a user's file may add to; says how such a file is used if no valid name is near."""
+    """The same for names that a user's file may register; if no valid name is similar, says how to run such a file."""
     names = suggest_names(given, valid) if valid else "none is registered"
     if names.startswith("did you mean"):
         return names

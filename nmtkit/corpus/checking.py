@@ -21,7 +21,7 @@ from nmtkit.corpus.normalization import TextForms
 MIN_REPORTED_UNKNOWN_RATE = 0.0005
 """The share of unknown tokens from which the report mentions them."""
 MANY_UNKNOWN = 0.2
-"""The share of unknown tokens of a text from which training on it is hardly of use."""
+"""From this share of unknown tokens on, training on a text is hardly useful."""
 MOST_HASHES = 8_000_000
 """Pairs of train among which duplicates are counted where none is dropped."""
 

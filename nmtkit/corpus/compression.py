@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, cast
 
 MAGIC_BYTES = 6
-"""The number of bytes by which a format is recognized."""
+"""The number of bytes that are needed to recognize a format."""
 _ZSTD_INPUT = 1 << 12
-"""Compressed bytes given to zstandard at once, which bounds the memory for what they become."""
+"""Compressed bytes given to zstandard at once, which limits the memory for the decompressed bytes."""
 
 _FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
@@ -50,7 +50,7 @@ class _Observed:
 class _ZstdFile:
     """The decompressed bytes of a file of zstandard frames.
 
-    The reader of the library itself takes a frame that is cut off for a whole one.
+    The library's own reader accepts a frame that is cut off as if it were complete.
     """
 
     def __init__(self, file: Any) -> None:
@@ -121,7 +121,7 @@ class _Decompressed:
 
 
 def verify_archive(stream: BinaryIO) -> None:
-    """Reads a stream to its end if it is decompressed: bytes that are no text may come from damage found there."""
+    """Reads a compressed stream to its end, since damage found only there may explain bytes that are not text."""
     if isinstance(stream, _Decompressed):
         while stream.read1(1 << 16):
             continue

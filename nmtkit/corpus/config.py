@@ -35,12 +35,12 @@ def language_of_tag(tag: str) -> str:
 
 
 def _encodings_by_file(corpus: dict[str, Any]) -> dict[str, str]:
-    """The encoding of each file of a corpus of a list, which may name one for all its files."""
+    """The encoding of each file of a corpus in a list; the corpus may name one encoding for all its files."""
     encoding = corpus.get("encoding") or {}
     if isinstance(encoding, dict):
         return encoding
     if not isinstance(encoding, str):
-        raise ValueError(f"encoding: {encoding!r} is no name of an encoding, such as cp1252")
+        raise ValueError(f"encoding: {encoding!r} is not the name of an encoding; write a name such as cp1252")
     encodings: dict[str, str] = {}
     for kind in FILE_KINDS:
         files = corpus.get(kind, [])
@@ -96,7 +96,7 @@ def joined_corpora(given: Any) -> Any:
 
 
 def _with_languages_of_files(files: dict[str, Any]) -> dict[str, Any]:
-    """Returns a split whose languages are named for each file, where one name stands for all."""
+    """Returns a split that names the languages of each file, where it named one language for all files."""
     count = 1
     for kind in FILE_KINDS:
         if isinstance(files.get(kind), list):
@@ -106,7 +106,7 @@ def _with_languages_of_files(files: dict[str, Any]) -> dict[str, Any]:
 
 
 def language_tags(files: dict[str, Any]) -> dict[str, Any]:
-    """Returns a split with tags such as <2de> for the languages of its targets, which a model trained here reads.
+    """Returns a split with tags such as <2de>, by which models trained with nmtkit know the language of the target.
 
     `files` is what `joined_corpora` returns. Tags that name languages already stay as they are.
     """

@@ -17,9 +17,10 @@ from typing import BinaryIO
 from nmtkit.core.errors import DataError
 
 SAMPLE_BYTES = 1 << 16
-"""The most bytes by which an encoding is guessed."""
+"""The most bytes that are looked at to guess an encoding."""
 _SURE_LETTERS = 10
-"""So many letters of UTF-8 without a fault among them are no chance, in whatever encoding."""
+"""If this many letters are valid UTF-8 and none is faulty, the text is UTF-8: in other encodings this does not happen
+by chance."""
 BAD_CHARACTER = "\udcff"
 """Stands for bytes that are not valid in the encoding of their file; in UTF-8 it is the byte 0xFF, never valid."""
 
@@ -62,11 +63,11 @@ TITLES = {
     "utf-16-be": "UTF-16",
     "utf-32": "UTF-32",
 }
-"""What messages call an encoding, by its name in Python."""
+"""The names of encodings in messages, by their names in Python."""
 
 
 def encoding_title(name: str) -> str:
-    """What messages call an encoding."""
+    """The name of an encoding in messages."""
     return TITLES.get(name, name)
 
 
@@ -145,7 +146,7 @@ class EncodingGuess:
 
     @property
     def title(self) -> str:
-        """What messages call the encodings, such as "Windows-1252 or Windows-1250"; empty if there is none."""
+        """The names of the encodings in messages, such as "Windows-1252 or Windows-1250"; empty if there is none."""
         return " or ".join(dict.fromkeys(map(encoding_title, self.names)))
 
 
@@ -277,9 +278,9 @@ _NOT_IN_WORDS = -4.0
 _FOREIGN_LETTER = -3.0
 _FREQUENT_WORD = 2.0
 _MIN_SCORE = 6.0
-"""The least score by which a file is converted: about three letters, or one and two frequent words."""
+"""The lowest score with which a file is converted: about three letters, or one letter and two frequent words."""
 _MARGIN = 6.0
-"""The least difference between its score and that of any other text that the bytes could be."""
+"""The smallest difference between its score and the score of any other reading of the bytes."""
 _PUNCTUATION = frozenset("\xa0“”‘’‚„«»‹›–—…•°©®™§¶¡¿·€£¥ªº²³½¼¾×±†‰`´¨，。、；：？！（）「」『』《》〈〉【】―～・　")
 _APOSTROPHES = frozenset("’‘'´`·-‑\xad")
 _HAN_AND_SPACE = re.compile("[\u4e00-\u9fff] (?=[\u4e00-\u9fff])")
@@ -317,7 +318,11 @@ def guess_encoding(sample: bytes) -> EncodingGuess:
 
 @cache
 def _letter_weights(language: str) -> dict[str, float]:
-    """The score of each letter: of another script from 1.5 for the most frequent to -1, since nearly all bytes fit."""
+    """The score of each letter.
+
+    For other scripts than Latin it falls from 1.5 for the most frequent letter to -1: there, nearly all
+    bytes are letters.
+    """
     letters = _LETTERS[language]
     is_latin = unicodedata.name(letters[0]).startswith("LATIN")
     weights: dict[str, float] = {}
@@ -396,7 +401,7 @@ def _far_eastern_score(text: str, language: str) -> float:
 
 @cache
 def _is_common(letter: str, encoding: str, first: int, last: int) -> bool:
-    """Whether a letter is in the part of a national standard that has the frequent ones."""
+    """Whether a letter is in the part of a national standard that holds the frequent letters."""
     try:
         return first <= letter.encode(encoding)[0] <= last
     except UnicodeEncodeError:
@@ -414,7 +419,7 @@ class EncodingEvidence:
     sample: bytes = b""
     """The first lines that are not UTF-8."""
     wide: EncodingGuess | None = None
-    """UTF-16 or UTF-32, if it is that: then nothing else is counted."""
+    """UTF-16 or UTF-32 if the file has this encoding; then nothing else is counted."""
 
     def add(self, lines: Sequence[str], faulty: Sequence[int]) -> None:
         """Adds lines as `TextBlock` has them; `faulty` are the indices of those that are not UTF-8."""

@@ -16,7 +16,7 @@ DETECTION_LINES = 64
 TABLE_ENDS = (".tsv", ".tab", ".csv")
 """Ends of the names of tables."""
 _MIN_TABLE_ROWS = 4
-"""Rows by which a table is recognized if its name does not say so."""
+"""Rows needed to recognize a table whose name does not say so."""
 
 # ------------------------------------------------------------------------------------------------------- binary formats
 
@@ -79,7 +79,7 @@ _NO_MARKUP = "Its tags are read as text: extract the text first."
 
 
 def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
-    """The format that the first lines of a file are in; None if they look like plain text.
+    """The format of the first lines of a file; None if they look like plain text.
 
     `name` is the name of the file, which helps to recognize short tables.
     """
@@ -150,7 +150,7 @@ def _table(lines: list[str], name: str) -> FileFormat | None:
 
 
 def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]:
-    """The rows of a table; empty if it is none.
+    """The rows of a table; empty if the text is not a table.
 
     If `strict`, a blank after a delimiter, or 1,000, is a sign of running text.
     """

@@ -72,8 +72,8 @@ def parse_encodings(given: Iterable[str]) -> dict[str, str]:
         file, separator, name = value.rpartition("=")
         key = os.path.abspath(file) if separator else ""
         if encodings.setdefault(key, require_encoding(name)) != name:
-            of_file = f"{file} has" if separator else "the text has"
-            raise NmtkitError(f"--encoding: {of_file} one encoding, not both {encodings[key]} and {name}")
+            text = file if separator else "all text"
+            raise NmtkitError(f"--encoding: both {encodings[key]} and {name} are named for {text}; give one of them")
     return encodings
 
 

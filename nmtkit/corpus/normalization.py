@@ -16,10 +16,10 @@ Normalization = Literal["nfkc_numbers", "nfkc", "none"]
 """The rules by which a text is normalized."""
 
 TextForms: TypeAlias = Mapping[str, Callable[[str], str]]
-"""For each column of texts the function that makes the form in which they are compared."""
+"""For each column, the function that gives the form in which its texts are compared."""
 
 DEFAULT: Normalization = "nfkc_numbers"
-"""The rules of a tokenizer that is not known yet."""
+"""The rules used where the tokenizer is not known yet."""
 
 OTHER_SPACES = (
     "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -81,7 +81,7 @@ def _nfkc_with_exceptions(text: str) -> str:
 
 @cache
 def nfkc_exceptions() -> Mapping[str, str]:
-    """Returns the characters that nfkc_numbers does not change as NFKC does, and what it makes of each.
+    """Returns the characters that nfkc_numbers changes in another way than NFKC, and what each becomes.
 
     Superscripts, subscripts, fractions and enclosed numbers stay as they are. Units such as "㎡" become "m²".
     """

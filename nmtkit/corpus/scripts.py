@@ -1,7 +1,7 @@
 """Scripts: which script a letter belongs to, and which texts are written without spaces between words.
 
-This is decided by the Unicode names of the letters. The average length of words would not do: short lines of Chinese
-look like words, and German compounds look like text without spaces.
+The Unicode names of the letters decide this. The average length of words is no help: short lines of Chinese look like
+words, and German compounds look like text without spaces.
 """
 
 import re
@@ -24,12 +24,13 @@ UNSPACED = (
 )
 """Scripts written without spaces between words. Hangul is not among them: Korean has spaces."""
 EAST_ASIAN = ("Han", "Hiragana", "Katakana", "Bopomofo")
-"""Scripts without spaces of which one or two characters make a word."""
+"""Scripts without spaces in which a word has one or two characters."""
 UNSPACED_LANGUAGES = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
 """Languages that use these scripts."""
 UNSPACED_SHARE = 0.3
-"""A text with at least this share of its letters in these scripts counts as written without spaces. It is less than
-half, since a Han character says as much as two or three Latin letters: a third of the letters is most of the words."""
+"""A text with at least this share of its letters in these scripts counts as written without spaces. The share is below
+one half because a Han character corresponds to two or three Latin letters: a third of the letters makes up most of the
+words."""
 
 _OTHER_NAMES = {"CJK": "Han", "Ideographic": "Han", "Katakana-hiragana": "Katakana", "New": "Tai"}
 _NUMBERS = {name: number for number, name in enumerate(SCRIPTS)}

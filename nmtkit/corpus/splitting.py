@@ -24,7 +24,8 @@ from nmtkit.corpus.reading import read_pairs
 
 HOLD_OUT_ONE_IN = 20
 MAX_HELD_OUT = 1_000
-"""One in so many pairs is held out for each of validation and test, but no more than MAX_HELD_OUT different sources."""
+"""One pair in this many is held out for validation, and another for test, but no more than MAX_HELD_OUT different
+sources."""
 
 Item = TypeVar("Item")
 

@@ -10,7 +10,7 @@ from nmtkit.corpus.normalization import comparable
 from nmtkit.corpus.scripts import EAST_ASIAN, script_shares, unspaced_runs, unspaced_script
 
 MAX_SAMPLE_CHARACTERS = 500_000
-"""Characters of each side that are kept, to learn from them which vocabulary the text can fill."""
+"""Characters of each side that are stored, to find out how large a vocabulary the text can fill."""
 
 
 @dataclass(frozen=True)

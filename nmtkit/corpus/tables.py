@@ -18,9 +18,9 @@ from nmtkit.corpus.names import JSON_COLUMN_ENDS, without_compression_end
 
 _TMX_CHUNK = 1 << 16
 _TMX_CODES = ("bpt", "ept", "it", "ph", "ut")
-"""Inline elements of TMX whose content is code of another program, not text. That of `hi` is text."""
+"""Inline elements of TMX whose content is code of another program, not text. The content of `hi` is text."""
 _UNITS_TO_SEE = 1000
-"""Units of a TMX file after which one of them must have had the language."""
+"""If none of the first units of a TMX file, this many, has the language, it is an error."""
 _MAX_CELL = 1 << 24
 
 
@@ -144,7 +144,7 @@ class _TmxReader:
             self.texts.append(self._chosen())
 
     def _chosen(self) -> str:
-        """The text in the language; en is also en-US, where the unit has no plain en."""
+        """The text in the language; en also matches en-US if the unit has no plain en."""
         if self._language in self._variants:
             self.found = True
             return self._variants[self._language]
@@ -163,7 +163,9 @@ class _TmxReader:
             self._characters(html.entities.html5.get(f"{name};", ""))
 
     def _refuse_entity(self, name: str, *_: Any) -> None:
-        raise DataError(f"{self.file}: it declares an entity ({name!r}), which is not read; write its text out")
+        raise DataError(
+            f"{self.file}: it declares an entity ({name!r}), and entities are not read; replace it by its text"
+        )
 
     def require_language(self) -> None:
         """DataError if no unit so far has a text in the language."""

@@ -57,7 +57,7 @@ _BAD_BYTE = re.compile("[\udc80-\udcff]")
 _COLUMN_LINES = 512
 """Texts of a column that are read at once."""
 _SAMPLE_LINES = 500
-"""The most lines by which the encoding of a file is guessed for a message."""
+"""The most lines that are looked at to guess the encoding of a file for a message."""
 
 
 class TextBlock(NamedTuple):
@@ -125,7 +125,7 @@ def first_bad_byte(line: str) -> int:
 
 
 def explain_bad_bytes(line: str, guess: EncodingGuess) -> str:
-    """How a line that is not UTF-8 reads in the encoding that its file seems to have."""
+    """A line that is not UTF-8, decoded with the encoding that its file seems to have."""
     name = guess.names[0] if guess.certain else "cp1252"
     text = line.encode("utf-8", "surrogateescape").decode(name, "replace")
     title = encoding_title(name)

@@ -194,8 +194,8 @@ class PairEncoder:
             for side, tags in (("src", before), ("tgt", 0)) if links else ():
                 if lengths[side][row] != tags + max((end for _, end in spans[side][row]), default=0):
                     raise DataError(
-                        f"{self.split}, {side}, line {chunk.lines[row]}: the tokenizer does not cut it into the "
-                        "words that the links count; separate its words with plain spaces"
+                        f"{self.split}, {side}, line {chunk.lines[row]}: the tokenizer cuts it into other words "
+                        "than those that the links count; separate its words with plain spaces"
                     )
             tokens = [(s + before, t) for s, t in token_links(links, spans["src"][row], spans["tgt"][row])]
             rows.append([at for s, t in tokens if s < src_limit and t < tgt_limit for at in (s, t)])

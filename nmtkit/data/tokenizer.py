@@ -99,7 +99,9 @@ class TokenizerConfig(Settings):
         if self.affixes and self.kind != "huggingface":
             raise ValueError("affixes: only tokenizers of kind huggingface have them")
         if self.source_prefix and self.kind != "huggingface":
-            raise ValueError("source_prefix: only tokenizers of kind huggingface have one; put it into the text")
+            raise ValueError(
+                "source_prefix: only tokenizers of kind huggingface have one; put the prefix into the text instead"
+            )
         for name in self.columns:
             self.for_column(name)
         return self
@@ -109,7 +111,9 @@ class TokenizerConfig(Settings):
         own: dict[str, Any] = dict(self.columns).get(name, {})  # type: ignore[call-overload]
         for key in own:
             if key in ("columns", "joint", "tgt_vocab_size", "train_lines"):
-                raise RecipeError(f"`tokenizer.columns.{name}.{key}` is for all texts; set it beside `columns`")
+                raise RecipeError(
+                    f"`tokenizer.columns.{name}.{key}` applies to all texts; move it from `columns` to `tokenizer`"
+                )
         size = (name == "tgt" and self.tgt_vocab_size) or self.vocab_size
         values = {**self.model_dump(exclude={"columns", "tgt_vocab_size"}), "vocab_size": size, **own}
         return parse(TokenizerConfig, values, f"tokenizer.columns.{name}")

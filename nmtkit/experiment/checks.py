@@ -100,9 +100,9 @@ def require_data(recipe: Recipe) -> None:
         folder = Path(recipe.data.folder)
         fetched = f"fetch them (nmtkit fetch {folder.name}), " if folder.parent.name == "corpora" else ""
         raise DataError(
-            f"recipe {recipe.name}: these files are not there (looked in {places}); {fetched}"
-            f"name them under `data`, or their folder with --set data.folder=DIR; a run that is to go on needs them "
-            f"where they were, also on another machine:{listed}"
+            f"recipe {recipe.name}: these files are missing (looked in {places}); {fetched}"
+            f"name them under `data`, or their folder with --set data.folder=DIR; to resume a run, they must be "
+            f"where they were when it began, also on another machine:{listed}"
         )
 
 
@@ -134,7 +134,7 @@ def require_languages(recipe: Recipe) -> None:
     if recipe.tokenizer.affixes.get("tgt", {}).get("start") == [LANGUAGE] and any(recipe.data.train.tgt_lang):
         raise RecipeError(
             f"recipe {recipe.name}: `data.train.tgt_lang`: the decoder of this model begins with the language that it "
-            "writes, and a run has one such language: train a run for each"
+            "writes, and a run has only one: train a run for each language"
         )
     open_sides = sides_without_language(recipe.tokenizer)
     for name, text in recipe.texts().items():
@@ -146,7 +146,7 @@ def require_languages(recipe: Recipe) -> None:
                     example = missing_language_message(side, names).partition(option)[2]
                     raise RecipeError(
                         f"recipe {recipe.name}: {place}: the model is multilingual, and `{key}` is missing: name the "
-                        f"language, as in {key}:{example}; without a recipe it is {option}"
+                        f"language, as in {key}:{example}; without a recipe use {option}"
                     )
 
 

@@ -143,20 +143,20 @@ class Run(SavedRun):
         changes = checks.recipe_differences(run.recipe, recipe, batches=True)
         if changes:
             notify(
-                f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches: some "
-                "of it may come twice or not at all. It is no longer the training that was begun, bit for bit"
+                f"{', '.join(changes)}: training continues with the rest of its epoch in other batches, so some "
+                "examples may come twice or not at all. The result is not bit-identical to an uninterrupted training"
             )
         limits_changed = checks.limit_differences(run.recipe, recipe)
         if limits_changed:
             notify(
-                f"{'; '.join(limits_changed)}. A limit that was set with --set counts only if it is set again with "
-                "--resume"
+                f"{'; '.join(limits_changed)}. A limit from --set is not remembered: to keep it, repeat the --set "
+                "beside --resume"
             )
         over, now = [one for one in run.stages() if one.checkpoints.last.exists()][:-1], recipe.by_stage()
         for one in over:
             limits = [{key: getattr(of.training, key) for key in checks.LIMITS} for of in (one.recipe, now[one.name])]
             if new := [key for key in limits[0] if limits[0][key] != limits[1][key]]:
-                notify(f"stage {one.name} is over: a new {' or '.join(new)} changes nothing there any more")
+                notify(f"stage {one.name} is over: a new {' or '.join(new)} has no effect on it")
         return cls(run.folder, recipe, held)
 
     def _require_same(self, recipe: Recipe) -> None:

@@ -58,8 +58,8 @@ class PublicWeights:
         for ids in self.groups:
             if not bool((matrix[ids] == matrix[ids[0]]).all()):
                 raise NmtkitError(
-                    f"{name}: tokens that are one token in the public model have different vectors, as after training "
-                    "with training.shard or an older version; take --to safetensors"
+                    f"{name}: tokens that are one token in the public model have different vectors here, as after "
+                    "training with training.shard or an older version; take --to safetensors"
                 )
         public = matrix.new_zeros(self.size, matrix.shape[1])
         has_row = self.rows < self.size

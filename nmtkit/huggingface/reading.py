@@ -28,7 +28,7 @@ def read_huggingface(folder: Path) -> ImportedModel:
     named = read_json(place, dict).get("model_type")
     if named is None:
         raise CheckpointError(
-            f"{place}: has no model_type, so transformers did not save this folder; name the toolkit that did by --from"
+            f"{place}: has no model_type, so transformers did not save this folder; name the toolkit with --from"
         )
     kind = str(named)
     if kind not in FAMILIES:
@@ -198,8 +198,8 @@ class GenerationConfig(ExternalSettings):
 
 
 _PENALTY_NOTE = (
-    "repetition_penalty is kept and multiplies log-probabilities, as in beam search of generate; its greedy search "
-    "takes logits and writes other texts"
+    "repetition_penalty multiplies log-probabilities, as in the beam search of generate; its greedy search multiplies "
+    "logits, so its texts may differ"
 )
 
 C = TypeVar("C", bound=GenerationConfig)
@@ -260,7 +260,7 @@ def read_variants(
             continue
         prefix = parameters.get("prefix") or ""
         if not isinstance(prefix, str):
-            raise CheckpointError(f"{place}: {_VARIANTS}.{name}: `prefix`: {shorten(repr(prefix))} is no text")
+            raise CheckpointError(f"{place}: {_VARIANTS}.{name}: `prefix`: {shorten(repr(prefix))} is not a text")
         config, _ = read_config(folder, kind, name)
         search, notes = config.search_settings(folder, maps, never_written)
         ignored = sorted(parameters.keys() - _VARIANT_SETTINGS - {"prefix"})

@@ -84,7 +84,7 @@ class CheckpointConverter:
         for name in names:
             if name in self.weights.shapes:
                 return name
-        raise self.fault(f"the embeddings are missing under any of their names ({', '.join(names)})")
+        raise self.fault(f"the embeddings are missing (looked for {' and '.join(names)})")
 
     def tensor(self, name: str, shape: tuple[int, ...], optional: bool = False) -> Tensor:
         """A tensor of this shape; zeros where an `optional` one is missing."""

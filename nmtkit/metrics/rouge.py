@@ -81,8 +81,8 @@ class RougeMetric(ExampleMetric):
         if chosen_words(options, refs) == "unicode":
             because = "" if options.words == "unicode" else f", since the references are {_main_script(refs)}"
             return (
-                f"ROUGE compares words of all letters (tok:unicode){because}; rouge-score itself has the letters a-z "
-                "alone, so compare these figures only with others made this way"
+                f"ROUGE compares words in the letters of all scripts (tok:unicode){because}; rouge-score itself keeps "
+                "only a-z and 0-9, so compare these figures only with figures made in the same way"
             )
         lines = [line for ref in refs for line in ref]
         dropped = sum(any(char.isalnum() and not char.isascii() for char in line) for line in lines)

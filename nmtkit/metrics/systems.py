@@ -69,8 +69,8 @@ def _note_on_missing(refs: Sequence[Sequence[str]]) -> str:
     first = min(row.index(True) for row in missing if any(row)) + 1
     are, they = ("is", "it is") if count == 1 else ("are", "they are")
     return (
-        f"{count:,} of {len(refs) * len(refs[0]):,} references {are} empty (the first in line {first}) while others of "
-        f"the same line are not: {they} left out, as missing references"
+        f"{count:,} of {len(refs) * len(refs[0]):,} references {are} empty (the first in line {first}) while other "
+        f"references of the same line are not: {they} left out as missing"
     )
 
 
@@ -103,7 +103,7 @@ def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options:
         text += f", and tokenizer {options.tokenize} takes each line for one word or a few. Give --tokenize "
         text += f"{_tokenizer_for(script)} (in a recipe evaluation.tokenize), or take chrF"
     else:
-        text += ", and it counts what stands between spaces. Take chrF"
+        text += ", and it takes the text between two spaces for one word. Take chrF"
     return f"{text} (-m chrf)"
 
 

@@ -152,7 +152,7 @@ def languages_of_text(run: SavedRun, source: str | None, target: str | None) -> 
     if not chosen and not tags:
         given = [option for option, language in (("--from", source), ("--to", target)) if language is not None]
         if given:
-            raise RecipeError(f"{' and '.join(given)}: {name} is no multilingual model; leave them out")
+            raise RecipeError(f"{' and '.join(given)}: {name} is not a multilingual model; leave them out")
         return {}
     if tags and not chosen:
         if target is None:

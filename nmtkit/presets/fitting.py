@@ -147,8 +147,8 @@ class FittedPreset(ProposedRecipe):
         if not self.size.tgt.spaced:
             self._set("evaluation", tokenize="char")
             because = (
-                "the target is written without spaces between words: BLEU of words would be 0 for nearly all lines, "
-                "so it counts characters"
+                "the target is written without spaces between words, so BLEU counts characters; BLEU of words would "
+                "be 0 for nearly all lines"
             )
             self.explain("evaluation.tokenize", "char", because)
 

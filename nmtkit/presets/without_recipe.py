@@ -114,12 +114,12 @@ class RecipeRequest:
             return f"{', '.join(self.given())}: name the text to train on: {source}--target FILE"
         general = [option for option in self.given() if option.startswith("--general")]
         if self.init_from is None and general:
-            return f"{' and '.join(general)}: for fine-tuning; name the run to begin from with --init-from RUN"
+            return f"{' and '.join(general)}: only for fine-tuning; name the run to start from with --init-from RUN"
         languages = [option for option in self.given() if option in ("--from", "--to")]
         if languages and self.init_from is None:
-            return f"{' and '.join(languages)}: for fine-tuning a multilingual model; name it with --init-from RUN"
+            return f"{' and '.join(languages)}: only for fine-tuning a multilingual model; name it with --init-from RUN"
         if languages and self.one_text:
-            return f"{' and '.join(languages)}: the text has no translation; leave them out, or give --source FILE"
+            return f"{' and '.join(languages)}: a language model has no source and no target language; leave them out"
         if self.one_text and self.general_test_target:
             return "--general-test-target: no text of a language model is scored before and after; leave it out"
         if self.init_from is not None and (self.preset or self.task):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from nmtkit.core.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator
 from nmtkit.corpus.config import (
     LANGUAGE_KEYS,
@@ -246,7 +246,7 @@ def require_known_tags(data: DataConfig, tokenizer: TokenizerConfig) -> None:
         for tags in files.tags if isinstance(files, SplitFiles) else ():
             if unknown := [tag for tag in tags.split() if tag not in tokenizer.specials]:
                 raise ValueError(
-                    f"`data`: {split}: the tokenizer has no tag {unknown[0]}, only the special tokens "
-                    f"{', '.join(tokenizer.specials) or 'of every vocabulary'}; leave the tag out, or learn a "
-                    "tokenizer with data.train that has it"
+                    f"`data`: {split}: the tokenizer has no tag {unknown[0]} (its special tokens: "
+                    f"{shorten(', '.join(tokenizer.specials), 200) or 'none of its own'}); leave the tag out, or use "
+                    "it in data.train and learn a new tokenizer"
                 )

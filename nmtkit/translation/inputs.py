@@ -357,7 +357,9 @@ class TextModel(metaclass=ListsPublicNames):
             if request.prefix or request.must or request.must_not:
                 source = sources[number]
                 if source.is_empty:
-                    raise DataError(f"{request.where}: a prefix or terms, and no source to translate")
+                    raise DataError(
+                        f"{request.where}: it has a prefix or terms but no source to translate; add the source"
+                    )
                 (prefix,) = self.encode_targets([request.prefix], [source])
                 terms = encode_terms(request, self.tokenizers.tgt, source.oov, config.max_length)
                 if terms is not None:

@@ -251,7 +251,7 @@ class LongTextTranslator(ABC):
         if parts:
             parts[0] = replace(parts[0], prefix=request.prefix)
         elif request.prefix or request.must:
-            raise DataError(f"{request.where}: a prefix or terms, and no source to translate")
+            raise DataError(f"{request.where}: it has a prefix or terms but no source to translate; add the source")
         return parts
 
     def search(

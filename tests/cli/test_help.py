@@ -127,7 +127,7 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     done = nmtkit("recipe", "check", tmp_path / "mine.yaml")
     assert "parameters" in done.out
     assert "(not here)" in done.out
-    refused(done, "recipe mine: these files are not there", after_results=True)
+    refused(done, "recipe mine: these files are missing", after_results=True)
     succeeded(nmtkit("recipe", "check", "demo"))
     assert "gradient" in nmtkit("recipe", "explain", "training.clip_norm").out
     refused(nmtkit("recipe", "explain", "training.clipnorm"), "training.clip_norm")
@@ -260,7 +260,7 @@ def test_fewer_results_than_asked_for_are_told(trained: Path, corpus: Path, cons
     counts = [sum(one.startswith(f"{number}\t") for one in done.out.splitlines()) for number in range(1, 7)]
     fewer = sum(count < 6 for count in counts)
     assert fewer, "groups have found the same"
-    assert f"{fewer} of 7 lines have fewer than 6 translations: the search ended with no more, or" in done.err
+    assert f"{fewer} of 7 lines have fewer than 6 translations: the search found no more, or" in done.err
     assert "fewer than" not in console("translate", "-m", trained, "--n-best", "6", stdin=text).err
     few = console("translate", "-m", trained, "--n-best", "6", "--search", "patience=0.1", stdin=text)
-    assert "have fewer than 6 translations: the search ended with no more" in few.err
+    assert "have fewer than 6 translations: the search found no more" in few.err

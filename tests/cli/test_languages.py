@@ -63,5 +63,5 @@ def test_fine_tuning_a_model_of_several_languages_needs_one(tmp_path: Path, cons
     train = ("train", "--source", "a", "--target", "b", "--device", "cpu", "--dry-run", "--init-from")
     refused(console(*train, "mt"), "mt is multilingual: name the language to write: --to de (de, en)")
     refused(console(*train, "mt", "--to", "fr"), "no language 'fr'")
-    refused(console(*train, "plain", "--to", "fr"), "plain is no multilingual model; leave them out")
+    refused(console(*train, "plain", "--to", "fr"), "plain is not a multilingual model; leave them out")
     refused(console("train", "--source", "a", "--target", "b", "--to", "fr"), "name it with --init-from RUN")

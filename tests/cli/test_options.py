@@ -60,7 +60,7 @@ def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None
     ],
 )
 def test_a_setting_of_the_search_is_given_once(console: Command, options: str, key: str) -> None:
-    refused(console("translate", *options.split()), f"--search {key} stands beside an option that sets it too")
+    refused(console("translate", *options.split()), f"--search {key} conflicts with an option that sets the same value")
 
 
 @pytest.mark.parametrize("words", ["translate --terms", "translate --dictionary", "rerank --channel", "rerank --lm"])

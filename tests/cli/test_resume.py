@@ -121,8 +121,8 @@ def test_what_other_batches_mean_for_an_epoch_is_said(corpus: Path, tmp_path: Pa
     for resume, tokens in ((False, 512), (True, 256)):
         loaded = recipe.load(str(corpus / "tiny.yaml"), [f"batch.batch_tokens={tokens}"])
         Run.begin(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
-    said = "was 512 and is 256: training goes on with what is left of its epoch, cut into other batches: some of it "
-    assert f"{said}may come twice or not at all" in "".join(notes)
+    said = "was 512 and is 256: training continues with the rest of its epoch in other batches, so some "
+    assert f"{said}examples may come twice or not at all" in "".join(notes)
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     assert epochs[0] == pytest.approx(epochs[1], abs=2 * max(sizes))
     # And it goes on so without being told again.
     again = succeeded(nmtkit("train", tmp_path / "run/recipe.yaml", "--run", tmp_path / "run", "--resume"))
-    assert "cut into other batches" not in again.err
+    assert "in other batches" not in again.err
 
 
 def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:

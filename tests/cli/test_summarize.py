@@ -214,6 +214,6 @@ def test_evaluate_refuses_an_empty_reference_as_score_summaries_does(console: Co
     source, ref = tmp_path / "articles", tmp_path / "summaries"
     source.write_text(as_text(LINES))
     ref.write_text("The dog sleeps.\n\n")
-    told = f"{ref}, line 2: the reference is empty; no summary can be scored against it"
+    told = f"{ref}, line 2: the reference is empty, so no summary can be scored against it"
     refused(console("evaluate", "news", "--source", source, "--ref", ref), told)
     refused(console("score-summaries", source, "--ref", ref), told)

@@ -244,7 +244,7 @@ def test_a_line_that_is_cut_otherwise_than_its_words_has_no_links(tmp_path: Path
     pair = Example("the dog\u00a0 sees", "den Hund", 3, frozenset({(2, 1)}))
     stored(tmp_path / "none", [replace(pair, links=frozenset())], tokenizers)
     for wrong, side in ((pair, "src"), (replace(pair, src="the dog sees", tgt="den\u00a0 Hund"), "tgt")):
-        with pytest.raises(DataError, match=f"train, {side}, line 3: the tokenizer does not cut it into the words"):
+        with pytest.raises(DataError, match=f"train, {side}, line 3: the tokenizer cuts it into other words"):
             stored(tmp_path / side, [wrong], tokenizers)
 
 

@@ -102,7 +102,7 @@ def test_each_text_has_its_own_settings(tmp_path: Path) -> None:
     [
         ({"tgt": {"kindd": "word"}}, r"tokenizer.columns.tgt: unknown key `kindd`"),
         ({"tgt": {"vocab_size": 2}}, r"tokenizer.columns.tgt: `vocab_size`"),
-        ({"src": {"joint": False}}, r"`tokenizer.columns.src.joint` is for all texts"),
+        ({"src": {"joint": False}}, r"`tokenizer.columns.src.joint` applies to all texts"),
         ({"labels": {"kind": "word"}}, "columns"),
     ],
 )

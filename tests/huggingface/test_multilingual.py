@@ -310,7 +310,7 @@ def test_mbart_25_begins_with_the_language_to_write(texts: Path) -> None:
         assert ours.translate(SOURCES) == tokenizer.batch_decode(written, skip_special_tokens=True)
     corpora = [{"src": "src", "tgt": "tgt", "src_lang": "en_XX", "tgt_lang": target} for target in ("ro_RO", "de_DE")]
     path = write_recipe(texts / "tuned.yaml", texts / "run", corpora)
-    with pytest.raises(RecipeError, match="a run has one such language"):
+    with pytest.raises(RecipeError, match="a run has only one"):
         Run.begin(recipe.load(path), str(texts / "tuned"))
 
 

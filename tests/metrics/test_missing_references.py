@@ -103,7 +103,7 @@ def test_a_tokenizer_that_cannot_see_the_words_is_named(
 @pytest.mark.parametrize("metric", ["ter", "cider"])
 def test_metrics_of_words_between_spaces_say_so_whatever_the_tokenizer(metric: str) -> None:
     (note,) = notes([metric], [CHINESE], Options(tokenize="char"))
-    assert "counts what stands between spaces" in note
+    assert "takes the text between two spaces for one word" in note
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> No
         (Request("ba", must=("Ünheard",)), "line 1: the term 'Ünheard' cannot be written"),
         (Request("ba", must=("BA CE",), must_not=("CE",)), "line 1: the term 'BA CE' holds one that"),
         (Request("ba", must=(" ".join(["BA"] * 300),)), "more than max_length 256"),
-        (Request("", prefix="BA"), "line 1: a prefix or terms, and no source"),
+        (Request("", prefix="BA"), "line 1: it has a prefix or terms but no source"),
         (Request("ba", must=(" ",)), "line 1: a term is empty"),
     ],
 )

@@ -36,7 +36,7 @@ from nmtkit.cli.options import FILE, Number
         "--min-log-prob",
         type=float,
         metavar="X",
-        help="The model gives a translation at least X nats a token, e.g. -2. Default: any.",
+        help="Keep translations of at least X nats per token under the model, e.g. -2. Default: all.",
     ),
 )
 @search_options.search_groups(search_options.workers)
@@ -47,7 +47,7 @@ def command(**values: Any) -> None:
 
     Back-translation: FILEs are text of the target language, and the model translates into the source language. DIR gets
     src.txt (translations) and tgt.txt (FILEs), without pairs that are empty, cut, or too unlike in length. A stopped
-    command goes on where it was if it is given again. Recipes name the corpus with the tag <BT>, which tells the model
+    command continues where it was if you run it again. Recipes name the corpus with the tag <BT>, which tells the model
     that its sources are synthetic.
 
     --forward: FILEs are of the source language, and translations are the targets: distillation of a large model, or

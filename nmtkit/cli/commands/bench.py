@@ -79,10 +79,10 @@ def bench_decoding(**values: Any) -> None:
 def bench_training(**values: Any) -> None:
     """Measure how fast this machine trains a recipe.
 
-    Real updates of the recipe's model are made: loss, gradients, clipping, optimizer. The batches are those of a run of
-    the recipe, else of its text, which is preprocessed for this; where the files are missing, they are random words.
-    Settings that the recipe leaves to `auto` are the fastest ones on this machine. No weights are saved, and no run
-    is changed.
+    Real updates of the recipe's model are made: loss, gradients, clipping, optimizer. The batches come from a run of
+    the recipe, or else from its text, which is preprocessed for this. If the files of the text are missing, random
+    words are used. Settings that are `auto` in the recipe get the fastest values on this machine. No weights are saved,
+    and no run is changed.
 
     \b
     Examples:
@@ -102,14 +102,14 @@ def bench_training(**values: Any) -> None:
 def tune_command(**values: Any) -> None:
     """Measure the fastest settings to train a recipe on this machine, and print the speed of each.
 
-    A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). It runs a few
-    updates of the recipe's model on its text with each setting, alternating between them, in about half a minute. The
-    result replaces the one before. Later training of such a model with such batches on this machine uses it; `nmtkit
-    doctor --clear` deletes it. `train` measures by itself if there is no result, in at most 5 % of its time.
+    A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). This command runs
+    a few updates of the recipe's model on its text with each setting, alternating between them, in about half a minute.
+    The result replaces an earlier one. Later training of such a model with such batches on this machine uses it;
+    `nmtkit doctor --clear` deletes it. `train` measures by itself if there is no result, in at most 5 % of its time.
 
-    The text is preprocessed into the run's folder, as by `nmtkit preprocess`. If the run is trained, its search is
-    measured too: precision, batch size, and one search per core or one on all cores. CTranslate2, if it is installed,
-    is measured beside it, with the number of texts that differ; only --engine takes it.
+    The text is preprocessed into the run's folder, as by `nmtkit preprocess`. If the run has been trained, its search
+    is measured too: precision, batch size, and one search per core or one on all cores. If CTranslate2 is installed, it
+    is measured as well, with the number of texts that differ; it is used only with --engine.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ SPLIT_OPTIONS = ("--valid", "--test")
 
 
 class _CheckCommand(cloup.Command):
-    """A command whose --valid and --test take one file or two; click knows only fixed numbers of values."""
+    """A command whose --valid and --test take one file or two; click supports only a fixed number of values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -67,9 +67,10 @@ def command(**values: Any) -> int:
 
     It finds different line counts and misaligned lines, with the line where the misalignment begins; bytes that are not
     UTF-8, NUL, line separators inside lines; empty, identical and near-empty sides; duplicates, and overlap of train,
-    validation and test; odd lengths and ratios; swapped sides, and lines in another script or language (27 are known).
-    With a recipe it also finds unknown and copyable words, vocabulary entries and characters that do not occur in the
-    training text, and what the recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
+    validation and test; odd lengths and ratios; swapped sides, and lines in another script or language (it knows 27
+    languages). With a recipe it also finds unknown and copyable words, vocabulary entries and characters that do not
+    occur in the training text, and what the recipe's settings will cut or leave out. It uses the run's tokenizer, or
+    learns one.
 
     --fix repairs the lines that can be repaired, leaves out the rest, and logs both in dropped.jsonl. It writes UTF-8,
     and converts files in other encodings that it recognizes for certain. For a recipe it also writes a recipe with the

@@ -14,13 +14,13 @@ from nmtkit.runs.folder import RUNS_FOLDER
 @options.overrides
 @click.option("--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="The folder of the runs.")
 @click.option(
-    "--longer-than", type=Number(0), default=30, show_default=True, help="Words above which a source is long."
+    "--longer-than", type=Number(0), default=30, show_default=True, help="A source with more words than this is long."
 )
 @options.picture_file("--plot", meaning="Draw BLEU by length")
 @click.option(
     "--seeds",
     type=Number(1, 100),
-    help="Train every RECIPE with this many seeds, counted up from its own, as NAME-seed2, NAME-seed3, ...",
+    help="Train every RECIPE with N seeds, its own and the next ones; the runs are NAME, NAME-seed2, ...",
 )
 @options.as_json("Print JSON instead of tables.")
 @options.table_format

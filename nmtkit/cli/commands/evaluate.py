@@ -24,7 +24,7 @@ from nmtkit.cli.options import FILE
     click.option("--metrics", metavar="LIST", help="As in `nmtkit score`, e.g. bleu,ter. Default: the recipe's."),
     search_options.search_flags("beam_size"),
     options.as_json("Print a JSON object: scores with signatures, time, counts."),
-    options.picture_file("--confusion", meaning="Classification: draw how often each label is taken for each other"),
+    options.picture_file("--confusion", meaning="Classification: draw how often each label is mistaken for each other"),
     options.devices,
 )
 @search_options.search_groups(search_options.engine, search_options.workers)
@@ -43,8 +43,8 @@ def command(**values: Any) -> None:
     RUN may also be given as -m RUN; several -m are an ensemble. Prints one line, "RUN  TEST SET  METRIC VALUE ...". The
     figures are those of `nmtkit translate` (or `summarize`) and `nmtkit score` (or `score-summaries`). Lines to paste,
     with signatures, go to stderr. -o keeps the outputs. A language model has loss and perplexity on --ref FILE, by
-    default the test set of its recipe; `nmtkit perplexity` says more. Of labels a table follows: in a row is how often
-    a label was wanted, in a column how often it was given.
+    default the test set of its recipe; `nmtkit perplexity` says more. For a classifier a table follows, with a row for
+    each right label and a column for each label that the model gave.
 
     \b
     Examples:

@@ -37,13 +37,13 @@ def command(**values: Any) -> None:
     (nats) from the start. The mark before each token shows which hypothesis in the row above it continues. Then follow:
 
     \b
-      ■ ended     the hypothesis is finished; its score is what results are ranked by
+      ■ ended     the hypothesis is finished; results are ranked by its score
       × pruned    it did not fit into the beam
       ⊘ blocked   a rule, which is named, forbade it
 
-    The number right after such a mark is that of the hypothesis that is continued. Behind the log-probability
-    of a pruned token stands, in brackets, how far it is below that of the last hypothesis kept. A step with K
-    hypotheses considers the 2K likeliest continuations; an end counts only among the first K.
+    The number right after a mark is the number of the hypothesis that the token continues. In brackets after the
+    log-probability of a pruned token: how far it is below that of the last hypothesis kept. A step with K hypotheses
+    considers the 2K likeliest continuations; an end counts only among the first K.
 
     \b
     Examples:

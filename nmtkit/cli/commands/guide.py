@@ -27,8 +27,8 @@ def _topics() -> Sequence[str]:
 def command(**values: Any) -> None:
     """Print a page of the guide, or list the topics.
 
-    TOPIC is one of those that `nmtkit guide` lists; reference has all options and recipe keys. A terminal shows a long
-    page through $PAGER (default: less); through a pipe the page is plain Markdown.
+    TOPIC is a page that `nmtkit guide` lists; the page `reference` has all options and recipe keys. A terminal shows a
+    long page through $PAGER (default: less); through a pipe the page is plain Markdown.
 
     \b
     Examples:

@@ -41,7 +41,7 @@ def parse_command(**values: Any) -> None:
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("--source", required=True, type=NEW_FILE, metavar="FILE", help="Write the sentences here, a line each.")
 @click.option("--target", required=True, type=NEW_FILE, metavar="FILE", help="Write the linear trees here.")
-@click.option("--tags", is_flag=True, help="Keep all parts of speech; else XX stands for them, except for punctuation.")
+@click.option("--tags", is_flag=True, help="Keep all parts of speech. Default: write XX for all but punctuation.")
 @options.encoding
 @options.quiet
 def linearize_command(**values: Any) -> None:

@@ -16,9 +16,9 @@ from nmtkit.cli.options import FILE, Number
     "Common",
     options.model,
     search_options.checkpoint,
-    click.option("--block-tokens", type=Number(1), metavar="N", help="Tokens of a block. Default: as in training."),
+    click.option("--block-tokens", type=Number(1), metavar="N", help="Tokens per block. Default: as in training."),
     click.option(
-        "--frequencies", type=FILE, metavar="FILE", help="Count words here. Default: the run's training text."
+        "--frequencies", type=FILE, metavar="FILE", help="Text to count words in. Default: the run's training text."
     ),
     options.as_json("Print a JSON object with all digits."),
     options.device,
@@ -30,9 +30,9 @@ def command(**values: Any) -> None:
     """Measure how well a language model predicts FILEs, or standard input: perplexity by token, word and byte.
 
     A line is a document. Its end counts as a token, a word and a byte; empty lines are left out. Words are what white
-    space separates. The second table has them by how often they stand in the training text of the run.
+    space separates. The second table groups them by their frequency in the training text of the run.
 
-    A run with batch.block_tokens reads running text in such blocks, as in training: what a block begins with is
+    A run with batch.block_tokens reads running text in such blocks, as in training: the first token of a block is
     predicted from the token before it alone. Larger blocks have more context, as far as the model has positions. Any
     other run reads each line by itself; --block-tokens cuts the longer ones.
 

@@ -59,11 +59,12 @@ def plot_attention_command(**values: Any) -> None:
     words between two of them, with their coverage added up. In .html, point at a word of the summary to see where the
     model looked.
 
-    Of a classifier the text is drawn: the weight of each sentence beside it, and that of each word as its shade. Of a
-    language model that looks back (lstmn) each row is a word of SOURCE, and the columns are the words before it.
-    Of a captioner SOURCE is a file of pictures, and TARGET the number of one of them: by each word is where it looks.
+    For a classifier the text is drawn, with the weight of each sentence beside it and the weight of each word as its
+    shade. For a language model with attention (lstmn) each row is a word of SOURCE, and the columns are the words
+    before it. For a captioner SOURCE is a file of pictures and TARGET the number of a picture; each word is drawn with
+    the regions that the model looked at.
 
-    `nmtkit visualize-alignment` is another name of this command.
+    `nmtkit visualize-alignment` is another name for this command.
 
     \b
     Examples:
@@ -96,7 +97,7 @@ def plot_training_command(**values: Any) -> None:
 
     RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
     has its own colour and the name of its folder. The score is the one by which the recipe chooses weights
-    (training.best_metric), else BLEU or ROUGE-L; where there is none, the norm of the gradient takes its place. Dotted
+    (training.best_metric), else BLEU or ROUGE-L; if there is no such score, the norm of the gradient is drawn. Dotted
     lines separate stages of training. A validation loss that rises while the training loss still falls shows
     overfitting.
 

@@ -38,7 +38,7 @@ def list_recipes(**values: Any) -> None:
 @click.option("--resolved", is_flag=True, help="Write out every default; follow `extends` and --set.")
 @options.overrides
 def show_recipe(**values: Any) -> None:
-    """Print a recipe, to start your own from. Its name is left out: a recipe is called as its file.
+    """Print a recipe, as a start for your own. Its name is left out, because a recipe is named after its file.
 
     \b
     Example:

@@ -22,10 +22,12 @@ from nmtkit.cli.options import FILE, Number
     click.option(
         "--weights", "tuned", type=FILE, metavar="FILE", help="YAML that --tune wrote. Default: channel 1, lm 1."
     ),
-    click.option("--tune", type=FILE, metavar="REF", help="Print the best weights by these references of FILEs."),
-    click.option("--metric", help="What --tune goes by. Default: bleu."),
+    click.option(
+        "--tune", type=FILE, metavar="REF", help="Print the weights that are best by these references of FILEs."
+    ),
+    click.option("--metric", help="Metric that --tune maximizes. Default: bleu."),
     options.outputs,
-    options.as_json("Print a JSON object for each line: candidates with nats a token of each model."),
+    options.as_json("Print a JSON object for each line: candidates, with nats per token of each model."),
     options.device,
 )
 @cloup.option_group(
@@ -38,9 +40,9 @@ from nmtkit.cli.options import FILE, Number
 @options.encoding
 @options.quiet
 def command(**values: Any) -> None:
-    """Translate FILEs, or standard input; of the N best a channel and a language model choose (Yee et al. 2019).
+    """Translate FILEs, or standard input; rank the N best with a channel model and a language model (Yee et al. 2019).
 
-    The channel model translates from the target to the source. All three may have other vocabularies.
+    The channel model translates from the target to the source. The three models may have different vocabularies.
 
     \b
     Examples:

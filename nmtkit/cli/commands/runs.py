@@ -8,7 +8,7 @@ import click
 from nmtkit.cli import completing, options
 from nmtkit.runs.folder import RUNS_FOLDER
 
-yes: options.Decorator = click.option("--yes", "-y", is_flag=True, help="Do it without being asked.")
+yes: options.Decorator = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.group("runs", invoke_without_command=True)

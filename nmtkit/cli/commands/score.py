@@ -33,12 +33,12 @@ def score_command(**values: Any) -> None:
     standard input. Text should be detokenized; for tokenized text give --tokenize none. Several HYPs are compared with
     the first; * marks a difference with p below 0.05.
 
-    accuracy is the share of right labels: those of a line are separated by white space, as many as in its reference.
+    accuracy is the share of right labels; a line has as many labels as its reference, separated by white space.
     bertscore needs `pip install 'nmtkit[bertscore]'`; COMET runs in an environment of its own (`nmtkit guide second`).
     score-summaries scores summaries (ROUGE), score-alignments word alignments.
 
     --known-by leaves out the lines whose source or reference has a word that is unknown to that run: "No UNK" in table
-    1 of Bahdanau et al. 2015, where none was written either: translate --search forbid_unknown=true.
+    1 of Bahdanau et al. 2015, whose models wrote no unknown words either (translate --search forbid_unknown=true).
 
     \b
     Examples:

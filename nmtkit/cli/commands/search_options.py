@@ -91,10 +91,10 @@ checkpoint: Decorator = click.option(
 
 language: Decorator = together(
     click.option(
-        "--from", "source_language", metavar="LANG", help="Language to read, of an imported multilingual model."
+        "--from", "source_language", metavar="LANG", help="Language of the source, for an imported multilingual model."
     ),
     click.option(
-        "--to", metavar="LANG", help="Language to write, of a multilingual model: the tgt_lang of a training corpus."
+        "--to", metavar="LANG", help="Language to write, for a multilingual model: the tgt_lang of a training corpus."
     ),
 )
 
@@ -147,7 +147,7 @@ shortlist: Decorator = click.option(
     "--shortlist", type=options.FILE, metavar="FILE", help="Score only target tokens in a file of `align --shortlist`."
 )
 language_model: tuple[Decorator, ...] = (
-    options.run_option("--lm", help="A language model beside the model."),
+    options.run_option("--lm", help="A language model to combine with the model."),
     click.option("--lm-weight", type=Number(0, whole=False), metavar="W", help="Its weight. Default: 0.2."),
 )
 engine: Decorator = click.option(

@@ -1,4 +1,4 @@
-"""The commands of tasks that have none of their own here, such as the tasks of a user's file."""
+"""The commands of tasks that have no file of their own here, such as tasks that a user registers."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ _RANKING: list[Decorator] = [
     click.option("--n-best", type=Number(1), metavar="N", default=1, help="The N most probable labels."),
     options.as_json("Print a JSON object for each line: the label, and the probabilities of all, or of --n-best."),
 ]
-_GOES_ON = 'A text is printed whole, with its beginning; "tokens" of --json are those after it.'
+_GOES_ON = 'A text is printed with its beginning; "tokens" of --json leave the beginning out.'
 
 
 def task_command(task: Task) -> click.Command:
-    """The command that prints what a model of the task answers, see `Task.predict`; of a task that writes, searches."""
+    """The command that prints the answers of a task's model (see `Task.predict`), or the texts that it writes."""
     first = task.columns[0].name
-    reads = "A line of FILEs or standard input is one."
+    reads = "Each line of FILEs, or of standard input, is an example."
     if first == "features":
         reads = "Features are in .npy or .npz FILEs, paths of pictures in .txt."
     if task.searches:

@@ -61,7 +61,7 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Make one update and print memory, speed, operations and the time of the whole, or of the first stage; "
+        help="Make one update; print memory, speed, operations and the time of the training or its first stage; "
         "save nothing.",
     ),
     options.device,
@@ -86,7 +86,7 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--minutes",
         type=Number(0, MAX_MINUTES, whole=False, above=True),
-        help="Minutes to train for: all are used, but for a fine-tuning that gains no more.",
+        help="Minutes to train for. All are used, unless fine-tuning stops improving earlier.",
     ),
     click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Default: translation."),
     click.option(

@@ -64,9 +64,9 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
 def translate_command(**values: Any) -> None:
     """Translate FILEs, or standard input: one line out for each line in, in order.
 
-    FILEs are one text, or with --output-dir many. --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB
-    TRANSLATION", with lines counted from 1. The score is the log-probability (natural log) after the length penalty.
-    `nmtkit guide decoding` explains constraints.
+    FILEs are read as one text; with --output-dir each has its own output. --n-best K prints "NUMBER TAB SCORE TAB
+    LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score is the log-probability (natural log) after
+    the length penalty. `nmtkit guide decoding` explains constraints.
 
     \b
     Examples:

@@ -21,8 +21,8 @@ def command(**values: Any) -> None:
     """Show the curves of a training in the terminal while it runs: loss, validation score, speed.
 
     RUN is the folder of a run, or its name under runs/. The training may run in another process, on another machine
-    that shares the folder, or have ended; a copy of the folder will do. It is only read. The curves are drawn anew
-    until the training ends, or until Ctrl-C; where the output is no terminal, once.
+    that shares the folder, or have ended; a copy of the folder will do. The folder is only read. The curves are redrawn
+    until the training ends or you press Ctrl-C; if the output is not a terminal, they are drawn once.
 
     \b
     Examples:

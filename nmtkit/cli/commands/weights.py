@@ -48,12 +48,12 @@ def average_command(**values: Any) -> None:
     "--task",
     metavar="NAME",
     help="translation or summarization, or a task in task_specific_params of config.json, such as "
-    "translation_en_to_de, whose prefix and search the run gets. Default: the only one there, or the family's.",
+    "translation_en_to_de, whose prefix and search the run gets. Default: the only one there, else the usual one.",
 )
 @click.option(
     "--source-prefix",
     metavar="TEXT",
-    help="Text before every source, such as 'summarize: ' for T5. The run keeps it, and fine-tuning does.",
+    help="Text before every source, such as 'summarize: ' for T5. The run keeps it, also for fine-tuning.",
 )
 def import_command(**values: Any) -> None:
     """Convert a model of another toolkit to a run.
