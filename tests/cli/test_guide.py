@@ -119,6 +119,7 @@ RUN_ELSEWHERE = {
     "task: sorting": "a recipe for the classifier",
     "init_from: {encoder: runs/masked}": "the page's command begins from that run",
     "init_from: {tokenizer: runs/t5}": "the same",
+    "init_from: runs/nllb": "tests/huggingface fine-tunes such a run",
 }
 """The first lines of blocks that are not run here, with the reason."""
 SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW", "RUN", "RECIPE", "CORPUS")
