@@ -369,7 +369,8 @@ def test_keys_of_recipes_are_keys() -> None:
     groups = "|".join(sorted({key.partition(".")[0] for key in known if "." in key}))
     for page, text in TEXT.items():
         for key in re.findall(rf"`((?:{groups})\.[a-z_.]+)[`=:]", text):
-            assert key in known, f"{page}: {key}: {suggest_names(key, known, 5)}"
+            if key != "tokenizer.json":  # a file of Hugging Face's
+                assert key in known, f"{page}: {key}: {suggest_names(key, known, 5)}"
 
 
 def anchors(text: str) -> set[str]:
