@@ -364,12 +364,16 @@ def test_python_and_recipes_of_a_page(page: str, place: Path, monkeypatch: pytes
             assert recipe.load("shown.yaml").data.train
 
 
+NOT_KEYS = {"tokenizer.json", "batch.loss_mask"}
+"""A file of Hugging Face's, and an attribute in Python."""
+
+
 def test_keys_of_recipes_are_keys() -> None:
     known = {".".join(map(str, path)) for path in key_paths(recipe.Recipe)}
     groups = "|".join(sorted({key.partition(".")[0] for key in known if "." in key}))
     for page, text in TEXT.items():
         for key in re.findall(rf"`((?:{groups})\.[a-z_.]+)[`=:]", text):
-            if key != "tokenizer.json":  # a file of Hugging Face's
+            if key not in NOT_KEYS:
                 assert key in known, f"{page}: {key}: {suggest_names(key, known, 5)}"
 
 
