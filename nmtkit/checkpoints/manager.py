@@ -194,7 +194,7 @@ class CheckpointManager:
             return _Index.of(verify_checksum(json.loads(self._index_path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, RecursionError) as fault:
             raise CheckpointError(
-                f"{self._index_path}: cannot read it ({fault}); delete it, and the list of kept weights is made anew "
+                f"{self._index_path}: cannot read it ({fault}); delete it, and the list of kept weights is rebuilt "
                 "from the files"
             ) from fault
 

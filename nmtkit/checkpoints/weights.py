@@ -186,5 +186,5 @@ class Ema:
         for name, average in self.averages.items():
             saved = averages.get(name) if averages else self._parameters[name].detach()
             if saved is None or saved.shape != average.shape:
-                raise CheckpointError(f"the averaged weights are not those of the model: {name!r}")
+                raise CheckpointError(f"the averaged weights belong to another model: {name!r}")
             average.copy_(saved)

@@ -74,7 +74,7 @@ def run_bench_training(
     loaded = recipe.load(name, with_threads(overrides, threads))
     speed = _try_training(loaded, run_path, choose_device(device, loaded), updates, rounds)[0]
     if loaded.stages:
-        tell(f"these are updates of stage {loaded.stages[0].name}; those of other stages are not measured")
+        tell(f"these are updates of stage {loaded.stages[0].name}; other stages are not measured")
     write_figures(output, speed.figures())
 
 

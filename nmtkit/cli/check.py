@@ -142,7 +142,7 @@ def _find_corpus(
     splits = {split: _files(split, paths, fields) for split, paths in given.items() if paths}
     missing = [path for files in splits.values() for path in files.paths() if not Path(path).exists()]
     if missing:
-        raise DataError(f"{', '.join(missing)}: not there; name files that are")
+        raise DataError(f"{', '.join(missing)}: no such file; name files that exist")
     summaries = any(files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values())
     return CheckedCorpus(" and ".join(names), splits, TASKS.get(task).monolingual if task else summaries)
 
@@ -309,7 +309,9 @@ def _require_report_path(path: str | None, begin: bytes) -> None:
     if path and Path(path).is_file():
         with write_errors(path), open(path, "rb") as file:
             if file.read(len(begin)) not in (b"", begin):
-                raise NmtkitError(f"{path}: this file is no report, and a report would replace it; name another file")
+                raise NmtkitError(
+                    f"{path}: this file is not a report, and a report would replace it; name another file"
+                )
 
 
 def _write_report(path: str, text: str) -> None:

@@ -105,12 +105,12 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
             raise click.BadParameter("standard input (-) cannot stand among files; put it into one of them")
         file = text_path(str(path))
         if os.path.isdir(file):
-            raise DataError(f"{path}: cannot read it: it is a folder; name the files in it, such as {path / '*.txt'}")
+            raise DataError(f"{path}: this is a folder; name the files in it, such as {path / '*.txt'}")
         if not os.path.exists(file):  # nor where a text is longer than any file's name
             name = shorten(str(path))
             is_text = " " in name or not path.suffix
             remedy = f"; text is read from standard input: echo {shlex.quote(name)} | {ctx.command_path}"
-            raise DataError(f"{name}: cannot read it: there is no such file{remedy if is_text else ''}")
+            raise DataError(f"{name}: there is no such file{remedy if is_text else ''}")
     return given
 
 

@@ -47,7 +47,7 @@ def run_rerank(
         raise click.UsageError("--metric is for --tune; give both")
     names = metric_names([metric or "bleu"])
     if len(names) > 1:
-        raise click.UsageError(f"--metric {metric} stands for {', '.join(names)}: take one of them")
+        raise click.UsageError(f"--metric {metric} means {', '.join(names)}: name one of them")
     references = [] if tune is None else read_texts(tune, "--tune")
     chosen = parse(ChannelWeights, {} if tuned is None else load_yaml(tuned)[0], str(tuned))
     if speaker is None and "lm" in chosen.model_fields_set and chosen.lm:

@@ -264,8 +264,8 @@ class Printer:
             more = self.number_fault_count - len(self.number_faults)
             names = "; ".join(self.number_faults) + (f"; and {more} more" if more else "")
             tell(
-                f"warning: {self.number_fault_count} of {self.lines} lines lack a number, URL or e-mail address of "
-                f"their source: {names}"
+                f"warning: {self.number_fault_count} of {self.lines} translations lack a number, URL or e-mail address "
+                f"of their source: {names}"
             )
 
     def _count(self, best: Translation | JoinedTranslation, parts: Sequence[Translation]) -> None:

@@ -72,7 +72,7 @@ def joined_corpora(given: Any) -> Any:
             raise ValueError(f"the corpora of a list have the same keys, and may have {', '.join(_OF_A_CORPUS)}")
         for key in ("tag", *LANGUAGE_KEYS):
             if not isinstance(corpus.get(key, ""), str):
-                raise ValueError(f"{key}: {corpus[key]!r} is no text: write it in quotes, as 'no' for Norwegian")
+                raise ValueError(f"{key}: {corpus[key]!r} is not a text: write it in quotes, as 'no' for Norwegian")
         counts = [1]
         for key in keys:
             if key in FILE_KINDS:

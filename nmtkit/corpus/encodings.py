@@ -312,7 +312,7 @@ def guess_encoding(sample: bytes) -> EncodingGuess:
     certain = best_score >= _MIN_SCORE and len(possible_texts) == 1
     letters = Counter(letter for letter in best_text if letter > "\x7f" and letter.isalpha())
     frequent = " ".join(letter for letter, _ in letters.most_common(5))
-    evidence = f"read so, the letters and words are {languages[best_text].split()[1]} ({frequent})"
+    evidence = f"so decoded, its letters and words are {languages[best_text].split()[1]}: {frequent}"
     return EncodingGuess(names, certain, evidence)
 
 

@@ -75,7 +75,7 @@ _XML_ROOT = re.compile(r"<([A-Za-z][\w.:-]*)")
 _THOUSANDS = re.compile(r"\d,\d{3}\b")
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)+\|?\s*$")
 _MARKUP = {"tmx": "a TMX translation memory", "xliff": "an XLIFF file", "html": "an HTML page"}
-_NO_MARKUP = "Its tags are read as text: extract the text first."
+_NO_MARKUP = "Extract the text first, without its tags."
 
 
 def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
@@ -115,7 +115,7 @@ def _tmx_advice(lines: list[str], name: str) -> str:
 
 
 def _timed(lines: list[str]) -> FileFormat | None:
-    advice = "Its numbers and times are read as text: extract the lines of text first."
+    advice = "Extract the lines of text first, without their numbers and times."
     if re.match(r"\ufeff?WEBVTT\b", lines[0]):
         return FileFormat("subtitles (WebVTT)", advice)
     cues = sum(_CUE.match(line) is not None for line in lines)
@@ -128,7 +128,7 @@ def _timed(lines: list[str]) -> FileFormat | None:
 def _table(lines: list[str], name: str) -> FileFormat | None:
     for before, line in pairwise(lines):
         if "|" in before and _TABLE_RULE.match(line):
-            return FileFormat("Markdown with a table", "Its bars are read as text: write the cells as lines first.")
+            return FileFormat("Markdown with a table", "Write the cells as lines first, without the bars.")
     plain = without_compression_end(name.lower())
     if len(lines) < (1 if plain.endswith(TABLE_ENDS) else _MIN_TABLE_ROWS):
         return None

@@ -124,7 +124,7 @@ class HuggingFaceTokenizer(Tokenizer):
         start = affixes.get("tgt", {}).get("start", [])
         for name in (*self._before, *self._after, *start):
             if name != LANGUAGE and name not in self.vocabulary:
-                raise CheckpointError(f"tokenizer.affixes: {name!r} is no token of the vocabulary")
+                raise CheckpointError(f"tokenizer.affixes: {name!r} is not a token of the vocabulary")
         self._start_is_open = around.get("start") == [LANGUAGE]
         if start and start != [LANGUAGE]:
             self._set_first_input(start[0])

@@ -148,7 +148,7 @@ def remedy_note(finding: Finding, split: str) -> str:
     if finding.kind.name == UTF16.name:
         return "--fix converts it"
     if finding.kind.name == ENCODING.name:
-        return "--fix converts it, or leaves it out"
+        return "--fix converts the file, or leaves the line out"
     if finding.kind.mends:
         return "--fix mends it"
     if finding.kind.name == IN_TRAIN.name:

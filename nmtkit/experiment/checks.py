@@ -181,8 +181,8 @@ def require_fitting_stages(recipe: Recipe) -> None:
     for stage in recipe.stages:
         for key in [key for key in ("batch_tokens", *AUTO_KEYS) if (stage.batch | stage.training).get(key) == "auto"]:
             raise RecipeError(
-                f"recipe {recipe.name}: a stage cannot find its own {key}: auto; leave it out of stage {stage.name}, "
-                "which then has that of the recipe, or give it a value"
+                f"recipe {recipe.name}: {key}: auto cannot be found for a single stage; leave it out of stage "
+                f"{stage.name}, which then uses the value of the recipe, or give it a value"
             )
     for name, one in stages.items():
         model = _on_meta(one)

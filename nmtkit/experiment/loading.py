@@ -309,7 +309,7 @@ def _with_language_model(
         raise RecipeError(f"{path}: --lm names a language model, for a model that reads a source; {kinds}")
     if others.tgt.vocabulary != own.tgt.vocabulary:
         raise RecipeError(
-            f"{path}: its vocabulary is not that of the model's target, token for token, so that its ids mean other "
+            f"{path}: its vocabulary differs from the target vocabulary of the model, so its ids mean other "
             "words: train the language model with the model's tokenizer (in its recipe `init_from: {tokenizer: RUN}`)"
         )
     weight = DEFAULT_LM_WEIGHT if how.lm_weight is None else how.lm_weight

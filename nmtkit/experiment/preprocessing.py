@@ -168,10 +168,10 @@ def prepare_tokenizers(
         return run.load_tokenizers()
     samples = [text.look(diagnosed, learns=not learned_before and first.origin is None) for text in texts]
     if learned_before:
-        first.notify(f"{folder.data}: preprocessing the text anew; the tokenizer stays")
+        first.notify(f"{folder.data}: preprocessing the text again with the same tokenizer")
         tokenizers = run.load_tokenizers()
     elif first.origin is not None:
-        first.notify(f"the tokenizer ({config.kind}) is that of {first.origin.run}")
+        first.notify(f"the tokenizer ({config.kind}) comes from {first.origin.run}")
         tokenizers = origin_tokenizers(first.origin, run.recipe)
     else:
         trains = [text.splits["train"] for text in texts]

@@ -189,7 +189,9 @@ class StagedTraining:
             self.notify(text)
         stream = training_batches(recipe, store, self.tokenizers, seed)
         if going_on and stage.checkpoints.read_metadata()["stream"].get("data", stream.identity) != stream.identity:
-            self.notify("the text, or how it is cut, is not that of the last state: with it the epoch begins anew")
+            self.notify(
+                "the text or its tokenization has changed since the last state was saved, so the epoch begins again"
+            )
         return stream
 
 

@@ -110,7 +110,7 @@ class _Reader:
 
     def end(self) -> None:
         if self._at != len(self._content):
-            raise self.fault(f"has {len(self._content) - self._at:,} bytes behind its end")
+            raise self.fault(f"has {len(self._content) - self._at:,} bytes after its end")
 
 
 def read_ctranslate2_file(path: Path) -> CTranslate2Model:
@@ -277,7 +277,7 @@ def _tokenizers(folder: Path, given: Mapping[str, Any], maps: Maps) -> tuple[Tok
     pair = build_tokenizers("word", maps, place, **more)
     if exported or not all(map(_cuts_words, (pair.src, pair.tgt))):
         raise CheckpointError(
-            f"{folder}: source.spm and target.spm are missing, and its tokens are no words as nmtkit cuts them; put "
+            f"{folder}: source.spm and target.spm are missing, and its tokens are not words as nmtkit splits them; put "
             "the SentencePiece models that the model was trained with into the folder, under these names"
         )
     return pair, ["source.spm is not in the folder, and its tokens look like words: text is cut into words"]

@@ -179,7 +179,9 @@ def _shards(index: Path) -> list[Path]:
     files = sorted({str(file) for file in named.values()})
     for file in files:
         if not re.fullmatch(rf"[\w-][\w.-]*{re.escape(suffix)}", file):
-            raise CheckpointError(f"{index}: names {shorten(repr(file))}, which is no file beside it; nothing was read")
+            raise CheckpointError(
+                f"{index}: names {shorten(repr(file))}, but the folder has no such file; nothing was read"
+            )
     return [index.parent / file for file in files]
 
 

@@ -149,7 +149,7 @@ class CheckpointConverter:
         if len(kinds) == 1 and kinds != {"learned"}:
             return {"positions": kinds.pop()}, converted
         if kinds and len(shapes) < len(tables):
-            raise self.fault("one side has learned positions, and those of the other are missing")
+            raise self.fault("one side has learned positions, and the other has none")
         sizes = {len(table) for table in converted.values()}
         return ({"positions": "learned", "max_positions": max(sizes)} if sizes else {}), converted
 

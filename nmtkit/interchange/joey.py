@@ -175,7 +175,7 @@ def read_joey(folder: Path) -> ImportedModel:
         raise CheckpointError(f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder")
     state = external_files.load_pickle(path, remedy=_REMEDY)
     if not isinstance(state, dict) or "model_state" not in state:
-        raise CheckpointError(f"{path}: holds no model_state, so it is no checkpoint of Joey NMT")
+        raise CheckpointError(f"{path}: holds no model_state, so it is not a checkpoint of Joey NMT")
     weights = ExternalWeights.of(path, state["model_state"], _REMEDY)
     converter = CheckpointConverter(place, weights, tokenizers, maps)
     model, tensors = (_transformer if kind == "transformer" else _recurrent)(converter, config)

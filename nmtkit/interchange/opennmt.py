@@ -157,7 +157,7 @@ def _load(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, checked to have its parts."""
     state = external_files.load_pickle(path, (Namespace,), _REMEDY)
     if not isinstance(state, dict) or not isinstance(state.get("opt"), Namespace):
-        raise CheckpointError(f"{path}: holds no options, so it is no checkpoint of OpenNMT-py")
+        raise CheckpointError(f"{path}: holds no options, so it is not a checkpoint of OpenNMT-py")
     for key in ("model", "generator", "vocab"):
         if not isinstance(state.get(key), dict):
             raise CheckpointError(f"{path}: {key!r} is missing, or is not a dictionary; {_REMEDY}")
@@ -172,7 +172,7 @@ def _vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> Exter
         raise unsupported(path, f"data_task: {shorten(str(task))}")
     tokens = vocabularies.get(side)
     if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
-        raise CheckpointError(f"{path}: its vocabulary {side!r} is no list of words; download it again")
+        raise CheckpointError(f"{path}: its vocabulary {side!r} is not a list of words; download it again")
     rows = {token: row for row, token in enumerate(tokens)}
     special = {key: rows.get(token, -1) for key, token in _SPECIALS.items()}
     if side == "src":  # no text has these

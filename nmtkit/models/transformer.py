@@ -134,7 +134,7 @@ class TransformerConfig(LayersConfig):
             return given
         both = cls.shorthands["layers"]
         if beside := [key for key in both if key in given]:
-            raise ValueError(f"`layers` stands for {' and '.join(both)}: give it alone, without {beside[0]}")
+            raise ValueError(f"`layers` sets {' and '.join(both)}: leave {beside[0]} out, or `layers`")
         return {key: given[key] for key in given if key != "layers"} | dict.fromkeys(both, given["layers"])
 
     @field_validator("alignment_heads", mode="before")

@@ -70,9 +70,13 @@ class FigureStyle:
             raise NmtkitError(f"font {self.font!r} is not installed: {suggest_names(self.font, known)}")
         for colour in self.colours:
             if not is_color_like(colour) and self.colours != (colour,):
-                raise NmtkitError(f"{colour!r} is no colour; give names (navy), hexadecimal ones (#1f5fbf) or grey 0.5")
+                raise NmtkitError(
+                    f"{colour!r} is not a colour; give names (navy), hexadecimal ones (#1f5fbf) or grey 0.5"
+                )
             if not is_color_like(colour) and colour not in matplotlib.colormaps:
-                raise NmtkitError(f"{colour!r} is no colour and no map: {suggest_names(colour, matplotlib.colormaps)}")
+                raise NmtkitError(
+                    f"{colour!r} is neither a colour nor a colour map: {suggest_names(colour, matplotlib.colormaps)}"
+                )
 
     @property
     def dpi(self) -> float:

@@ -270,7 +270,8 @@ class FittedPreset(ProposedRecipe):
         text += f"{_rounded(usual)} would be usual"
         if passes >= usual:
             return text
-        return f"{text}, so give it {math.ceil(self._limit * usual / passes):,} minutes if you can"
+        wanted = math.ceil(self._limit * usual / passes)
+        return f"{text}, so give it {wanted:,} {'minute' if wanted == 1 else 'minutes'} if you can"
 
     def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
         """How many updates this machine makes in the time given; the planned ones, where nobody has measured it."""
@@ -389,9 +390,9 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
     if limit and preset.minutes and preset.total_minutes and preset.passes and 2 * limit < preset.total_minutes:
         a_pass, useless = preset.minutes / preset.passes, ", which gives no usable model" if preset.passes < 1 else ""
         warnings.append(
-            f"{limit:g} min read the text only {preset.passes:.2g} times{useless}: one pass takes "
-            f"{format_minutes(a_pass)} on this machine, and the preset {preset.name} is meant to make "
-            f"{preset.total_minutes / a_pass:.3g} (--minutes {math.ceil(preset.total_minutes)})"
+            f"in {limit:g} min the text is read only {preset.passes:.2g} times{useless}: one pass takes "
+            f"{format_minutes(a_pass)} on this machine, and the preset {preset.name} usually makes "
+            f"{preset.total_minutes / a_pass:.3g} passes (--minutes {math.ceil(preset.total_minutes)})"
         )
     if pairs < FEW_PAIRS and not preset.size.one_text:
         held_out = preset.size.held_out

@@ -227,7 +227,7 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
     if faults:
         command = shlex.join(["nmtkit", "train", str(folder.chosen), "--run", str(folder.path), "--resume"])
         raise NmtkitError(
-            f"{folder.path}: begun with other options, so it cannot be resumed with these (give the same ones, take "
+            f"{folder.path}: begun with other options, so it cannot be resumed with these (repeat the first ones, use "
             f"`{command}`, or train anew with --overwrite):{''.join(faults)}"
         )
 
@@ -401,7 +401,7 @@ def held_out_note(run: SavedRun) -> str:
     folder = run.folder.text.resolve()
     if test is None or not all(Path(path).resolve().is_relative_to(folder) for path in test.paths()):
         return ""
-    note = "the test set was held out of your text, so it is much like it: scores of other text will be worse"
+    note = "the test set was held out of your text and resembles it: on other text the model will do worse"
     share = similar_share(_sources(splits["train"]), _sources(test))
     if share < _MANY_SIMILAR:
         return note
@@ -475,4 +475,4 @@ def _explanation(
     yield from proposed.advice
     if proposed.minutes is not None and not any(setting.startswith("training.") for setting in overridden):
         yield f"training takes {format_minutes(proposed.minutes)} on this machine"
-    yield f"the recipe, to be read and changed: {folder.chosen}"
+    yield f"the recipe, which you can read and change: {folder.chosen}"

@@ -279,7 +279,7 @@ def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -
     for part in reversed(keys):
         nested = {part: nested}
     if any(not isinstance(_value_at(layer.data, keys[:n]), dict | None) for n in range(1, len(keys))):
-        raise RecipeError(f"--set {text}: `{key}` lies below a key that holds a single value")
+        raise RecipeError(f"--set {text}: `{key}` is inside a key that has a single value, not a group")
     place = f"--set {text}"
     return Layer(nested, {tuple(keys[:n]): place for n in range(1, len(keys) + 1)}, layer.name)
 

@@ -140,7 +140,7 @@ def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
     """
     tokenizers = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
     if tokenizers.checksum != origin.vocabulary:
-        raise CheckpointError(f"{origin.run}: its vocabulary has changed; begin the training anew")
+        raise CheckpointError(f"{origin.run}: its vocabulary has changed; start the training again")
     texts = [column.name for column in TASKS.get(recipe.task).columns if column.type == "text"]
     if len(tokenizers) == 1 < len(texts):
         return Tokenizers(recipe.tokenizer.changed({"joint": True}), dict.fromkeys(texts, *tokenizers.values()))

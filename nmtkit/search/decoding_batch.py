@@ -100,7 +100,7 @@ class DecodingBatch:
         size, columns = memory.mask.shape
         if shortlist is not None:
             if not batch.reads_text:
-                raise RecipeError("a shortlist has words for those of a text, and this model reads none: go without")
+                raise RecipeError("a shortlist needs a source text, and this model reads none: leave the shortlist out")
             further = [ids for ids in (prefix, None if terms is None else terms.positive.flatten(1)) if ids is not None]
             candidates = shortlist.candidates(batch, model.config.copies, torch.cat(further, 1) if further else None)
             memory = model.with_shortlist(memory, candidates)

@@ -245,7 +245,9 @@ class BatchStream(Iterator[Batch]):
             end = self._examples + self._size(self._coming[1])
             self._take()
             if self.epoch != epoch and end < examples:
-                raise CheckpointError("the data differ from those of the checkpoint: an epoch has fewer examples now")
+                raise CheckpointError(
+                    "the data have changed since the checkpoint was saved: an epoch has fewer examples now"
+                )
             if self.epoch != epoch:  # what was left is less than one of these batches
                 break
 

@@ -266,8 +266,8 @@ class TextModel(metaclass=ListsPublicNames):
         """Raises NmtkitError unless the model goes on with a text word by word, and reads nothing else."""
         if self.reads != "prompt":
             raise NmtkitError(
-                f"the model {self.name!r} ({self.model.config.kind}) is no language model, which goes on with a text "
-                "word by word; take one that is, e.g. transformer_lm"
+                f"the model {self.name!r} ({self.model.config.kind}) is not a language model; name a run with a "
+                "language model, such as transformer_lm"
             )
 
     def encode_sources(
@@ -499,5 +499,5 @@ def repeatable_tokens(config: SearchConfig, tokenizer: Tokenizer, device: torch.
     shown = [token.removeprefix(WORD_START) for token in tokenizer.vocabulary.tokens]
     lacking = [word for word in words if word not in shown]
     if lacking:
-        raise RecipeError(f"no_repeat_except: {lacking[0]!r} is no token of the target vocabulary; name one that is")
+        raise RecipeError(f"no_repeat_except: {lacking[0]!r} is not a token of the target vocabulary; name one that is")
     return torch.tensor([token in words for token in shown], device=device)

@@ -132,8 +132,11 @@ def test_of_several_processes_the_smallest_counts(folder: Path, monkeypatch: pyt
         ("batch: {batch_tokens: auto, batch_size: 3}", "auto is not possible with batch_size"),
         ("batch: {batch_tokens: most}", "auto, or a whole number from 1 on"),
         ("batch: {batch_tokens: 0}", "auto, or a whole number from 1 on"),
-        ("stages: [{name: a, batch: {batch_tokens: auto}}]", "a stage cannot find its own batch_tokens"),
-        ("stages: [{name: b, training: {precision: auto}}]", "its own precision: auto; leave it out of stage b"),
+        ("stages: [{name: a, batch: {batch_tokens: auto}}]", "batch_tokens: auto cannot be found for a single stage"),
+        (
+            "stages: [{name: b, training: {precision: auto}}]",
+            "precision: auto cannot be found for a single stage; leave it out of stage b",
+        ),
     ],
 )
 def test_what_it_cannot_be_is_said(folder: Path, text: str, message: str) -> None:

@@ -110,7 +110,7 @@ def test_reports_are_written(check: Command) -> None:
 
 def test_a_report_replaces_nothing_but_a_report(check: Command) -> None:
     for option in ("--json", "--html"):  # --json is a flag of other commands
-        refused(check(option, *FILES), "train.en: this file is no report, and a report would replace it")
+        refused(check(option, *FILES), "train.en: this file is not a report, and a report would replace it")
         assert lines_in(Path("train.en")) == [source for source, _ in PAIRS]
         refused(check(*FILES, option, "nowhere/report"), "the folder nowhere does not exist")
         for _ in range(2):

@@ -154,7 +154,7 @@ def test_without_a_recipe(console: Command) -> None:
 def test_a_model_that_reads_a_source_is_refused(folder: Path, console: Command) -> None:
     mt, text = folder / "runs" / "mt", folder / "test.txt"
     for how in (["perplexity", "-m", mt, text], ["rescore", "-m", mt, "--target", text]):
-        refused(console(*how), "is no language model, which goes on with a text word by word")
+        refused(console(*how), "is not a language model; name a run with a language model")
     refused(console("generate", "-m", mt, text), "was trained for translation: use `nmtkit translate`")
     story = ["perplexity", "-m", folder / "runs" / "story"]
     refused(console(*story, stdin="\n \n"), "there is no text to measure: all lines are empty")

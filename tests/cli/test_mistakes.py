@@ -13,8 +13,8 @@ WHOLE_ONLY = "--grid and --layers are for --what attention only"
 
 MISTAKES = {
     "translate -m RUN": {
-        "t.src nosuch": "nosuch: cannot read it: there is no such file",
-        "t.src .": ".: cannot read it: it is a folder",
+        "t.src nosuch": "nosuch: there is no such file",
+        "t.src .": ".: this is a folder",
         "t.src -": "standard input (-) cannot stand among files",
         "t.src -o .": "--output-dir . writes one output for each FILE",
         "t.src short -o t.src": "-o names a file that is read",

@@ -49,7 +49,7 @@ def test_lines_are_numbered_within_their_files(place: Path, console: Command) ->
 def test_messages_name_file_and_line(place: Path, console: Command) -> None:
     write_lines(place / "docs/b.txt", ["The dog.", "The man sees 120 dogs."])
     done = succeeded(console("translate", "docs/a.txt", "docs/b.txt", "--output-dir", "out"))
-    assert "1 of 4 lines lack a number" in done.err
+    assert "1 of 4 translations lack a number" in done.err
     assert "docs/b.txt, line 2 (120)" in " ".join(done.err.split())
     write_lines(place / "docs/b.txt", ["The dog.\tThe\tman"])
     refused(
@@ -92,7 +92,7 @@ def test_what_is_refused(place: Path, console: Command) -> None:
     refused(console("translate", "--output-dir", "out", stdin="The dog.\n"), "--output-dir writes one output for each")
     refused(console("translate", "docs/a.txt", "--output-dir", "out", "-o", "x"), "give one of them")
     refused(console("translate", "docs/a.txt", "-o", "docs"), "--output-dir docs writes one output for each FILE")
-    refused(console("translate", "docs"), "it is a folder; name the files in it, such as docs/*.txt")
+    refused(console("translate", "docs"), "docs: this is a folder; name the files in it, such as docs/*.txt")
     assert not (place / "out").exists()
 
 

@@ -62,7 +62,7 @@ def test_lines_that_lack_numbers_are_counted_and_named(run: list[str], console: 
     text = "ba ce 120\nba ce\nba 3 ce\n" + "".join(f"ba {n} ce\n" for n in range(20, 26))
     done = succeeded(console(*run, stdin=text))
     shown = " ".join(done.err.split())
-    assert "warning: 7 of 9 lines lack a number" in shown
+    assert "warning: 7 of 9 translations lack a number" in shown
     assert "line 1 (120); line 4 (20); line 5 (21); line 6 (22); line 7 (23); and 2 more" in shown
     records = json_lines(console(*run, "--json", stdin=text).out)
     assert [record.get("missing_numbers") for record in records[:3]] == [["120"], None, None]

@@ -122,7 +122,7 @@ def test_what_fix_does_depends_on_the_split() -> None:
     """Test sets stay comparable: of them only what cannot be read, or is empty, is left out."""
     for kind, split, note in (
         (SEPARATOR, "test", "--fix mends it"),
-        (ENCODING, "test", "--fix converts it, or leaves it out"),
+        (ENCODING, "test", "--fix converts the file, or leaves the line out"),
         (EMPTY, "valid", "--fix leaves it out"),
         (DUPLICATE, "train", "--fix leaves it out"),
         (DUPLICATE, "test", ""),

@@ -255,7 +255,10 @@ def part_of(length: int) -> Spoil:
 
 
 HOSTILE: dict[str, tuple[Spoil, str]] = {
-    "a part elsewhere": (with_index({"weight_map": {"a": "../../a.safetensors"}}), "index.json.*no file beside it"),
+    "a part elsewhere": (
+        with_index({"weight_map": {"a": "../../a.safetensors"}}),
+        "index.json.*the folder has no such file",
+    ),
     "no parts": (with_index({}), "index.json: names no files"),
     "half a part": (part_of(2000), "model-00002-of-00002.safetensors.*damaged"),
     "a missing part": (lambda at: (sharded(at), gone("model-00001-of-00002.safetensors")(at)), "00001.*not a file"),

@@ -278,7 +278,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "an empty file": (cut(0), "model.bin: ends within.*cut"),
     "no file": (gone("model.bin"), "model.bin: missing"),
     "a pipe": (pipe("model.bin"), "model.bin: missing, or no file"),
-    "a longer file": (lambda at: (at / "model.bin").open("ab").write(b"x"), "1 bytes behind its end"),
+    "a longer file": (lambda at: (at / "model.bin").open("ab").write(b"x"), "1 bytes after its end"),
     "a lying shape": (byte(SHAPE, SHAPE[:-4] + b"\xff" * 4), "ffn/linear_0/weight.*would have"),
     "many dimensions": (byte(SHAPE, text(FFN) + b"\xff" + SHAPE[-8:]), "model.bin.*damaged or cut"),
     "a type unheard of": (byte(SHAPE + b"\0", SHAPE + b"\x06"), "ffn/linear_0/weight.*type 6"),

@@ -143,7 +143,7 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     "options of a table": (state(lambda content: content.update(opt=vars(content["opt"]))), "holds no options"),
     "weights elsewhere": (state(lambda content: content.pop("model")), "'model' is missing.*pytorch format"),
     "half a model": (state(lambda content: content.update(generator=None)), "'generator' is missing.*LoRA"),
-    "numbers for words": (state(lambda content: content["vocab"].update(src=[1, 2])), "'src' is no list of words"),
+    "numbers for words": (state(lambda content: content["vocab"].update(src=[1, 2])), "'src' is not a list of words"),
     "features": (state(lambda content: content["vocab"].update(src_feats=[["a"]])), "src_feats"),
     "a language model": (state(lambda content: content["vocab"].update(data_task="lm")), "data_task: lm"),
     "no first word": (state(lambda content: content["vocab"].update(decoder_start_token="")), "'tgt' lacks"),

@@ -284,8 +284,8 @@ def test_fonts_and_colours_that_are_none():
     FigureStyle(colours=("Grey",))
     for style, message in (
         ({"font": "DejaVu San"}, "font 'DejaVu San' is not installed: did you mean 'DejaVu Sans'"),
-        ({"colours": ("viridiss",)}, "'viridiss' is no colour and no map: did you mean 'viridis'"),
-        ({"colours": ("white", "viridis")}, "'viridis' is no colour; give names"),
+        ({"colours": ("viridiss",)}, "'viridiss' is neither a colour nor a colour map: did you mean 'viridis'"),
+        ({"colours": ("white", "viridis")}, "'viridis' is not a colour; give names"),
     ):
         with pytest.raises(NmtkitError, match=message):
             FigureStyle(**style)

@@ -416,7 +416,7 @@ def test_too_few_minutes_for_one_pass_are_told_before() -> None:
     whole = choose_preset("translation", text, "tiny", measure=machine)
     short = choose_preset("translation", text, "tiny", minutes=2, measure=machine)
     assert whole.minutes is not None
-    assert short.warnings[0].startswith("2 min read the text only ")
+    assert short.warnings[0].startswith("in 2 min the text is read only ")
     assert f"(--minutes {math.ceil(whole.minutes)})" in short.warnings[0]
     assert "no usable model: one pass takes about 3 hours on this machine" in short.warnings[0]
     assert not whole.warnings
