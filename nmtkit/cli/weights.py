@@ -61,4 +61,4 @@ def run_export(model: str, folder: Path, program: str, weights: str, licence: st
     export_run(run, program, folder, weights, licence, tell)
     tell(f"exported {run.folder.path} ({why}) for {program} into {folder}; its model card is {folder / 'README.md'}")
     if licence is None:
-        tell("the model card names the licence of an imported model, or unknown; name one with --license")
+        tell('the model card has the licence of an imported model, else "unknown"; set it with --license')

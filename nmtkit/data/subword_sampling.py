@@ -1,7 +1,8 @@
 """Sampled tokenizations of text by the pieces of a sentencepiece model.
 
-sentencepiece samples too, but even after `set_random_generator_seed` its draws differ between processes. Here all
-draws come from a generator of the caller, so a tokenization is a function of the text and of that generator's seed.
+sentencepiece samples too, but even after `set_random_generator_seed` its draws differ between processes. Here all draws
+come from a generator that the caller passes, so a tokenization depends only on the text and on the seed of that
+generator.
 """
 
 import math
@@ -25,7 +26,7 @@ _MAX_CACHED_LATTICES = 50_000
 _SMALLEST_PROBABILITY = 2.0**-53
 """`Random.random` returns multiples of this number."""
 _MAX_GAP = 1 << 16
-"""Runs of merges without a skipped one are counted up to this length; few texts have so many merges in one word."""
+"""Sequences of merges without a skipped one are counted up to this length; few words have more merges."""
 _UNKNOWN_PENALTY = 10.0
 """How far the score of an unknown character is below that of the least likely piece, as in sentencepiece."""
 

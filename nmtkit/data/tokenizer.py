@@ -204,7 +204,7 @@ class Tokenizer(ABC):
         return self.join(self.pieces(ids, oov))
 
     def prepared(self, text: str) -> str:
-        """The text as tokens are cut from it: in lower case and normalized, as the settings ask for."""
+        """The text in the form that is cut into tokens: lower-cased and normalized as the settings say."""
         # Not sentencepiece's own case folding, which would also write German "ß" as "ss".
         return text.lower() if self.config.lowercase else text
 
@@ -252,7 +252,7 @@ class SentencePieceTokenizer(Tokenizer):
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
         """Learns a model from lines, which messages call `what`; deterministic on all machines.
 
-        The vocabulary is smaller than `config.vocab_size` if the lines do not have so many subwords.
+        The vocabulary is smaller than `config.vocab_size` if the lines have too few subwords.
 
         bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
         """
@@ -463,6 +463,6 @@ def _with_word_starts(pieces: Iterable[str]) -> list[str]:
 
 
 def _is_cut_in_a_word(before: str, piece: str) -> bool:
-    """Whether two pieces, joined, have a word across the place between them."""
+    """Whether a word crosses the boundary between two pieces when they are joined."""
     place = len(before)
     return any(word.start() < place < word.end() for word in _word().finditer(before + piece))

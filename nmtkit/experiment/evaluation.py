@@ -153,7 +153,7 @@ def require_validation_files(recipe: Recipe) -> SplitFiles:
 def evaluate_test_set(
     run: SavedRun, device: torch.device, notify: Notify = ignore, threads: int | None = None, write: bool = True
 ) -> TestResult | None:
-    """Has the model of a run answer the test set of its recipe, and scores it; None if the recipe names none.
+    """Runs the model of a run on the test set of its recipe and scores the output; None if the recipe has no test set.
 
     With `write`, answers and scores are written into the run's folder. A search is tuned first unless the cache knows
     it. A task without answers has the loss and the perplexity of the stored test set.
@@ -263,7 +263,7 @@ def compare_run(
     """Tests a trained run; answers and scores are written into its folder only where there are none yet.
 
     A sentence is long if its source has more words than `longer_than`. `edges` are the longest lengths, in words, of
-    the ranges of `by_length` but the last. Without a number of threads there is one a core.
+    the ranges of `by_length` but the last. The default number of threads is one per core.
     """
     files = require_test_set(run.recipe)
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set

@@ -94,10 +94,11 @@ class DecodingOptions:
     shortlist: Path | None = None
     """A file of candidates, which searches then keep to; see `nmtkit.search.shortlist`."""
     to: str | None = None
-    """The language to write, of a multilingual model: the `tgt_lang` of a training corpus, or a token of an imported
+    """The language to write, for a multilingual model: the `tgt_lang` of a training corpus, or a token of an imported
     model, such as de_DE or deu_Latn. Default: the language that the model was fine-tuned for."""
     source_language: str | None = None
-    """The language that is read, of an imported multilingual model. Default: the one that it was fine-tuned for."""
+    """The language of the source, for an imported multilingual model. Default: the language that it was fine-tuned
+    for."""
 
 
 def load_translator(

@@ -149,8 +149,8 @@ class Run(SavedRun):
         limits_changed = checks.limit_differences(run.recipe, recipe)
         if limits_changed:
             notify(
-                f"{'; '.join(limits_changed)}. A limit from --set is not remembered: to keep it, repeat the --set "
-                "beside --resume"
+                f"{'; '.join(limits_changed)}. Limits of an earlier --set are not remembered: "
+                "to keep them, repeat the --set"
             )
         over, now = [one for one in run.stages() if one.checkpoints.last.exists()][:-1], recipe.by_stage()
         for one in over:

@@ -100,9 +100,9 @@ def _plain_tokens(value: Any) -> Any:
 @dataclass(frozen=True)
 class _OlderTokenizer:
     tokenizer: Any
-    """Of the library `tokenizers`."""
+    """A tokenizer of the library `tokenizers`."""
     template: str = ""
-    """What surrounds a text, which is $A; empty where the tokenizer has it already."""
+    """The tokens around a text, which is $A; empty if the tokenizer adds them by itself."""
     specials: Sequence[str] = field(default=())
     """Special tokens of the family, which the settings need not list."""
 
@@ -164,7 +164,7 @@ def require_distinct(ids: Collection[Any]) -> None:
 
 
 def _word_piece(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """Of BERT: Devlin et al. 2019, section 3."""
+    """The tokenizer of BERT (Devlin et al. 2019, section 3)."""
     require_distinct(read_text(path).split("\n"))
     tokenizer = library().implementations.BertWordPieceTokenizer(
         str(path),
@@ -177,7 +177,7 @@ def _word_piece(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
 
 
 def _byte_level(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """Of GPT-2 (Radford et al. 2019, section 2.2), and of BART with both ends around a text."""
+    """The tokenizer of GPT-2 (Radford et al. 2019, section 2.2), and of BART, which puts both ends around a text."""
     vocabulary = path.with_name("vocab.json")
     ids = read_json(vocabulary, dict)
     require_distinct(ids.values())
@@ -259,7 +259,7 @@ def _row_of(pieces: Sequence[Piece]) -> dict[str, int]:
 
 
 def _t5(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """Of T5 and mT5: the pieces with their ids, then `extra_ids` sentinels, the last one first."""
+    """The tokenizer of T5 and mT5: the pieces with their ids, then `extra_ids` sentinels, the last one first."""
     model = _read_pieces(path)
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(settings.extra_ids))]
     pieces = [*model.pieces, *((token, 0.0, _CONTROL) for token in sentinels)]
@@ -268,9 +268,9 @@ def _t5(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
 
 
 def _pegasus(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """Of Pegasus: padding, end, two masks and `<unk_2>`, `<unk_3>`, ..., then the pieces from the third on.
+    """The tokenizer of Pegasus: padding, end, two masks, `<unk_2>`, `<unk_3>`, ..., then pieces from the third on.
 
-    So the id of a piece is that of its model plus `offset`.
+    So the id of a piece is its id in the sentencepiece model plus `offset`.
     """
     model = _read_pieces(path)
     first = [settings.pad_token or "<pad>", settings.eos_token or "</s>"]
@@ -283,7 +283,7 @@ def _pegasus(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
 
 
 def _fairseq(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """Of mBART and NLLB: fairseq's four special tokens, then the pieces from the fourth on, then languages."""
+    """The tokenizer of mBART and NLLB: fairseq's four special tokens, pieces from the fourth on, then languages."""
     model = _read_pieces(path)
     pieces = [*((token, 0.0, _CONTROL) for token in _FAIRSEQ_SPECIALS), *model.pieces[3:]]
     tokenizer = _cutter(model, pieces, _row_of(pieces), splits_words=False)
@@ -293,7 +293,7 @@ def _fairseq(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
 
 
 def _m2m100(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
-    """Of M2M100: the ids of `vocab.json`, then languages, which transformers 5 does not list in the files it writes."""
+    """The tokenizer of M2M100: the ids of `vocab.json`, then languages, which transformers 5 does not save."""
     model = _read_pieces(path)
     pieces = [*((token, 0.0, _CONTROL) for token in _FAIRSEQ_SPECIALS), *model.pieces[3:]]
     ids = read_json(path.with_name("vocab.json"), dict)

@@ -37,10 +37,10 @@ def read_tokenizers(
 ) -> tuple[Tokenizers, Maps]:
     """Returns the tokenizer of a folder for these columns, and the rows of its tokens in matrices of `size` rows.
 
-    `special` are the ids or tokens of padding, of the decoder's first input and of the end. What its template puts
-    around a text is around all texts here, but for the first input and the end, which come by themselves. What is
-    written from a source only begins with the token of id `first`, if any. In mBART-25, whose template
-    puts the language of a source behind its end, the language of a target is the decoder's first input.
+    `special` are the ids or tokens of padding, of the decoder's first input and of the end. The tokens that its
+    template puts around a text are put around all texts here, except for the first input and the end, which are always
+    added. Only outputs that are written from a source begin with the token of id `first`, if any. In mBART-25, whose
+    template puts the language of a source after its end, the language of a target is the decoder's first input.
     """
     settings = read_settings(folder)
     place = folder / "tokenizer.json"

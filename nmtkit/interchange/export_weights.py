@@ -83,12 +83,12 @@ def library(engine: str) -> Any:
 def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
     """The settings of a model; raises NmtkitError, naming what is missing, if an engine has no counterpart of it."""
     if model.kind != "transformer":
-        raise NmtkitError(f"{engine} has no counterpart of a {model.kind}: only a transformer can be carried over")
+        raise NmtkitError(f"{engine} has no {model.kind} model: only a transformer can be exported to it")
     config = cast(TransformerConfig, model)
     if config.copies:
-        raise NmtkitError(f"{engine} has no counterpart of a transformer that copies (copying: {config.copying})")
+        raise NmtkitError(f"{engine} has no transformer that copies (copying: {config.copying}); take safetensors")
     if config.experts:
-        raise NmtkitError(f"{engine} has no counterpart of a mixture of experts; take safetensors")
+        raise NmtkitError(f"{engine} has no mixture of experts; take safetensors")
     if config.embedding_norm or config.elmo:
         what = "words in context (elmo)" if config.elmo else "normalized embeddings (embedding_norm)"
         raise NmtkitError(f"{engine} has no counterpart of {what}; take safetensors")

@@ -260,8 +260,8 @@ def _model_card(
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
         recipe.description,
-        f"A {recipe.model.kind} for {task.name} with {count_parameters(model):,} weights, {tokens} tokens. "
-        f"nmtkit {__version__} wrote this folder.",
+        f"A model of kind {recipe.model.kind} for {task.name}, with {count_parameters(model):,} weights and {tokens} "
+        f"tokens. nmtkit {__version__} wrote this folder.",
         "## Use",
         _public_use(to, tokenizers) if is_public and to != "safetensors" else _USE[to].replace("COMMAND", task.command),
         f"Before a source may stand: {', '.join(f'`{tag}`' for tag in tags)}." if tags else "",

@@ -31,10 +31,10 @@ SourceNames = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True)
 class TaskVariant:
-    """What a model's settings say of one of the tasks that it was trained for."""
+    """The settings of one of the tasks that a model was trained for."""
 
     task: str
-    """Name of a task here."""
+    """Name of the task in nmtkit."""
     search: Mapping[str, Any]
     """As in `ImportedModel`."""
     notes: Sequence[str]
@@ -61,7 +61,7 @@ class ImportedModel:
     variants: Mapping[str, TaskVariant] = field(default_factory=dict)
     """By the model's own name of a task, such as translation_en_to_de."""
     search_source: str = ""
-    """Who searches so, for a message such as "as config.json says"; by default the toolkit."""
+    """The origin of the search settings, for a message such as "as config.json says"; by default the toolkit."""
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def _require_task(imported: ImportedModel, task: str) -> None:
 
 
 def _describe_search(search: Mapping[str, Any]) -> str:
-    """Returns what a user notices of a search: its width, and how long and how repetitive texts may be."""
+    """Describes the settings of a search that users notice: width, length limits and repetitions."""
     config = parse(SearchConfig, search, "the imported model")
     parts = ["greedily" if config.beam_size == 1 else f"with a beam of {config.beam_size}"]
     if config.min_length:

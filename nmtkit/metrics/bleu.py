@@ -47,7 +47,7 @@ class BleuScore(Score):
 
 
 References = Sequence[Sequence[str | None]]
-"""As sacrebleu takes them, with None for a missing one."""
+"""References in the form that sacrebleu takes, with None for a missing one."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def bleu_tokens(texts: Sequence[str], options: Options | None = None) -> list[li
 
 
 def sentence_statistics(hyps: Sequence[str], references: Sequence[str], options: Options) -> npt.NDArray[np.float64]:
-    """The counts of which corpus BLEU is made, for each sentence `(N, 10)`.
+    """The counts from which corpus BLEU is computed, for each sentence `(N, 10)`.
 
     Matches and totals of 1- to 4-grams, then the lengths of hypothesis and reference.
     """
@@ -244,8 +244,8 @@ def by_length(
 ) -> list[LengthBucket]:
     """BLEU by sentence length, as Bahdanau et al. 2015, figure 2.
 
-    The length is that of `lengths_of`, usually the sources, in words as `count_words` counts them. `edges` are the
-    longest length of each bucket but the last, rising; the first starts at 0, the last has no end.
+    Lengths are taken from `lengths_of`, usually the sources, in words as `count_words` counts them. `edges` are the
+    longest lengths of all buckets but the last, in rising order; the first bucket starts at 0, the last has no end.
     """
     Texts(hyps, refs, lengths_of)
     lengths = [count_words(line) for line in lengths_of]

@@ -41,7 +41,7 @@ def expected_utilities(texts: Sequence[str], weights: Sequence[float], kind: Uti
 
 
 def sentence_scores(texts: Sequence[str], kind: Utility) -> Floats:
-    """The `sentence_score` of sacrebleu of every text with every text as its reference, `(N,N)`.
+    """The `sentence_score` of sacrebleu for every text, with every text as its reference, `(N,N)`.
 
     BLEU is of characters for texts that are written without spaces between words.
     """

@@ -159,7 +159,8 @@ class Metric:
     """In tables and figures, and as `Score.name`."""
     higher_is_better: bool = True
     unit: Literal["", "tokens", "words"] = ""
-    """What it counts: tokens of `Options.tokenize`, or words between white space; empty for all else."""
+    """The unit that the metric counts: tokens of `Options.tokenize`, or words between white space; empty for other
+    units."""
     needs: Literal["texts", "texts and sources", "alignments", "terms", "probabilities"] = "texts"
     family: str = ""
     """A name that stands for all metrics of its kind."""

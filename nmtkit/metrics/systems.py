@@ -75,7 +75,7 @@ def _note_on_missing(refs: Sequence[Sequence[str]]) -> str:
 
 
 _SEE_NO_WORDS = ("13a", "intl", "none", "ko-mecab")
-"""Tokenizers that take a run of letters of a script without spaces for one word."""
+"""Tokenizers that treat consecutive letters of a script without spaces as one word."""
 
 
 _JAPANESE_SHARE = 0.1

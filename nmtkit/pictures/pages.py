@@ -99,9 +99,10 @@ def render(template: str, facts: Mapping[str, object]) -> str:
 
 
 def framed(page: str, height: int) -> str:
-    """A page as an element of another one, such as the output of a notebook, for which neither style changes the other.
+    """A page as an element of another page, such as the output of a notebook.
 
-    It is `height` pixels high, or 900 at most; a reader can pull its lower edge.
+    Neither page changes the style of the other. It is `height` pixels high, or 900 at most; a reader can pull its
+    lower edge.
     """
     from markupsafe import escape
 

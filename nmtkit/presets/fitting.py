@@ -298,11 +298,11 @@ def _rounded(number: float) -> str:
 
 
 def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
-    """How many of the wanted subwords a text has use for, and can fill.
+    """The number of subwords that a text needs and can fill, at most the number wanted.
 
     Each character needs a token, and each word of several characters can become one. Where rare characters get none,
-    the frequent ones leave at least half of the room to words. For a small text the subwords are learned, to see
-    whether there are so many.
+    the frequent ones leave at least half of the room to words. For a small text the subwords are learned, to see how
+    many there are.
     """
     characters = text.frequent_characters if coverage < 1 else text.characters
     size = max(wanted, 2 * characters)

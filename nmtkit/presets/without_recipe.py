@@ -395,7 +395,7 @@ def _measure(splits: dict[str, SplitFiles], labelled: bool) -> tuple[HoldOut | N
 
 
 def held_out_note(run: SavedRun) -> str:
-    """What to think of the scores of a test set that was held out of the text; empty if the user named it."""
+    """A note on how far to trust the scores of a test set that was held out of the text; empty if the user named it."""
     splits = run.recipe.data.splits()
     test = splits.get("test")
     folder = run.folder.text.resolve()
@@ -412,7 +412,7 @@ def held_out_note(run: SavedRun) -> str:
 
 
 _MANY_SIMILAR = 0.3
-"""The share of test sources that are almost in train from which a text seems made from templates."""
+"""From this share of test sources that are almost in train, a text seems to be made from templates."""
 _COMPARED = 50_000
 """Training sources that test sources are compared with, at most."""
 _COMPARED_WORDS = range(3, 61)

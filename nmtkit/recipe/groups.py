@@ -69,8 +69,8 @@ class Stage(Settings):
 def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe without what a stage replaces as a whole.
 
-    That are files of its own, metrics and test set of another task, and the metric that chooses the best checkpoint if
-    the stage names another or does not measure it.
+    A stage replaces files if it has its own, metrics and test set if it has another task, and the metric that chooses
+    the best checkpoint if it names another one or does not measure it.
     """
     gone = {"train", "valid"} & {*stage.get("data", ())}
     if stage.get("task"):
@@ -103,7 +103,7 @@ def _is_measured(metric: Any, recipe: Mapping[str, Any], stage: Mapping[str, Any
 
 
 def _named_metrics(evaluation: Any) -> list[str] | None:
-    """The metrics that `evaluation` names, none where it names none; None if the settings are not valid."""
+    """The metrics that `evaluation` names, empty if it names none; None if the settings are not valid."""
     if not isinstance(evaluation, Mapping):
         return None
     try:
@@ -115,8 +115,8 @@ def _named_metrics(evaluation: Any) -> list[str] | None:
 def with_best_metric(given: Any) -> Any:
     """The values of a recipe, with the metric that chooses the best checkpoint.
 
-    Where the recipe names none, it is that of the task; whether higher is better follows from the metric. What is not
-    valid is left for the check of the group.
+    If the recipe names none, it is the metric of the task; whether higher is better follows from the metric. Invalid
+    values are left for the check of the group.
     """
     if not isinstance(given, dict):
         return given
@@ -173,7 +173,7 @@ class EvaluationConfig(Settings):
 
 
 def with_languages_of_corpora(given: Any) -> Any:
-    """Returns the values of a recipe with the languages of its corpora in the places that its tokenizer has for them.
+    """Returns the values of a recipe with the languages of its corpora put where its tokenizer needs them.
 
     An imported multilingual model has a token of each language: they become `tokenizer.affixes`, or stay with each
     file where there are several directions. For other models they become tags, such as <2de>. A tokenizer that is to be

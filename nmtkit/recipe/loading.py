@@ -145,11 +145,11 @@ def _read(path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = Fals
 
 
 def _inherited(extended: Layer, own: Layer) -> Layer:
-    """What a recipe takes over from the one that it extends.
+    """The part of a recipe that another recipe inherits when it extends it.
 
     The name and the description belong to the file that gives them: with the name of another recipe, a run would go
-    into the folder of that recipe. A test set belongs to the text that is trained on: a recipe that names its own
-    `data.train` has a test set only if it names that, too.
+    into the folder of that recipe. A test set belongs to the text that is trained on: a recipe with its own
+    `data.train` has a test set only if it names one.
     """
     inherited = extended.only(extended.data.keys() - {"name", "description"})
     data = inherited.data.get("data")

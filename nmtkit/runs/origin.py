@@ -29,8 +29,8 @@ from nmtkit.runs.saved import SavedRun, build_model, find_run
 from nmtkit.tasks.task import TASKS
 
 _MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint", "affixes")
-"""Settings that may differ, beside dropout: the attention that is shown, whether a pair shares one tokenizer, and the
-languages of an imported one."""
+"""Settings besides dropout that may differ: the attention that is shown, whether a pair shares one tokenizer, and the
+languages of an imported tokenizer."""
 
 
 class WeightsOrigin(Settings):

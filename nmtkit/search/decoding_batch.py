@@ -258,7 +258,7 @@ class DecodingBatch:
         return log_probs
 
     def _columns_inside_words(self, size: int) -> Tensor:
-        """The columns of tokens that go on with a word `(X,)`, bool; copied words and EOS are none."""
+        """The columns of tokens that continue a word `(X,)`, bool; copied words and EOS do not."""
         assert self.word_starts is not None
         shortlist = self.memory.shortlist
         starts = self.word_starts if shortlist is None else self.word_starts[shortlist.index.words]  # (V,)

@@ -201,7 +201,7 @@ class SentenceState(Rows):
         )
 
     def next_of_prefix(self, position: Tensor) -> Tensor:
-        """The prefix token at each position `(B,)`: `(B,)`, PAD behind the prefix, which may end in NEW_WORD."""
+        """The prefix token at each position `(B,)`: `(B,)`, PAD after the prefix, which may end in NEW_WORD."""
         assert self.prefix is not None
         columns = self.prefix.shape[1]
         token = self.prefix.gather(1, position.clamp(max=columns - 1)[:, None]).squeeze(1)

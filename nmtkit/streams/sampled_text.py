@@ -16,14 +16,14 @@ from nmtkit.streams.batch_stream import BatchStream, length_batches, load, width
 
 
 class SampledStream(BatchStream):
-    """A `BatchStream` that cuts the stored text anew, which gives neither links nor extended ids.
+    """A `BatchStream` that samples new tokenizations of the stored text, without alignment links or extended ids.
 
     How a text is cut depends on the seed, the epoch, the example, the column and, where weights repeat an example, on
     the number of the repetition. It does not depend on the process, or on what was read before, so several processes
     build the same batches, and a resumed training continues exactly.
 
-    A window is cut when its turn comes, and its batches have texts of similar length as they are cut. Every process
-    cuts all windows, since otherwise it would not know the batches. Memory: 4 bytes for each token of a window, and
+    A window is tokenized when its turn comes, and texts of similar sampled length make its batches. Every process
+    tokenizes all windows, since it needs them to know the batches. Memory: 4 bytes for each token of a window, and
     about 120 for each text.
     """
 
@@ -74,7 +74,7 @@ class SampledStream(BatchStream):
 
 
 def _repetitions(order: Numbers) -> Numbers:
-    """Returns how often each example `(n,)` occurs before, in this order."""
+    """Returns how often each example `(n,)` has occurred before its place in this order."""
     by_example = np.argsort(order, kind="stable")
     is_first = np.diff(order[by_example], prepend=-1) != 0
     places = np.arange(len(order))

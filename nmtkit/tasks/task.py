@@ -75,9 +75,9 @@ class Task:
         return any(column.name == "tgt" for column in self.columns)
 
     def choose_best_metric(self, measured: Sequence[str] = ()) -> str:
-        """The metric that chooses the best checkpoint, where a recipe names none for it.
+        """The metric that chooses the best checkpoint if the recipe does not name it.
 
-        `measured` are the metrics of validation that the recipe names; without them there are those of the task.
+        `measured` are the validation metrics that the recipe names; by default they are the metrics of the task.
         """
         measured = measured or self.validation_metrics
         if not measured:

@@ -57,7 +57,7 @@ class _PendingUpdate:
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """What decides whether the weights of a validated update are the best so far."""
+    """The result of a validation, by which weights are compared."""
 
     update: int
     score: float

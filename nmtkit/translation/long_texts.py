@@ -42,7 +42,7 @@ _BEFORE_NUMBER = re.compile(
 MAX_ABBREVIATION_LETTERS = 40
 """The most letters of a word before a full stop that are looked at."""
 PARAGRAPH_WORDS = 120
-"""Mean words of a line up to which lines are taken for paragraphs, not for articles."""
+"""Up to this mean number of words, lines are taken for paragraphs and not for articles."""
 PARAGRAPH_SENTENCES, PARAGRAPH_BYTES = 3, 100
 """A line with so many sentences and so much text is taken for a paragraph: lines to train on are seldom more than two
 sentences."""
@@ -99,9 +99,10 @@ def looks_like_paragraph(line: str) -> bool:
 
 
 def looks_like_one_article(lines: Sequence[str]) -> bool:
-    """Whether lines look like the paragraphs of one article: short ones, at least two times with a blank line between.
+    """Whether lines look like the paragraphs of one article.
 
-    Articles with one to a line are longer, and blank lines between them are rare.
+    Such lines are short, and a blank line separates them at least twice. Articles with one to a line are longer, and
+    blank lines between them are rare.
     """
     paragraphs = [line for line in lines if line.strip()]
     text = "\n".join(line.strip() for line in lines).strip("\n")
@@ -144,7 +145,7 @@ class JoinedTranslation:
 
     @property
     def finished(self) -> bool:
-        """False where the search of a part reached its length limit before EOS."""
+        """False if the search of a part reached its length limit before EOS."""
         return all(part.finished for part in self.parts)
 
     @property
@@ -156,7 +157,7 @@ class JoinedTranslation:
 def best_combinations(alternatives: Sequence[Sequence[Translation]], count: int, cut_last: bool) -> list[list[int]]:
     """Chooses a translation of each part, given its alternatives, in the `count` ways of the highest total score.
 
-    This is exact: a combination among the best of all parts is among the best of the first parts, too. With
+    This is exact: the beginning of one of the best combinations is among the best combinations of the first parts. With
     `cut_last`, combinations with fewer translations that were cut at the length limit come first, as in a search with
     `at_limit: behind`.
 
@@ -196,8 +197,8 @@ class LongTextTranslator(ABC):
         """Translates lines that arrive, in order; see `Translator.stream`.
 
         The `n_best` results of a line are the combinations of its parts' `n_best` results with the highest total
-        scores; all but the first are in `JoinedTranslation.others`. The prefix of a request is that of its first part,
-        and `must_not` is for all parts.
+        scores; all but the first are in `JoinedTranslation.others`. The prefix of a request applies to its first part,
+        and `must_not` to all parts.
         """
         lines: deque[tuple[str, int]] = deque()  # each line whose result is not out, and the number of its parts
         alternatives: list[list[Translation]] = []
@@ -367,7 +368,7 @@ class Summarizer(LongTextTranslator):
 
     Nothing of the article is left out, and nothing is read twice; but no window knows of the others, so the summary
     grows with the article and may tell in one part what it told in another. Summarizing the summary makes it shorter.
-    With windows, the `max_source_tokens` of the translator are not looked at.
+    With windows, `max_source_tokens` of the translator is ignored.
     """
 
     window: int | None = None

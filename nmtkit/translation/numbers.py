@@ -54,7 +54,7 @@ class WrittenNumber:
 
     @property
     def values(self) -> tuple[Decimal, ...]:
-        """All values that it may stand for."""
+        """All values that it may mean."""
         return self.parts if self.value is None else (self.value, *self.parts)
 
 
@@ -157,7 +157,7 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
 
 
 def _decades(value: Decimal | None) -> set[Decimal]:
-    """Other names of a decade: 1990 of 90, and 90 of 1990."""
+    """The other form of a decade: 1990 for 90, and 90 for 1990."""
     if value is None or value % 10 != 0:
         return set()
     if 10 <= value <= 90:

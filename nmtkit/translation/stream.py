@@ -259,7 +259,7 @@ class LineStream:
                 torch.set_num_threads(cores)
 
     def _results_in_this_thread(self, search: DecodeLoop) -> Iterator[tuple[int, PendingResult]]:
-        """Results of one search; between them the caller's number of threads holds."""
+        """The results of one search; between them torch has the caller's number of threads."""
         lines = self._waiting.begun_lines
         results = search(self._waiting.take)
         while True:

@@ -290,9 +290,9 @@ class Translator(TextModel):
     def cost_of_terms(self, translations: Sequence[Translation]) -> list[float]:
         """How much log-probability the terms of each translation cost, in nats, by a second search without them.
 
-        It is the log-probability of the best translation without terms, minus that of the translation. About 3 nats
-        are usual for a word that the model would not have chosen; far more mean that it does not know the term, and
-        that the sentence around it may be damaged.
+        It is the log-probability of the best translation without terms, minus that of the translation. About 3 nats are
+        usual for a word that the model would not have chosen. A much higher cost means that the model does not know the
+        term, and that the sentence around it may be damaged.
         """
         requests = [Request.of(one.source if one.request is None else one.request) for one in translations]
         free = [replace(request, must=(), must_not=()) for request in requests]

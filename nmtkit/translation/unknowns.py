@@ -91,8 +91,8 @@ class UnknownReplacer:
 class _SourceWords:
     """A source line: its tokens by their own spelling, and the words that they make up.
 
-    An imported tokenizer puts a prefix before a line and the tokens of languages around it: these are left out, and
-    those before it counted.
+    An imported tokenizer puts a prefix before a line and tokens of languages around it. They are left out; the number
+    of tokens before the line is kept.
     """
 
     def __init__(self, tokenizer: Tokenizer, line: str, limit: int) -> None:

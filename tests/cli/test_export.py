@@ -34,4 +34,4 @@ def test_what_is_exported_is_the_same_model(
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert f"nmtkit {use} -m DIR FILE" in card
     assert " source" not in card
-    refused(console("export", run, "hf", "--to", "huggingface"), "only a transformer can be carried over")
+    refused(console("export", run, "hf", "--to", "huggingface"), "only a transformer can be exported")

@@ -302,7 +302,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "more words": (words('["</s>"]'), "1 source tokens.*has 60"),
     "words that are none": (words("[1]"), "not a list of tokens"),
     "no vocabulary": (gone("shared_vocabulary.json"), "no source_vocabulary.json"),
-    "no pieces": (gone("source.spm", "target.spm"), "source.spm.*no words"),
+    "no pieces": (gone("source.spm", "target.spm"), "source.spm.*not words"),
     "half the pieces": (gone("target.spm"), "target.spm: is missing"),
     "no config": (gone("config.json"), "config.json: is missing"),
     "a start of one's own": (changed("config.json", decoder_start_token=None), "config.json.*decoder_start_token"),

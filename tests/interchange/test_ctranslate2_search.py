@@ -201,7 +201,7 @@ def test_a_text_that_goes_on_ends_where_learned_positions_do(tmp_path: Path) -> 
 
 
 def test_another_model_is_refused(trained: Path) -> None:
-    with pytest.raises(NmtkitError, match="ctranslate2 has no counterpart of a rnnsearch"):
+    with pytest.raises(NmtkitError, match="ctranslate2 has no rnnsearch model"):
         by_ctranslate2(trained)
 
 
@@ -249,7 +249,7 @@ def test_tuning_says_why_it_cannot_compare(trained: Path) -> None:
     own, said = opened(trained), list[str]()
     result = TuningResult("search", own.speed_config, "sentences/s", {str(own.speed_config): 1.0}, lines=5)
     assert beside_ctranslate2(SavedRun(RunFolder(trained)), own, result, LINES, said.append) == result
-    assert said[0].startswith("ctranslate2 is not compared: ctranslate2 has no counterpart of a rnnsearch")
+    assert said[0].startswith("ctranslate2 is not compared: ctranslate2 has no rnnsearch model")
 
 
 @pytest.mark.slow

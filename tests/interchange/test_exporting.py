@@ -221,7 +221,7 @@ def test_what_hugging_face_has_not_is_refused_by_name(
 
 @pytest.mark.parametrize("engine", export_weights.LIBRARIES)
 def test_what_an_engine_has_not_is_refused_by_name(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NmtkitError, match=f"{engine} has no counterpart of a rnnsearch"):
+    with pytest.raises(NmtkitError, match=f"{engine} has no rnnsearch model"):
         export_weights.require_convertible(RnnSearchConfig(), engine)
     with pytest.raises(NmtkitError, match="copies"):
         export_weights.require_convertible(TransformerConfig(copying="head"), engine)
