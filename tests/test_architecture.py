@@ -78,6 +78,7 @@ LAZY = {
     "core/files.py",
     "tasks",
     "pictures",
+    "presets/fitting.py",
     "corpus/features.py",
     "runs/folder.py",
     "runs/metrics_log.py",

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field
-from nmtkit.corpora.archives import DAMAGE_ERRORS, members
+from nmtkit.corpora.archives import DAMAGE_ERRORS, NOT_UTF8, members
 from nmtkit.corpora.download import FetchContext
 from nmtkit.corpora.sources import CorpusSource, SourceFile, UrlSource
 from nmtkit.corpus.text import read_stream_lines
@@ -120,7 +120,7 @@ def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
     name = ""
     [index] = members(path)
     with index.open() as stream:
-        for number, line in enumerate(read_stream_lines(stream, str(path)), start=1):
+        for number, line in enumerate(read_stream_lines(stream, str(path), remedy=NOT_UTF8), start=1):
             if line[:1] in (" ", "\t"):
                 if name in stanza:
                     stanza[name] += "\n" + line

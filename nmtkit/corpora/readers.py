@@ -20,7 +20,7 @@ from typing import Literal
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field, Settings
-from nmtkit.corpora.archives import members
+from nmtkit.corpora.archives import NOT_UTF8, members
 from nmtkit.corpus.text import MAX_LINE_BYTES, read_stream_lines
 
 
@@ -61,7 +61,7 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
     for candidate in members(path):
         if candidate.name in wanted:
             with candidate.open() as stream:
-                yield from read_stream_lines(stream, place)
+                yield from read_stream_lines(stream, place, remedy=NOT_UTF8)
             return
         others.append(candidate.name)
     more = f" and {len(others) - 10} more" if len(others) > 10 else ""

@@ -9,7 +9,7 @@ from typing import Literal
 from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field
-from nmtkit.corpora.archives import members
+from nmtkit.corpora.archives import NOT_UTF8, members
 from nmtkit.corpora.readers import Pair, Reader, find_file, text_lines
 from nmtkit.corpus.reading import parse_story, story_stem
 from nmtkit.corpus.text import read_stream_lines
@@ -103,7 +103,7 @@ def _articles(
                 continue
             where = f"{archive}:{member.name}"
             with member.open() as stream:
-                article, summary = parse(read_stream_lines(stream, where), where)
+                article, summary = parse(read_stream_lines(stream, where, remedy=NOT_UTF8), where)
             if article and summary:
                 yield Pair(article, summary, group=path.stem, split=split)
             else:

@@ -148,7 +148,9 @@ def encoding_advice(guess: EncodingGuess) -> str:
     return f"it may be {guess.title}. Pass the right encoding: --encoding {' or '.join(guess.names)}"
 
 
-def bad_bytes_message(where: str, line: str, encoding: str, guess: EncodingGuess, mark: int = 0) -> str:
+def bad_bytes_message(
+    where: str, line: str, encoding: str, guess: EncodingGuess, mark: int = 0, remedy: str = ""
+) -> str:
     """The message for a line that is not valid in the encoding of its file; empty `encoding` is UTF-8.
 
     `mark` is the length of the byte-order mark before the line.
@@ -159,7 +161,7 @@ def bad_bytes_message(where: str, line: str, encoding: str, guess: EncodingGuess
             "another with --encoding (in a recipe: `encoding`), or leave such lines out with `nmtkit check --fix`"
         )
     place = f"byte {mark + first_bad_byte(line) + 1} of the line"
-    return f"{where}: not valid UTF-8 ({place}); {encoding_advice(guess)}"
+    return f"{where}: not valid UTF-8 ({place}); {remedy or encoding_advice(guess)}"
 
 
 def _binary_message(where: str, kind: FileFormat) -> str:
@@ -201,8 +203,10 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "") -> Iterator[str]:
+def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "", remedy: str = "") -> Iterator[str]:
     """The lines of an open stream of UTF-8, which messages call `where`; `encoding` is what it was recoded from.
+
+    `remedy` is the advice about a line that is not UTF-8, where no option names the encoding of the file.
 
     A fault is raised after the lines before it. A line of more than `MAX_LINE_BYTES` bytes is refused as soon as so
     many bytes were read without a line end.
@@ -224,6 +228,7 @@ def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "") -> Itera
                         encoding,
                         guess_of_lines(block.lines, block.faulty),
                         mark=0 if count + row else block.mark,
+                        remedy=remedy,
                     )
                 )
             count += len(block.lines)

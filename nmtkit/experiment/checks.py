@@ -23,6 +23,7 @@ from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base
 from nmtkit.data.embeddings import check_size
 from nmtkit.data.huggingface_tokenizer import LANGUAGE, missing_language_message
 from nmtkit.data.languages import language_names, sides_without_language
+from nmtkit.data.tokenizer_training import describe_shortfall
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
@@ -356,6 +357,8 @@ class RecipeDataCheck:
             return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
         notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")
         learned = train_on_sample(config, self._sample, train, self._columns)
+        if shortfall := describe_shortfall(config, learned):
+            notify(shortfall)
         return learned, f"The tokenizer ({config.kind}) was learned for this check."
 
     def write(self, out: Path, splits: Mapping[str, SplitFiles]) -> Path:

@@ -22,7 +22,6 @@ from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.presets.proposal import PLANS, ProposedRecipe, format_minutes
 from nmtkit.presets.sizes import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.tasks.task import TASKS
@@ -315,6 +314,8 @@ def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
 @lru_cache(maxsize=8)  # the same text is asked about for each preset that is considered
 def _learned_size(lines: tuple[str, ...], size: int, coverage: float) -> int:
     """The tokens of the vocabulary that is learned from some lines, at most `size`."""
+    from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig  # slow to load; not every plan needs it
+
     config = TokenizerConfig(kind="bpe", vocab_size=size, character_coverage=coverage)
     return len(SentencePieceTokenizer.learn(config, lines).vocabulary)
 

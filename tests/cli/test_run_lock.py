@@ -84,7 +84,7 @@ def test_a_file_system_without_locks_is_told(copied: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "change",
     [
-        "tokenizer={kind: bpe, vocab_size: 5000}",  # cannot be learned from so little text
+        "tokenizer={kind: bpe, vocab_size: 10}",  # fewer than the letters of the text
         "data.train.src=bad.src",  # not UTF-8
         "model={kind: transformer, d_model: 32, heads: 3}",
     ],

@@ -100,7 +100,7 @@ def test_stanzas_end_with_blank_lines_or_the_file_and_lines_with_line_feeds_only
     ("content", "said"),
     [
         (b"A: 1\nwhat is this\n", "index, line 2: expected `Field: value`"),
-        (b"A: f\xfcr\n", r"index, line 1: not UTF-8 \(byte 5 of the line\); convert it"),
+        (b"A: f\xfcr\n", r"index, line 1: not valid UTF-8 \(byte 5 of the line\); convert the file to UTF-8"),
         (None, "index: cannot read it: No such file"),
     ],
     ids=["other-text", "not-utf-8", "missing"],

@@ -153,7 +153,7 @@ def test_talks_without_the_lines_about_them(tmp_path: Path) -> None:
     [
         ("lines", EN, [*EN, "One more.", "And one."], r"a\.tgz:a\.en has 3 lines, but a\.tgz:a\.de has 5"),
         ("lines", [*EN, "One more.", "And one."], EN, r"a\.tgz:a\.en has 5 lines, but a\.tgz:a\.de has 3"),
-        ("lines", EN, b"gut\nauch gut\nsp\xe4t\n", r"a\.tgz:a\.de, line 3: not UTF-8 \(byte 3 of the line\)"),
+        ("lines", EN, b"gut\nauch gut\nsp\xe4t\n", r"a\.tgz:a\.de, line 3: not valid UTF-8 \(byte 3 of the line\)"),
         ("lines", "", "", r"a\.tgz:a\.en: it has no lines"),
         ("talks", TAGS_DE, TAGS_EN.replace("We know little of it.\n", ""), "number 2: talk 7 on one side, talk 12"),
         ("talks", TAGS_DE + " Noch ein Satz.\n", TAGS_EN, r"a\.en has 4 talks, but a\.tgz:a\.de has 3"),
@@ -250,7 +250,7 @@ def test_empty_lines_are_counted_and_only_line_feeds_end_a_line(tmp_path: Path) 
     ("text", "said"),
     [
         ("one\teins\nno tab here\n", "line 2: expected 2 columns between tabs, found 1"),
-        (b"one\teins\ntwo\tf\xfcnf\n", r"line 2: not UTF-8 \(byte 6 of the line\)"),
+        (b"one\teins\ntwo\tf\xfcnf\n", r"line 2: not valid UTF-8 \(byte 6 of the line\)"),
         ("one\teins\n" + "x" * 60_000 + "\n", "line 2: more than 20,000 bytes without a line end"),
     ],
     ids=["one-column", "not-utf-8", "endless"],
