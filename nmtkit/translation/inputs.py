@@ -337,8 +337,9 @@ class TextModel(metaclass=ListsPublicNames):
         """The ids of special tokens before a source, with spaces between; a DataError for one that was not learned."""
         vocabulary = (self.tokenizers.tgt if self.reads == "prompt" else self.tokenizers.src).vocabulary
         if unknown := [word for word in tags.split() if word not in vocabulary.specials]:
-            known = ", ".join(vocabulary.specials) or "none"
-            raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; its tags are: {known}")
+            names = ", ".join(vocabulary.specials)
+            remedy = f"its tags are: {names}" if names else "it was trained without tags: leave --to or the tag out"
+            raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; {remedy}")
         return vocabulary.ids(tags.split())
 
     def encode_requests(
