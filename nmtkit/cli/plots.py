@@ -120,7 +120,7 @@ def _draw(
 
 
 def _note_wide_summaries(drawn: Sequence[Picture], output: Sequence[Path]) -> None:
-    """Says where a long summary is easier to read than in a figure, which has a column for each of its words."""
+    """Advises a page for a long summary, since a figure has a column for each word."""
     pictures = [picture for picture in drawn if isinstance(picture, AttentionPicture) and picture.is_summary]
     longest = max((len(picture.tgt_words) for picture in pictures), default=0)
     has_page = any(path.suffix.lower() == ".html" for path in output)

@@ -93,7 +93,7 @@ def _joined_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def chained(files: Sequence[Path], read: Callable[[Path], Iterable[Item]]) -> Iterator[Item]:
-    """What `read` yields for each file, one file after the other; counts it for `--output-dir`."""
+    """Yields the items that `read` yields for each file, one file after the other; counts them for `--output-dir`."""
     folder = output_folder()  # here, since a thread that reads ahead has no context
     parts = []
     for index, file in enumerate(files):

@@ -25,7 +25,7 @@ def require_one_stdin(*paths: str | Path | None) -> None:
 
 
 def names_of_metrics() -> set[str]:
-    """What `--metrics` takes: the names of metrics, and of families of them."""
+    """The values of `--metrics`: the names of metrics and of families of metrics."""
     names = set()
     for name, metric in text_metrics().items():
         names |= {name, metric.family}

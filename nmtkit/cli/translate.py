@@ -216,7 +216,7 @@ def run_summarize(
 def _shortened(
     stream: Iterable[list[list[Translation]]], limit: SummaryLimit
 ) -> Generator[list[list[Translation]], None, None]:
-    """The summaries with texts within the limit; their tokens stay those of the search."""
+    """The summaries with texts within the limit; their tokens still belong to the whole text of the search."""
     for group in stream:
         yield [[replace(one, text=limit.shorten([one])) for one in summaries] for summaries in group]
 

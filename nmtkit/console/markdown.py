@@ -18,7 +18,7 @@ _SHELL_PART = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""")
 def rendered_page(text: str, width: int | None = None) -> str:
     """A page for a reader at a terminal of this width (default: that of the terminal), with its escape codes.
 
-    Lines of code that are too long continue on the next line in such a way that they can still be copied and run.
+    Lines of code that are too long continue on the next line so that they can still be copied and run.
     """
     width = width or shutil.get_terminal_size().columns
     buffer = StringIO()

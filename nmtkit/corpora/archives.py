@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 1 << 18
 NOT_UTF8 = "convert the file to UTF-8 before you name it as a corpus"
-"""What to do about a file of a corpus in another encoding."""
+"""The remedy for a file of a corpus in another encoding."""
 RATIO_FREE_BYTES = 16 << 20
 """The compression ratio is not checked below this size."""
 DAMAGE_ERRORS = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)

@@ -50,7 +50,7 @@ def _encodings_by_file(corpus: dict[str, Any]) -> dict[str, str]:
 
 
 def joined_corpora(given: Any) -> Any:
-    """Returns a split as one group of settings, where it is a list of corpora; other values stay as they are."""
+    """Returns a split that is a list of corpora as one group of settings; other values stay as they are."""
     if isinstance(given, dict):
         return _with_languages_of_files(given)
     if not isinstance(given, list) or not given or not all(isinstance(corpus, dict) for corpus in given):

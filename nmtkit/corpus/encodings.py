@@ -213,8 +213,8 @@ _LETTERS = {
     "Chinese": "",
     "Korean": "",
 }
-"""The letters beyond ASCII of each language; those of other scripts than Latin by their frequency, the most frequent
-first. For the last three languages, see `_far_eastern_score`."""
+"""The letters beyond ASCII of each language. Letters of scripts other than Latin are sorted by frequency, the most
+frequent first. For the last three languages, see `_far_eastern_score`."""
 _WESTERN = (
     "French",
     "German",
@@ -410,7 +410,7 @@ def _is_common(letter: str, encoding: str, first: int, last: int) -> bool:
 
 @dataclass
 class EncodingEvidence:
-    """What a whole file shows about its encoding, gathered line by line in memory that does not grow."""
+    """Evidence of a whole file about its encoding, gathered line by line in constant memory."""
 
     valid: int = 0
     """Lines with letters beyond ASCII that are UTF-8."""

@@ -44,12 +44,12 @@ _ZIPPED = {
 
 @dataclass(frozen=True)
 class FileFormat:
-    """What a file is, if it is not lines of plain text."""
+    """The format of a file that is not lines of plain text."""
 
     title: str
     """Such as "a PDF file"."""
     advice: str
-    """What to do, as a sentence."""
+    """The remedy, as a sentence."""
 
 
 def binary_format(head: bytes) -> FileFormat | None:

@@ -37,7 +37,7 @@ def text_path(path: str) -> str:
 
 
 def is_tmx(file: str) -> bool:
-    """Whether the name of a file is that of a TMX file."""
+    """Whether a file has the name of a TMX file."""
     return without_compression_end(file.lower()).endswith(".tmx")
 
 

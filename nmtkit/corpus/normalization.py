@@ -29,10 +29,11 @@ OTHER_SPACES += "\u2028\u2029\u202f\u205f\u3000"
 
 REMOVED = "\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x7f\x8f\x9f"
 REMOVED += "\u061c\u200e\u200f\ufeff"
-"""What nfkc_numbers removes: control characters, marks of writing direction and the byte-order mark."""
+"""Characters that nfkc_numbers removes: control characters, marks of writing direction and the byte-order mark."""
 
 BLANKED = "\u200b\ufffd"
-"""What nfkc_numbers turns into a space, beside white space: the zero-width space and the replacement character."""
+"""Characters besides white space that nfkc_numbers turns into a space: the zero-width space and the replacement
+character."""
 
 _REMOVED = re.compile(f"[{re.escape(REMOVED)}]")
 _BLANKED = re.compile(f"[{BLANKED}]")

@@ -17,7 +17,7 @@ SCRIPTS = (
     *("Sinhala", "Lao", "Tibetan", "Myanmar", "Ethiopic", "Cherokee", "Khmer", "Mongolian", "Bopomofo", "Thaana"),
     *("Syriac", "Tifinagh", "Nko", "Javanese", "Balinese", "Tai"),
 )
-"""Scripts by number; 0 stands for all other characters. Tai are Tai Le, New Tai Lue, Tai Tham and Tai Viet."""
+"""Scripts by number; 0 is any other character. Tai are Tai Le, New Tai Lue, Tai Tham and Tai Viet."""
 UNSPACED = (
     *("Han", "Hiragana", "Katakana", "Bopomofo", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer"),
     *("Javanese", "Balinese", "Tai"),
@@ -141,7 +141,7 @@ def unspaced_runs(text: str) -> list[str]:
 
 
 def count_words(text: str) -> int:
-    """The words of a text; where a script has no spaces between words, two characters count as a word."""
+    """The words of a text; in scripts without spaces between words, two characters count as a word."""
     dense = sum(map(len, unspaced_runs(text)))
     if not dense:
         return len(text.split())

@@ -175,7 +175,7 @@ class _TmxReader:
 
 
 def read_tmx(stream: Any, file: str, language: str, encoding: str | None = None) -> Iterator[str]:
-    """The texts of one language of a TMX file, one for each unit; empty where a unit has none.
+    """The texts of one language of a TMX file, one for each unit; empty if a unit has none.
 
     The XML declaration says in which encoding the bytes are, unless `encoding` does.
 

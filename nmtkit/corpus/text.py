@@ -133,13 +133,13 @@ def explain_bad_bytes(line: str, guess: EncodingGuess) -> str:
 
 
 def guess_of_lines(lines: Sequence[str], faulty: Sequence[int]) -> EncodingGuess:
-    """The encoding of a file, by those of its lines that are not UTF-8."""
+    """The encoding of a file, guessed from its lines that are not UTF-8."""
     sample = "\n".join(lines[row] for row in faulty[:_SAMPLE_LINES])
     return guess_encoding(sample.encode("utf-8", "surrogateescape"))
 
 
 def encoding_advice(guess: EncodingGuess) -> str:
-    """What to do about a text in another encoding, to be put after a semicolon."""
+    """The remedy for a text in another encoding, to be put after a semicolon."""
     convert = "convert the file with `nmtkit check --fix`"
     if not guess.names:
         return "convert it to UTF-8, or name its encoding with --encoding"
@@ -402,7 +402,7 @@ def read_lines_lenient(path: str, encoding: str = "") -> Iterator[str]:
 
 
 def file_encoding(path: str) -> EncodingEvidence:
-    """What a whole file shows about its encoding."""
+    """Evidence of a whole file about its encoding."""
     file = TextFile(path)
     evidence = EncodingEvidence()
     while count := file.fill():

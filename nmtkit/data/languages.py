@@ -1,7 +1,7 @@
 """The languages of imported multilingual models (mBART, M2M100, NLLB), each of which has a special token.
 
-The token stands around a source, and before a target or as the decoder's first input. Where it stands is a setting of
-the tokenizer, `TokenizerConfig.affixes`; which language it names is chosen by `in_direction`.
+The token is put around a source, and before a target or as the decoder's first input. Its place is a setting of the
+tokenizer, `TokenizerConfig.affixes`; `in_direction` chooses its language.
 """
 
 import difflib
@@ -142,7 +142,7 @@ def in_direction(tokenizers: Tokenizers, source: str | None = None, target: str 
 
 
 def copy_first_input(embedding: nn.Embedding, tokenizers: Tokenizers) -> None:
-    """Gives BOS the embedding of the language that it stands for, in models whose decoder begins with a language."""
+    """Gives BOS the embedding of the target language, in models whose decoder begins with a language."""
     affixes: Affixes = tokenizers.config.affixes  # type: ignore[assignment]
     start = [*affixes.get("tgt", {}).get("start", [])]
     if start and start != [LANGUAGE]:

@@ -28,7 +28,8 @@ _SMALLEST_PROBABILITY = 2.0**-53
 _MAX_GAP = 1 << 16
 """Sequences of merges without a skipped one are counted up to this length; few words have more merges."""
 _UNKNOWN_PENALTY = 10.0
-"""How far the score of an unknown character is below that of the least likely piece, as in sentencepiece."""
+"""The score of an unknown character is lower than the score of the least likely piece by this much, as in
+sentencepiece."""
 
 _WORDS = re.compile("▁[^▁]*|[^▁]+")
 """The words of a normalized text. No piece contains "▁" after its first character, so none crosses a word."""
@@ -47,7 +48,7 @@ def generator_for(*place: int) -> Random:
 
 
 class SubwordSampler(ABC):
-    """Samples tokenizations of normalized text; `scores` and `ids` are those of the pieces that occur in text."""
+    """Samples tokenizations of normalized text; `scores` and `ids` belong to the pieces that occur in text."""
 
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = ids

@@ -75,8 +75,8 @@ class TokenizerConfig(Settings):
         default_factory=dict
     )
     """huggingface only: special tokens before and after the texts of a side, such as `{src: {before: [de_DE]}}`; BOS
-    and EOS come by themselves. `start` is the language that BOS stands for. <language> is the place of a language that
-    is not chosen: `src_lang` and `tgt_lang` of the corpora choose it."""
+    and EOS are always added. `start` is the language that BOS represents. <language> is the place of a language
+    that is not chosen yet: `src_lang` and `tgt_lang` of the corpora choose it."""
     source_prefix: str = ""
     """huggingface only: text before every source, such as "summarize: ", by which T5 knows its task."""
     columns: dict[Literal["src", "tgt"], dict[str, Any]] = Field(default_factory=dict)
@@ -145,7 +145,7 @@ class Tokenizer(ABC):
         self.vocabulary = vocabulary
 
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """The ids of each text, without BOS and without EOS at its end; between `config.sentences` stands EOS.
+        """The ids of each text, without BOS and without EOS at its end; EOS separates `config.sentences`.
 
         With a seed, tokenizations are sampled at the rate `config.sampling`. They depend on the seed, and on each text
         and its position among the texts, and are the same in every process. None: the best ones.

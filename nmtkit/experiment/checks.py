@@ -263,7 +263,7 @@ def recipe_differences(before: Recipe, now: Recipe, batches: bool = False) -> li
 
 
 def limit_differences(before: Recipe, now: Recipe) -> list[str]:
-    """Limits of training that differ, one phrase for each: those of the whole training, then those of its stages."""
+    """Limits of training that differ, one phrase for each, first of the whole training, then of its stages."""
     pairs = [("training", before.training.model_dump(), now.training.model_dump())]
     stages = {stage.name: stage.training for stage in now.stages}
     for stage in before.stages:

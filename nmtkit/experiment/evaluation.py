@@ -239,7 +239,7 @@ class ComparedRun:
     """Target tokens a second in beam search, EOS included."""
     by_length: list[metrics.LengthBucket]
     outputs: list[str]
-    """What the run wrote for each line of the test set."""
+    """The output of the run for each line of the test set."""
     references: list[str]
 
     def record(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def require_test_set(recipe: Recipe) -> SplitFiles:
 def compare_run(
     run: SavedRun, device: torch.device, longer_than: int, edges: Sequence[int], threads: int | None = None
 ) -> ComparedRun:
-    """Tests a trained run; answers and scores are written into its folder only where there are none yet.
+    """Tests a trained run; answers and scores are written into its folder only if it has none yet.
 
     A sentence is long if its source has more words than `longer_than`. `edges` are the longest lengths, in words, of
     the ranges of `by_length` but the last. The default number of threads is one per core.

@@ -70,7 +70,7 @@ def _facts(run: SavedRun, count: bool) -> dict[str, Any]:
 
 
 def _chart(title: str, from_zero: bool = True, **lines: Points) -> dict[str, Any]:
-    """Curves with round ticks on both axes, thinned where they have more points than can be seen.
+    """Curves with round ticks on both axes; curves with more points than can be seen are thinned.
 
     The axis of values begins at zero, or lower for negative values; without `from_zero` near the lowest value.
     """

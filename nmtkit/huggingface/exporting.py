@@ -121,7 +121,7 @@ def write_huggingface(run: RunFolder, model: Model, tokenizers: Tokenizers, reci
 
 
 def _generation(run: RunFolder, config: Mapping[str, Any], tokenizers: Tokenizers, recipe: Recipe) -> dict[str, Any]:
-    """Returns the settings of `generate`: those of the import, with the recipe's search."""
+    """Returns the settings of `generate`: the imported settings, changed by the recipe's search."""
     path = run.public / "generation_config.json"
     given = read_json(path, dict) if path.is_file() else {}
     search = recipe.search

@@ -50,7 +50,7 @@ def map_vocabulary(
     dropped: Collection[int] = (),
     further: Sequence[int] = (),
 ) -> VocabularyMap:
-    """Puts the special tokens first, then those `further` ones that are none of the four.
+    """Puts the four special tokens first, then the `further` special tokens that are not among them.
 
     `tokens` are by the toolkit's ids, `special` its ids of padding, of the decoder's first input, of the end, and of
     the unknown token where that is not called <unk>; `size` stands for one that it lacks. Of its `size` rows, those

@@ -100,7 +100,7 @@ for _name in ROUGE_METRICS:
 
 
 def chosen_words(options: Options, refs: Sequence[Sequence[str]]) -> Literal["a-z0-9", "unicode"]:
-    """The words that ROUGE compares: those of the options, or by the script of the references."""
+    """The words that ROUGE compares, by the options or by the script of the references."""
     if options.words != "auto":
         return options.words
     return "unicode" if _main_script(refs) not in ("", "Latin") else "a-z0-9"

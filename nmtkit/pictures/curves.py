@@ -168,7 +168,7 @@ def _stages(axes: drawing.Axes, runs: Sequence[Training], colours: Sequence[str]
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Colour, marker and dashes of a curve; those of the first 256 curves all differ in at least one of them."""
+    """Colour, marker and dashes of a curve; any two of the first 256 curves differ in at least one of them."""
     round_of_colours, colour = divmod(number, len(drawing.SERIES))
     round_of_dashes, dashes = divmod(round_of_colours, len(DASHES))
     return {

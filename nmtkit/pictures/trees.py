@@ -41,7 +41,7 @@ class TreeNode:
     """The key of the recipe's `search` group that blocked it."""
 
     def gap(self, digits: int) -> str:
-        """How far `log_prob` is from the last hypothesis kept, such as "0.24 below"; empty where `margin` is None."""
+        """How far `log_prob` is from the last hypothesis kept, such as "0.24 below"; empty if `margin` is None."""
         if self.margin is None:
             return ""
         side = "below" if self.margin < 0 else "above"

@@ -381,7 +381,7 @@ def _public_model_advice(preset: FittedPreset) -> str:
 
 
 def _advice(preset: FittedPreset) -> list[str]:
-    """What would help more than another setting."""
+    """Advice that would help more than another setting."""
     is_between = FEW_PAIRS <= preset.size.pairs < PUBLIC_MODEL_BELOW
     return [_public_model_advice(preset)] if preset.task in _PUBLIC_MODELS and is_between else []
 

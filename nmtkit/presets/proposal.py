@@ -47,7 +47,7 @@ class ProposedRecipe:
         self.warnings: list[str] = []
         """Each a sentence without its full stop."""
         self.advice: list[str] = []
-        """What would help more than a setting; each a sentence without its full stop."""
+        """Advice that would help more than a setting; each item is a sentence without its full stop."""
         self.minutes: float | None = None
         """How long training takes on this machine; None where that was not measured."""
 

@@ -136,7 +136,7 @@ class RecipeRequest:
         return splits
 
     def encodings(self, paths: Sequence[str]) -> dict[str, str]:
-        """The encodings of those of some files that are not UTF-8."""
+        """The encodings of files that are not UTF-8."""
         named = parse_encodings(self.encoding)
         encodings: dict[str, str] = {}
         for path in map(text_path, paths):
@@ -348,7 +348,7 @@ class _Proposal:
 
 
 def _table_hint(paths: Sequence[str]) -> str:
-    """What the first file is that is not plain text, such as a table with both sides; empty if there is none."""
+    """A hint at the first file that is not plain text, such as a table with both sides; empty if all are."""
     for path in paths:
         if split_reference(path)[1]:
             continue

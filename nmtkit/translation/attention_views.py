@@ -87,7 +87,7 @@ def align(
 def picture(reader: TextModel, translation: Translation, number: int, subwords: bool = False) -> AttentionPicture:
     """The attention of a translation, of the source line of this number.
 
-    Tokens are merged to words with the punctuation behind them, unless `subwords` are to be shown apart.
+    Tokens are merged to words with the punctuation after them, unless `subwords` are to be shown apart.
     """
     from nmtkit.pictures import AttentionPicture
 

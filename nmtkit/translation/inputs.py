@@ -202,7 +202,7 @@ class TextModel(metaclass=ListsPublicNames):
         return f"<{type(self).__name__} {', '.join(self.facts())}>"
 
     def facts(self) -> list[str]:
-        """What `repr` says: name, kind of model, size, languages, device."""
+        """The parts of `repr`: name, kind of model, size, languages, device."""
         facts = [self.name, self.model.config.kind] if self.name else [self.model.config.kind]
         if self.parameters:
             facts.append(f"{self.parameters:,} parameters")

@@ -155,7 +155,7 @@ class JoinedTranslation:
 
 
 def best_combinations(alternatives: Sequence[Sequence[Translation]], count: int, cut_last: bool) -> list[list[int]]:
-    """Chooses a translation of each part, given its alternatives, in the `count` ways of the highest total score.
+    """Chooses an alternative for each part, in the `count` combinations with the highest total score.
 
     This is exact: the beginning of one of the best combinations is among the best combinations of the first parts. With
     `cut_last`, combinations with fewer translations that were cut at the length limit come first, as in a search with

@@ -35,9 +35,9 @@ class WrittenNumber:
 
     text: str
     value: Decimal | None
-    """None where it is several numbers, as in 28.11.2026."""
+    """None for several numbers, as in 28.11.2026."""
     parts: tuple[Decimal, ...] = ()
-    """The numbers between its separators if each may have a meaning of its own."""
+    """The numbers between its separators if each may be a number by itself."""
     is_scaled: bool = False
     """Whether a multiplier such as 万 follows."""
 
