@@ -102,7 +102,9 @@ def _print_comparison(
     elif form == "latex":
         tables.print_latex(*(_seeds_table(summaries) if summaries else (head, rows)))
     elif form == "csv":
-        tables.print_csv(head, [[cell.replace(",", "") for cell in row] for row in rows])
+        if summaries:
+            head, rows = _seeds_table(summaries)
+        tables.print_csv(head, [[cell.replace(",", "").removesuffix("*") for cell in row] for row in rows])
     else:
         console.table("comparison on the test set", head, rows)
         if summaries:

@@ -96,7 +96,7 @@ ENCODING = FaultKind("encoding", "error", "line is not UTF-8",
 NUL = FaultKind("nul", "error", "NUL byte in a line",
     "Take the NUL bytes out; many of them mean another encoding.", mends=True)
 LINE_COUNTS = FaultKind("line-counts", "error", "files differ in their number of lines",
-    "Find the line that is missing or too much near the place given; all pairs behind it are wrong.")
+    "Find the missing or extra line near this place; all pairs after it are wrong.")
 NO_LINES = FaultKind("no-lines", "error", "no lines at all",
     "Name files that have text; if these should, fetch or write them again.")
 SHIFT = FaultKind("shift", "error", "lines are paired with the wrong neighbours",

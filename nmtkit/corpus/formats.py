@@ -5,10 +5,12 @@ Every line of such a file could be read as text, and a model would translate tag
 
 import csv
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from nmtkit.core.errors import shorten
 from nmtkit.corpus.names import without_compression_end
 
 DETECTION_LINES = 64
@@ -73,6 +75,12 @@ _HTML_HEAD = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECA
 _HTML_TAG = re.compile(r"</?(?:p|div|span|ul|ol|li|h[1-6]|table|tr|td|th|br|a|b|i|em|strong|img)(?:\s[^<>]*)?/?>", re.I)
 _XML_ROOT = re.compile(r"<([A-Za-z][\w.:-]*)")
 _THOUSANDS = re.compile(r"\d,\d{3}\b")
+_NUMBER = re.compile(r"[\d.,:%+-]*")
+_PLAIN_IN_SHELL = re.compile(r"[\w@%+=:,./#-]+")
+_HEAD_WORDS = 3
+_NOT_A_HEAD = re.compile(r"^[\d.,]+$|[.!?。！？]$")
+_JSON_LIST = re.compile(r'\[\s*\{\s*"')
+_JSON_KEY = re.compile(r'\{"[^"]*"\s*:')
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)+\|?\s*$")
 _MARKUP = {"tmx": "a TMX translation memory", "xliff": "an XLIFF file", "html": "an HTML page"}
 _NO_MARKUP = "Extract the text first, without its tags."
@@ -86,7 +94,17 @@ def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
     head = [line for line in lines[:DETECTION_LINES] if line.strip()]
     if not head:
         return None
-    return _marked_up(head, name) or _timed(head) or _table(head, name)
+    return _json(head) or _marked_up(head, name) or _timed(head) or _table(head, name)
+
+
+def _json(lines: list[str]) -> FileFormat | None:
+    """JSON that is not an object on each line: a list of objects, or objects over several lines."""
+    beginning = "".join(line.strip() for line in lines[:3]).lstrip("\ufeff")
+    if _JSON_LIST.match(beginning):
+        return FileFormat("a JSON list", "Write an object on each line first: jq -c '.[]' FILE > FILE.jsonl.")
+    if lines[0].strip("\ufeff ") == "{" and _JSON_KEY.match(beginning):
+        return FileFormat("JSON over several lines", "Write an object on each line first: jq -c . FILE > FILE.jsonl.")
+    return None
 
 
 def _marked_up(lines: list[str], name: str) -> FileFormat | None:
@@ -134,19 +152,40 @@ def _table(lines: list[str], name: str) -> FileFormat | None:
         return None
     columns = {line.count("\t") for line in lines}
     if len(columns) == 1 and columns != {0}:
-        count = columns.pop() + 1
-        return FileFormat(
-            f"a table of {count} columns separated by tabs", f"Name its columns: {_numbered(name, count)}."
-        )
+        return _table_format([line.split("\t") for line in lines], "tabs", name)
     delimiter = delimiter_of(lines[0])
     rows = _csv_rows(lines, delimiter, strict=not plain.endswith(".csv"))
     widths = {len(row) for row in rows}
     if len(widths) == 1 and widths != {1}:
         sign = {",": "commas", ";": "semicolons", "\t": "tabs"}[delimiter]
-        count = len(rows[0])
-        title = f"a table of {count} columns separated by {sign} ({', '.join(rows[0])[:60]})"
-        return FileFormat(title, f"Name its columns: {_numbered(name, count)}, or by their heads: {name}#NAME.")
+        return _table_format(rows, sign, name)
     return None
+
+
+def _table_format(rows: list[list[str]], separators: str, name: str) -> FileFormat:
+    """The format of a table. The advice names its columns of text by the first row, if that looks like their heads."""
+    first = [cell.strip("\ufeff ") for cell in rows[0]]
+    title = f"a table of {len(first)} columns separated by {separators}"
+    columns = [index for index in range(len(first)) if not _is_numeric(index, rows)][:2] or [0]
+    by_number = _column_names(name, [str(index + 1) for index in columns])
+    if not _looks_like_heads(first):
+        return FileFormat(title, f"Name its columns: {by_number}.")
+    by_name = _column_names(name, [first[index] for index in columns])
+    title = f"{title} ({shorten(', '.join(first))})"
+    return FileFormat(title, f"Name its columns: {by_name}; or, if the first row is text already, {by_number}.")
+
+
+def _is_numeric(column: int, rows: list[list[str]]) -> bool:
+    """Whether a column has numbers alone, apart from its head."""
+    cells = [row[column] for row in rows[1:]]
+    return bool(cells) and all(_NUMBER.fullmatch(cell.strip()) for cell in cells)
+
+
+def _looks_like_heads(cells: list[str]) -> bool:
+    """Whether the cells of a first row could be names of columns: short, all different, no numbers and no sentences."""
+    if len(set(cells)) < len(cells):
+        return False
+    return all(cell and len(cell.split()) <= _HEAD_WORDS and not _NOT_A_HEAD.search(cell) for cell in cells)
 
 
 def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]:
@@ -169,9 +208,10 @@ def delimiter_of(line: str) -> str:
     return max(",;\t", key=unquoted.count)
 
 
-def _numbered(name: str, count: int) -> str:
-    return _column_names(name, [str(number) for number in range(1, min(count, 2) + 1)])
-
-
 def _column_names(name: str, columns: list[str]) -> str:
-    return " and ".join(f"{name or 'FILE'}#{column}" for column in columns)
+    """The columns as they are typed in a shell."""
+    references = []
+    for column in columns:
+        reference = f"{name or 'FILE'}#{column}"
+        references.append(reference if _PLAIN_IN_SHELL.fullmatch(reference) else shlex.quote(reference))
+    return " and ".join(references)

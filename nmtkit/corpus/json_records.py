@@ -10,7 +10,7 @@ DETECTION_LINES = 64
 """The first lines of a text by which JSON lines are detected."""
 JSON_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 """Ends of the names of files with JSON lines."""
-EXTRACT_HINT = "write its text out first, e.g. by `jq -r .KEY`"
+EXTRACT_HINT = "name one key of a file as FILE#KEY, or write its text out first, e.g. by `jq -r .KEY`"
 JSONL_HINT = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
 
 
@@ -34,8 +34,21 @@ def field_of(record: Mapping[str, Any], name: str, where: str, remedy: str) -> A
         nested = _nested(record, name)
         if nested is not _MISSING:
             return nested
-        raise DataError(f"{where}: no field {name!r}; it has {shorten(', '.join(record)) or 'none'}: {remedy}")
+        raise DataError(
+            f"{where}: no field {name!r}; it has {shorten(', '.join(_field_names(record))) or 'none'}: {remedy}"
+        )
     return record[name]
+
+
+def _field_names(record: Mapping[str, Any]) -> list[str]:
+    """The names of all fields, those inside of objects as `translation.en`."""
+    names = []
+    for key, value in record.items():
+        if isinstance(value, Mapping) and value:
+            names += [f"{key}.{inner}" for inner in _field_names(value)]
+        else:
+            names.append(key)
+    return names
 
 
 def _nested(record: Mapping[str, Any], name: str) -> Any:

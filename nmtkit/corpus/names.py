@@ -70,6 +70,10 @@ def parse_encodings(given: Iterable[str]) -> dict[str, str]:
     encodings: dict[str, str] = {}
     for value in given:
         file, separator, name = value.rpartition("=")
+        if separator and not os.path.exists(file):
+            raise NmtkitError(
+                f"--encoding {value}: there is no file {file}; for standard input, pass --encoding NAME without a file"
+            )
         key = os.path.abspath(file) if separator else ""
         if encodings.setdefault(key, require_encoding(name)) != name:
             text = file if separator else "all text"

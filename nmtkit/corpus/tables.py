@@ -77,7 +77,8 @@ def _cells(rows: Iterator[list[str]], file: str, column: str) -> Iterator[str]:
     if column.isdecimal():
         index = int(column) - 1
         if not 0 <= index < len(first):
-            raise DataError(f"{file}: there is no column {column}; its first row has {len(first)} columns")
+            columns = f"{len(first)} columns" if len(first) != 1 else "1 column"
+            raise DataError(f"{file}: there is no column {column}; its first row has {columns}")
         yield _one_line(first[index])
     elif column in first:
         index = first.index(column)

@@ -181,6 +181,11 @@ def test_seeds_are_trained_and_summarized(recipes: list[Path], nmtkit: Command, 
 
     runs = sorted((tmp_path / "runs").iterdir())
     before = {run.name: (run / "test.out").read_bytes() for run in runs}
+    table = succeeded(nmtkit("compare", *runs, "--format", "csv", cwd=tmp_path)).out.splitlines()
+    assert table[0] == "system,seeds,mean BLEU,std. deviation,p"
+    assert [line.split(",")[1] for line in table[1:]] == ["2", "2"]
+    assert "*" not in table[2]
+
     records = json.loads(succeeded(nmtkit("compare", *runs, "--json", cwd=tmp_path)).out)
     assert [record["seed"] for record in records] == [1, 2, 1, 2]
     assert len({record["over_seeds"]["name"] for record in records}) == 2

@@ -212,7 +212,7 @@ def test_results_of_bench_and_average_replace_nothing_that_they_read(console: Co
     for name in ("one", "two"):
         write_lines(Path(name), [name])
     for words in ("bench decode --source one --ref two -o two", "bench train one -o one", "average -o one one two"):
-        refused(console(*words.split()), "-o names a file that is read")
+        refused(console(*words.split()), "-o would overwrite a file")
     assert [Path(name).read_text() for name in ("one", "two")] == ["one\n", "two\n"]
 
 
@@ -222,7 +222,7 @@ def test_an_average_replaces_none_of_the_checkpoints_that_a_run_kept(console: Co
     for update in (1, 2):
         kept.keep(read_weights(run.folder.average), update, 0.0, run.recipe.training)
     before = contents(run.folder.path)
-    refused(console("average", "-m", "mine", "-o", kept.weights_path(1)), "-o names a file that is read")
+    refused(console("average", "-m", "mine", "-o", kept.weights_path(1)), "-o would overwrite a file")
     assert contents(run.folder.path) == before
 
 
@@ -240,5 +240,5 @@ def test_what_align_writes_besides_replaces_nothing_that_it_reads(console: Comma
     text = {name: write_lines(Path(name), LINES).read_text() for name in ("one.json", "two")}
     words = ["align", "-m", "mine", "--source", "one.json", "--target", "two"]
     for option, name in (("--soft", "one.json"), ("--shortlist", "two")):
-        refused(console(*words, option, name), f"{option} names a file that is read")
+        refused(console(*words, option, name), f"{option} would overwrite a file")
     assert {name: Path(name).read_text() for name in text} == text

@@ -22,7 +22,12 @@ def test_translate_reads_columns_and_encodings(console: Command, trained: Path) 
     Path("a.tsv").write_text("".join(f"x\t{line}\n" for line in lines), encoding="utf-8")
     Path("a.cp1252").write_bytes("".join(f"{line}\n" for line in lines).encode("cp1252"))
     Path("a.bz2").write_bytes(bz2.compress(Path("plain").read_bytes()))
-    for words in (["a.tsv#2"], ["a.cp1252", "--encoding", "cp1252"], ["a.bz2"], ["a.bz2", "--encoding", "x=cp1252"]):
+    for words in (
+        ["a.tsv#2"],
+        ["a.cp1252", "--encoding", "cp1252"],
+        ["a.bz2"],
+        ["a.bz2", "--encoding", "a.tsv=cp1252"],
+    ):
         done = succeeded(console("translate", "-m", trained, *words, "-q"))
         assert done.out == expected
         assert "warning" not in done.err

@@ -87,7 +87,7 @@ def test_what_is_refused(place: Path, console: Command) -> None:
     twice = console("translate", "docs/a.txt", "other/a.txt", "--output-dir", "out")
     refused(twice, "docs/a.txt and other/a.txt would both be written to out/a.txt")
     refused(console("translate", "docs/a.txt", "docs/a.txt.gz", "--output-dir", "out"), "would both be written")
-    refused(console("translate", "docs/a.txt", "--output-dir", "docs"), "--output-dir names a file that is read")
+    refused(console("translate", "docs/a.txt", "--output-dir", "docs"), "--output-dir would overwrite a file")
     refused(console("translate", "docs/a.txt", "--output-dir", "docs/b.txt"), "--output-dir names a folder")
     refused(console("translate", "--output-dir", "out", stdin="The dog.\n"), "--output-dir writes one output for each")
     refused(console("translate", "docs/a.txt", "--output-dir", "out", "-o", "x"), "give one of them")

@@ -178,5 +178,7 @@ def test_the_encoding_of_a_command(tmp_path: Path) -> None:
         list(read_lines(french))
     with pytest.raises(NmtkitError, match="unknown encoding 'hex'"):
         parse_encodings(["hex"])
+    with pytest.raises(NmtkitError, match="there is no file misspelt"):
+        parse_encodings(["misspelt=cp1252"])
     with pytest.raises(NmtkitError, match=r"both .* are named for"):
         parse_encodings(["cp1252", "koi8-r"])

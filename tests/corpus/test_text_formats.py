@@ -22,6 +22,8 @@ FORMATS = {
     "separated by commas": 'id,en,fr\n1,dog,chien\n2,cat,chat\n3,"a, b",c\n'.replace('"a, b"', '"a,b"'),
     "separated by semicolons": "en;fr\ndog;chien\ncat;chat\nhouse;maison\n",
     "Markdown with a table": TABLE,
+    "JSON list": '[\n {"en": "dog"},\n {"en": "cat"}\n]\n',
+    "JSON over several lines": '{\n  "en": "dog"\n}\n',
     "RTF": "{\\rtf1\\ansi\nHello\n}\n",
 }
 
@@ -55,6 +57,22 @@ ORDINARY = [
 def test_ordinary_text_is_not_taken_for_another_format(lines: list[str]) -> None:
     assert text_format(lines, "text.txt") is None
     assert text_format([], "text.csv") is None
+
+
+TABLE_ADVICE = {
+    "id\tEnglish\tFrench\n1\tThe dog.\tLe chien.\n": "a.tsv#English and a.tsv#French; or, if the first row is text",
+    "id;Source text;French\n1;The dog.;Le chien.\n": "'a.csv#Source text' and a.csv#French; or, if the first row is",
+    "The dog.\tLe chien.\nA cat.\tUn chat.\n": "Name its columns: a.tsv#1 and a.tsv#2.",
+    "1\tThe dog.\tLe chien.\n2\tA cat.\tUn chat.\n": "Name its columns: a.tsv#2 and a.tsv#3.",
+}
+
+
+@pytest.mark.parametrize("text", TABLE_ADVICE)
+def test_the_advice_on_a_table_names_its_columns_of_text(text: str) -> None:
+    name = "a.tsv" if "\t" in text else "a.csv"
+    found = text_format(text.splitlines(), name)
+    assert found is not None
+    assert TABLE_ADVICE[text] in found.advice
 
 
 def test_short_tables_are_recognized_by_their_names() -> None:
