@@ -112,6 +112,8 @@ def write_huggingface(run: RunFolder, model: Model, tokenizers: Tokenizers, reci
     rows = tokenizer.rows.tolist()
     settings: dict[str, Any] = {key: value for key, value in config.items() if key != "torch_dtype"}
     settings |= {"dtype": "float32"}
+    if tokenizers.config.source_prefix:  # `import` and the pipelines of `transformers` find it here
+        settings["task_specific_params"] = {recipe.task: {"prefix": tokenizers.config.source_prefix}}
     if "decoder_start_token_id" in config or kind == "mbart":
         settings["decoder_start_token_id"] = rows[BOS]
     write_json(folder / "config.json", settings)

@@ -91,6 +91,12 @@ def test_fine_tuning_keeps_the_prefix_and_trains_with_it(t5: Path, console: Comm
     out = succeeded(console("summarize", "-m", "runs/tuned", "--device", "cpu", stdin="the man\n")).out
     assert len(out.splitlines()) == 1
 
+    succeeded(console("export", "runs/tuned", "published", "--to", "huggingface"))
+    succeeded(console("import", "published", "-o", "runs/again"))
+    recipe = load_yaml(tmp_path / "runs" / "again" / "recipe.yaml")[0]
+    assert (recipe["task"], recipe["tokenizer"]["source_prefix"]) == ("summarization", "find: ")
+    assert succeeded(console("summarize", "-m", "runs/again", "--device", "cpu", stdin="the man\n")).out == out
+
 
 def test_the_only_task_of_a_model_is_chosen(t5: Path, tmp_path: Path) -> None:
     copy = copied(t5, tmp_path)
