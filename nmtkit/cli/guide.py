@@ -153,6 +153,6 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
         if text.count("\n") < shutil.get_terminal_size().lines:
             click.echo(text, nl=False, color=True)
         else:
-            click.echo_via_pager(text, color=True)
+            click.echo_via_pager(text)  # with colours, if the pager shows them: click asks less for it
     else:
         click.echo(page(topic), nl=False)

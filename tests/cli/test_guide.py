@@ -16,6 +16,7 @@ import pages
 import pytest
 from commands import Command, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
 from daily import daily
+from keyboard import typed
 from pages import FENCE
 from torch.distributed.run import get_args_parser
 from untrained_runs import CAPTIONER, LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATION, TRANSFORMER, make_run
@@ -503,3 +504,14 @@ def test_the_reference_has_all_commands_and_all_keys() -> None:
     (window,) = (line for line in text.splitlines() if line.startswith("- `model.window` (pointer_sentinel)"))
     assert "One of" not in window  # which are a luong's
     assert "One of: src" not in text  # a key of `tokenizer.columns` is none of its values
+
+
+@pytest.mark.skipif(shutil.which("less") is None, reason="there is no pager `less`")
+def test_a_pager_shows_colours_instead_of_their_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PAGER", "LESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    code, shown = typed([b"q"], "guide", "data")
+    assert code == 0
+    assert "\x1b[36m" in shown
+    assert "ESC" not in shown
