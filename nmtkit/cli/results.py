@@ -46,7 +46,9 @@ def require_other(path: Path | None, inputs: Iterable[Path | None], option: str 
             continue
         is_same = path.exists() and other.exists() and path.samefile(other)
         if is_same or os.path.realpath(path) == os.path.realpath(other):  # new files have names alone
-            raise NmtkitError(f"{path}: {option} would overwrite a file of this command; name another")
+            raise NmtkitError(
+                f"{path}: {option} would overwrite a file that this command reads or writes; name another"
+            )
 
 
 @contextmanager

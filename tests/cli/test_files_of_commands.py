@@ -81,7 +81,7 @@ def test_no_file_is_lost_that_ends_in_new(trained: Path, corpus: Path, console: 
 
 def test_two_results_are_two_files(console: Command, tmp_path: Path) -> None:
     pairs = ["--source", "a", "--target", "b"]
-    refused(console("align", *pairs, "-o", "new.json", "--soft", "./new.json"), "-o names a file")
+    refused(console("align", *pairs, "-o", "new.json", "--soft", "./new.json"), "-o would overwrite a file")
     assert not [*tmp_path.iterdir()]
 
 

@@ -53,7 +53,7 @@ MISTAKES = {
     "align -m RUN --source t.src --target t.tgt": {
         "-o t.tgt": "-o would overwrite a file",
         "--soft soft.txt": "'soft.txt' must end in .json or .npz",
-        "--soft a.npz --shortlist a.npz": "--shortlist would overwrite a file of this command",
+        "--soft a.npz --shortlist a.npz": "--shortlist would overwrite a file",
         "--threshold 0.2 --symmetrize union": "does not go with --symmetrize",
         "--reverse-model nowhere": "nowhere",
         "--shortlist short/list": "cannot write it",

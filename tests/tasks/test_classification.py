@@ -104,7 +104,7 @@ def test_evaluation_has_two_scores_and_a_table(trained: Path, console: Command) 
     right = sum(row[number] for number, row in enumerate(record["confusion"]))
     assert record["scores"][0]["value"] == pytest.approx(100 * right / record["lines"])
     refused(console("evaluate", *how, "--confusion", "table.txt"), "is not a picture format")
-    refused(console("evaluate", *how, "--confusion", picture, "-o", picture), "-o would overwrite a file or written")
+    refused(console("evaluate", *how, "--confusion", picture, "-o", picture), "-o would overwrite a file")
     for more in (["--workers", "2"], ["--precision", "bf16"], ["--beam-size", "2"]):
         refused(console("evaluate", *how, *more), "leave out what a search needs, --workers and --precision")
 
