@@ -19,7 +19,9 @@ from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import FILE_KINDS, LANGUAGE_KEYS, TEXT_COLUMNS, SplitFiles
 from nmtkit.corpus.faults import UNREADABLE
 from nmtkit.corpus.features import require_one_layout
+from nmtkit.corpus.names import text_path
 from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base
+from nmtkit.corpus.text import read_lines
 from nmtkit.data.embeddings import check_size
 from nmtkit.data.huggingface_tokenizer import LANGUAGE, missing_language_message
 from nmtkit.data.languages import language_names, sides_without_language
@@ -84,12 +86,22 @@ def _named_files(recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def require_files(recipe: Recipe) -> None:
-    """Raises DataError if a file or a folder that the recipe names is missing: text, word vectors, or a run."""
+    """Raises DataError if a file or a folder that the recipe names is missing: text, word vectors, a run, or a column of a table."""
     require_data(recipe)
     missing = [f"{key}: {path}" for key, path in _named_files(recipe) if not os.path.exists(path)]
     if missing:
         listed = "".join(f"\n  {file}" for file in missing)
         raise DataError(f"recipe {recipe.name}: these files are missing; correct their paths:{listed}")
+    for text in recipe.texts().values():
+        for files in text.data.splits().values():
+            _require_columns(files)
+
+
+def _require_columns(files: SplitFiles) -> None:
+    """Raises DataError if a text FILE#COLUMN names a column, a language or a field that its file lacks."""
+    for path in files.texts():
+        if text_path(path) != path:
+            next(read_lines(path, files.encoding_of(path)), None)
 
 
 def require_data(recipe: Recipe) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, as_text, lines_in, refused, succeeded, write_lines
+from commands import Command, as_text, lines_in, refused, sets, succeeded, write_lines
 from daily import daily
 
 from nmtkit import recipe
@@ -129,6 +129,9 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     assert "(not here)" in done.out
     refused(done, "recipe mine: these files are missing", after_results=True)
     succeeded(nmtkit("recipe", "check", "demo"))
+    (tmp_path / "pairs.csv").write_text("en,fr\na,b\n")
+    sides = [f"data.train.{side}={tmp_path}/pairs.csv#{name}" for side, name in (("src", "en"), ("tgt", "de"))]
+    refused(nmtkit("recipe", "check", "demo", *sets(*sides)), "no column 'de' in its first row", after_results=True)
     assert "gradient" in nmtkit("recipe", "explain", "training.clip_norm").out
     refused(nmtkit("recipe", "explain", "training.clipnorm"), "training.clip_norm")
     (tmp_path / "other.yaml").write_text(nmtkit("recipe", "show", "multi30k-en-de-transformer").out)
