@@ -21,6 +21,7 @@ from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_user_path, write_errors
+from nmtkit.corpus.names import COMPRESSED_ENDS
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.translation.inputs import TextModel
@@ -54,6 +55,12 @@ def require_other(path: Path | None, inputs: Iterable[Path | None], option: str 
 @contextmanager
 def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
     """A file for results: whole at the end of the block, or as it was before; compressed if its name ends in .gz."""
+    if str(path) == "-":
+        raise NmtkitError("-o -: results go to standard output without -o; leave it out")
+    if path.suffix in COMPRESSED_ENDS and path.suffix != ".gz":
+        raise NmtkitError(
+            f"{path}: results can be compressed only with gzip; name a file that does not end in {path.suffix}"
+        )
     require_other(path, inputs)
     with ExitStack() as stack:
         with write_errors(path):

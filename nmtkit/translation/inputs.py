@@ -15,6 +15,7 @@ from nmtkit.core.errors import DataError, NmtkitError, RecipeError, shorten
 from nmtkit.corpus.config import language_of_tag
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import NEW_WORD, Batch, collate
+from nmtkit.data.huggingface_tokenizer import SENTINEL
 from nmtkit.data.languages import in_direction
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
@@ -337,7 +338,7 @@ class TextModel(metaclass=ListsPublicNames):
         """The ids of special tokens before a source, with spaces between; a DataError for one that was not learned."""
         vocabulary = (self.tokenizers.tgt if self.reads == "prompt" else self.tokenizers.src).vocabulary
         if unknown := [word for word in tags.split() if word not in vocabulary.specials]:
-            names = ", ".join(vocabulary.specials)
+            names = ", ".join(token for token in vocabulary.specials if not SENTINEL.fullmatch(token))
             remedy = f"its tags are: {names}" if names else "it was trained without tags: leave --to or the tag out"
             raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; {remedy}")
         return vocabulary.ids(tags.split())

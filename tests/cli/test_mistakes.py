@@ -17,6 +17,8 @@ MISTAKES = {
         "t.src .": ".: this is a folder",
         "t.src -": "standard input (-) cannot stand among files",
         "t.src -o .": "--output-dir . writes one output for each FILE",
+        "t.src -o -": "results go to standard output without -o",
+        "t.src -o out.zst": "compressed only with gzip",
         "t.src short -o t.src": "-o would overwrite a file",
         "short t.src -o link": "-o would overwrite a file",
         "short -o ./short": "-o would overwrite a file",

@@ -62,6 +62,8 @@ def test_summarize_reads_a_t5_and_a_prefix_of_the_user(t5: Path, console: Comman
     done = succeeded(console("import", t5, "-o", "runs/plain"))
     assert "choose one with --task" in done.err
     refused(console("summarize", "-m", "runs/plain", "--device", "cpu", stdin="a"), "translate")
+    done = console("translate", "-m", "runs/plain", "--to", "fr", "--device", "cpu", stdin="a")
+    refused(done, "has not learned the tag <2fr>; it was trained without tags: leave --to")
     succeeded(console("import", t5, "-o", "runs/short", "--task", "summarization"))
     succeeded(console("import", t5, "-o", "runs/own", "--task", "summarization", "--source-prefix", "turn it: "))
     lines = "\n".join(SOURCES[:9]) + "\n"
