@@ -86,7 +86,7 @@ def _named_files(recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def require_files(recipe: Recipe) -> None:
-    """Raises DataError if a file or a folder that the recipe names is missing: text, word vectors, a run, or a column of a table."""
+    """Raises DataError if what the recipe names is missing: text, a column of it, word vectors, or a run."""
     require_data(recipe)
     missing = [f"{key}: {path}" for key, path in _named_files(recipe) if not os.path.exists(path)]
     if missing:
