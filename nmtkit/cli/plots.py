@@ -14,11 +14,12 @@ from nmtkit.cli import inference
 from nmtkit.cli.commands.plots import POSITIONS
 from nmtkit.cli.figures import save_pictures
 from nmtkit.cli.options import collect
-from nmtkit.cli.reading import STDIN, stdin_sentences
+from nmtkit.cli.reading import stdin_sentences
 from nmtkit.cli.reporting import note, tell
 from nmtkit.console.heatmaps import show_attention, show_document
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.features import FeaturesFile
+from nmtkit.corpus.names import STDIN
 from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
 from nmtkit.experiment.report import save_report
 from nmtkit.metrics.metric import text_metrics

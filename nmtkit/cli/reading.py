@@ -16,12 +16,11 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.formats import text_format
 from nmtkit.corpus.json_records import DETECTION_LINES, EXTRACT_HINT, parse_record, refuse_json_lines, text_of
-from nmtkit.corpus.names import split_reference
+from nmtkit.corpus.names import STDIN, split_reference
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines, read_stream_lines, text_stream
 
 Item = TypeVar("Item")
-STDIN = "standard input"
 PAIRS_AT_ONCE = 2048
 
 

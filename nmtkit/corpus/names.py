@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from nmtkit.core.errors import NmtkitError
 
+STDIN = "standard input"
+"""Name of standard input in messages."""
 COMPRESSED_ENDS = (".gz", ".bz2", ".xz", ".zst")
 """Ends of the names that compressed files usually have."""
 JSON_COLUMN_ENDS = (".jsonl", ".json", ".ndjson")

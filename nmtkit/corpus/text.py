@@ -38,7 +38,7 @@ from nmtkit.corpus.faults import (
     excerpt,
 )
 from nmtkit.corpus.formats import FileFormat, binary_format
-from nmtkit.corpus.names import given_encoding, is_tmx, is_utf8, split_reference
+from nmtkit.corpus.names import STDIN, given_encoding, is_tmx, is_utf8, split_reference
 from nmtkit.corpus.tables import read_column, read_tmx
 
 BLOCK_BYTES = 1 << 19
@@ -138,13 +138,13 @@ def guess_of_lines(lines: Sequence[str], faulty: Sequence[int]) -> EncodingGuess
     return guess_encoding(sample.encode("utf-8", "surrogateescape"))
 
 
-def encoding_advice(guess: EncodingGuess) -> str:
-    """The remedy for a text in another encoding, to be put after a semicolon."""
-    convert = "convert the file with `nmtkit check --fix`"
+def encoding_advice(guess: EncodingGuess, where: str) -> str:
+    """The remedy for a text in another encoding, to be put after a semicolon; only files can be converted."""
+    convert = "" if where.startswith(STDIN) else ", or convert the file with `nmtkit check --fix`"
     if not guess.names:
         return "convert it to UTF-8, or name its encoding with --encoding"
     if len(guess.names) == 1:
-        return f"it looks like {guess.title}. Pass --encoding {guess.names[0]}, or {convert}"
+        return f"it looks like {guess.title}. Pass --encoding {guess.names[0]}{convert}"
     return f"it may be {guess.title}. Pass the right encoding: --encoding {' or '.join(guess.names)}"
 
 
@@ -156,12 +156,15 @@ def bad_bytes_message(
     `mark` is the length of the byte-order mark before the line.
     """
     if encoding:
+        title = encoding_title(encoding)
+        if where.startswith(STDIN):
+            return f"{where}: not valid {title}, which was named as its encoding. Name another with --encoding"
         return (
-            f"{where}: not valid {encoding_title(encoding)}, which was named as the encoding of the file. Name "
+            f"{where}: not valid {title}, which was named as the encoding of the file. Name "
             "another with --encoding (in a recipe: `encoding`), or leave such lines out with `nmtkit check --fix`"
         )
     place = f"byte {mark + first_bad_byte(line) + 1} of the line"
-    return f"{where}: not valid UTF-8 ({place}); {remedy or encoding_advice(guess)}"
+    return f"{where}: not valid UTF-8 ({place}); {remedy or encoding_advice(guess, where)}"
 
 
 def _binary_message(where: str, kind: FileFormat) -> str:
@@ -169,8 +172,8 @@ def _binary_message(where: str, kind: FileFormat) -> str:
 
 
 def _wide_message(where: str, guess: EncodingGuess) -> str:
-    remedy = f"Pass --encoding {guess.names[0]}, or convert it with `nmtkit check --fix`"
-    return f"{where}: this is {guess.title}, not UTF-8. {remedy}"
+    convert = "" if where.startswith(STDIN) else ", or convert it with `nmtkit check --fix`"
+    return f"{where}: this is {guess.title}, not UTF-8. Pass --encoding {guess.names[0]}{convert}"
 
 
 # --------------------------------------------------------------------------------------------------------- sound text

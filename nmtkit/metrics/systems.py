@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.names import STDIN
 from nmtkit.corpus.scripts import count_characters, script_shares, unspaced_script_of_lines
 from nmtkit.metrics.metric import (
     Comparison,
@@ -122,7 +123,7 @@ def titles(paths: Sequence[str]) -> Sequence[str]:
 
 def named(path: str) -> str:
     """The name of a file in messages."""
-    return "standard input" if path == "-" else path
+    return STDIN if path == "-" else path
 
 
 def require_equal_counts(files: Sequence[tuple[str, Sized]], why: str = "") -> None:

@@ -116,3 +116,10 @@ def test_a_recipe_trains_on_columns_in_another_encoding(console: Command, small_
     succeeded(console("preprocess", "tiny.yaml", *folder, "--set", columns, "--run", "table"))
     reports = [json.loads(Path(run, "data-report.json").read_text(encoding="utf-8")) for run in ("plain", "table")]
     assert reports[0]["splits"] == reports[1]["splits"]
+
+
+def test_standard_input_in_another_encoding_is_not_told_to_convert_a_file(console: Command, trained: Path) -> None:
+    for text, name in (("Le garçon aime l'été, déjà.\n" * 9, "cp1252"), ("The dog.\n", "utf-16")):
+        done = console("translate", "-m", trained, stdin=text.encode(name))
+        refused(done, f"--encoding {name}")
+        assert "--fix" not in done.err
