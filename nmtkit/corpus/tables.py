@@ -42,6 +42,8 @@ def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
 def _json_fields(lines: Iterable[str], file: str, field: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         where = f"{file}, line {number}"
+        if number == 1 and line.lstrip("\ufeff ").startswith("["):
+            raise DataError(f"{file}: this is a JSON list. Write an object on each line first: jq -c '.[]' {file}")
         yield text_of(parse_record(line, where), field, where, "name another as FILE#FIELD") if line.strip() else ""
 
 

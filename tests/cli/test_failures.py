@@ -78,7 +78,7 @@ MISTAKES = {
         "--source file --target file": "too few to hold some out",
         f"{TEXT} --valid-source file --valid-target file": "nothing in",
         f"{TEXT} --set training.lrr=1": "did you mean 'lr'",
-        f"{TEXT} --general-source half --general-target half": "--general-source and --general-target: only for fine-tuning",
+        f"{TEXT} --general-source half --general-target half": "--general-target: only for fine-tuning",
     },
     f"train {TEXT} --init-from": {
         "RUN --preset tiny": "leave --preset and --task out",

@@ -104,6 +104,7 @@ def test_cells_with_line_ends_and_missing_cells(tmp_path: Path) -> None:
         ("a.csv", 'a,b\n"c,e\n', "1", "not valid CSV"),
         ("a.jsonl", '{"a": {"b": "c"}}\n', "a.x", "a.jsonl, line 1: no field 'a.x'; it has a.b: name another"),
         ("one.txt", "a\n", "2", "there is no column 2; its first row has 1 column$"),
+        ("a.json", '[\n{"a": "b"}\n]\n', "a", "a.json: this is a JSON list. Write an object on each line first"),
         ("a.tmx", tmx(), "de", "a.tmx: no text in the language 'de'; its languages are en-US, FR"),
         ("a.tmx", tmx()[:-30], "en", "a.tmx, line .*: not valid XML"),
     ],
