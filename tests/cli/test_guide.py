@@ -62,6 +62,11 @@ PARSED = {
         "nmtkit tune ",
         "nmtkit bench ",
     ),
+    "is done by test_followed_pages.py, and there are such runs here": (
+        "nmtkit train mine.yaml --set model.dropout=0.4 --run runs/baseline",
+        "nmtkit train mine.yaml --set model.hidden_size=128 --run runs/try",
+        "nmtkit compare small.yaml large.yaml --seeds ",
+    ),
     "starts several processes": ("nmtkit translate -m runs/mine --workers 2 ", "torchrun ", "srun ", "sbatch "),
     "is for a run that is trained for minutes, or for its text": (
         "nmtkit align -m RUN ",
@@ -83,7 +88,9 @@ PARSED = {
         "nmtkit summarize -m RUN ",
     ),
     "is for a public model; tests/huggingface does it": (
-        "nmtkit translate -m runs/nllb ",
+        "nmtkit translate -m runs/nllb",
+        "nmtkit train --source train.en --target train.fr --init-from runs/nllb ",
+        "nmtkit export runs/nllb-help ",
         "nmtkit summarize -m runs/bart ",
         "nmtkit summarize -m runs/bart-large-cnn ",
         "nmtkit summarize -m runs/flan-t5-summaries ",
@@ -104,9 +111,9 @@ PARSED = {
     ),
 }
 """How commands of blocks begin that are parsed but not run here, by the reason."""
-NOT_RUN = tuple(begin for begins in PARSED.values() for begin in begins)
 OTHERS = ("hf ", "make ", "python ", "pip ", "tensorboard ", "python3 ", "comet/")
 """How commands of other programs begin that are not parsed here."""
+NOT_RUN = (*OTHERS, *(begin for begins in PARSED.values() for begin in begins))
 RUN_ELSEWHERE = {
     "from nmtkit.cli import main": "tests/test_strangers.py runs a program that ends so",
     '"""The mean of the source\'s words, and the word before."""': "tests/test_strangers.py trains this model",
