@@ -465,7 +465,7 @@ def test_a_path_longer_than_any_files_is_a_file_that_is_not_there(base: Path, ke
     if key == "extends":
         assert "line 1: `extends`" in faults(child)[0]
     else:
-        with pytest.raises(DataError, match="not there"):
+        with pytest.raises(DataError, match="files are missing"):
             checks.require_data(recipe.load(child))
 
 

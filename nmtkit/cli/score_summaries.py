@@ -133,11 +133,7 @@ def _quality_cells(report: QualityReport) -> list[tuple[str, str, str]]:
     return [
         *rows,
         ("words in copied fragments", cell(report.copied), "as the reference; 100: only copied"),
-        (
-            "mean length of their fragment (density)",
-            cell(report.density, ""),
-            "as the reference; high: whole sentences copied",
-        ),
+        ("mean fragment length (density)", cell(report.density, ""), "as the reference; high: copied sentences"),
         ("repeated trigrams", cell(report.repeated_trigrams), "near 0"),
         ("words", cell(report.words, ""), "as the reference"),
         ("length vs. reference", cell(report.length_to_reference), "near 100"),

@@ -123,7 +123,7 @@ def test_commands_that_are_told_can_be_pasted(check: Command, console: Command) 
     assert done.out.endswith("the recipe for it is all clean/mine.yaml; next: nmtkit train 'all clean/mine.yaml'\n")
     Path("all clean", "request.json").write_text('{"--preset": "tiny"}')
     again = console("train", "--source", "train.en", "--target", "train.de", "--run", "all clean", "--resume")
-    refused(again, "take `nmtkit train 'all clean/chosen.yaml' --run 'all clean' --resume`, or train anew")
+    refused(again, "use `nmtkit train 'all clean/chosen.yaml' --run 'all clean' --resume`, or train anew")
 
 
 def test_json_lines(check: Command) -> None:

@@ -48,7 +48,11 @@ def test_what_cannot_stand_beside_a_model_is_refused(runs: Path, console: Comman
     refused(console(*translate, "--lm-weight", "0.1"), "name its run with --lm")
     refused(console("generate", "-m", "lm", "text", "--lm", "lm"), "transformer_lm cannot stand beside transformer_lm")
     make_run(runs, "own", LANGUAGE_MODEL.replace("init_from: {tokenizer: runs/mine}", "tokenizer: {kind: char}"))
-    refused(console(*translate, "--lm", "own"), "not that of the model's target", "init_from: {tokenizer: RUN}")
+    refused(
+        console(*translate, "--lm", "own"),
+        "differs from the target vocabulary of the model",
+        "init_from: {tokenizer: RUN}",
+    )
 
 
 def test_the_tokenizer_of_another_run_is_taken_as_it_is(runs: Path, console: Command) -> None:
@@ -126,7 +130,7 @@ def test_samples_to_choose_among_are_those_of_their_lines(
 
 def test_mistakes_of_tuning_are_told_before_anything_is_translated(runs: Path, console: Command) -> None:
     words = ("rerank", "-m", "mine", "--channel", "no-run", "text", "--tune")
-    refused(console(*words, "text", "--metric", "rouge"), "rouge1, rouge2, rougeL, rougeLsum: take one of them")
+    refused(console(*words, "text", "--metric", "rouge"), "rouge1, rouge2, rougeL, rougeLsum: name one of them")
     refused(console(*words, "text", "--metric", "blue"), "unknown metric 'blue'")
     refused(console(*words, "no-text"), "no-text")
 

@@ -56,7 +56,7 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--allow-new-data",
         is_flag=True,
-        help="With --resume: continue with other text. The tokenizer stays; the epoch begins anew.",
+        help="With --resume: continue with other text. The tokenizer stays; the epoch begins again.",
     ),
     click.option(
         "--dry-run",
