@@ -137,7 +137,7 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     smaller = sets("batch.batch_tokens=256", "training.accumulate=2", "training.max_updates=36")
     done = succeeded(nmtkit(*command, *smaller, "--resume", "auto"))
     assert "resuming the training in this folder" in done.err
-    said = "`batch.batch_tokens` was 512 and is 256, `training.accumulate` was 1 and is 2: training goes on with what"
+    said = "`batch.batch_tokens` was 512 and is 256, `training.accumulate` was 1 and is 2"
     assert said in " ".join(done.err.split())
     steps = logged(tmp_path / "run", "step")
     assert [line["update"] for line in steps] == list(range(1, 37))
