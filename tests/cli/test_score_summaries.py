@@ -67,7 +67,8 @@ def test_rouge_with_intervals_and_quality(score: Command) -> None:
     assert printed["quality_of_references"][0]["density"] == quality(GOLD, ARTICLES).density
 
 
-def test_several_systems_side_by_side_with_the_references(score: Command) -> None:
+def test_several_systems_side_by_side_with_the_references(score: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")  # what tables say is not wrapped
     done = succeeded(score("old", "new", "--ref", "gold", "--source", "articles", "--n-samples", 50))
     assert row(done.out, "of the summaries")[:3] == ["old", "new", "reference"]
     assert done.out.index("ROUGE-1") < done.out.index("of the summaries")
