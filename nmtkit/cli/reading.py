@@ -169,7 +169,7 @@ WAITING_LINES = 64
 """Lines read ahead of the current window."""
 
 
-def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Generator[list[str], None, None]:
+def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.01) -> Generator[list[str], None, None]:
     """Groups a stream of lines into windows to translate together.
 
     A window closes when it is full, when no further line comes for `patience` seconds, or when it is old: files give

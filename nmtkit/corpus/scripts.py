@@ -35,8 +35,30 @@ words."""
 _OTHER_NAMES = {"CJK": "Han", "Ideographic": "Han", "Katakana-hiragana": "Katakana", "New": "Tai"}
 _NUMBERS = {name: number for number, name in enumerate(SCRIPTS)}
 _FIRST_UNSPACED = "\u0e00"  # Thai: no character of such a script has a smaller code
-_FAR = 0x20000  # from here to the end of plane 3 all letters are Han
-_FAR_END = 0x3FFFF
+_HAN_RANGES = (
+    (0x3005, 0x3007),  # iteration marks and zero
+    (0x302A, 0x302D),  # tone marks
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFA6D),
+    (0xFA70, 0xFAD9),
+    (0x20000, 0x3FFFF),
+)
+_OTHER_UNSPACED_BLOCKS = (
+    (0x0E00, 0x0FFF),  # Thai, Lao, Tibetan
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x1950, 0x19DF),  # Tai Le and New Tai Lue
+    (0x1A20, 0x1AAF),  # Tai Tham
+    (0x1B00, 0x1B7F),  # Balinese
+    (0x3040, 0x312F),  # kana and Bopomofo
+    (0x3190, 0x31FF),  # Han annotations, further Bopomofo and kana
+    (0xA980, 0xA9FF),  # Javanese and further Myanmar
+    (0xAA60, 0xAADF),  # further Myanmar, Tai Viet
+    (0xFF66, 0xFF9F),  # half-width kana
+    (0x1AFF0, 0x1B16F),  # further kana
+    (0x1D372, 0x1D376),  # Han tally marks
+)
 
 
 def script_name(letter: str) -> str:
@@ -106,11 +128,12 @@ def count_characters(lines: Iterable[str]) -> Counter[str]:
 @cache
 def unspaced_class() -> str:
     """The letters, marks and digits of all scripts without spaces, for use within a regular expression."""
-    codes = [code for code in range(ord(_FIRST_UNSPACED), _FAR) if script_name(chr(code)) in UNSPACED]
-    codes = [code for code in codes if unicodedata.category(chr(code))[0] in "LMN"]
-    starts = [code for number, code in enumerate(codes) if number == 0 or codes[number - 1] != code - 1]
-    ends = [code for number, code in enumerate(codes) if number + 1 == len(codes) or codes[number + 1] != code + 1]
-    ranges = [*zip(starts, ends, strict=True), (_FAR, _FAR_END)]
+    ranges = [*_HAN_RANGES]
+    for start, end in _OTHER_UNSPACED_BLOCKS:
+        for code in range(start, end + 1):
+            character = chr(code)
+            if script_name(character) in UNSPACED and unicodedata.category(character)[0] in "LMN":
+                ranges.append((code, code))
     return "".join(f"{chr(start)}-{chr(end)}" for start, end in ranges)
 
 

@@ -1,6 +1,7 @@
 """Whether a text is written without spaces between words is decided by its script, not by the length of its lines."""
 
 import re
+import unicodedata
 
 import pytest
 
@@ -58,6 +59,14 @@ def test_the_class_of_characters_has_letters_and_marks_but_no_punctuation() -> N
     assert all(inside.match(letter) for letter in "我ぁーヶกั์៛໐\U00020000々"[:5] + "\U00020000々")
     assert not any(inside.match(letter) for letter in "aé한。　、 Я")
     assert unspaced_runs("GPT を使う。 时々") == ["を使う", "时々"]
+
+
+def test_the_class_of_characters_agrees_with_the_names_of_all_characters() -> None:
+    inside = re.compile(f"[{unspaced_class()}]")
+    for code in range(0x20000):
+        character = chr(code)
+        expected = script_name(character) in UNSPACED and unicodedata.category(character)[0] in "LMN"
+        assert bool(inside.match(character)) == expected, hex(code)
 
 
 @pytest.mark.parametrize(
