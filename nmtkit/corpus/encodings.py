@@ -159,6 +159,9 @@ def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
     if b"\0" not in data[:SAMPLE_BYTES]:
         return None
     sample = data[: min(len(data), SAMPLE_BYTES) & ~1]
+    others = sample.translate(None, b"\0\t\r\n")
+    if others.isascii() and others.decode().isprintable() and len(others) > len(sample) * 3 / 4:
+        return None  # stray zero bytes in ASCII text: UTF-16 has one in nearly every ASCII character
     for name in ("utf-16-le", "utf-16-be"):
         if _is_utf16(sample, sample.decode(name, "replace")):
             return EncodingGuess((name,), True, "the places of its zero bytes")

@@ -111,7 +111,7 @@ class SavedRun:
         """None if it is missing, damaged or out of date, so that the recipe is to be read."""
         path = self.folder.inference
         with suppress(OSError, NmtkitError, TypeError):
-            if path.is_file():  # a pipe would be waited for
+            if path.is_file() and self.folder.recipe.is_file():  # a pipe would be waited for
                 config = parse(InferenceConfig, parse_json(path.read_bytes(), ""), str(path))
                 return config if config.recipe_sum == bytes_checksum(self.folder.recipe.read_bytes()) else None
         return None

@@ -133,3 +133,9 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(copied: Path, nmtkit: Comma
         refused(go_on(), name, "not a file")
     if name == "metrics.jsonl":
         refused(nmtkit("plot-training", copied), name, "not a file")
+
+
+def test_translating_does_not_wait_for_a_pipe_in_place_of_the_recipe(copied: Path, nmtkit: Command) -> None:
+    (copied / "recipe.yaml").unlink()
+    os.mkfifo(copied / "recipe.yaml")
+    refused(nmtkit("translate", "-m", copied, stdin="a\n"), "it has no recipe.yaml")

@@ -66,6 +66,11 @@ def test_a_single_line_is_never_certain_and_wrong(language: str, encoding: str) 
         assert not guess.certain or data.decode(guess.names[0]) == line
 
 
+def test_stray_zero_bytes_do_not_make_ascii_text_utf_16() -> None:
+    assert guess_wide_encoding(b'\0\n{"article": "ba ce", "summary": "ba"}\n') is None
+    assert guess_wide_encoding("a line\nand a second one\n".encode("utf-16-be")) is not None
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 @pytest.mark.parametrize("language", TEXTS)
 def test_wide_encodings_are_recognized_with_and_without_mark(language: str, encoding: str) -> None:

@@ -255,7 +255,8 @@ def jsons(draw: Draw, tiny: str, summarizer: str) -> Case:
     good = json.dumps(RECORDS[kind])
     lines = [good] * draw(st.integers(0, 2)) + [draw(json_line(RECORDS[kind])), good]
     content = "".join(line + "\n" for line in lines).encode("utf-8", "surrogatepass")
-    files, places = {"odd.jsonl": content, "odd.src": b"ba ce\n" * len(lines)}, ("line", "pair", "odd.jsonl")
+    files = {"odd.jsonl": content, "odd.src": b"ba ce\n" * len(lines)}
+    places = ("line", "pair", "odd.jsonl", "standard input")
     rescore = ("rescore", "-m", tiny, "--source", "odd.src", "--target", "odd.jsonl")
     summarize = ("summarize", "-m", summarizer, "--article-field", "article")
     preprocess = ("preprocess", "sum.yaml", "--set", "data.train.jsonl=odd.jsonl")

@@ -63,7 +63,9 @@ def assert_same_state(folder, one, other):
     first, second = (CheckpointManager(Path(folder, name)).load_last()[0] for name in (one, other))
     assert first.keys() == second.keys()
     for name, tensor in first.items():
-        torch.testing.assert_close(second[name], tensor, rtol=1e-9, atol=1e-12, msg=f"{other}: {name}")
+        # Attention does not depend on the bias of its keys: its gradient is rounding noise, which Adam scales up.
+        atol = 1e-10 if name.endswith("keys_values.bias") else 1e-12
+        torch.testing.assert_close(second[name], tensor, rtol=1e-9, atol=atol, msg=f"{other}: {name}")
 
 
 def one_of_two(rank, port, folder):
