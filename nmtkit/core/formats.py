@@ -115,7 +115,16 @@ _FLOAT = r"^[-+]?([0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.[0-9_]
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that puts quotes about what the loader above would take for a number."""
+    """A YAML dumper that quotes strings which the loader above would read as numbers or line breaks."""
+
+
+def _represent_string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """YAML 1.1 folds Unicode's line breaks as it does newlines; in double quotes they are written as escapes."""
+    style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_string)
 
 
 for _side in (_Loader, _Dumper):
