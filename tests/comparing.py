@@ -7,10 +7,10 @@ import reference_search
 from reference_search import NO_REQUEST, EnsembleSentence, Request, Sentence
 
 from nmtkit.data.vocabulary import EOS
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Decoder, as_seq2seq
 from nmtkit.models.ensemble import Ensemble
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig
 
 
 def same(

@@ -14,9 +14,9 @@ from walk import Told
 
 from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.decoding.rules import SearchConfig, coverage_penalty, length_penalty, max_lengths, min_lengths
 from nmtkit.models.base import Decoder, ModelOutput
 from nmtkit.models.output import log_probabilities
-from nmtkit.search.rules import SearchConfig, coverage_penalty, length_penalty, max_lengths, min_lengths
 
 Read = Callable[[Sequence[Sequence[int]]], Batch]
 """The sentence as a batch, once beside each of these targets; EOS follows them."""

@@ -28,7 +28,7 @@ FLOORS = {
     "streams": 4,
     "language_models": 5,
     "recurrent_models": 5,
-    "search": 5,
+    "decoding": 5,
     "objectives": 5,
     "training": 6,
     "translation": 6,
@@ -226,8 +226,8 @@ def type_checking_imports(path: Path) -> set[str]:
     return found
 
 
-def test_search_and_training_know_no_concrete_model() -> None:
-    for path in [*(PACKAGE / "search").rglob("*.py"), *(PACKAGE / "training").rglob("*.py")]:
+def test_decoding_and_training_know_no_concrete_model() -> None:
+    for path in [*(PACKAGE / "decoding").rglob("*.py"), *(PACKAGE / "training").rglob("*.py")]:
         for module in imports(path, nested=True):
             concrete = module.startswith(("nmtkit.models", "nmtkit.language_models", "nmtkit.recurrent_models"))
             assert not concrete or module.startswith("nmtkit.models.base"), (path, module)
@@ -248,7 +248,7 @@ def test_no_isinstance_on_a_model_or_a_layer_outside_its_room() -> None:
 
 def test_no_kwargs_in_the_core() -> None:
     checked = 0
-    for room in ("models", "search", "training"):
+    for room in ("models", "decoding", "training"):
         for path in (PACKAGE / room).rglob("*.py"):
             checked += 1
             for node in ast.walk(tree_of(path)):

@@ -18,12 +18,12 @@ from nmtkit import recipe
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.data.batch import collate
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.run import Run
 from nmtkit.layers.attention import SCORES
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.objectives.objective import OBJECTIVES
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
 from nmtkit.training.events import Evaluated, Step

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
+from nmtkit.decoding.engine import BatchSource
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Memory, Model, ModelOutput, Seq2Seq
-from nmtkit.search.engine import BatchSource
 
 
 @dataclass

@@ -18,6 +18,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
 from nmtkit.data.batch import collate
 from nmtkit.data.vocabulary import UNK
+from nmtkit.decoding.engine import FEW_SENTENCES
 from nmtkit.layers.inference import (
     MEASURED,
     Precision,
@@ -27,7 +28,6 @@ from nmtkit.layers.inference import (
     supported_precisions,
 )
 from nmtkit.models.base import Model, ModelConfig, as_seq2seq
-from nmtkit.search.engine import FEW_SENTENCES
 from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
 
 _WORTH = 1.1

@@ -20,10 +20,10 @@ from nmtkit.console.heatmaps import show_attention
 from nmtkit.console.tables import plain_console, wrapped
 from nmtkit.console.trees import show_search
 from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.pictures.pages import require_html
 from nmtkit.pictures.trees import SearchTree, save_search
-from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.result import Translation
 from nmtkit.translation.search_trees import search_tree
 from nmtkit.translation.translator import Translator

@@ -13,10 +13,10 @@ from nmtkit.cli.reporting import note
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.formats import parse_value
 from nmtkit.core.settings import Field, Settings, parse
+from nmtkit.decoding.engine import StepMode
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
 from nmtkit.models.ensemble import Mean
-from nmtkit.search.engine import StepMode
-from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.translator import Translator
 

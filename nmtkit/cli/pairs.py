@@ -16,9 +16,9 @@ from nmtkit.core.formats import parse_json
 from nmtkit.corpus import alignments
 from nmtkit.corpus.json_records import JSON_ENDS
 from nmtkit.corpus.text import read_lines
+from nmtkit.decoding.shortlist import LinkCounts, shortlist_writer
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import perplexity
-from nmtkit.search.shortlist import LinkCounts, shortlist_writer
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 

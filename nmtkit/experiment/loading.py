@@ -22,15 +22,15 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.config import language_of_tag, language_tag
 from nmtkit.data.languages import chosen_languages, copy_first_input, in_direction, language_names, require_languages
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.decoding.engine import StepMode, require_graph_support
+from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.shortlist import read_shortlist
 from nmtkit.language_models.shallow_fusion import ShallowFusion
 from nmtkit.layers.inference import Precision, PrecisionChoice
 from nmtkit.models.base import Model, as_decoder, as_headed, as_seq2seq
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import InferenceConfig, SavedRun, find_run
-from nmtkit.search.engine import StepMode, require_graph_support
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.shortlist import read_shortlist
 from nmtkit.tasks.task import TASKS
 from nmtkit.translation.inputs import SearchSpeedConfig, TextModel, default_speed_config
 from nmtkit.translation.translator import Translator
@@ -92,7 +92,7 @@ class DecodingOptions:
     head: int | None = None
     """The attention head that is shown, from 1."""
     shortlist: Path | None = None
-    """A file of candidates, which searches then keep to; see `nmtkit.search.shortlist`."""
+    """A file of candidates, which searches then keep to; see `nmtkit.decoding.shortlist`."""
     to: str | None = None
     """The language to write, for a multilingual model: the `tgt_lang` of a training corpus, or a token of an imported
     model, such as de_DE or deu_Latn. Default: the language that the model was fine-tuned for."""

@@ -22,13 +22,13 @@ from nmtkit.data.sentencepiece_model import with_number_rules
 from nmtkit.data.tokenizer import SentencePieceTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.interchange.export_weights import require_convertible, to_ctranslate2, to_hugging_face
 from nmtkit.models.base import Model, Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, source_token_limit
-from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
 
 _FEWEST_POSITIONS = 1024

@@ -13,6 +13,7 @@ from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import new_folder, write_errors, write_json
 from nmtkit.core.registry import Registry, suggest_names
 from nmtkit.core.settings import is_valid_name, parse
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.interchange.exporting import write_untrained_run
 from nmtkit.interchange.external_files import read_text
 from nmtkit.interchange.import_weights import ImportedModel
@@ -20,7 +21,6 @@ from nmtkit.models.base import MODELS
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun
-from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 from nmtkit.tasks.task import TASKS
 

@@ -16,11 +16,11 @@ from nmtkit.core.settings import Field, Name, Settings, field_validator, model_v
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, Decoder, VocabularySizes
 from nmtkit.objectives.objective import OBJECTIVES, chosen_objectives
 from nmtkit.recipe import groups
-from nmtkit.search.rules import SearchConfig
 from nmtkit.streams.batch_stream import BatchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, with_settings_of_task

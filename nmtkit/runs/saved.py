@@ -21,10 +21,10 @@ from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, parse
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, VocabularySizes, as_decoder
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
-from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.data.words import word_spans
-from nmtkit.search.rules import SearchConfig
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.translation.numbers import missing_numbers
 from nmtkit.translation.requests import Request
 from nmtkit.translation.unknowns import Replacement

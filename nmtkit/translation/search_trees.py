@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
+from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.pictures.trees import Fate, RankedResult, SearchTree, TreeNode
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.translation.inputs import SourceLine, make_batch
 from nmtkit.translation.result import Translation, merge_and_rerank
 from nmtkit.translation.translator import Translator

@@ -26,7 +26,7 @@ PREFETCH_WINDOWS = 3
 NumberedSources = Sequence[tuple[int, SourceLine]]
 """Encoded sources with their line numbers."""
 TakeSources = Callable[[int | None, int | None], NumberedSources]
-"""Gives waiting sources as `nmtkit.search.engine.BatchSource` does: of a new decoding batch, or at most `count`."""
+"""Gives waiting sources as `nmtkit.decoding.engine.BatchSource` does: of a new decoding batch, or at most `count`."""
 PendingResult = Callable[[], list[Translation]]
 """Builds the translations of one line from its hypotheses, outside the search."""
 DecodeLoop = Callable[[TakeSources], Iterator[tuple[int, PendingResult]]]

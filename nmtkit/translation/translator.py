@@ -14,14 +14,14 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch
+from nmtkit.decoding.brackets import BracketTokens
+from nmtkit.decoding.engine import FEW_SENTENCES, Engine, StepMode
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import SearchConfig, max_lengths, score_given
+from nmtkit.decoding.shortlist import Shortlist
+from nmtkit.decoding.state import TokenClasses
 from nmtkit.layers.inference import lay_out
 from nmtkit.models.base import Decoder
-from nmtkit.search.brackets import BracketTokens
-from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig, max_lengths, score_given
-from nmtkit.search.shortlist import Shortlist
-from nmtkit.search.state import TokenClasses
 from nmtkit.translation import attention_views
 from nmtkit.translation.inputs import (
     WINDOW,
@@ -77,7 +77,7 @@ class Translator(TextModel):
     terminology: Terminology | None = None
     """Terms that translations must contain where the source does."""
     other: OtherSearch | None = None
-    """What searches in place of `nmtkit.search`; log-probabilities of tokens are NaN without `need_copies`."""
+    """What searches in place of `nmtkit.decoding`; log-probabilities of tokens are NaN without `need_copies`."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
     """Engines of earlier searches; the steps that they captured serve the next search."""
 

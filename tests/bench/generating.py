@@ -18,11 +18,11 @@ from nmtkit import console
 from nmtkit.core.device import prepare
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.language_models.transformer_lm import TransformerLM, TransformerLMConfig
 from nmtkit.layers.inference import Precision, quantize_for_inference, supported_precisions
 from nmtkit.models.base import VocabularySizes
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 
 from .timing import summary, time_in_turns
 

@@ -19,6 +19,8 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import ABSENT, Batch, collate
 from nmtkit.data.vocabulary import EOS
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.language_models.lstmn import Lstmn
 from nmtkit.language_models.snail import Snail
 from nmtkit.models.base import Decoder, as_decoder
@@ -32,8 +34,6 @@ from nmtkit.recurrent_models.pointer_generator import PointerGenerator
 from nmtkit.recurrent_models.rnnsearch import RnnSearch
 from nmtkit.recurrent_models.show_and_tell import ShowAndTell
 from nmtkit.recurrent_models.show_attend_tell import ShowAttendTell
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 from nmtkit.training.config import TrainingConfig
 
 from .attention_floors import BareLuong, BarePointerGenerator, BareRnnSearch

@@ -17,9 +17,9 @@ from nmtkit import console
 from nmtkit.core import device
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import UNK
+from nmtkit.decoding.engine import Engine, beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
-from nmtkit.search.engine import Engine, beam_search
-from nmtkit.search.rules import SearchConfig
 
 from .timing import summary, time_in_turns
 

@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_unflatten
 
 from nmtkit import console
 from nmtkit.core import device as devices
+from nmtkit.decoding.decoding_batch import DecodingBatch
+from nmtkit.decoding.graphs import CapturedBatch
 from nmtkit.layers.attention import Additive
 from nmtkit.layers.inference import quantize_for_inference
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search.decoding_batch import DecodingBatch
-from nmtkit.search.graphs import CapturedBatch
 
 from .matmuls import MatmulTrace, TensorSpec
 from .search import Network

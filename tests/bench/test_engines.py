@@ -11,9 +11,9 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.search.rules import SearchConfig
 from tests.contracts.pretended_cuda import CUDA, pretended_cuda
 
 from .engines import CTranslate2, Setting

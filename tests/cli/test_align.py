@@ -25,7 +25,7 @@ from nmtkit import Translator
 from nmtkit.cli import pairs as commands
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import format_pharaoh, links_from_attention, parse_alignments, reverse_links, symmetrize
-from nmtkit.search.shortlist import shortlist_lines, shortlist_writer
+from nmtkit.decoding.shortlist import shortlist_lines, shortlist_writer
 
 
 @pytest.fixture(scope="module")

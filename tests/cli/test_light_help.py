@@ -15,13 +15,13 @@ import nmtkit.huggingface  # noqa: F401  # registers its reader
 from nmtkit.cli.commands import pairs, score_options, search_options, weights
 from nmtkit.corpus import alignments
 from nmtkit.corpus.text import SENTENCE_RULES
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.loading import DecodingOptions, EngineChoice
 from nmtkit.interchange.exporting import EXPORTS
 from nmtkit.interchange.importing import READERS
 from nmtkit.layers.inference import PrecisionChoice
 from nmtkit.metrics import SPM_TOKENIZERS, TOKENIZERS
 from nmtkit.metrics import metric as metrics
-from nmtkit.search.rules import SearchConfig
 
 HEAVY = {"torch", "numpy", "pydantic", "rich", "matplotlib", "sacrebleu", "sentencepiece", "yaml", "requests"}
 

@@ -10,7 +10,7 @@ from nmtkit.cli.commands.search_options import SEARCH
 from nmtkit.cli.inference import search_type
 from nmtkit.cli.options import Number
 from nmtkit.core.limits import MAX_INT
-from nmtkit.search.rules import SearchConfig
+from nmtkit.decoding.rules import SearchConfig
 
 FILES = "--source a --target b"
 ENDLESS = "1" + "0" * 30

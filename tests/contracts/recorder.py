@@ -10,7 +10,7 @@ import torch
 from pretended_cuda import tensors_in, waits_for
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmtkit.search.beam import LoggedStep
+from nmtkit.decoding.beam import LoggedStep
 
 
 class Recorder(TorchDispatchMode):
@@ -59,7 +59,7 @@ class Recorder(TorchDispatchMode):
 def capture_cuda_graph(
     once: Callable[[], LoggedStep], trial: Callable[[], object]
 ) -> tuple[Callable[[], LoggedStep], LoggedStep]:
-    """In place of `nmtkit.search.graphs.capture_cuda_graph`."""
+    """In place of `nmtkit.decoding.graphs.capture_cuda_graph`."""
     trial()
     with Recorder() as recorder:
         result = once()

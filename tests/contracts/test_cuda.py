@@ -19,10 +19,10 @@ from walk import Walk, source_of, told
 from nmtkit.core.device import prepare
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.decoding.engine import Engine, beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, Decoder, Model, as_seq2seq
-from nmtkit.search.engine import Engine, beam_search
-from nmtkit.search.rules import SearchConfig
 from nmtkit.training import randomness
 
 LENGTH = 5

@@ -14,11 +14,11 @@ from variants import VARIANTS, VOCABULARY, enlarged, in_turns
 from walk import Walk
 
 from nmtkit.core.errors import RecipeError
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import MODELS, Decoder, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.recurrent_models.show_and_tell import Captioner
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 
 __all__ = ["model"]  # a fixture
 
@@ -119,7 +119,7 @@ def test_large_vocabularies_are_searched_without_log_probabilities(
 ) -> None:
     config = SearchConfig(beam_size=4, max_length=6)
     expected = beam_search(ensemble, batch_of(ensemble, SOURCES), config, 4)
-    monkeypatch.setattr("nmtkit.search.decoding_batch.MANY_LOGITS", 1)
+    monkeypatch.setattr("nmtkit.decoding.decoding_batch.MANY_LOGITS", 1)
     hypotheses = beam_search(ensemble, batch_of(ensemble, SOURCES), config, 4)
     same(hypotheses, expected)
 

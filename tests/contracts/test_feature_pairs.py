@@ -22,12 +22,12 @@ from walk import source_of
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import PAD, UNK
+from nmtkit.decoding.constraints import Constraints
+from nmtkit.decoding.engine import BatchSource, Engine
+from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.state import TokenClasses
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.ensemble import Ensemble
-from nmtkit.search.constraints import Constraints
-from nmtkit.search.engine import BatchSource, Engine
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.state import TokenClasses
 
 __all__ = ["model"]  # a fixture
 

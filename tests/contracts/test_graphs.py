@@ -17,15 +17,15 @@ from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, collate
+from nmtkit.decoding import engine as engines
+from nmtkit.decoding import graphs
+from nmtkit.decoding.decoding_batch import DecodingBatch
+from nmtkit.decoding.engine import Engine, StepMode, beam_search
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.step_log import ResultReader
 from nmtkit.layers.experts import Experts
 from nmtkit.models.base import MODELS, Decoder, Seq2Seq, VocabularySizes, as_seq2seq
-from nmtkit.search import engine as engines
-from nmtkit.search import graphs
-from nmtkit.search.decoding_batch import DecodingBatch
-from nmtkit.search.engine import Engine, StepMode, beam_search
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.step_log import ResultReader
 
 BLOCKING = {"no_repeat_ngram": 2, "min_length_ratio": 0.3, "forbid_unknown": True, "repetition_penalty": 1.4}
 SEARCHES: list[dict[str, Any]] = [

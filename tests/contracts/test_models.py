@@ -22,14 +22,14 @@ from walk import Walk, source_of, told
 from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
 from nmtkit.data.batch import Batch, Inputs, Targets, collate
 from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.decoding.engine import Engine, beam_search
+from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.state import TokenClasses
+from nmtkit.decoding.tracing import SearchTracer, TracedCandidate
 from nmtkit.layers import kv_cache
 from nmtkit.layers.attention import Attention
 from nmtkit.models.base import MODELS, Decoder, Memory, Model, ModelConfig, as_decoder, as_seq2seq
 from nmtkit.recurrent_models.show_and_tell import Captioner
-from nmtkit.search.engine import Engine, beam_search
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.state import TokenClasses
-from nmtkit.search.tracing import SearchTracer, TracedCandidate
 
 LEARNERS: dict[str, dict[str, object]] = {
     "rnnsearch": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48, "maxout_size": 48},

@@ -19,11 +19,11 @@ from walk import Told
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.language_models.shallow_fusion import ShallowFusion
 from nmtkit.models.base import Decoder, Seq2Seq
 from nmtkit.models.ensemble import Ensemble
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 
 BETA = 0.7
 
@@ -129,7 +129,7 @@ RULES: list[dict[str, object]] = [
 def test_the_search_finds_what_the_reference_finds(
     fusion: ShallowFusion, searches: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmtkit.search.decoding_batch.MANY_LOGITS", 1)  # its sums are no logits of a distribution
+    monkeypatch.setattr("nmtkit.decoding.decoding_batch.MANY_LOGITS", 1)  # its sums are no logits of a distribution
     for settings in searches:
         config = for_model({**settings, "max_length": 5}, fusion)
         for line, hypotheses in enumerate(

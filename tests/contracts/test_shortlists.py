@@ -15,12 +15,12 @@ from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.vocabulary import PAD, SPECIALS, UNK
+from nmtkit.decoding.engine import Engine, beam_search
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.layers.inference import Precision, quantize_for_inference, supported_precisions
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search.engine import Engine, beam_search
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.shortlist import Shortlist
 
 __all__ = ["model"]  # a fixture
 

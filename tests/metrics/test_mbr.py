@@ -6,8 +6,8 @@ import random
 import pytest
 import sacrebleu
 
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.metrics.mbr import Utility, expected_utilities, sentence_scores
-from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.result import Translation, merge_and_rerank
 
 WORDS = ["the", "old", "man", "sees", "a", "dog,", "who", "sleeps", "in", "his", "house.", "Über", "3.5", "don't"]

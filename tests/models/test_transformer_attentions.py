@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from walk import told
 
 from nmtkit.core.errors import RecipeError
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.layers import transformer as layers
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, Residual, sinusoids
 from nmtkit.models.base import Seq2Seq, as_headed
 from nmtkit.models.transformer import Transformer
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 
 build = partial(small_models.build, "transformer", seed=5, noise=0.3)
 H, A, D = 12, 3, 4

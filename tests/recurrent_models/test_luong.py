@@ -14,11 +14,11 @@ from walk import Walk, told
 
 from nmtkit.data.batch import Targets, collate
 from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.layers.attention import WindowKind
 from nmtkit.models.base import VocabularySizes
 from nmtkit.recurrent_models.luong import Luong, LuongConfig
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 
 build = partial(small_models.build, "luong")
 

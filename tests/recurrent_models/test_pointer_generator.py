@@ -17,11 +17,11 @@ from torch import nn
 from walk import told
 
 from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import VocabularySizes
 from nmtkit.objectives.likelihood import likelihood
 from nmtkit.recurrent_models.pointer_generator import PointerGenerator, PointerGeneratorConfig
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 
 build = partial(small_models.build, "pointer_generator")
 

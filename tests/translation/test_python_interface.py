@@ -8,9 +8,9 @@ from untrained import WORDS, untrained
 
 from nmtkit import ParagraphTranslator, Summarizer, Translator
 from nmtkit.core.errors import RecipeError
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
-from nmtkit.search.rules import SearchConfig
 
 
 def test_the_signature_of_load_has_every_option() -> None:

@@ -12,9 +12,9 @@ from untrained import KNOWN, WORDS, imported, learned, untrained
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import UNK
+from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.layers.copying import number_by_position
-from nmtkit.search.shortlist import Shortlist
 from nmtkit.translation.requests import Request, Terminology, starts_word, term_tokens, unmet_constraints, words_of
 from nmtkit.translation.translator import Translator
 

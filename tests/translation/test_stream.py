@@ -25,8 +25,8 @@ from untrained import RNN, SMALL, learned, untrained
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
+from nmtkit.decoding.engine import Engine
 from nmtkit.experiment.loading import MIN_LINES_FOR_WORKERS, load_translator
-from nmtkit.search.engine import Engine
 from nmtkit.translation import stream
 from nmtkit.translation.inputs import bucket_width
 from nmtkit.translation.result import EMPTY, Translation

@@ -13,7 +13,7 @@ from untrained import imported, learned, marian
 from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.search.rules import SearchConfig
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.requests import Request
 from nmtkit.translation.result import CopiedSpan, Translation, copied_positions, copied_spans, moses_line

@@ -13,10 +13,10 @@ import pytest
 import torch
 from untrained import KNOWN, WORDS, untrained
 
-from nmtkit.search import engine as search_engine
-from nmtkit.search import graphs
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.step_log import ResultReader
+from nmtkit.decoding import engine as search_engine
+from nmtkit.decoding import graphs
+from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.step_log import ResultReader
 from nmtkit.translation.translator import Translator
 
 

@@ -6,7 +6,7 @@ import pytest
 from untrained import COPYING, LINES, copying
 
 from nmtkit.core.errors import DataError
-from nmtkit.search.rules import SearchConfig
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.translation.search_trees import describe_search, search_tree
 
 

@@ -12,10 +12,10 @@ from untrained import WORDS, untrained
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.features import Rows
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Decoder
 from nmtkit.models.ensemble import Ensemble
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.requests import Request, Terminology
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator

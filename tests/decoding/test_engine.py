@@ -10,11 +10,11 @@ from walk import source_of
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
+from nmtkit.decoding import engine
+from nmtkit.decoding.engine import Engine, beam_search, compaction_order
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search import engine
-from nmtkit.search.engine import Engine, beam_search, compaction_order
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig
 
 
 def refilled(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.search.beam import LoggedStep
-from nmtkit.search.decoding_batch import DecodingBatch, Integers
-from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, SentenceRecord, read_hypotheses
+from nmtkit.decoding.beam import LoggedStep
+from nmtkit.decoding.decoding_batch import DecodingBatch, Integers
+from nmtkit.decoding.hypotheses import CompactionSpan, Hypothesis, SentenceRecord, read_hypotheses
 
 SentenceResult = tuple[int, list[Hypothesis]]
 """The number of a sentence, and its hypotheses, best first."""

@@ -1,4 +1,4 @@
-"""The search of one sentence, step by step, and what rules forbade; letters as in `nmtkit.search.beam`."""
+"""The search of one sentence, step by step, and what rules forbade; letters as in `nmtkit.decoding.beam`."""
 
 from dataclasses import dataclass, replace
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, PAD
-from nmtkit.search.beam import LoggedStep
-from nmtkit.search.decoding_batch import DecodingBatch
-from nmtkit.search.engine import Engine
-from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, SentenceRecord, read_hypotheses
-from nmtkit.search.rules import INFINITY
+from nmtkit.decoding.beam import LoggedStep
+from nmtkit.decoding.decoding_batch import DecodingBatch
+from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.hypotheses import CompactionSpan, Hypothesis, SentenceRecord, read_hypotheses
+from nmtkit.decoding.rules import INFINITY
 
 
 @dataclass(frozen=True)

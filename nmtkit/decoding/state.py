@@ -1,4 +1,4 @@
-"""The tensors of a search, by sentence and by hypothesis; letters as in `nmtkit.search.beam`."""
+"""The tensors of a search, by sentence and by hypothesis; letters as in `nmtkit.decoding.beam`."""
 
 import math
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from torch.nn.functional import pad
 from nmtkit.core.device import send
 from nmtkit.data.batch import Batch, CopySource, Rows
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.decoding.beam import BLOCK, NO_TOKEN, StepCandidates
+from nmtkit.decoding.brackets import BracketTokens, TreeProgress
+from nmtkit.decoding.constraints import ConstraintProgress, Constraints
+from nmtkit.decoding.rules import INFINITY, SearchConfig, min_lengths
 from nmtkit.layers.copying import number_by_position
 from nmtkit.models.base import DecoderState, Memory
-from nmtkit.search.beam import BLOCK, NO_TOKEN, StepCandidates
-from nmtkit.search.brackets import BracketTokens, TreeProgress
-from nmtkit.search.constraints import ConstraintProgress, Constraints
-from nmtkit.search.rules import INFINITY, SearchConfig, min_lengths
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from nmtkit.decoding.beam import LoggedStep
+from nmtkit.decoding.decoding_batch import DecodingBatch
 from nmtkit.layers import tapes
-from nmtkit.search.beam import LoggedStep
-from nmtkit.search.decoding_batch import DecodingBatch
 
 LENGTH_STEP = 16
 """Captured steps read a multiple of so many positions."""

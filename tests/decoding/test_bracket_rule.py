@@ -12,11 +12,11 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.trees import read_linear
 from nmtkit.data.batch import collate
 from nmtkit.data.vocabulary import EOS
-from nmtkit.search.brackets import MAX_DEPTH, BracketTokens, TreeProgress
-from nmtkit.search.engine import Engine, beam_search
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import INFINITY, SearchConfig
-from nmtkit.search.state import TokenClasses
+from nmtkit.decoding.brackets import MAX_DEPTH, BracketTokens, TreeProgress
+from nmtkit.decoding.engine import Engine, beam_search
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import INFINITY, SearchConfig
+from nmtkit.decoding.state import TokenClasses
 
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", "(S", ")S", "(NP", ")NP", "XX", ".", "(lonely", ")lost"]
 SENTENCES = 50

@@ -12,16 +12,16 @@ from reference_search import Request, Sentence
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import EOS
+from nmtkit.decoding.constraints import Constraints
+from nmtkit.decoding.engine import Engine, beam_search
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.shortlist import Shortlist
+from nmtkit.decoding.state import TokenClasses
+from nmtkit.decoding.tracing import SearchTracer
 from nmtkit.language_models.transformer_lm import TransformerLM, TransformerLMConfig
 from nmtkit.layers import kv_cache
 from nmtkit.models.base import Decoder, VocabularySizes
-from nmtkit.search.constraints import Constraints
-from nmtkit.search.engine import Engine, beam_search
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.shortlist import Shortlist
-from nmtkit.search.state import TokenClasses
-from nmtkit.search.tracing import SearchTracer
 
 PROMPTS = [[5, 6, 7, 5, 6], [4], [], [9, 8, 4, 4, 10, 11, 5, 9, 8], [7, 7]]
 SETTINGS: list[dict[str, object]] = [

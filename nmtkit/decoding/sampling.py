@@ -9,7 +9,7 @@ done first for blocks of words, by the probability of each block, then for the w
 is exact as well, and needs noise for few of the words. Running sums would need less, but their rounding, which differs
 from batch to batch, would decide between rare words.
 
-Letters as in `nmtkit.search.beam`.
+Letters as in `nmtkit.decoding.beam`.
 """
 
 import math
@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.data.vocabulary import EOS
+from nmtkit.decoding.beam import BLOCK, StepCandidates
+from nmtkit.decoding.rules import INFINITY, SearchConfig
 from nmtkit.models.base import Memory
-from nmtkit.search.beam import BLOCK, StepCandidates
-from nmtkit.search.rules import INFINITY, SearchConfig
 
 STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 FIRST, SECOND = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)

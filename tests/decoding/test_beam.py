@@ -13,12 +13,12 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.decoding import beam, engine
+from nmtkit.decoding.beam import stable_topk, top_continuations
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.rules import CoverageKind, LengthPenalty, SearchConfig, score_given
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderState, Memory, ModelOutput
-from nmtkit.search import beam, engine
-from nmtkit.search.beam import stable_topk, top_continuations
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import CoverageKind, LengthPenalty, SearchConfig, score_given
 
 
 class Sequence(NamedTuple):
@@ -224,7 +224,7 @@ class Logits(TableModel):
 
 def test_low_logits_of_a_prefix_are_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added to all of them changes no probability."""
-    monkeypatch.setattr("nmtkit.search.decoding_batch.MANY_LOGITS", 1)
+    monkeypatch.setattr("nmtkit.decoding.decoding_batch.MANY_LOGITS", 1)
     tables, prefix = random_tables(1, 6, 12), torch.tensor([[A, B, C]])
     config = unlimited(beam_size=3, max_length=6)
     expected, found = (

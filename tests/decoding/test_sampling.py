@@ -11,10 +11,10 @@ from table_model import A, B, C, TableModel, by_hand, random_tables, search, sou
 from torch import Tensor
 
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.search.engine import Engine
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.sampling import draw, keep_epsilon, keep_top_k, keep_top_p, splitmix64
+from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.sampling import draw, keep_epsilon, keep_top_k, keep_top_p, splitmix64
 
 ONE_WORD = by_hand({BOS: {A: 0.4, B: 0.3, C: 0.2, EOS: 0.1}}, end_at=1)
 
@@ -122,7 +122,7 @@ def test_truncation_by_hand(
     best_first: int, keep: Callable[..., Tensor], limit: float, kept: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words that are as probable as the last one that is kept are kept too."""
-    monkeypatch.setattr("nmtkit.search.sampling.TOP_P_FIRST_WORDS", best_first)
+    monkeypatch.setattr("nmtkit.decoding.sampling.TOP_P_FIRST_WORDS", best_first)
     unequal, equal = keep(torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25] * 4], dtype=torch.float64).log(), limit)
     assert {word for word, value in enumerate(unequal.tolist()) if value > -math.inf} == kept
     assert bool((equal > -math.inf).all())

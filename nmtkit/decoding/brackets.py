@@ -3,7 +3,7 @@
 A bracket is closed by its own label and never empty. The tree has as many placeholders as the source has words, and the
 hypothesis ends with it. A bracket opens only if the length limit leaves room for the words that are left and for all
 closing ones, so that every hypothesis can be completed at any time; the limit is raised where a sentence is longer. No
-other rule holds beside this one. Letters as in `nmtkit.search.beam`; D is `MAX_DEPTH`.
+other rule holds beside this one. Letters as in `nmtkit.decoding.beam`; D is `MAX_DEPTH`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, UNK
-from nmtkit.search.rules import INFINITY, SearchConfig, allow_if_possible
+from nmtkit.decoding.rules import INFINITY, SearchConfig, allow_if_possible
 
 MAX_DEPTH = 100
 OTHER, OPENING, CLOSING, WORD, END = range(5)

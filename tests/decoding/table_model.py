@@ -10,11 +10,11 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import EOS
+from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import SearchConfig
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
-from nmtkit.search.engine import beam_search
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig
 
 START = 4
 """The first id of a real word."""

@@ -18,17 +18,17 @@ from torch.nn.functional import pad
 from nmtkit.core.device import send, trim_malloc
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import ABSENT, Batch
+from nmtkit.decoding import graphs
+from nmtkit.decoding.beam import LoggedStep
+from nmtkit.decoding.brackets import OUTER_BRACKETS
+from nmtkit.decoding.decoding_batch import DecodingBatch, Integers
+from nmtkit.decoding.hypotheses import Hypothesis
+from nmtkit.decoding.rules import SearchConfig, max_lengths
+from nmtkit.decoding.shortlist import Shortlist
+from nmtkit.decoding.state import NO_TOKEN_CLASSES, TokenClasses
+from nmtkit.decoding.step_log import ResultReader, SentenceResult, StepLog
 from nmtkit.layers import tapes
 from nmtkit.models.base import Decoder
-from nmtkit.search import graphs
-from nmtkit.search.beam import LoggedStep
-from nmtkit.search.brackets import OUTER_BRACKETS
-from nmtkit.search.decoding_batch import DecodingBatch, Integers
-from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig, max_lengths
-from nmtkit.search.shortlist import Shortlist
-from nmtkit.search.state import NO_TOKEN_CLASSES, TokenClasses
-from nmtkit.search.step_log import ResultReader, SentenceResult, StepLog
 
 REFILL_SHARE = 8
 """Slots are refilled once one in REFILL_SHARE is free: a refill costs a little, and a free slot costs a step."""

@@ -14,8 +14,8 @@ from nmtkit.data.batch import collate
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
-from nmtkit.search import shortlist as shortlists
-from nmtkit.search.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
+from nmtkit.decoding import shortlist as shortlists
+from nmtkit.decoding.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
 
 SIZE = 60
 

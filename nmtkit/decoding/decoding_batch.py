@@ -1,6 +1,6 @@
 """The sentences that are decoded together: each has a slot of K hypotheses, and may be at another position.
 
-Letters as in `nmtkit.search.beam`. All that a step decides stays on the device. The slot of a finished sentence is
+Letters as in `nmtkit.decoding.beam`. All that a step decides stays on the device. The slot of a finished sentence is
 computed further, and not read, until another sentence takes it or the batch is compacted.
 """
 
@@ -17,11 +17,8 @@ from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import NEW_WORD, Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.layers.kernels import block_maxima
-from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
-from nmtkit.models.base import Decoder, Memory, ModelOutput
-from nmtkit.search import rules
-from nmtkit.search.beam import (
+from nmtkit.decoding import rules
+from nmtkit.decoding.beam import (
     BLOCK,
     NO_TOKEN,
     LoggedStep,
@@ -32,12 +29,15 @@ from nmtkit.search.beam import (
     keep_beam_places,
     with_model_scores,
 )
-from nmtkit.search.brackets import begin_trees
-from nmtkit.search.constraints import ConstrainedBeam, Constraints
-from nmtkit.search.rules import INFINITY, SearchConfig
-from nmtkit.search.sampling import sample_step
-from nmtkit.search.shortlist import Shortlist
-from nmtkit.search.state import NO_TOKEN_CLASSES, HypothesisState, SentenceState, TokenClasses, numbered_by_position
+from nmtkit.decoding.brackets import begin_trees
+from nmtkit.decoding.constraints import ConstrainedBeam, Constraints
+from nmtkit.decoding.rules import INFINITY, SearchConfig
+from nmtkit.decoding.sampling import sample_step
+from nmtkit.decoding.shortlist import Shortlist
+from nmtkit.decoding.state import NO_TOKEN_CLASSES, HypothesisState, SentenceState, TokenClasses, numbered_by_position
+from nmtkit.layers.kernels import block_maxima
+from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
+from nmtkit.models.base import Decoder, Memory, ModelOutput
 
 MANY_LOGITS = 1 << 17
 """Logits from which a step sums them up and looks only into the best blocks; a softmax of fewer is faster."""

@@ -1,6 +1,6 @@
 """Hypotheses, built from the results of the steps of a search.
 
-Letters as in `nmtkit.search.beam`, but B sentences that are read together, which need not have begun together; T
+Letters as in `nmtkit.decoding.beam`, but B sentences that are read together, which need not have begun together; T
 steps at most, n hypotheses wanted for each sentence.
 """
 
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.search.beam import LoggedStep
-from nmtkit.search.decoding_batch import Integers
-from nmtkit.search.rules import INFINITY, SearchConfig
+from nmtkit.decoding.beam import LoggedStep
+from nmtkit.decoding.decoding_batch import Integers
+from nmtkit.decoding.rules import INFINITY, SearchConfig
 
 Floats = npt.NDArray[np.floating[Any]]
 

@@ -14,8 +14,8 @@ from torch.nn.functional import pad
 
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import EOS
+from nmtkit.decoding.rules import INFINITY
 from nmtkit.layers.kernels import block_tops
-from nmtkit.search.rules import INFINITY
 
 BLOCK = 64
 """A first pass looks at the maxima of blocks of so many columns; a multiple of the vector width, about sqrt(X)."""
@@ -59,7 +59,7 @@ class LoggedStep(Rows):
 
 
 def beam_step(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | None = None) -> StepCandidates:
-    """The 2K best continuations; see `nmtkit.search.engine.beam_search` for the rule, and `top_continuations`."""
+    """The 2K best continuations; see `nmtkit.decoding.engine.beam_search` for the rule, and `top_continuations`."""
     scores, candidates = top_continuations(log_probs, scores, 2 * beam_size, tops)  # (B,C)
     parents = candidates // log_probs.shape[1]
     tokens = candidates % log_probs.shape[1]

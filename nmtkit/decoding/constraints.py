@@ -10,7 +10,7 @@ or ends the sentence: the tokens of "Hund" also begin "Hunde". The bank of a hyp
 constraints it has, boundary tokens included. In every step the best hypothesis of the highest bank goes on, and can
 always be continued into the next: so all constraints are met in time.
 
-Letters as in `nmtkit.search.beam`, and:
+Letters as in `nmtkit.decoding.beam`, and:
 
     U  positive constraints of a sentence at most       R  negative constraints of a sentence at most
     L  tokens of a constraint at most                   M  candidates considered
@@ -26,9 +26,9 @@ from torch.nn.functional import pad
 
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import EOS, PAD
+from nmtkit.decoding.beam import StepCandidates, top_continuations
+from nmtkit.decoding.rules import INFINITY, allow_eos_if_stuck
 from nmtkit.models.base import Memory
-from nmtkit.search.beam import StepCandidates, top_continuations
-from nmtkit.search.rules import INFINITY, allow_eos_if_stuck
 
 
 @dataclass(frozen=True)
