@@ -40,7 +40,7 @@ FLOORS = {
     "experiment": 11,
     "huggingface": 11,
     "presets": 12,
-    "corpora": 13,
+    "datasets": 13,
     "cli": 14,
 }
 
@@ -51,7 +51,7 @@ DOORS = {
     "rich": {"console"},
     "sentencepiece": {"data/tokenizer.py", "data/sentencepiece_model.py"},
     "tokenizers": {"data/huggingface_tokenizer.py"},
-    "sacrebleu": {"metrics/bleu.py", "corpora/sacrebleu_sets.py"},
+    "sacrebleu": {"metrics/bleu.py", "datasets/sacrebleu_sets.py"},
     "rouge_score": {"metrics/rouge.py"},
     "bert_score": {"metrics/neural.py"},
     "yaml": {"core/formats.py"},
@@ -60,8 +60,8 @@ DOORS = {
     "jinja2": {"pictures/pages.py"},
     "markupsafe": {"pictures/pages.py"},
     "safetensors": {"checkpoints/tensor_files.py"},
-    "requests": {"corpora/download.py"},
-    "urllib3": {"corpora/download.py"},
+    "requests": {"datasets/download.py"},
+    "urllib3": {"datasets/download.py"},
     "triton": {"layers/triton_kernels.py"},
     "PIL": {"corpus/features.py"},
 }

@@ -34,7 +34,7 @@ def _runs() -> list[str]:
 
 
 def _corpora() -> list[str]:
-    catalogue = importlib.import_module("nmtkit.corpora.catalogue").Catalogue()
+    catalogue = importlib.import_module("nmtkit.datasets.catalogue").Catalogue()
     return [example for name in catalogue.names() for example in catalogue.examples(name)]
 
 

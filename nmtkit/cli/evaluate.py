@@ -18,10 +18,10 @@ from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.score_summaries import refuse_empty
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
+from nmtkit.datasets.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.experiment.evaluation import fit_text
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.metrics import Comparison, metric_names, score_all

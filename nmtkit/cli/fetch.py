@@ -11,9 +11,9 @@ import click
 
 from nmtkit import console
 from nmtkit.cli.reporting import confirm
-from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.download import FetchContext
-from nmtkit.corpora.fetching import cache_folder, fetch, find_fetched
+from nmtkit.datasets.catalogue import Catalogue, Corpus
+from nmtkit.datasets.download import FetchContext
+from nmtkit.datasets.fetching import cache_folder, fetch, find_fetched
 
 CORPORA = Path("corpora")
 

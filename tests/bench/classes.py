@@ -18,9 +18,9 @@ from statistics import mean, stdev
 
 import click
 
-from nmtkit.corpora.debian import DebianIndexes, stanzas
-from nmtkit.corpora.debian_readers import descriptions
-from nmtkit.corpora.download import FetchContext
+from nmtkit.datasets.debian import DebianIndexes, stanzas
+from nmtkit.datasets.debian_readers import descriptions
+from nmtkit.datasets.download import FetchContext
 from tests.bench.little_text import Experiment, write
 
 SECTIONS = 10

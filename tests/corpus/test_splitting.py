@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.readers import Pair
 from nmtkit.corpus import splitting
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.splitting import HoldOut, Splitter, choose_hold_out, group_hash, write_splits
+from nmtkit.datasets.readers import Pair
 
 
 def pairs_of(sources: list[str]) -> list[Example]:

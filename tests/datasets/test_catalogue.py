@@ -6,7 +6,7 @@ import pytest
 
 from nmtkit import recipe
 from nmtkit.core.errors import RecipeError
-from nmtkit.corpora.catalogue import Catalogue, FilterConfig
+from nmtkit.datasets.catalogue import Catalogue, FilterConfig
 
 PLAIN = """\
 ours:

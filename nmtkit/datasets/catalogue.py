@@ -13,11 +13,11 @@ from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import KeyPath, load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator, parse, registry_name
-from nmtkit.corpora.debian import DebianIndexes, DebianPackage
-from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
-from nmtkit.corpora.readers import AlignedReader, TabSeparatedReader
-from nmtkit.corpora.sources import UrlSource
-from nmtkit.corpora.stories import StoriesReader, XsumReader
+from nmtkit.datasets.debian import DebianIndexes, DebianPackage
+from nmtkit.datasets.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
+from nmtkit.datasets.readers import AlignedReader, TabSeparatedReader
+from nmtkit.datasets.sources import UrlSource
+from nmtkit.datasets.stories import StoriesReader, XsumReader
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
 

@@ -20,8 +20,8 @@ from typing import Literal
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field, Settings
-from nmtkit.corpora.archives import NOT_UTF8, members
 from nmtkit.corpus.text import MAX_LINE_BYTES, read_stream_lines
+from nmtkit.datasets.archives import NOT_UTF8, members
 
 
 @dataclass(frozen=True)

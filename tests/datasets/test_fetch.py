@@ -12,11 +12,11 @@ from corpus_files import refused, zipped
 
 from nmtkit import recipe
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpora import fetching as module
-from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.download import FetchContext
-from nmtkit.corpora.fetching import cache_folder, fetch, find_fetched
 from nmtkit.corpus.reading import read_pairs
+from nmtkit.datasets import fetching as module
+from nmtkit.datasets.catalogue import Catalogue, Corpus
+from nmtkit.datasets.download import FetchContext
+from nmtkit.datasets.fetching import cache_folder, fetch, find_fetched
 
 LINES = "".join(f"This is sentence {n}.\tDas ist Satz {n}.\n" for n in range(300)) + "Same.\tSame.\n"
 

@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field
-from nmtkit.corpora.debian import package_files, stanzas
-from nmtkit.corpora.readers import Pair, Reader
+from nmtkit.datasets.debian import package_files, stanzas
+from nmtkit.datasets.readers import Pair, Reader
 
 _BULLET = re.compile(r"[-*+o•·] +")
 _VERSION = re.compile(r"(?<=[a-z])[-_]?v?\d[\d.]*(?=$|-)")

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from nmtkit.core.files import bytes_checksum, file_sha256, write_errors
 from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator
-from nmtkit.corpora.download import FetchContext, download
+from nmtkit.datasets.download import FetchContext, download
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.catalogue import Entry, FilterConfig
-from nmtkit.corpora.readers import Pair
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.hashes import HashSet, PairHashes
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.scripts import is_unspaced
 from nmtkit.corpus.splitting import Splitter
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
+from nmtkit.datasets.catalogue import Entry, FilterConfig
+from nmtkit.datasets.readers import Pair
 from nmtkit.tasks.task import TASKS
 
 SPLITS = ("train", "valid", "test")

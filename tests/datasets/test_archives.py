@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from corpus_files import refused, tarred
 
-from nmtkit.corpora import archives
-from nmtkit.corpora.archives import members
+from nmtkit.datasets import archives
+from nmtkit.datasets.archives import members
 
 TEXTS = {"corpus/train.en": b"one\ntwo\n" * 5000, "corpus/train.de": "eins\nzwölf\n".encode() * 5000, "README": b""}
 NOISE = {f"{number}.txt": random.Random(number).randbytes(30_000) for number in range(10)}

@@ -15,9 +15,9 @@ from layouts import LAYOUTS, Layout
 from web_server import Site
 
 from nmtkit.core.formats import load_yaml
-from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.fetching import fetch
-from nmtkit.corpora.sources import UrlSource
+from nmtkit.datasets.catalogue import Catalogue, Corpus
+from nmtkit.datasets.fetching import fetch
+from nmtkit.datasets.sources import UrlSource
 
 CATALOGUE = Catalogue()
 DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))

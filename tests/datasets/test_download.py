@@ -13,8 +13,8 @@ import pytest
 from corpus_files import refused
 
 from nmtkit.core.files import file_sha256
-from nmtkit.corpora import download as module
-from nmtkit.corpora.download import FetchContext, download
+from nmtkit.datasets import download as module
+from nmtkit.datasets.download import FetchContext, download
 
 CONTENT = random.Random(5).randbytes(150_000)
 SUM = hashlib.sha256(CONTENT).hexdigest()

@@ -9,10 +9,10 @@ from typing import Literal
 from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field
-from nmtkit.corpora.archives import NOT_UTF8, members
-from nmtkit.corpora.readers import Pair, Reader, find_file, text_lines
 from nmtkit.corpus.reading import parse_story, story_stem
 from nmtkit.corpus.text import read_stream_lines
+from nmtkit.datasets.archives import NOT_UTF8, members
+from nmtkit.datasets.readers import Pair, Reader, find_file, text_lines
 
 UNLISTED = "articles that are in no list of a split"
 MISSING = "articles of the lists that the archives do not have"

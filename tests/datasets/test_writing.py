@@ -11,11 +11,11 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import parse
-from nmtkit.corpora import writing
-from nmtkit.corpora.catalogue import Entry, FilterConfig
-from nmtkit.corpora.readers import Pair
-from nmtkit.corpora.writing import WriteResult, letter_ratio, recipe_data, rejection_reason, single_line, write_pairs
 from nmtkit.corpus.scripts import is_unspaced
+from nmtkit.datasets import writing
+from nmtkit.datasets.catalogue import Entry, FilterConfig
+from nmtkit.datasets.readers import Pair
+from nmtkit.datasets.writing import WriteResult, letter_ratio, recipe_data, rejection_reason, single_line, write_pairs
 
 
 def entry(**changes: Any) -> Entry:

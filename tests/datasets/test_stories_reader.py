@@ -8,7 +8,7 @@ from corpus_files import published, read
 from layouts import PAGE, STORY, address, stem
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.stories import BUTTON_LINES, LISTED_TWICE, MISSING, NO_SUMMARY, UNLISTED, StoriesReader, XsumReader
+from nmtkit.datasets.stories import BUTTON_LINES, LISTED_TWICE, MISSING, NO_SUMMARY, UNLISTED, StoriesReader, XsumReader
 
 
 def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[list[Path], StoriesReader]:

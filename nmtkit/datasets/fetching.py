@@ -16,12 +16,12 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import bundled_path, write_errors
 from nmtkit.core.formats import dump_yaml, load_yaml, parse_json
 from nmtkit.core.version import __version__
-from nmtkit.corpora.catalogue import Corpus
-from nmtkit.corpora.download import FetchContext
-from nmtkit.corpora.readers import Pair
-from nmtkit.corpora.sources import SourceFile
-from nmtkit.corpora.writing import SPLITS, WriteResult, recipe_data, write_pairs
 from nmtkit.corpus.config import FILE_KINDS
+from nmtkit.datasets.catalogue import Corpus
+from nmtkit.datasets.download import FetchContext
+from nmtkit.datasets.readers import Pair
+from nmtkit.datasets.sources import SourceFile
+from nmtkit.datasets.writing import SPLITS, WriteResult, recipe_data, write_pairs
 from nmtkit.presets.fitting import choose_preset
 from nmtkit.runs.folder import user_cache
 

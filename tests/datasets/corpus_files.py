@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpora.readers import Pair, Reader
+from nmtkit.datasets.readers import Pair, Reader
 
 Content: TypeAlias = str | bytes | Iterable[str]
 """Bytes, a text, or lines without line ends."""

@@ -5,8 +5,8 @@ from corpus_files import read
 from debian_archive import build
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.debian_readers import LibreOfficeHelp, page_paragraphs, pages
-from nmtkit.corpora.readers import Pair
+from nmtkit.datasets.debian_readers import LibreOfficeHelp, page_paragraphs, pages
+from nmtkit.datasets.readers import Pair
 
 PAGE = """<!DOCTYPE html>
 <html><head><title>Notes</title><script src="help.js"></script><style>p > a { color: red }</style></head>

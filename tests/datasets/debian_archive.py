@@ -9,7 +9,7 @@ from typing import Any
 from corpus_files import Content, tarred
 from web_server import Site
 
-from nmtkit.corpora.download import FetchContext
+from nmtkit.datasets.download import FetchContext
 
 
 def write_release(site: Site, packages: str, translations: Mapping[str, str] = {}) -> str:  # not changed

@@ -6,9 +6,9 @@ from corpus_files import read
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.corpora.debian import stanzas
-from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, descriptions, family, units
-from nmtkit.corpora.readers import Pair
+from nmtkit.datasets.debian import stanzas
+from nmtkit.datasets.debian_readers import DebianDescriptions, DebianSummaries, descriptions, family, units
+from nmtkit.datasets.readers import Pair
 
 PACKAGES = """\
 Package: frob

@@ -8,9 +8,9 @@ from web_server import Site
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.corpora import debian
-from nmtkit.corpora.debian import DebianIndexes, DebianPackage, apt_mirrors, package_files, stanzas
-from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
+from nmtkit.datasets import debian
+from nmtkit.datasets.debian import DebianIndexes, DebianPackage, apt_mirrors, package_files, stanzas
+from nmtkit.datasets.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
 
 GERMAN = "Package: tool\nDescription-md5: 00\nDescription-de: Werkzeug\n Nützt.\n\n"
 ENGLISH = "Package: tool\nDescription-md5: 00\nDescription-en: tool\n Is of use.\n\n"

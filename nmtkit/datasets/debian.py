@@ -16,10 +16,10 @@ from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field
-from nmtkit.corpora.archives import DAMAGE_ERRORS, NOT_UTF8, members
-from nmtkit.corpora.download import FetchContext
-from nmtkit.corpora.sources import CorpusSource, SourceFile, UrlSource
 from nmtkit.corpus.text import read_stream_lines
+from nmtkit.datasets.archives import DAMAGE_ERRORS, NOT_UTF8, members
+from nmtkit.datasets.download import FetchContext
+from nmtkit.datasets.sources import CorpusSource, SourceFile, UrlSource
 
 PACKAGE_INDEX = "main/binary-amd64/Packages"
 MAX_FILE_BYTES = 2**26

@@ -10,7 +10,8 @@ import pytest
 from corpus_files import Content, published, read
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.readers import (
+from nmtkit.corpus import text as text_module
+from nmtkit.datasets.readers import (
     MARKUP_LINES,
     AlignedReader,
     Pair,
@@ -19,7 +20,6 @@ from nmtkit.corpora.readers import (
     TabSeparatedReader,
     unescape_entities,
 )
-from nmtkit.corpus import text as text_module
 
 EN = ["A dog runs.", "Two women sing.", "The bus is late."]
 DE = ["Ein Hund rennt.", "Zwei Frauen singen.", "Der Bus hat Verspätung."]
