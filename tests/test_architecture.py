@@ -24,7 +24,7 @@ FLOORS = {
     "metrics": 3,
     "console": 3,
     "models": 4,
-    "diagnosis": 4,
+    "datacheck": 4,
     "streams": 4,
     "language_models": 5,
     "recurrent_models": 5,

@@ -24,12 +24,12 @@ from nmtkit.corpus.faults import BINARY, COLUMN, ENCODING, FORMAT, LINE_COUNTS, 
 from nmtkit.corpus.json_records import JSON_ENDS
 from nmtkit.corpus.names import has_given_encoding, text_path
 from nmtkit.corpus.reading import require_plain_text
-from nmtkit.diagnosis import report
-from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.html import diagnosis_page
-from nmtkit.diagnosis.repair import LOG_NAME, RepairedSplit, recognize_encodings, repair, require_new
-from nmtkit.diagnosis.report import ReportTable
+from nmtkit.datacheck import report
+from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
+from nmtkit.datacheck.html import diagnosis_page
+from nmtkit.datacheck.repair import LOG_NAME, RepairedSplit, recognize_encodings, repair, require_new
+from nmtkit.datacheck.report import ReportTable
 from nmtkit.tasks.task import TASKS
 
 WIDTH = 80

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from nmtkit import console
 from nmtkit.cli.reporting import tell
 from nmtkit.corpus.checking import DataReport
-from nmtkit.diagnosis import report as diagnosis_report
-from nmtkit.diagnosis.findings import Diagnosis
+from nmtkit.datacheck import report as diagnosis_report
+from nmtkit.datacheck.findings import Diagnosis
 
 if TYPE_CHECKING:  # torch, which `check` of files does without, comes with it
     from nmtkit.presets.fine_tuning import TestChange

@@ -28,8 +28,8 @@ from nmtkit.data.languages import language_names, sides_without_language
 from nmtkit.data.tokenizer_training import describe_shortfall
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
-from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.diagnosis.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
+from nmtkit.datacheck.findings import Diagnosis
+from nmtkit.datacheck.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import note_on_spaces
 from nmtkit.models.base import MODELS, Model, VocabularySizes, as_seq2seq

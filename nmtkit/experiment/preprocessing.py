@@ -16,8 +16,8 @@ from nmtkit.data.store import Store
 from nmtkit.data.tokenizer_training import TokenizerSample, describe_shortfall, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, UNK
-from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.findings import Diagnosis
+from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.findings import Diagnosis
 from nmtkit.experiment.checks import require_sound
 from nmtkit.runs.folder import Notify
 from nmtkit.runs.origin import origin_tokenizers, read_origin

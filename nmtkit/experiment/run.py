@@ -15,7 +15,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.checking import DataReport
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.diagnosis.findings import Diagnosis
+from nmtkit.datacheck.findings import Diagnosis
 from nmtkit.distributed.processes import join, rank, run_on_rank_zero
 from nmtkit.experiment import checks
 from nmtkit.experiment.evaluation import evaluate_test_set, require_validation_files

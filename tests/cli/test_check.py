@@ -11,7 +11,7 @@ from nmtkit import recipe
 from nmtkit.cli import check as cli
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.corpus.faults import EMPTY, FaultLocation
-from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
+from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.recipe import load
 from tests.house import traced
 

@@ -24,7 +24,7 @@ def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
 def test_what_the_pages_are_made_of_is_installed():
     """An installed package has only the files that `pyproject.toml` names."""
     root = Path(__file__).resolve().parents[2]
-    kinds = {path.suffix for room in ("pictures", "diagnosis") for path in (root / "nmtkit" / room).iterdir()}
+    kinds = {path.suffix for room in ("pictures", "datacheck") for path in (root / "nmtkit" / room).iterdir()}
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     (named,) = re.findall(r'^"\*" = (\[.*\])$', text, flags=re.MULTILINE)
     assert kinds - {"", ".py"} <= {name.removeprefix("*") for name in json.loads(named)}

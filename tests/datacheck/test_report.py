@@ -17,8 +17,8 @@ from nmtkit.corpus.faults import (
     FaultKind,
     FaultLocation,
 )
-from nmtkit.diagnosis import report
-from nmtkit.diagnosis.findings import MAX_EXAMPLES, Diagnosis, Finding, Side, SplitDiagnosis
+from nmtkit.datacheck import report
+from nmtkit.datacheck.findings import MAX_EXAMPLES, Diagnosis, Finding, Side, SplitDiagnosis
 
 NOTE = FaultKind("odd", "note", "something odd", "Look at it.", drops=False)
 

@@ -28,10 +28,10 @@ from nmtkit.corpus.json_records import set_field
 from nmtkit.corpus.names import given_encoding, is_tmx, split_reference, text_path, without_compression_end
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.corpus.text import file_encoding
-from nmtkit.diagnosis.characters import repair_line
-from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.findings import SplitDiagnosis
-from nmtkit.diagnosis.report import drops_pairs, short_names, storable
+from nmtkit.datacheck.characters import repair_line
+from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.findings import SplitDiagnosis
+from nmtkit.datacheck.report import drops_pairs, short_names, storable
 
 LOG_NAME = "dropped.jsonl"
 """The log, one JSON object for every pair that was left out or mended."""

@@ -7,8 +7,8 @@ import pytest
 import real_looking
 
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.findings import MAX_EXAMPLES, Diagnosis
+from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.findings import MAX_EXAMPLES, Diagnosis
 
 Lines = tuple[list[bytes], list[bytes]]
 Place = tuple[str, int, int | None]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nmtkit.corpus.faults import FaultLocation, FileFault, RowIndices, excerpt
 from nmtkit.corpus.text import BLOCK_LINES, read_lines_lenient
-from nmtkit.diagnosis.characters import DIGIT, TextArrays
+from nmtkit.datacheck.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")
 _DIGIT_WEIGHTS = np.array([40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], np.int64)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.diagnosis.findings import SplitDiagnosis
+from nmtkit.datacheck.findings import SplitDiagnosis
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "data" / "demo-en-fr"
 

@@ -14,10 +14,10 @@ from nmtkit.corpus.formats import text_format
 from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
 from nmtkit.corpus.names import split_reference
 from nmtkit.corpus.reading import SplitReader
-from nmtkit.diagnosis.characters import TextArrays, find_odd_characters
-from nmtkit.diagnosis.findings import MAX_EXAMPLES, Diagnosis, Finding, SplitDiagnosis
-from nmtkit.diagnosis.misalignment import first_mismatch, shifted_pairs
-from nmtkit.diagnosis.norms import Norms, examine_pairs, first_texts, learn_norms
+from nmtkit.datacheck.characters import TextArrays, find_odd_characters
+from nmtkit.datacheck.findings import MAX_EXAMPLES, Diagnosis, Finding, SplitDiagnosis
+from nmtkit.datacheck.misalignment import first_mismatch, shifted_pairs
+from nmtkit.datacheck.norms import Norms, examine_pairs, first_texts, learn_norms
 
 
 def examine(

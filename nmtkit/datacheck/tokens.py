@@ -18,8 +18,8 @@ from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
-from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.report import ReportTable, share
+from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
+from nmtkit.datacheck.report import ReportTable, share
 
 SAMPLE_PAIRS = 100_000
 """Pairs that a tokenizer is learned from where there is none yet."""

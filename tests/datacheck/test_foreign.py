@@ -7,9 +7,9 @@ import real_looking
 from real_looking import lines_by_kind
 
 from nmtkit.corpus.encodings import FUNCTION_WORDS
-from nmtkit.diagnosis.characters import TextArrays
-from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.language import MIN_LINES, KnownWords
+from nmtkit.datacheck.characters import TextArrays
+from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.language import MIN_LINES, KnownWords
 
 LINES = {
     "German": [

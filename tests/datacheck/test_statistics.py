@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 
 from nmtkit.corpus.scripts import SCRIPTS
-from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, SPACE, TextArrays, character_classes
-from nmtkit.diagnosis.findings import SplitDiagnosis
+from nmtkit.datacheck.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, SPACE, TextArrays, character_classes
+from nmtkit.datacheck.findings import SplitDiagnosis
 
 LINES = ["", " ", "one", " two  words\t", "Größe 12, ½", "Привет, мир!", "日本語の テキスト\u3000です。", "한국어 123"]
 LINES += ["\U0001f600 \U00020000", "a\u2028b\x0cc\x85d", "ＡＢ ｶﾅ", "x\xa0y", "۱۲ ١٢", "e\u0301"]

@@ -7,9 +7,9 @@ import pytest
 from written import Page
 
 from nmtkit.corpus.faults import DUPLICATE, ENCODING, FaultLocation
-from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.html import diagnosis_page
-from nmtkit.diagnosis.report import ReportTable
+from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
+from nmtkit.datacheck.html import diagnosis_page
+from nmtkit.datacheck.report import ReportTable
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from real_looking import lines_by_kind
 
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.corpus.scripts import SCRIPTS
-from nmtkit.diagnosis.characters import TextArrays
-from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.language import MIN_LINES, Languages, in_foreign_script, main_scripts
-from nmtkit.diagnosis.norms import learn_norms
+from nmtkit.datacheck.characters import TextArrays
+from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.language import MIN_LINES, Languages, in_foreign_script, main_scripts
+from nmtkit.datacheck.norms import learn_norms
 
 SRC, TGT = real_looking.pairs(3000)
 

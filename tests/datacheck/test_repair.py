@@ -11,9 +11,9 @@ from real_looking import write_pairs
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.diagnosis.characters import repair_line
-from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.repair import LOG_NAME, RepairedSplit, repair
+from nmtkit.datacheck.characters import repair_line
+from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.repair import LOG_NAME, RepairedSplit, repair
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]

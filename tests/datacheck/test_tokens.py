@@ -14,9 +14,9 @@ from nmtkit.corpus.faults import UNSEEN
 from nmtkit.corpus.reading import read_blocks, read_pairs
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.diagnosis import tokens
-from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.tokens import TokenReport
+from nmtkit.datacheck import tokens
+from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
+from nmtkit.datacheck.tokens import TokenReport
 from nmtkit.experiment.run import Run
 from nmtkit.recipe import load
 

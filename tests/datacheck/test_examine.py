@@ -12,9 +12,9 @@ from real_looking import lines_by_kind
 
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.diagnosis.characters import fix_mojibake
-from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.findings import Finding, SplitDiagnosis
+from nmtkit.datacheck.characters import fix_mojibake
+from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.findings import Finding, SplitDiagnosis
 
 PUBLIC = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SRC, TGT = real_looking.pairs(2000)

@@ -9,8 +9,8 @@ import real_looking
 from daily import daily
 
 from nmtkit.corpus.faults import FaultLocation
-from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.findings import SplitDiagnosis
+from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.findings import SplitDiagnosis
 
 SRC, TGT = real_looking.pairs(20_000)
 

@@ -16,8 +16,8 @@ from nmtkit.corpus.faults import FaultKind
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.normalization import comparable
 from nmtkit.corpus.reading import SplitReader
-from nmtkit.diagnosis.characters import TextArrays
-from nmtkit.diagnosis.language import MIN_CHARACTERS, KnownWords, Languages, in_foreign_script, main_scripts
+from nmtkit.datacheck.characters import TextArrays
+from nmtkit.datacheck.language import MIN_CHARACTERS, KnownWords, Languages, in_foreign_script, main_scripts
 
 SAMPLE, SAMPLE_CHARACTERS = 20_000, 8_000_000
 """Size of a sample, about: in pairs, and in characters where texts are long."""

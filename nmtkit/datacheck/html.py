@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 
 from nmtkit.corpus.faults import Severity
-from nmtkit.diagnosis import report
-from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.report import Histogram, ReportTable
+from nmtkit.datacheck import report
+from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
+from nmtkit.datacheck.report import Histogram, ReportTable
 from nmtkit.pictures.pages import render
 
 COLOURS: dict[Severity, str] = {"error": "bad", "warning": "warn", "note": "note"}

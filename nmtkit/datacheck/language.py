@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nmtkit.corpus.encodings import FUNCTION_WORDS
 from nmtkit.corpus.scripts import SCRIPTS
-from nmtkit.diagnosis.characters import DIGIT, NEWLINE, TextArrays, character_classes
+from nmtkit.datacheck.characters import DIGIT, NEWLINE, TextArrays, character_classes
 
 RUN_BUCKETS = 1 << 16
 """Runs of three characters are counted by a hash of so many values."""

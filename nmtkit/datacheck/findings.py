@@ -7,7 +7,7 @@ from typing import get_args
 from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.corpus.faults import FaultKind, FaultLocation, Severity
 from nmtkit.corpus.scripts import SCRIPTS
-from nmtkit.diagnosis.characters import TextArrays
+from nmtkit.datacheck.characters import TextArrays
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The worst first."""
