@@ -8,10 +8,10 @@ from nmtkit.core.version import __version__
 
 if TYPE_CHECKING:
     from nmtkit.experiment.run import Run as Run
+    from nmtkit.inference.long_texts import ParagraphTranslator as ParagraphTranslator
+    from nmtkit.inference.long_texts import Summarizer as Summarizer
+    from nmtkit.inference.translator import Translator as Translator
     from nmtkit.recipe import Recipe as Recipe
-    from nmtkit.translation.long_texts import ParagraphTranslator as ParagraphTranslator
-    from nmtkit.translation.long_texts import Summarizer as Summarizer
-    from nmtkit.translation.translator import Translator as Translator
 
 limit_spinning()
 

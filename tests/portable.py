@@ -25,13 +25,13 @@ from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.loading import load_translator
+from nmtkit.inference.translator import Translator
 from nmtkit.interchange import export_weights
 from nmtkit.interchange.importing import import_run
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
-from nmtkit.translation.translator import Translator
 
 PAIRS = sentence_pairs(120, 5)
 SOURCES = [source for source, _ in PAIRS[:100]]

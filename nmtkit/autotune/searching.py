@@ -19,6 +19,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.batch import collate
 from nmtkit.data.vocabulary import UNK
 from nmtkit.decoding.engine import FEW_SENTENCES
+from nmtkit.inference.inputs import SearchSpeedConfig, default_speed_config
 from nmtkit.layers.inference import (
     MEASURED,
     Precision,
@@ -28,7 +29,6 @@ from nmtkit.layers.inference import (
     supported_precisions,
 )
 from nmtkit.models.base import Model, ModelConfig, as_seq2seq
-from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
 
 _WORTH = 1.1
 """A less exact configuration is taken only where the fastest exact one takes at least so many times its time."""

@@ -10,10 +10,10 @@ from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import file_sha256
 from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.inference.result import Translation
+from nmtkit.inference.synthetic import SyntheticCorpus, SyntheticFilter, describe_faults
 from nmtkit.runs.saved import find_run
 from nmtkit.tasks.builtin import TRANSLATION
-from nmtkit.translation.result import Translation
-from nmtkit.translation.synthetic import SyntheticCorpus, SyntheticFilter, describe_faults
 
 TAG = "<BT>"
 """The tag before a back-translated source: Caswell et al. 2019, "Tagged back-translation"."""

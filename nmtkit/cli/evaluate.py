@@ -24,6 +24,9 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.datasets.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.experiment.evaluation import fit_text
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.inference.inputs import TextModel
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
 from nmtkit.metrics import Comparison, metric_names, score_all
 from nmtkit.metrics.labels import Confusion
 from nmtkit.metrics.systems import notes, require_equal_counts
@@ -31,9 +34,6 @@ from nmtkit.pictures.colour_tables import save_confusion
 from nmtkit.pictures.pages import picture_format
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.tasks.task import TASKS, Task
-from nmtkit.translation.inputs import TextModel
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
 
 
 @inference.opens_model

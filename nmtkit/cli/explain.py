@@ -22,11 +22,11 @@ from nmtkit.console.trees import show_search
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.inference.result import Translation
+from nmtkit.inference.search_trees import search_tree
+from nmtkit.inference.translator import Translator
 from nmtkit.pictures.pages import require_html
 from nmtkit.pictures.trees import SearchTree, save_search
-from nmtkit.translation.result import Translation
-from nmtkit.translation.search_trees import search_tree
-from nmtkit.translation.translator import Translator
 
 
 @inference.opens_model

@@ -16,9 +16,9 @@ from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.decoding.engine import StepMode
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
+from nmtkit.inference.inputs import TextModel
+from nmtkit.inference.translator import Translator
 from nmtkit.models.ensemble import Mean
-from nmtkit.translation.inputs import TextModel
-from nmtkit.translation.translator import Translator
 
 
 class CombinationSettings(Settings):

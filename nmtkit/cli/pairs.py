@@ -18,9 +18,9 @@ from nmtkit.corpus.json_records import JSON_ENDS
 from nmtkit.corpus.text import read_lines
 from nmtkit.decoding.shortlist import LinkCounts, shortlist_writer
 from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
 from nmtkit.metrics import perplexity
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
 
 BEST, FREQUENT = 50, 2000
 """How many target tokens a shortlist has for each source token, and for every sentence. Mi et al. 2016, "Vocabulary

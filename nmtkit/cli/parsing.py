@@ -18,10 +18,10 @@ from nmtkit.core.trees import Tree, read_linear, read_penn
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.inference.result import Translation
 from nmtkit.pictures.pages import picture_format
 from nmtkit.pictures.trees import save_trees
 from nmtkit.tasks.builtin import PARSING
-from nmtkit.translation.result import Translation
 
 
 @results.into_output

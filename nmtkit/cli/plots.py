@@ -22,6 +22,8 @@ from nmtkit.corpus.features import FeaturesFile
 from nmtkit.corpus.names import STDIN
 from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
 from nmtkit.experiment.report import save_report
+from nmtkit.inference import attention_views
+from nmtkit.inference.translator import Translator
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
@@ -34,8 +36,6 @@ from nmtkit.pictures.drawing import FigureStyle
 from nmtkit.pictures.pages import save_heads
 from nmtkit.runs.metrics_log import training_curves
 from nmtkit.runs.saved import find_training
-from nmtkit.translation import attention_views
-from nmtkit.translation.translator import Translator
 
 Pairs = tuple[list[str], list[str | None]]
 """Sentences, and the translation of each, if one is given."""

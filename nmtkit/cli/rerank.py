@@ -18,12 +18,12 @@ from nmtkit.cli.scoring import read_texts
 from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.core.settings import parse
 from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.inference.inputs import require_pairs
+from nmtkit.inference.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
+from nmtkit.inference.translator import Translator
 from nmtkit.metrics import metric_names
 from nmtkit.runs.saved import find_run
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING, TRANSLATION
-from nmtkit.translation.inputs import require_pairs
-from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
-from nmtkit.translation.translator import Translator
 
 
 @results.into_output

@@ -24,10 +24,10 @@ from nmtkit.core.files import atomic_user_path, write_errors
 from nmtkit.corpus.names import COMPRESSED_ENDS
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import SPECIALS, UNK
-from nmtkit.translation.inputs import TextModel
-from nmtkit.translation.long_texts import JoinedTranslation
-from nmtkit.translation.requests import words_of
-from nmtkit.translation.result import Translation, copied_spans, moses_line
+from nmtkit.inference.inputs import TextModel
+from nmtkit.inference.long_texts import JoinedTranslation
+from nmtkit.inference.requests import words_of
+from nmtkit.inference.result import Translation, copied_spans, moses_line
 
 Written = TypeVar("Written")
 NUMBER_FAULTS_SHOWN = 5

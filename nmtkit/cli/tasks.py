@@ -15,9 +15,9 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.inference.inputs import TextModel
 from nmtkit.tasks.labelling import LabellingTask, RankedLabel
 from nmtkit.tasks.task import Task
-from nmtkit.translation.inputs import TextModel
 
 INVITATION = "type an example on each line"
 

@@ -17,17 +17,17 @@ from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
-from nmtkit.translation.long_texts import (
+from nmtkit.inference.long_texts import (
     ParagraphTranslator,
     Summarizer,
     SummaryLimit,
     looks_like_one_article,
     looks_like_paragraph,
 )
-from nmtkit.translation.requests import Request, parse_dictionary
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
+from nmtkit.inference.requests import Request, parse_dictionary
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
+from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 
 COSTLY_NATS = 5
 """Nats from which the cost of terms is worth a warning; a rare word that fits costs less."""

@@ -28,12 +28,12 @@ from nmtkit.distributed import processes
 from nmtkit.experiment import checks
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.experiment.run import Run
+from nmtkit.inference.requests import Request
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.training.optimizers import read_state
 from nmtkit.training.trainer import Trainer
-from nmtkit.translation.requests import Request
 
 LENGTHS = (25, 25)
 """Tokens of a random source and target, unless the recipe's limits are shorter."""

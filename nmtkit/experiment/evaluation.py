@@ -35,6 +35,9 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.words import word_spans
 from nmtkit.distributed import processes
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
+from nmtkit.inference.inputs import TextModel
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
 from nmtkit.metrics import perplexity
 from nmtkit.models.base import Model, as_decoder
 from nmtkit.objectives.likelihood import likelihood
@@ -47,9 +50,6 @@ from nmtkit.streams.batch_stream import BatchConfig
 from nmtkit.streams.running_text import RunningText
 from nmtkit.tasks.task import TASKS, TestResult
 from nmtkit.training.events import Step
-from nmtkit.translation.inputs import TextModel
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
 
 SAMPLES, SAMPLE_CHARACTERS = 4, 200
 """Validation examples whose answers are logged, and how much of each text."""

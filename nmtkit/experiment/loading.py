@@ -25,6 +25,9 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.decoding.engine import StepMode, require_graph_support
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.decoding.shortlist import read_shortlist
+from nmtkit.inference.inputs import SearchSpeedConfig, TextModel, default_speed_config
+from nmtkit.inference.translator import Translator
+from nmtkit.inference.workers import Workers
 from nmtkit.language_models.shallow_fusion import ShallowFusion
 from nmtkit.layers.inference import Precision, PrecisionChoice
 from nmtkit.models.base import Model, as_decoder, as_headed, as_seq2seq
@@ -32,9 +35,6 @@ from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import InferenceConfig, SavedRun, find_run
 from nmtkit.tasks.task import TASKS
-from nmtkit.translation.inputs import SearchSpeedConfig, TextModel, default_speed_config
-from nmtkit.translation.translator import Translator
-from nmtkit.translation.workers import Workers
 
 EngineChoice = Literal[StepMode, "ctranslate2"]
 OtherPrecision = Literal[

@@ -22,10 +22,10 @@ from nmtkit.core.version import __version__
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import SearchConfig, max_lengths, score_given
+from nmtkit.inference.inputs import SourceLine
 from nmtkit.interchange.export_weights import library, require_convertible, to_ctranslate2
 from nmtkit.interchange.exporting import require_comparable as require_comparable
 from nmtkit.runs.saved import SavedRun
-from nmtkit.translation.inputs import SourceLine
 
 COMPUTE_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fastest": "auto"}
 """Its names of our precisions; all others have one name."""

@@ -24,6 +24,7 @@ from nmtkit.corpus.statistics import CorpusStatistics
 from nmtkit.data.huggingface_tokenizer import missing_language_message
 from nmtkit.data.languages import chosen_languages, find_language, language_names, sides_without_language
 from nmtkit.experiment.loading import DecodingOptions, open_system
+from nmtkit.inference.translator import Translator
 from nmtkit.presets.fitting import padded_tokens
 from nmtkit.presets.proposal import ProposedRecipe
 from nmtkit.recipe import Recipe
@@ -34,7 +35,6 @@ from nmtkit.tasks.task import TASKS
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Noam
-from nmtkit.translation.translator import Translator
 
 _RATE = 5
 """The rate is so many times smaller than the highest of the training before ..."""

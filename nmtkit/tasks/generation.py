@@ -11,10 +11,10 @@ from nmtkit.tasks.task import Task, TestResult
 
 if TYPE_CHECKING:
     from nmtkit.corpus.blocks import Example
+    from nmtkit.inference.inputs import TextModel
+    from nmtkit.inference.result import Translation
+    from nmtkit.inference.translator import Translator
     from nmtkit.metrics import Options
-    from nmtkit.translation.inputs import TextModel
-    from nmtkit.translation.result import Translation
-    from nmtkit.translation.translator import Translator
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nmtkit.corpus.blocks import Example
-    from nmtkit.translation.inputs import TextModel
+    from nmtkit.inference.inputs import TextModel
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class LabellingTask(Task):
         import torch
 
         from nmtkit.core.device import threads_for
+        from nmtkit.inference.inputs import make_batch
+        from nmtkit.inference.requests import Request
         from nmtkit.streams.batch_stream import bucket_by_length
-        from nmtkit.translation.inputs import make_batch
-        from nmtkit.translation.requests import Request
 
         read = [Request.of(one) for one in self.read(examples)]
         lines = system.encode_sources(

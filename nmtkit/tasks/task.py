@@ -10,8 +10,8 @@ from nmtkit.core.registry import Registry
 
 if TYPE_CHECKING:
     from nmtkit.corpus.blocks import Example
+    from nmtkit.inference.inputs import TextModel
     from nmtkit.metrics import Options, Score
-    from nmtkit.translation.inputs import TextModel
 
 TASKS: Registry["Task"] = Registry("task")
 
@@ -87,7 +87,7 @@ class Task:
 
     def read(self, examples: Sequence["Example"]) -> list[Any]:
         """Returns what the model reads of each example: its first column, with its tags and languages if it has any."""
-        from nmtkit.translation.requests import Request
+        from nmtkit.inference.requests import Request
 
         read = []
         for example in examples:

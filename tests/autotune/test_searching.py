@@ -16,10 +16,10 @@ from nmtkit.autotune.searching import candidate_search_configs, tune_search
 from nmtkit.autotune.timing import MAX_SHARE, TimeLimitError
 from nmtkit.core import device as devices
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned
+from nmtkit.inference.inputs import SearchSpeedConfig, default_speed_config
 from nmtkit.layers import inference
 from nmtkit.layers.inference import PrecisionChoice
 from nmtkit.runs.saved import find_run
-from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
 
 CPU = torch.device("cpu")
 LINES = [f"line {number}" for number in range(100)]

@@ -26,8 +26,8 @@ from nmtkit.data.store import Store
 from nmtkit.experiment.bench import spread
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run
+from nmtkit.inference.requests import Request
 from nmtkit.interchange.export_weights import LIBRARIES
-from nmtkit.translation.requests import Request
 
 from . import generating, machine, made_text, models, preprocessing, pretraining, search, training
 from .decoding import DecodingWork, EngineSpeed, measure_decoding

@@ -17,15 +17,15 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.rules import SearchConfig, max_lengths
 from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
 from nmtkit.experiment.loading import DecodingOptions, build_workers, open_translator
+from nmtkit.inference.inputs import SearchSpeedConfig, SourceLine, make_batch
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
 from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.inference import Precision, supported_precisions
 from nmtkit.models.base import Seq2Seq
 from nmtkit.runs.saved import find_run
 from nmtkit.streams.batch_stream import bucket_by_length
-from nmtkit.translation.inputs import SearchSpeedConfig, SourceLine, make_batch
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
 
 from . import machine
 from .matmuls import MatmulTrace

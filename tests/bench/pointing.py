@@ -14,7 +14,7 @@ import torch
 from nmtkit.corpus.features import FeaturesFile
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import load_translator
-from nmtkit.translation.attention_views import caption_view
+from nmtkit.inference.attention_views import caption_view
 
 SCENES = Path(__file__).resolve().parents[2] / "data" / "demo-scenes"
 Box = tuple[int, int, int, int]

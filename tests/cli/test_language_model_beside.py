@@ -9,9 +9,9 @@ from untrained_runs import LANGUAGE_MODEL, LINES, TRANSLATION, make_run
 
 from nmtkit import Translator
 from nmtkit.core.formats import load_yaml
+from nmtkit.inference.inputs import WINDOW
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
-from nmtkit.translation.inputs import WINDOW
 
 
 @pytest.fixture

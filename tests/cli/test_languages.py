@@ -8,7 +8,7 @@ from commands import Command, lines_in, refused, succeeded, write_lines
 from untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
 
 from nmtkit import Translator
-from nmtkit.translation.requests import Request
+from nmtkit.inference.requests import Request
 
 TEXT = "train: {src: [a], tgt: [b]}"
 CORPORA = "train: [{src: a, tgt: b, tgt_lang: de}, {src: a, tgt: b, tgt_lang: en}]"

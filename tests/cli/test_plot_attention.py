@@ -12,8 +12,8 @@ from untrained_runs import SUMMARIZATION, TRANSFORMER, make_run
 
 from nmtkit import Translator
 from nmtkit.data.vocabulary import EOS
+from nmtkit.inference.attention_views import positions
 from nmtkit.models.base import MODELS
-from nmtkit.translation.attention_views import positions
 
 SENTENCE = " ".join(WORDS)
 VOCABULARY = [SENTENCE, SENTENCE.upper()]

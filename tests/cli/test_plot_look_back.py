@@ -8,7 +8,7 @@ from commands import Command, refused, succeeded
 from untrained_runs import LANGUAGE_MODEL, TRANSLATION, make_run
 
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
-from nmtkit.translation.attention_views import look_back_pictures
+from nmtkit.inference.attention_views import look_back_pictures
 
 TEXT = "The old man sees the dog."
 

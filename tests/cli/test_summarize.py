@@ -10,7 +10,7 @@ from commands import Command, Finished, as_text, json_lines, refused, succeeded
 from untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
 
 from nmtkit import Translator
-from nmtkit.translation.long_texts import Summarizer
+from nmtkit.inference.long_texts import Summarizer
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from nmtkit.distributed import processes
 from nmtkit.experiment import evaluation
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run, choose_device
+from nmtkit.inference.translator import Translator
 from nmtkit.runs.saved import SavedRun
-from nmtkit.translation.translator import Translator
 
 ONE = ["--set", "training.threads=1", "--set", "training.max_updates=4", "--device", "cpu"]
 EXACT = ["--set", "training.precision=fp32", "--set", "training.matmul_precision=highest"]

@@ -19,8 +19,8 @@ from nmtkit.distributed import processes
 from nmtkit.distributed.agreement import require_same_weights
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.experiment.run import Run
+from nmtkit.inference.translator import Translator
 from nmtkit.runs.saved import build_model
-from nmtkit.translation.translator import Translator
 
 
 def a_part(rank, port, folder, *, size, until):

@@ -15,6 +15,7 @@ from nmtkit.autotune.searching import fits_fp16
 from nmtkit.core.errors import RecipeError
 from nmtkit.experiment import loading
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.inference.inputs import SearchSpeedConfig
 from nmtkit.layers import inference
 from nmtkit.layers.inference import (
     Fp32Linear,
@@ -30,7 +31,6 @@ from nmtkit.models.convs2s import ConvS2SConfig
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recurrent_models.luong import LuongConfig
 from nmtkit.runs.saved import find_run
-from nmtkit.translation.inputs import SearchSpeedConfig
 
 
 def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:

@@ -18,6 +18,9 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.store import Store
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.experiment.run import Run
+from nmtkit.inference.inputs import TextModel
+from nmtkit.inference.requests import Request
+from nmtkit.inference.translator import Translator
 from nmtkit.metrics import score_all
 from nmtkit.runs.saved import build_model
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream
@@ -25,9 +28,6 @@ from nmtkit.streams.sampled_text import SampledStream
 from nmtkit.tasks.builtin import CLASSIFICATION, TRANSLATION
 from nmtkit.tasks.labelling import LabellingTask
 from nmtkit.training.events import Evaluated
-from nmtkit.translation.inputs import TextModel
-from nmtkit.translation.requests import Request
-from nmtkit.translation.translator import Translator
 
 TAGS = ["<2de>", "<2fr>", "<BT>"]
 SETTINGS = {

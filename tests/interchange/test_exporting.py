@@ -18,6 +18,7 @@ from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, LabelVocabulary
 from nmtkit.decoding.rules import SearchConfig
+from nmtkit.inference.translator import Translator
 from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import export_run, require_comparable
 from nmtkit.interchange.importing import import_run
@@ -25,7 +26,6 @@ from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recurrent_models.rnnsearch import RnnSearchConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
-from nmtkit.translation.translator import Translator
 
 KINDS: list[dict[str, Any]] = [
     {},

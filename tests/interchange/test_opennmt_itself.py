@@ -24,8 +24,8 @@ import torch
 from external_toolkits import words_of
 from portable import SOURCES, TARGETS, opened, raw
 
+from nmtkit.inference.translator import Translator
 from nmtkit.interchange.importing import import_run
-from nmtkit.translation.translator import Translator
 
 pytest.importorskip("onmt", reason="OpenNMT-py is not installed; the head of this file says how it can be")
 

@@ -7,8 +7,8 @@ import pytest
 import sacrebleu
 
 from nmtkit.decoding.rules import SearchConfig
+from nmtkit.inference.result import Translation, merge_and_rerank
 from nmtkit.metrics.mbr import Utility, expected_utilities, sentence_scores
-from nmtkit.translation.result import Translation, merge_and_rerank
 
 WORDS = ["the", "old", "man", "sees", "a", "dog,", "who", "sleeps", "in", "his", "house.", "Über", "3.5", "don't"]
 

@@ -16,10 +16,10 @@ import torch
 from nmtkit import recipe
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.inference.translator import Translator
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import EnsembleRun, SavedRun, find_run
-from nmtkit.translation.translator import Translator
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from nmtkit import recipe
 from nmtkit.core.columns import Column
 from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.experiment.run import Run
+from nmtkit.inference import inputs
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 from nmtkit.tasks.generation import GenerationTask
 from nmtkit.tasks.task import TASKS
 from nmtkit.training.events import Evaluated
-from nmtkit.translation import inputs
 
 CPU = torch.device("cpu")
 

@@ -15,11 +15,11 @@ from nmtkit.core.columns import Column
 from nmtkit.core.settings import Field, Width
 from nmtkit.data.batch import Batch
 from nmtkit.experiment.run import Run
+from nmtkit.inference import inputs
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes
 from nmtkit.tasks.labelling import LabellingTask
 from nmtkit.tasks.task import TASKS
 from nmtkit.training.events import Evaluated
-from nmtkit.translation import inputs
 
 CPU = torch.device("cpu")
 

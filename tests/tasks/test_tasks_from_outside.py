@@ -15,11 +15,11 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.run import Run
+from nmtkit.inference import inputs
 from nmtkit.metrics import Options, perplexity
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, Task
 from nmtkit.training.events import Evaluated
-from nmtkit.translation import inputs
 
 CPU = torch.device("cpu")
 QUICK = ["model={kind: rnnsearch, hidden_size: 8}", "training.max_updates=2", "training.validate_every=2"]

@@ -27,12 +27,12 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.decoding.engine import Engine
 from nmtkit.experiment.loading import MIN_LINES_FOR_WORKERS, load_translator
-from nmtkit.translation import stream
-from nmtkit.translation.inputs import bucket_width
-from nmtkit.translation.result import EMPTY, Translation
-from nmtkit.translation.stream import DecodeLoop, LineStream, PendingResult, RequestQueue, TakeSources
-from nmtkit.translation.translator import Translator
-from nmtkit.translation.workers import WorkerPool, Workers
+from nmtkit.inference import stream
+from nmtkit.inference.inputs import bucket_width
+from nmtkit.inference.result import EMPTY, Translation
+from nmtkit.inference.stream import DecodeLoop, LineStream, PendingResult, RequestQueue, TakeSources
+from nmtkit.inference.translator import Translator
+from nmtkit.inference.workers import WorkerPool, Workers
 
 WORDS = ["the", "old", "man", "sees", "a", "dog", ",", "who", "sleeps", "in", "his", "house"]
 LINES = [" ".join(WORDS[(7 * n + k) % len(WORDS)] for k in range(n * n % 11)) for n in range(75)]

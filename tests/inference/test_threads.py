@@ -17,7 +17,7 @@ from nmtkit.decoding import engine as search_engine
 from nmtkit.decoding import graphs
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.decoding.step_log import ResultReader
-from nmtkit.translation.translator import Translator
+from nmtkit.inference.translator import Translator
 
 
 def case(name: str, shared: bool, device: str, count: int) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import lock_alone, write_errors, write_json
 from nmtkit.core.formats import parse_json
-from nmtkit.translation.result import Translation
+from nmtkit.inference.result import Translation
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def test_rescoring_in_parts_changes_nothing(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(translator.model, "predict", noted)
     for most in (1, 400, 1 << 20):
         sizes.clear()
-        monkeypatch.setattr("nmtkit.translation.inputs.CHUNK_BYTES", {"cpu": most})
+        monkeypatch.setattr("nmtkit.inference.inputs.CHUNK_BYTES", {"cpu": most})
         for one, other in zip(whole, translator.rescore(LINES, LINES, need_attention=True), strict=True):
             assert other.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-5)
             assert other.score == pytest.approx(one.score, abs=1e-5)

@@ -8,8 +8,8 @@ from untrained import imported, learned, marian, untrained
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import UNK
-from nmtkit.translation.requests import parse_dictionary
-from nmtkit.translation.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
+from nmtkit.inference.requests import parse_dictionary
+from nmtkit.inference.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
 
 TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old man , and Paris sleeps ."]
 

@@ -10,7 +10,7 @@ from untrained import learned, untrained
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import collate
 from nmtkit.data.vocabulary import EOS
-from nmtkit.translation.translator import Translator
+from nmtkit.inference.translator import Translator
 
 LINES = ["the dog sees Anna and Otto", "Otto sees the dogs", "dogs and Anna"]
 TOKENIZERS = learned(LINES, "bpe", vocab_size=40)

@@ -17,7 +17,7 @@ import torch
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, start_workers
-from nmtkit.translation.stream import DecodeLoop, PendingResult, TakeSources
+from nmtkit.inference.stream import DecodeLoop, PendingResult, TakeSources
 
 
 @dataclass(frozen=True)

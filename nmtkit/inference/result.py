@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.data.words import word_spans
 from nmtkit.decoding.rules import SearchConfig
-from nmtkit.translation.numbers import missing_numbers
-from nmtkit.translation.requests import Request
-from nmtkit.translation.unknowns import Replacement
+from nmtkit.inference.numbers import missing_numbers
+from nmtkit.inference.requests import Request
+from nmtkit.inference.unknowns import Replacement
 
 
 @dataclass(frozen=True)

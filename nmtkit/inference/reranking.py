@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from nmtkit.core.settings import Field, Settings
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
 from nmtkit.metrics import METRICS, Options, score_all
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 """The weights that tuning tries."""

@@ -11,10 +11,10 @@ import torch
 
 from nmtkit.core import device as devices
 from nmtkit.corpus.features import Rows
-from nmtkit.translation import inputs
-from nmtkit.translation.inputs import SourceLine, TextModel
-from nmtkit.translation.requests import Request
-from nmtkit.translation.result import EMPTY, Translation
+from nmtkit.inference import inputs
+from nmtkit.inference.inputs import SourceLine, TextModel
+from nmtkit.inference.requests import Request
+from nmtkit.inference.result import EMPTY, Translation
 
 IDLE_SECONDS = 0.1
 """Seconds that idle searches wait for more lines before they end."""

@@ -7,7 +7,7 @@ from untrained import COPYING, LINES, copying
 
 from nmtkit.core.errors import DataError
 from nmtkit.decoding.rules import SearchConfig
-from nmtkit.translation.search_trees import describe_search, search_tree
+from nmtkit.inference.search_trees import describe_search, search_tree
 
 
 @pytest.mark.parametrize("name", COPYING)

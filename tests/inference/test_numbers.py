@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmtkit.translation.numbers import missing_numbers
+from nmtkit.inference.numbers import missing_numbers
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import UNK
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.inference.requests import Request, Terminology, starts_word, term_tokens, unmet_constraints, words_of
+from nmtkit.inference.translator import Translator
 from nmtkit.layers.copying import number_by_position
-from nmtkit.translation.requests import Request, Terminology, starts_word, term_tokens, unmet_constraints, words_of
-from nmtkit.translation.translator import Translator
 
 SOURCES = ["ba ce di", "fo gu ha na", "je ki lo"]
 

@@ -14,8 +14,8 @@ from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.decoding.rules import SearchConfig
+from nmtkit.inference.translator import Translator
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.translation.translator import Translator
 
 KNOWN = ["the old man sees the dog .", "a dog , who is old , sleeps in the house ."]
 LINES = [

@@ -9,8 +9,8 @@ from daily import daily
 from untrained import COPYING, SMALL, learned, untrained
 
 from nmtkit.core.errors import DataError
+from nmtkit.inference.inputs import make_batch
 from nmtkit.models.base import MODELS, Seq2Seq
-from nmtkit.translation.inputs import make_batch
 
 LINES = ["Otto opens the window, and Anna sees it.", "the dog", "Anna", "", "it sees Otto and the dog and Anna ."]
 BARE = ["Otto opens the window and Anna sees it", "the dog", "it sees Otto and the dog"]

@@ -9,9 +9,9 @@ from commands import lines_in
 from untrained import LINES, WORDS, untrained
 
 from nmtkit.core.errors import DataError
-from nmtkit.translation.result import Translation
-from nmtkit.translation.synthetic import SyntheticCorpus, SyntheticFilter
-from nmtkit.translation.translator import Translator
+from nmtkit.inference.result import Translation
+from nmtkit.inference.synthetic import SyntheticCorpus, SyntheticFilter
+from nmtkit.inference.translator import Translator
 
 TEXT = LINES * 6
 ANY = SyntheticFilter(max_ratio=100.0)

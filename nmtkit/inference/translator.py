@@ -20,10 +20,8 @@ from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import SearchConfig, max_lengths, score_given
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.decoding.state import TokenClasses
-from nmtkit.layers.inference import lay_out
-from nmtkit.models.base import Decoder
-from nmtkit.translation import attention_views
-from nmtkit.translation.inputs import (
+from nmtkit.inference import attention_views
+from nmtkit.inference.inputs import (
     WINDOW,
     SourceLine,
     TargetLine,
@@ -34,11 +32,13 @@ from nmtkit.translation.inputs import (
     require_list,
     require_pairs,
 )
-from nmtkit.translation.requests import Request, Terminology, unmet_constraints, word_starts
-from nmtkit.translation.result import EMPTY, Translation, copied_positions, merge_and_rerank
-from nmtkit.translation.stream import DecodeLoop, LineStream, PendingResult, RequestQueue, TakeSources
-from nmtkit.translation.unknowns import UnknownReplacer
-from nmtkit.translation.workers import WorkerPool, Workers
+from nmtkit.inference.requests import Request, Terminology, unmet_constraints, word_starts
+from nmtkit.inference.result import EMPTY, Translation, copied_positions, merge_and_rerank
+from nmtkit.inference.stream import DecodeLoop, LineStream, PendingResult, RequestQueue, TakeSources
+from nmtkit.inference.unknowns import UnknownReplacer
+from nmtkit.inference.workers import WorkerPool, Workers
+from nmtkit.layers.inference import lay_out
+from nmtkit.models.base import Decoder
 
 if TYPE_CHECKING:
     from nmtkit.pictures import AttentionPicture, HeadsPicture

@@ -23,10 +23,10 @@ from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.data.words import known_ids
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.rules import SearchConfig
+from nmtkit.inference.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word
 from nmtkit.layers.inference import Precision
 from nmtkit.models.base import Model, ModelOutput, as_decoder, as_seq2seq
 from nmtkit.streams.batch_stream import bucket_by_length
-from nmtkit.translation.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word
 
 
 @dataclass(frozen=True)

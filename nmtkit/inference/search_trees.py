@@ -7,10 +7,10 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.decoding.tracing import SearchTrace, SearchTracer, TracedCandidate
+from nmtkit.inference.inputs import SourceLine, make_batch
+from nmtkit.inference.result import Translation, merge_and_rerank
+from nmtkit.inference.translator import Translator
 from nmtkit.pictures.trees import Fate, RankedResult, SearchTree, TreeNode
-from nmtkit.translation.inputs import SourceLine, make_batch
-from nmtkit.translation.result import Translation, merge_and_rerank
-from nmtkit.translation.translator import Translator
 
 
 def search_tree(

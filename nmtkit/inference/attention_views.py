@@ -19,9 +19,9 @@ from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.vocabulary import BOS
 from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
+from nmtkit.inference.inputs import SourceLine, TargetLine, TextModel, make_batch, require_list, require_pairs
+from nmtkit.inference.result import Translation
 from nmtkit.models.base import HeadedModel, as_headed, as_seq2seq
-from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, make_batch, require_list, require_pairs
-from nmtkit.translation.result import Translation
 
 if TYPE_CHECKING:
     from nmtkit.pictures import AttentionPicture, HeadsPicture, SourceWindow

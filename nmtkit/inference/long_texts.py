@@ -17,11 +17,11 @@ from typing_extensions import override
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.scripts import unspaced_class
 from nmtkit.corpus.text import split_sentences
-from nmtkit.translation.inputs import require_list
-from nmtkit.translation.numbers import missing_numbers
-from nmtkit.translation.requests import Request
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
+from nmtkit.inference.inputs import require_list
+from nmtkit.inference.numbers import missing_numbers
+from nmtkit.inference.requests import Request
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
 
 _SPACED = re.compile(r"(?<![.!?…।۔؟])([.!?…।۔؟]+[\"'”’»)\]]*)\s+(?=(\S+))")
 """Marks that end a sentence where white space follows, and the word behind it."""

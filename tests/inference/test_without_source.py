@@ -14,12 +14,12 @@ from nmtkit.corpus.features import Rows
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
+from nmtkit.inference.requests import Request, Terminology
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
+from nmtkit.inference.workers import Workers
 from nmtkit.models.base import Decoder
 from nmtkit.models.ensemble import Ensemble
-from nmtkit.translation.requests import Request, Terminology
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
-from nmtkit.translation.workers import Workers
 
 VOCABULARY = WORDS.tgt.vocabulary
 OWN = Tokenizers(WORDS.config, {"tgt": WORDS.tgt}, features=3)

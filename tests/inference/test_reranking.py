@@ -6,10 +6,10 @@ import pytest
 from prompted import RecurrentModel
 from untrained import KNOWN, learned, untrained
 
+from nmtkit.inference.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
+from nmtkit.inference.result import EMPTY
+from nmtkit.inference.translator import Translator
 from nmtkit.metrics import Options
-from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
-from nmtkit.translation.result import EMPTY
-from nmtkit.translation.translator import Translator
 
 
 def test_the_terms_are_those_of_each_model_alone() -> None:

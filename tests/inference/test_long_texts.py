@@ -7,10 +7,10 @@ from untrained import WORDS, untrained
 
 from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
-from nmtkit.translation.long_texts import SummaryLimit, count_words
-from nmtkit.translation.requests import Request
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
+from nmtkit.inference.long_texts import SummaryLimit, count_words
+from nmtkit.inference.requests import Request
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
 
 PARAGRAPH = "The old man sees the dog . A dog , who is old , sleeps . The house"
 

@@ -14,11 +14,11 @@ from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.decoding.rules import SearchConfig
-from nmtkit.translation.inputs import SourceLine
-from nmtkit.translation.requests import Request
-from nmtkit.translation.result import CopiedSpan, Translation, copied_positions, copied_spans, moses_line
-from nmtkit.translation.stream import RequestQueue
-from nmtkit.translation.translator import Translator
+from nmtkit.inference.inputs import SourceLine
+from nmtkit.inference.requests import Request
+from nmtkit.inference.result import CopiedSpan, Translation, copied_positions, copied_spans, moses_line
+from nmtkit.inference.stream import RequestQueue
+from nmtkit.inference.translator import Translator
 
 KNOWN = ["the dog sees the old man .", "the man , who is old , sleeps ."]
 NAMES = "Zyx sees the dog , Zyx Abc ."

@@ -7,8 +7,8 @@ import pytest
 
 from nmtkit import Translator
 from nmtkit.core.errors import DataError
+from nmtkit.inference.long_texts import Summarizer
 from nmtkit.metrics import score_all
-from nmtkit.translation.long_texts import Summarizer
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmtkit.translation.long_texts import join_sentences, looks_like_paragraph, segment_sentences
+from nmtkit.inference.long_texts import join_sentences, looks_like_paragraph, segment_sentences
 
 
 @pytest.mark.parametrize(
