@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from nmtkit import console, pictures, recipe
+from nmtkit import console, plots, recipe
 from nmtkit.cli import options
 from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.reporting import tell
@@ -44,7 +44,7 @@ def run_compare(
     if plot is not None:
         if plot.parent == runs:  # it is made anyway
             runs.mkdir(parents=True, exist_ok=True)
-        pictures.picture_format(plot)
+        plots.picture_format(plot)
     settings = options.with_threads(overrides, threads)
     chosen: list[tuple[RunFolder, Recipe]] = []
     for name in names:

@@ -30,8 +30,8 @@ from nmtkit.inference.translator import Translator
 from nmtkit.metrics import Comparison, metric_names, score_all
 from nmtkit.metrics.labels import Confusion
 from nmtkit.metrics.systems import notes, require_equal_counts
-from nmtkit.pictures.colour_tables import save_confusion
-from nmtkit.pictures.pages import picture_format
+from nmtkit.plots.colour_tables import save_confusion
+from nmtkit.plots.pages import picture_format
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.tasks.task import TASKS, Task
 

@@ -25,8 +25,8 @@ from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.inference.result import Translation
 from nmtkit.inference.search_trees import search_tree
 from nmtkit.inference.translator import Translator
-from nmtkit.pictures.pages import require_html
-from nmtkit.pictures.trees import SearchTree, save_search
+from nmtkit.plots.pages import require_html
+from nmtkit.plots.trees import SearchTree, save_search
 
 
 @inference.opens_model

@@ -9,8 +9,8 @@ from pathlib import Path
 from nmtkit import console
 from nmtkit.cli.reporting import note, tell
 from nmtkit.metrics import LengthBucket
-from nmtkit.pictures.curves import save_by_length
-from nmtkit.pictures.fonts import PictureWarning
+from nmtkit.plots.curves import save_by_length
+from nmtkit.plots.fonts import PictureWarning
 
 
 def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> None:

@@ -19,8 +19,8 @@ from nmtkit.corpus.text import read_lines
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.inference.result import Translation
-from nmtkit.pictures.pages import picture_format
-from nmtkit.pictures.trees import save_trees
+from nmtkit.plots.pages import picture_format
+from nmtkit.plots.trees import save_trees
 from nmtkit.tasks.builtin import PARSING
 
 

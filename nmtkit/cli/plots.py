@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from nmtkit import console, pictures
+from nmtkit import console, plots
 from nmtkit.cli import inference
 from nmtkit.cli.commands.plots import POSITIONS
 from nmtkit.cli.figures import save_pictures
@@ -27,13 +27,13 @@ from nmtkit.inference.translator import Translator
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
-from nmtkit.pictures.attention import AttentionPicture, SentencePicture
-from nmtkit.pictures.captions import draw_caption
-from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
-from nmtkit.pictures.curves import Points, Training, save_training
-from nmtkit.pictures.documents import save_documents
-from nmtkit.pictures.drawing import FigureStyle
-from nmtkit.pictures.pages import save_heads
+from nmtkit.plots.attention import AttentionPicture, SentencePicture
+from nmtkit.plots.captions import draw_caption
+from nmtkit.plots.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
+from nmtkit.plots.curves import Points, Training, save_training
+from nmtkit.plots.documents import save_documents
+from nmtkit.plots.drawing import FigureStyle
+from nmtkit.plots.pages import save_heads
 from nmtkit.runs.metrics_log import training_curves
 from nmtkit.runs.saved import find_training
 
@@ -62,7 +62,7 @@ def run_plot_attention(
     if subwords and (layers or what != "attention"):
         raise click.UsageError("--subwords is for heat-maps of words; --layers and --what show subwords anyway")
     _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head), style)
-    system, save = load_from_options(how, notify=note), partial(pictures.save, grid=grid)
+    system, save = load_from_options(how, notify=note), partial(plots.save, grid=grid)
     reads_source = system.tokenizers.labels is None and system.reads == "text"
     if subwords and not reads_source:
         raise click.UsageError("--subwords is for models that read a text and write another; leave it out")
@@ -151,7 +151,7 @@ def _require_fitting_options(
         if wrong:
             raise click.UsageError(fault)
     for path in output:
-        pictures.picture_format(path)
+        plots.picture_format(path)
 
 
 def _picture_saver(translator: Translator, pairs: Pairs, what: str, style: FigureStyle) -> Callable[[Path], object]:
@@ -212,7 +212,7 @@ def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
 def run_plot_training(runs: tuple[str, ...], output: tuple[Path, ...], report: bool, style: FigureStyle) -> None:
     """Carries out `nmtkit plot-training`."""
     for path in output:
-        pictures.picture_format(path)
+        plots.picture_format(path)
     if (report or not output) and style != FigureStyle():
         raise click.UsageError("--title, --size, --font and --colours are of a figure: give -o FILE, without --report")
     if report:

@@ -17,7 +17,7 @@ from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.data.vocabulary import UNK
 from nmtkit.metrics import METRICS, Options, Resampling, aer, by_length
 from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems, titles
-from nmtkit.pictures import picture_format
+from nmtkit.plots import picture_format
 from nmtkit.runs.saved import find_run
 
 REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"

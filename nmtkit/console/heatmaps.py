@@ -10,9 +10,9 @@ from rich.style import Style
 from rich.text import Text
 
 from nmtkit.console.tables import cut, flow, plain_console
-from nmtkit.pictures.attention import AttentionPicture, SentencePicture
-from nmtkit.pictures.documents import DocumentPicture
-from nmtkit.pictures.fonts import printable
+from nmtkit.plots.attention import AttentionPicture, SentencePicture
+from nmtkit.plots.documents import DocumentPicture
+from nmtkit.plots.fonts import printable
 
 BLOCKS = " ░▒▓█"
 # Of the 256 terminal colours, from dark blue to bright yellow: brightness grows with the weight on any background.

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from nmtkit.console.tables import cut, flow, plain_console
 from nmtkit.core.trees import Tree
-from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.trees import SearchTree, TreeNode
+from nmtkit.plots.fonts import printable
+from nmtkit.plots.trees import SearchTree, TreeNode
 
 LEGEND = {
     "*": "best",

@@ -7,7 +7,7 @@ from nmtkit.corpus.faults import Severity
 from nmtkit.datacheck import report
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.report import Histogram, ReportTable
-from nmtkit.pictures.pages import render
+from nmtkit.plots.pages import render
 
 COLOURS: dict[Severity, str] = {"error": "bad", "warning": "warn", "note": "note"}
 WIDTH, HEIGHT = 470, 200
@@ -37,7 +37,7 @@ def diagnosis_page(
         "tables": [(table, _kinds(table)) for table in tables],
         "splits": [_split(split) for split in diagnosis.splits.values() if split.src.words],
     }
-    return render("diagnosis/page.html", facts)
+    return render("datacheck/page.html", facts)
 
 
 def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:

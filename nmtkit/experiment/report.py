@@ -12,8 +12,8 @@ from nmtkit.autotune.training import workload_of_run
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.formats import parse_json
 from nmtkit.experiment.costs import WHAT_COUNTS, operations_a_token
-from nmtkit.pictures.curves import Points, round_ticks
-from nmtkit.pictures.pages import render, require_html, write_picture
+from nmtkit.plots.curves import Points, round_ticks
+from nmtkit.plots.pages import render, require_html, write_picture
 from nmtkit.runs.metrics_log import MetricsLog, training_curves
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.events import Step
@@ -32,7 +32,7 @@ def save_report(run: SavedRun, path: Path, count: bool = True) -> None:
     """Writes the page as one .html file; without `count` the operations, which a small update shows, are left out."""
     require_html(path)
     try:
-        write_picture(render("pictures/report.html", _facts(run, count)).encode(), path)
+        write_picture(render("plots/report.html", _facts(run, count)).encode(), path)
     except NmtkitError:
         raise
     except Exception as fault:  # whatever files hold that were changed by hand

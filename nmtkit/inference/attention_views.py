@@ -24,8 +24,8 @@ from nmtkit.inference.result import Translation
 from nmtkit.models.base import HeadedModel, as_headed, as_seq2seq
 
 if TYPE_CHECKING:
-    from nmtkit.pictures import AttentionPicture, HeadsPicture, SourceWindow
-    from nmtkit.pictures.documents import DocumentPicture
+    from nmtkit.plots import AttentionPicture, HeadsPicture, SourceWindow
+    from nmtkit.plots.documents import DocumentPicture
 
 
 def align(
@@ -89,7 +89,7 @@ def picture(reader: TextModel, translation: Translation, number: int, subwords: 
 
     Tokens are merged to words with the punctuation after them, unless `subwords` are to be shown apart.
     """
-    from nmtkit.pictures import AttentionPicture
+    from nmtkit.plots import AttentionPicture
 
     if translation.attention is None:
         raise _no_known_letters(number)
@@ -126,7 +126,7 @@ def picture(reader: TextModel, translation: Translation, number: int, subwords: 
 @torch.no_grad()
 def _windows(reader: TextModel, translation: Translation, rows: int) -> list[SourceWindow]:
     """The window in each row of a translation's attention, for which the pair is read again; none if global."""
-    from nmtkit.pictures import SourceWindow
+    from nmtkit.plots import SourceWindow
 
     model = as_seq2seq(reader.model)
     if model is None or (half_width := model.window_half_width) is None:
@@ -143,7 +143,7 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
 @torch.no_grad()
 def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentPicture]:
     """What a classifier looks at in each text, under its label and the label's probability."""
-    from nmtkit.pictures.documents import DocumentPicture
+    from nmtkit.plots.documents import DocumentPicture
 
     reader.require_attention("draw")
     tokenizer, labels, pictures = reader.tokenizers.src, reader.tokenizers.labels, []
@@ -171,7 +171,7 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
 @torch.no_grad()
 def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[AttentionPicture]:
     """Where a language model looks among the words before each word of a text: the mean of its layers."""
-    from nmtkit.pictures import AttentionPicture
+    from nmtkit.plots import AttentionPicture
 
     model: Any = reader.model
     if not model.looks_back:
@@ -216,7 +216,7 @@ def require_heads(reader: TextModel, what: str = "layers of attention heads") ->
 @torch.no_grad()
 def head_pictures(reader: TextModel, sources: Sequence[str], translations: Sequence[Translation]) -> list[HeadsPicture]:
     """Where every head of every layer looks while given translations are read; see `Translator.head_pictures`."""
-    from nmtkit.pictures import HeadsPicture
+    from nmtkit.plots import HeadsPicture
 
     model = require_heads(reader)
     src = reader.encode_sources(sources)
@@ -278,7 +278,7 @@ def merge_windows(
     piece is as wide as its word's column divided by its pieces, or as a column outside of the text. The centre of a
     target word is the mean of its pieces' centres, and its window spans all that any of them could see.
     """
-    from nmtkit.pictures import SourceWindow
+    from nmtkit.plots import SourceWindow
 
     if not windows:
         return []

@@ -10,7 +10,7 @@ from nmtkit.decoding.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.inference.inputs import SourceLine, make_batch
 from nmtkit.inference.result import Translation, merge_and_rerank
 from nmtkit.inference.translator import Translator
-from nmtkit.pictures.trees import Fate, RankedResult, SearchTree, TreeNode
+from nmtkit.plots.trees import Fate, RankedResult, SearchTree, TreeNode
 
 
 def search_tree(

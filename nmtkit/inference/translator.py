@@ -41,7 +41,7 @@ from nmtkit.layers.inference import lay_out
 from nmtkit.models.base import Decoder
 
 if TYPE_CHECKING:
-    from nmtkit.pictures import AttentionPicture, HeadsPicture
+    from nmtkit.plots import AttentionPicture, HeadsPicture
 
 WORKERS_PER_WINDOW = 8
 """Worker processes that share one window."""

@@ -22,7 +22,7 @@ from nmtkit.core.files import atomic_write_text, write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.version import __version__
 from nmtkit.metrics.metric import text_metrics
-from nmtkit.pictures.curves import Points, Training
+from nmtkit.plots.curves import Points, Training
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.saved import SavedRun, SavedStage
 from nmtkit.training.events import Evaluated, Event, Saved, Step

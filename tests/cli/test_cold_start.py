@@ -9,7 +9,7 @@ from tests.house import traced
 
 NEEDLESS = {"jinja2", "matplotlib", "numpy.random", "requests", "rouge_score", "sacrebleu"}
 NEEDLESS |= {"PIL", "ctranslate2", "scipy", "tensorboard", "tokenizers", "torch._dynamo", "transformers"}
-OURS_NEEDLESS = {"datasets", "datacheck", "metrics", "pictures", "training"}
+OURS_NEEDLESS = {"datasets", "datacheck", "metrics", "plots", "training"}
 NEEDED = ("recipe.yaml", "inference.json", "vocabulary", "checkpoints")
 
 

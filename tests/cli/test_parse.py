@@ -105,7 +105,7 @@ def test_trees_are_kept_where_no_picture_of_them_can_be_drawn(console: Command, 
     early = refused(console(*parse, "--picture", tmp_path / "tree.jpg", stdin=lines), "'.jpg' is not a picture format")
     assert "model runs/parser" not in early.err  # before anything is parsed
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmtkit.pictures.drawing.MAX_PIXELS", 10)
+        patch.setattr("nmtkit.plots.drawing.MAX_PIXELS", 10)
         refused(console(*parse, "--picture", tmp_path / "tree.png", stdin=lines), "cannot be read as PNG")
     assert len(lines_in(tmp_path / "kept")) == 9
 

@@ -12,7 +12,7 @@ from untrained_runs import CAPTIONER, make_run
 from nmtkit.core.errors import NmtkitError
 from nmtkit.experiment.loading import load_translator
 from nmtkit.inference.attention_views import caption_view
-from nmtkit.pictures.captions import draw_caption
+from nmtkit.plots.captions import draw_caption
 
 
 def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> None:

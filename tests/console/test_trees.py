@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from nmtkit.console.trees import show_search
-from nmtkit.pictures.trees import RankedResult, SearchTree, TreeNode
+from nmtkit.plots.trees import RankedResult, SearchTree, TreeNode
 
 
 def tree(steps: int, beam: int = 2, word: str = "▁Gehsteige") -> SearchTree:

@@ -133,7 +133,9 @@ def test_changed_is_checked_and_leaves_the_old_alone() -> None:
 
 
 def test_dumped_and_read_again(tmp_path: Path) -> None:
-    old = Outer(rate=1e-9, inner=Inner(size=5, colour="green"), names=["größe", "1e-3", "yes", "", "\x85", "a\u2028b", "\u2029"])
+    old = Outer(
+        rate=1e-9, inner=Inner(size=5, colour="green"), names=["größe", "1e-3", "yes", "", "\x85", "a\u2028b", "\u2029"]
+    )
     data, places = load_yaml(write(tmp_path, dump_yaml(old.model_dump(mode="json"))))
     assert list(data) == ["rate", "inner", "names"]
     assert parse(Outer, data, "file", places) == old

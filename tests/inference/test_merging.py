@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nmtkit.inference.attention_views import merge_gates, merge_subwords, merge_windows
-from nmtkit.pictures import SourceWindow
+from nmtkit.plots import SourceWindow
 
 # Merging, by hand: two target pieces over the four source pieces.
 SRC_PIECES = ["▁un", "seen", "▁cat", "</s>"]

@@ -17,8 +17,8 @@ from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import EOS
 from nmtkit.experiment.run import Run
-from nmtkit.pictures.documents import DocumentPicture, save_documents
-from nmtkit.pictures.drawing import FigureStyle
+from nmtkit.plots.documents import DocumentPicture, save_documents
+from nmtkit.plots.drawing import FigureStyle
 from nmtkit.presets.without_recipe import RecipeRequest, propose_recipe
 
 TELLING = {"sport": "the team won", "money": "the bank lent", "fine art": "a film sang"}

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 from nmtkit.core.trees import Tree
-from nmtkit.pictures import drawing
-from nmtkit.pictures.drawing import DEFAULT_STYLE
-from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.pages import framed, render, require_html, write_picture
+from nmtkit.plots import drawing
+from nmtkit.plots.drawing import DEFAULT_STYLE
+from nmtkit.plots.fonts import printable
+from nmtkit.plots.pages import framed, render, require_html, write_picture
 
 Fate = Literal["kept", "ended", "pruned", "blocked"]
 
@@ -112,7 +112,7 @@ def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
 def search_page(trees: Sequence[SearchTree]) -> str:
     """The page of `save_search` as text."""
     title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
-    return render("pictures/search_trees.html", {"title": title, "trees": trees})
+    return render("plots/search_trees.html", {"title": title, "trees": trees})
 
 
 LETTER, GAP, STEP, MARGIN = 0.1, 0.16, 0.42, 0.25

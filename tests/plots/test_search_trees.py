@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures.trees import RankedResult, SearchTree, TreeNode, save_search
+from nmtkit.plots.trees import RankedResult, SearchTree, TreeNode, save_search
 
 
 def tree() -> SearchTree:

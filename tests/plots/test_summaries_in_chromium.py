@@ -7,7 +7,7 @@ import pytest
 from browser import Browser
 from examples import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 
-from nmtkit.pictures import AttentionPicture, save
+from nmtkit.plots import AttentionPicture, save
 
 # What each section shows: shades as a browser sees them (the alpha of the layer over the word), what is read out.
 READ = """

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.pictures import drawing, fonts
-from nmtkit.pictures.attention import AttentionPicture, condense
-from nmtkit.pictures.drawing import ScaleFactors
-from nmtkit.pictures.fonts import printable
+from nmtkit.plots import drawing, fonts
+from nmtkit.plots.attention import AttentionPicture, condense
+from nmtkit.plots.drawing import ScaleFactors
+from nmtkit.plots.fonts import printable
 
 WINDOW, OUTSIDE = "#c2185b", "#e5e7eb"
 COPIED, COPYING, GENERATING, COVERAGE, STRETCH = "#b45309", "#fbd9b0", "#6ea3e0", "#1f5fbf", "#6b7280"

@@ -7,8 +7,8 @@ import pytest
 from written import SVG, svg_texts
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import FigureStyle
-from nmtkit.pictures.curves import Training, line_style, round_ticks, save_by_length, save_training
+from nmtkit.plots import FigureStyle
+from nmtkit.plots.curves import Training, line_style, round_ticks, save_by_length, save_training
 
 
 def texts(path: Path) -> list[str]:

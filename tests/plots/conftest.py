@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from browser import CHROMIUM, DRIVER, Browser
 
-from nmtkit.pictures import AttentionPicture, save
+from nmtkit.plots import AttentionPicture, save
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from PIL import Image
 from written import Page, svg_shapes, svg_texts
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import AttentionPicture, FigureStyle, SourceWindow, drawing
-from nmtkit.pictures.fonts import PictureWarning
+from nmtkit.plots import AttentionPicture, FigureStyle, SourceWindow, drawing
+from nmtkit.plots.fonts import PictureWarning
 
 
 def picture(rows: int, columns: int, title: str = "rnnsearch") -> AttentionPicture:
@@ -134,9 +134,9 @@ def test_the_settings_of_matplotlib_stay_as_they_were(draw):
 
 
 PROBE = """
-import sys, numpy, nmtkit.pictures
+import sys, numpy, nmtkit.plots
 early = "matplotlib" in sys.modules
-nmtkit.pictures.save([nmtkit.pictures.AttentionPicture(["a"], ["b"], numpy.ones((1, 1)))], sys.argv[1])
+nmtkit.plots.save([nmtkit.plots.AttentionPicture(["a"], ["b"], numpy.ones((1, 1)))], sys.argv[1])
 print(early, "matplotlib.pyplot" in sys.modules)
 """
 

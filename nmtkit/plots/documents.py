@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import drawing, fonts
-from nmtkit.pictures.attention import SentencePicture
-from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
-from nmtkit.pictures.fonts import printable
+from nmtkit.plots import drawing, fonts
+from nmtkit.plots.attention import SentencePicture
+from nmtkit.plots.drawing import DEFAULT_STYLE, FigureStyle
+from nmtkit.plots.fonts import printable
 
 REDS = ("#ffffff", "#f6b8ae", "#d23b2f")
 WIDTH, MARGIN, WEIGHT, LINE, SPACE, POINTS = 7.0, 0.25, 0.5, 0.27, 0.07, 10.0

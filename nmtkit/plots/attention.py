@@ -81,7 +81,7 @@ class AttentionPicture(SentencePicture):
 
     def _repr_html_(self) -> str:
         """The picture in a notebook: the page that `save` writes, in a frame."""
-        from nmtkit.pictures.pages import attention_page, framed
+        from nmtkit.plots.pages import attention_page, framed
 
         return framed(attention_page([self], grid=False), height=450 + 28 * len(self.tgt_words))
 
@@ -137,7 +137,7 @@ class HeadsPicture(SentencePicture):
 
     def _repr_html_(self) -> str:
         """The picture in a notebook: the page that `save_heads` writes, in a frame."""
-        from nmtkit.pictures.pages import framed, heads_page
+        from nmtkit.plots.pages import framed, heads_page
 
         return framed(heads_page([self]), height=420 + 28 * max(self.cross.shape[2:]))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nmtkit.pictures import AttentionPicture, HeadsPicture
+from nmtkit.plots import AttentionPicture, HeadsPicture
 
 ARTICLE = ["Ravensmoor", "beat", "Westbrook", "4-2", "after", "Tavares", "scored", "twice.", "</s>"]
 SUMMARY = ["Tavares", "leads", "Ravensmoor", "home.", "</s>"]

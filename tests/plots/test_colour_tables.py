@@ -8,8 +8,8 @@ from written import Page, svg_texts
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.layers.transformer import sinusoids
-from nmtkit.pictures import AttentionPicture, FigureStyle, HeadsPicture
-from nmtkit.pictures.colour_tables import (
+from nmtkit.plots import AttentionPicture, FigureStyle, HeadsPicture
+from nmtkit.plots.colour_tables import (
     Entropies,
     entropy,
     head_entropies,

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import drawing, fonts
-from nmtkit.pictures.attention import AttentionPicture, HeadsPicture
-from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
-from nmtkit.pictures.fonts import printable
+from nmtkit.plots import drawing, fonts
+from nmtkit.plots.attention import AttentionPicture, HeadsPicture
+from nmtkit.plots.drawing import DEFAULT_STYLE, FigureStyle
+from nmtkit.plots.fonts import printable
 
 CELL, NARROWEST, TITLE = 0.55, 2.1, 0.4
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75

@@ -8,8 +8,8 @@ from examples import SRC, TGT, head_pictures
 from written import Page
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import HeadsPicture
-from nmtkit.pictures.pages import DIGITS, pack, save_heads
+from nmtkit.plots import HeadsPicture
+from nmtkit.plots.pages import DIGITS, pack, save_heads
 
 
 def scripts(page: Page) -> list[str]:
@@ -24,7 +24,7 @@ def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
 def test_what_the_pages_are_made_of_is_installed():
     """An installed package has only the files that `pyproject.toml` names."""
     root = Path(__file__).resolve().parents[2]
-    kinds = {path.suffix for room in ("pictures", "datacheck") for path in (root / "nmtkit" / room).iterdir()}
+    kinds = {path.suffix for room in ("plots", "datacheck") for path in (root / "nmtkit" / room).iterdir()}
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     (named,) = re.findall(r'^"\*" = (\[.*\])$', text, flags=re.MULTILINE)
     assert kinds - {"", ".py"} <= {name.removeprefix("*") for name in json.loads(named)}
@@ -74,7 +74,7 @@ def broken(value: float) -> HeadsPicture:
 
 
 @pytest.mark.parametrize(
-    ("pictures", "message"),
+    ("plots", "message"),
     [
         ([], "no sentences"),
         ([head_pictures(), head_pictures(SRC, [])], "sentence 2 has no words"),

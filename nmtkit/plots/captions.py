@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.pictures import drawing, fonts
-from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
-from nmtkit.pictures.pages import check_sentences
+from nmtkit.plots import drawing, fonts
+from nmtkit.plots.drawing import DEFAULT_STYLE, FigureStyle
+from nmtkit.plots.pages import check_sentences
 
 ACROSS, SIDE, GAP, LABEL, TITLE, SHADE = 6, 1.2, 0.14, 0.26, 0.38, 0.7
 """Panels in a row; in inches: least width of one, the space beside it and above for its word, that of the title; the

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
-from nmtkit.pictures import fonts
-from nmtkit.pictures.pages import picture_format, render, write_picture
+from nmtkit.plots import fonts
+from nmtkit.plots.pages import picture_format, render, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -244,7 +244,7 @@ def save_figure(figure: Figure, path: str | Path, title: str, style: FigureStyle
     suffix = picture_format(path)
     if suffix == ".html":
         image = b64encode(content([figure], ".svg")).decode("ascii")
-        write_picture(render("pictures/figure.html", {"title": title, "image": image}).encode(), path)
+        write_picture(render("plots/figure.html", {"title": title, "image": image}).encode(), path)
     else:
         write_picture(content([figure], suffix, style.dpi), path)
 

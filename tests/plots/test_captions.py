@@ -8,8 +8,8 @@ from PIL import Image
 from written import svg_texts
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures.captions import draw_caption
-from nmtkit.pictures.drawing import FigureStyle
+from nmtkit.plots.captions import draw_caption
+from nmtkit.plots.drawing import FigureStyle
 
 RED = np.zeros((6, 8, 3), np.uint8)
 RED[:, :, 0] = 255

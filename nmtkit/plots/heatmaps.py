@@ -8,12 +8,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmtkit.pictures import drawing
-from nmtkit.pictures.attention import AttentionPicture
-from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle, ScaleFactors
-from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.pages import attention_page, check_sentences, picture_format, write_picture
-from nmtkit.pictures.panels import Panel, SummaryPanel, TranslationPanel
+from nmtkit.plots import drawing
+from nmtkit.plots.attention import AttentionPicture
+from nmtkit.plots.drawing import DEFAULT_STYLE, FigureStyle, ScaleFactors
+from nmtkit.plots.fonts import printable
+from nmtkit.plots.pages import attention_page, check_sentences, picture_format, write_picture
+from nmtkit.plots.panels import Panel, SummaryPanel, TranslationPanel
 
 GAP = 0.3
 SHEET_WIDTH = 16.0

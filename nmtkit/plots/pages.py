@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures.attention import AttentionPicture, HeadsPicture
-from nmtkit.pictures.fonts import printable
+from nmtkit.plots.attention import AttentionPicture, HeadsPicture
+from nmtkit.plots.fonts import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -143,7 +143,7 @@ def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = 
         "grid": grid,
         "own": _as_style(css),
     }
-    return render("pictures/attention.html", facts)
+    return render("plots/attention.html", facts)
 
 
 def _as_style(text: str) -> object:
@@ -172,7 +172,7 @@ def heads_page(pictures: Sequence[HeadsPicture], css: str = "") -> str:
     ]
     title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
     facts = {"title": title, "sentences": sentences, "own": _as_style(css)}
-    return render("pictures/explorer.html", facts)
+    return render("plots/explorer.html", facts)
 
 
 def _sentence(picture: HeadsPicture, heading: str) -> dict[str, Any]:

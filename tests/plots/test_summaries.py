@@ -14,9 +14,9 @@ from examples import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, s
 from PIL import Image
 from written import Attributes, Page, svg_shapes, svg_texts
 
-from nmtkit.pictures import AttentionPicture, SourceWindow, drawing, panels
-from nmtkit.pictures.attention import condense
-from nmtkit.pictures.panels import COPIED, COPYING, GENERATING, MAX_ROWS
+from nmtkit.plots import AttentionPicture, SourceWindow, drawing, panels
+from nmtkit.plots.attention import condense
+from nmtkit.plots.panels import COPIED, COPYING, GENERATING, MAX_ROWS
 
 Draw = Callable[..., Path]
 

@@ -10,8 +10,8 @@ from browser import Browser
 from examples import head_pictures, summary
 from written import Page
 
-from nmtkit.pictures import AttentionPicture
-from nmtkit.pictures.trees import RankedResult, SearchTree, TreeNode
+from nmtkit.plots import AttentionPicture
+from nmtkit.plots.trees import RankedResult, SearchTree, TreeNode
 
 SENTENCE = "The young woman does not give him the red book, and after working Nina saw a few quiet museums. </s>"
 TRANSLATION = 'La jeune femme ne lui donne pas le livre rouge, et après <b>"travailler"</b> & voir. </s>'

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import drawing
-from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
-from nmtkit.pictures.fonts import printable
+from nmtkit.plots import drawing
+from nmtkit.plots.drawing import DEFAULT_STYLE, FigureStyle
+from nmtkit.plots.fonts import printable
 
 MARKERS = "os^Dv<>p"
 DASHES = ("-", "--", ":", "-.")

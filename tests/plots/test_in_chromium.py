@@ -7,8 +7,8 @@ import pytest
 from browser import Browser
 from examples import SRC, TGT, head_pictures
 
-from nmtkit.pictures import AttentionPicture, SourceWindow, save
-from nmtkit.pictures.pages import save_heads
+from nmtkit.plots import AttentionPicture, SourceWindow, save
+from nmtkit.plots.pages import save_heads
 
 # What the page shows, read from its elements.
 READ = """

@@ -1,0 +1,8 @@
+"""Pictures: heat-maps, explorers and curves, through matplotlib or as HTML that needs nothing but a browser."""
+
+from nmtkit.plots.attention import AttentionPicture, HeadsPicture, SourceWindow
+from nmtkit.plots.drawing import FigureStyle
+from nmtkit.plots.heatmaps import save
+from nmtkit.plots.pages import picture_format
+
+__all__ = ["AttentionPicture", "FigureStyle", "HeadsPicture", "SourceWindow", "picture_format", "save"]
