@@ -17,6 +17,8 @@ from torch import Tensor
 
 import nmtkit.huggingface  # noqa: F401  # importing it registers its reader
 from nmtkit.checkpoints.weights import get_weights, save_weights
+from nmtkit.convert import export_weights
+from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.core.settings import parse
@@ -26,8 +28,6 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.loading import load_translator
 from nmtkit.inference.translator import Translator
-from nmtkit.interchange import export_weights
-from nmtkit.interchange.importing import import_run
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder

@@ -36,7 +36,7 @@ FLOORS = {
     "recipe": 8,
     "runs": 9,
     "autotune": 10,
-    "interchange": 10,
+    "convert": 10,
     "experiment": 11,
     "huggingface": 11,
     "presets": 12,

@@ -15,7 +15,7 @@ import pytest
 from commands import ROOT, Finished, copied_checkout, environment
 from daily import daily
 
-from nmtkit.interchange.export_weights import LIBRARIES
+from nmtkit.convert.export_weights import LIBRARIES
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE)

@@ -7,9 +7,9 @@ import click
 import nmtkit.huggingface  # noqa: F401  # importing it registers its reader
 from nmtkit.cli import results
 from nmtkit.cli.reporting import tell
+from nmtkit.convert.exporting import export_run
+from nmtkit.convert.importing import detect_toolkit, import_run
 from nmtkit.core.errors import NmtkitError
-from nmtkit.interchange.exporting import export_run
-from nmtkit.interchange.importing import detect_toolkit, import_run
 from nmtkit.runs.saved import average_files, find_run, weights_to_average
 from nmtkit.training.schedules import DecayToZero
 

@@ -74,7 +74,7 @@ class DecodingOptions:
     time; on CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
     engine: EngineChoice = "auto"
     """The steps of a search on CUDA: captured as graphs once that pays (auto), at once (graph), or never (eager).
-    ctranslate2: this library searches instead; see `nmtkit.interchange.ctranslate2_search`."""
+    ctranslate2: this library searches instead; see `nmtkit.convert.ctranslate2_search`."""
     workers: int | None = None
     """Processes that search on a CPU, each with one core, instead of this one with all threads. None: a fork per
     thread, if there are enough lines, that is the fastest here, and `nmtkit.core.device.can_fork`."""
@@ -278,7 +278,7 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Notify = ignore) ->
 
 def _open_for_ctranslate2(run: SavedRun, how: DecodingOptions, notify: Notify) -> Translator:
     """A translator whose searches are CTranslate2's, on a CPU in batches of 32 to 64; refuses by name what it lacks."""
-    from nmtkit.interchange.ctranslate2_search import CTranslate2Search, require_comparable
+    from nmtkit.convert.ctranslate2_search import CTranslate2Search, require_comparable
 
     lacking = [f"--{name}" for name in ("lm", "shortlist", "layer", "head") if getattr(how, name) is not None]
     lacking += ["several models"] * (len(run.members()) > 1) + ["several devices"] * ("," in how.device)

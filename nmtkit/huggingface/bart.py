@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtkit.convert.export_weights import huggingface_names
+from nmtkit.convert.external_files import read_json, read_weights, require_equal
+from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel
 from nmtkit.core.settings import Field
 from nmtkit.data.languages import language_names
 from nmtkit.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
 from nmtkit.huggingface.marian import LM_HEAD, POSITIONS, HuggingFaceConfig, convert, read_marian
 from nmtkit.huggingface.reading import FAMILIES, read_config, read_variants, renamed
 from nmtkit.huggingface.tokenizers import read_tokenizers
-from nmtkit.interchange.export_weights import huggingface_names
-from nmtkit.interchange.external_files import read_json, read_weights, require_equal
-from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel
 from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 
 _FORMS: dict[str, dict[str, Any]] = {

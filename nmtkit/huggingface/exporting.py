@@ -16,6 +16,10 @@ from torch import Tensor
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.checkpoints.weights import get_weights
+from nmtkit.convert.export_weights import library
+from nmtkit.convert.exporting import EARLY_STOPPING, PUBLIC_EXPORTS
+from nmtkit.convert.external_files import read_json
+from nmtkit.convert.import_weights import SUPPRESSED_BIAS, SourceNames
 from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.files import write_errors, write_json
 from nmtkit.core.registry import Registry
@@ -23,10 +27,6 @@ from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.languages import chosen_languages
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.interchange.export_weights import library
-from nmtkit.interchange.exporting import EARLY_STOPPING, PUBLIC_EXPORTS
-from nmtkit.interchange.external_files import read_json
-from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, SourceNames
 from nmtkit.models.base import Model
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder

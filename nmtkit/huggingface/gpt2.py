@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from nmtkit.convert.external_files import read_weights
+from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
 from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config, renamed
 from nmtkit.huggingface.tokenizers import read_tokenizers
-from nmtkit.interchange.external_files import read_weights
-from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.language_models.transformer_lm import TransformerLMConfig
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 

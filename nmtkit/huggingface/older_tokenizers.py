@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from nmtkit.convert.external_files import ExternalSettings, read_file, read_json, read_text
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.formats import KeyPath
 from nmtkit.core.settings import Field, parse
@@ -14,7 +15,6 @@ from nmtkit.data.huggingface_tokenizer import library
 from nmtkit.data.sentencepiece_model import message_fields
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
-from nmtkit.interchange.external_files import ExternalSettings, read_file, read_json, read_text
 
 REMEDY = "download the folder again, or let AutoTokenizer of transformers read it and write a tokenizer.json"
 _CONFIG = "tokenizer_config.json"

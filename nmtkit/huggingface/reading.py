@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, read_json, unsupported
+from nmtkit.convert.import_weights import ImportedModel, TaskVariant
+from nmtkit.convert.importing import READERS, license_of
+from nmtkit.convert.vocabulary import Maps
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.formats import KeyPath
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Beam, Field, Length, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.data.vocabulary import UNK
-from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, read_json, unsupported
-from nmtkit.interchange.import_weights import ImportedModel, TaskVariant
-from nmtkit.interchange.importing import READERS, license_of
-from nmtkit.interchange.vocabulary import Maps
 from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 
 FAMILIES: Registry[Callable[[Path], ImportedModel]] = Registry("model type")

@@ -6,6 +6,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from nmtkit.convert.external_files import read_json
+from nmtkit.convert.vocabulary import Maps, map_vocabulary
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import TEXT_COLUMNS
@@ -21,8 +23,6 @@ from nmtkit.data.tokenizer import WORD_START, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS
 from nmtkit.huggingface.older_tokenizers import REMEDY, older_content, read_settings, require_distinct
-from nmtkit.interchange.external_files import read_json
-from nmtkit.interchange.vocabulary import Maps, map_vocabulary
 
 _MASK = "<mask>"
 

@@ -19,6 +19,7 @@ from nmtkit.cli.commands import bench as bench_command
 from nmtkit.cli.commands import search_options
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
+from nmtkit.convert.export_weights import LIBRARIES
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
@@ -27,7 +28,6 @@ from nmtkit.experiment.bench import spread
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run
 from nmtkit.inference.requests import Request
-from nmtkit.interchange.export_weights import LIBRARIES
 
 from . import generating, machine, made_text, models, preprocessing, pretraining, search, training
 from .decoding import DecodingWork, EngineSpeed, measure_decoding

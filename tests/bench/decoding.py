@@ -13,14 +13,14 @@ from typing import Any
 from unittest.mock import patch
 
 from nmtkit.autotune.timing import time_interleaved
+from nmtkit.convert import export_weights
+from nmtkit.convert.exporting import require_comparable
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.openmp import WAITING
 from nmtkit.core.processes import WorkerProcess, call, call_each
 from nmtkit.experiment.bench import DecodingSpeed, peak_memory_mib, require_lines
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.interchange import export_weights
-from nmtkit.interchange.exporting import require_comparable
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.tasks.task import TASKS
 

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from nmtkit.autotune.searching import candidate_search_configs
+from nmtkit.convert import export_weights
+from nmtkit.convert.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
@@ -20,8 +22,6 @@ from nmtkit.experiment.loading import DecodingOptions, build_workers, open_trans
 from nmtkit.inference.inputs import SearchSpeedConfig, SourceLine, make_batch
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
-from nmtkit.interchange import export_weights
-from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.inference import Precision, supported_precisions
 from nmtkit.models.base import Seq2Seq
 from nmtkit.runs.saved import find_run

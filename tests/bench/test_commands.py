@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from commands import RECIPE, ROOT, Command, Finished, environment, succeeded
 
+from nmtkit.convert.export_weights import LIBRARIES
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.interchange.export_weights import LIBRARIES
 
 from . import decoding, models
 from .__main__ import main

@@ -100,7 +100,7 @@ PARSED = {
         "nmtkit train --source articles.txt --target summaries.txt --init-from runs/bart ",
         "nmtkit train --target train.en --init-from ",
     ),
-    "tests/test_makefile.py, tests/generators or tests/interchange does it": (
+    "tests/test_makefile.py, tests/generators or tests/convert does it": (
         "nmtkit import ",
         "nmtkit translate -m runs/mine --engine ctranslate2 ",
         "nmtkit evaluate -m runs/mine --engine ctranslate2 ",

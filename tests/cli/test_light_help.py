@@ -13,12 +13,12 @@ import recipe_keys
 
 import nmtkit.huggingface  # noqa: F401  # registers its reader
 from nmtkit.cli.commands import pairs, score_options, search_options, weights
+from nmtkit.convert.exporting import EXPORTS
+from nmtkit.convert.importing import READERS
 from nmtkit.corpus import alignments
 from nmtkit.corpus.text import SENTENCE_RULES
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.loading import DecodingOptions, EngineChoice
-from nmtkit.interchange.exporting import EXPORTS
-from nmtkit.interchange.importing import READERS
 from nmtkit.layers.inference import PrecisionChoice
 from nmtkit.metrics import SPM_TOKENIZERS, TOKENIZERS
 from nmtkit.metrics import metric as metrics

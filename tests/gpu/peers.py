@@ -7,8 +7,8 @@ import json
 import subprocess
 import sys
 
+from nmtkit.convert import export_weights
 from nmtkit.core.errors import NmtkitError
-from nmtkit.interchange import export_weights
 from tests.bench.timing import summary
 
 from .material import untrained_run

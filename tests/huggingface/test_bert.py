@@ -10,9 +10,9 @@ from public import TEXTS, word_piece
 from safetensors.torch import load_file
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
+from nmtkit.convert.importing import import_run
 from nmtkit.data.batch import Batch, Inputs
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.interchange.importing import import_run
 from nmtkit.runs.folder import RunFolder
 
 transformers = pytest.importorskip("transformers")

@@ -9,9 +9,9 @@ from commands import Command, succeeded
 from portable import opened, raw
 from public import TEXTS, byte_level
 
+from nmtkit.convert.importing import import_run
 from nmtkit.data.batch import collate
 from nmtkit.data.vocabulary import BOS
-from nmtkit.interchange.importing import import_run
 
 transformers = pytest.importorskip("transformers")
 END = "<|endoftext|>"

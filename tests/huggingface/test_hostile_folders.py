@@ -11,9 +11,9 @@ import pytest
 import torch
 from portable import Harm, Spoil, changed, copied, gone, import_refused
 
+from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.huggingface_tokenizer import parse_tokenizer
-from nmtkit.interchange.importing import import_run
 
 pytest.importorskip("transformers")
 from test_gpt2 import gpt2

@@ -11,11 +11,11 @@ from public import TEXTS
 from safetensors.torch import load_file
 
 from nmtkit import Translator, recipe
+from nmtkit.convert.exporting import export_run
+from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.store import Store
 from nmtkit.experiment.run import Run
-from nmtkit.interchange.exporting import export_run
-from nmtkit.interchange.importing import import_run
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.events import Step

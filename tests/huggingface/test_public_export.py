@@ -9,8 +9,8 @@ from commands import Command, refused, succeeded, write_lines
 from public import TEXTS
 
 from nmtkit import Translator
-from nmtkit.interchange.exporting import export_run
-from nmtkit.interchange.importing import import_run
+from nmtkit.convert.exporting import export_run
+from nmtkit.convert.importing import import_run
 from nmtkit.runs.saved import SavedRun
 
 pytest.importorskip("transformers")

@@ -13,9 +13,9 @@ from public import TEXTS, byte_level, unigram
 from safetensors.torch import load_file
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
+from nmtkit.convert import external_files
+from nmtkit.convert.importing import import_run
 from nmtkit.data.batch import collate
-from nmtkit.interchange import external_files
-from nmtkit.interchange.importing import import_run
 from nmtkit.runs.saved import SavedRun
 
 transformers = pytest.importorskip("transformers")

@@ -8,9 +8,9 @@ import pytest
 from commands import Command, refused, succeeded, write_lines
 from portable import change, copied, import_refused, opened
 
+from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.formats import load_yaml
-from nmtkit.interchange.importing import import_run
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 

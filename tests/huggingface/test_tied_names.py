@@ -14,7 +14,7 @@ from test_gpt2 import gpt2
 from test_seq2seq import made
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
-from nmtkit.interchange.importing import import_run
+from nmtkit.convert.importing import import_run
 
 transformers = pytest.importorskip("transformers")
 

@@ -7,7 +7,7 @@ All else comes from `.venv`:
     realpath .venv/lib/python3.11/site-packages > theirs/lib/python3.11/site-packages/ours.pth
     theirs/bin/pip install --no-deps OpenNMT-py==3.5.1 configargparse pyonmttok pyahocorasick rapidfuzz
     touch theirs/lib/python3.11/site-packages/{spacy,fasttext}.py
-    PYTHONPATH=. theirs/bin/python -m pytest tests/interchange/test_opennmt_itself.py
+    PYTHONPATH=. theirs/bin/python -m pytest tests/convert/test_opennmt_itself.py
 
 `onmt_translate` 3.5.1 fails with every model that copies: it cannot read the generator that was saved, and its batches
 lack the source's own words. So the model is taken as it was built, and functions of OpenNMT-py make the batches.
@@ -24,8 +24,8 @@ import torch
 from external_toolkits import words_of
 from portable import SOURCES, TARGETS, opened, raw
 
+from nmtkit.convert.importing import import_run
 from nmtkit.inference.translator import Translator
-from nmtkit.interchange.importing import import_run
 
 pytest.importorskip("onmt", reason="OpenNMT-py is not installed; the head of this file says how it can be")
 

@@ -14,21 +14,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmtkit.core.errors import CheckpointError, shorten
-from nmtkit.core.settings import Depth, Field, Width, parse
-from nmtkit.data.tokenizer import WORD_START
-from nmtkit.data.vocabulary import PAD
-from nmtkit.interchange import external_files
-from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, require_equal, unsupported
-from nmtkit.interchange.import_weights import (
+from nmtkit.convert import external_files
+from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, require_equal, unsupported
+from nmtkit.convert.import_weights import (
     SUPPRESSED_BIAS,
     CheckpointConverter,
     ImportedModel,
     recurrent_names,
     transformer_names,
 )
-from nmtkit.interchange.importing import READERS
-from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
+from nmtkit.convert.importing import READERS
+from nmtkit.convert.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
+from nmtkit.core.errors import CheckpointError, shorten
+from nmtkit.core.settings import Depth, Field, Width, parse
+from nmtkit.data.tokenizer import WORD_START
+from nmtkit.data.vocabulary import PAD
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recurrent_models.luong import LuongConfig

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.checkpoints.weights import count_parameters, get_weights, save_weights
+from nmtkit.convert.export_weights import require_convertible, to_ctranslate2, to_hugging_face
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
 from nmtkit.core.formats import dump_yaml, parse_json
@@ -23,7 +24,6 @@ from nmtkit.data.tokenizer import SentencePieceTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.decoding.rules import SearchConfig
-from nmtkit.interchange.export_weights import require_convertible, to_ctranslate2, to_hugging_face
 from nmtkit.models.base import Model, Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe

@@ -20,7 +20,7 @@ from external_toolkits import (
 )
 from portable import SOURCES, TARGETS, learned, opened
 
-from nmtkit.interchange.importing import detect_toolkit, import_run
+from nmtkit.convert.importing import detect_toolkit, import_run
 
 SPM = {
     "data__src__level": "bpe",

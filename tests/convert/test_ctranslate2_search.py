@@ -11,14 +11,14 @@ from portable import PAIRS, SOURCES, TARGETS, learned, made_run, needs, opened
 
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.checkpoints.weights import read_weights, save_weights
+from nmtkit.convert import ctranslate2_search, export_weights
+from nmtkit.convert.ctranslate2_search import CTranslate2Search
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.vocabulary import EOS
 from nmtkit.experiment.loading import beside_ctranslate2
 from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
-from nmtkit.interchange import ctranslate2_search, export_weights
-from nmtkit.interchange.ctranslate2_search import CTranslate2Search
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 

@@ -6,15 +6,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from nmtkit.convert import external_files
+from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, require_equal, unsupported
+from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, recurrent_names, transformer_names
+from nmtkit.convert.importing import READERS
+from nmtkit.convert.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
 from nmtkit.data.tokenizer import WORD_START
-from nmtkit.interchange import external_files
-from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, require_equal, unsupported
-from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, recurrent_names, transformer_names
-from nmtkit.interchange.importing import READERS
-from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recurrent_models.luong import LuongConfig

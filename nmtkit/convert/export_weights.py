@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from nmtkit.convert.import_weights import SUPPRESSED_BIAS, transformer_names
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, transformer_names
 from nmtkit.models.base import ModelConfig, Seq2Seq, as_headed
 from nmtkit.models.transformer import TransformerConfig
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from nmtkit.checkpoints.weights import get_weights
+from nmtkit.convert.external_files import ExternalWeights
+from nmtkit.convert.vocabulary import Maps
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.interchange.external_files import ExternalWeights
-from nmtkit.interchange.vocabulary import Maps
 from nmtkit.layers.transformer import SinusoidKind, sinusoids
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.saved import sizes_of

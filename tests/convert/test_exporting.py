@@ -11,6 +11,9 @@ from daily import daily
 from portable import SEARCH, SOURCES, TARGETS, learned, made_run, needs, opened, raw, read, require_near, run_of
 
 import nmtkit
+from nmtkit.convert import export_weights
+from nmtkit.convert.exporting import export_run, require_comparable
+from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import collate
 from nmtkit.data.shards import VERSION
@@ -19,9 +22,6 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, LabelVocabulary
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.inference.translator import Translator
-from nmtkit.interchange import export_weights
-from nmtkit.interchange.exporting import export_run, require_comparable
-from nmtkit.interchange.importing import import_run
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recurrent_models.rnnsearch import RnnSearchConfig
 from nmtkit.runs.folder import RunFolder

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtkit.convert.external_files import read_file, unsupported
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import TEXT_COLUMNS
@@ -22,7 +23,6 @@ from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerC
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 from nmtkit.data.wordpiece import WordPieceTokenizer
-from nmtkit.interchange.external_files import read_file, unsupported
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from nmtkit.checkpoints.tensor_files import open_checkpoint
+from nmtkit.convert.export_weights import library, require_convertible, to_ctranslate2
+from nmtkit.convert.exporting import require_comparable as require_comparable
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bytes_checksum, file_sha256, new_folder, write_errors
 from nmtkit.core.version import __version__
@@ -23,8 +25,6 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import SearchConfig, max_lengths, score_given
 from nmtkit.inference.inputs import SourceLine
-from nmtkit.interchange.export_weights import library, require_convertible, to_ctranslate2
-from nmtkit.interchange.exporting import require_comparable as require_comparable
 from nmtkit.runs.saved import SavedRun
 
 COMPUTE_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fastest": "auto"}

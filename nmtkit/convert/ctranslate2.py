@@ -27,16 +27,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nmtkit.convert.export_weights import CTRANSLATE2_ACTIVATIONS, ctranslate2_names
+from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, read_json, read_text, unsupported
+from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel
+from nmtkit.convert.importing import READERS, exported_task, license_of
+from nmtkit.convert.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS
-from nmtkit.interchange.export_weights import CTRANSLATE2_ACTIVATIONS, ctranslate2_names
-from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, read_json, read_text, unsupported
-from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel
-from nmtkit.interchange.importing import READERS, exported_task, license_of
-from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
 _VERSION, _SPECIFICATION, _REVISION = 6, "TransformerSpec", 7

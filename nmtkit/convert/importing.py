@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
+from nmtkit.convert.exporting import write_untrained_run
+from nmtkit.convert.external_files import read_text
+from nmtkit.convert.import_weights import ImportedModel
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import new_folder, write_errors, write_json
 from nmtkit.core.registry import Registry, suggest_names
 from nmtkit.core.settings import is_valid_name, parse
 from nmtkit.decoding.rules import SearchConfig
-from nmtkit.interchange.exporting import write_untrained_run
-from nmtkit.interchange.external_files import read_text
-from nmtkit.interchange.import_weights import ImportedModel
 from nmtkit.models.base import MODELS
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore

@@ -32,12 +32,12 @@ from portable import (
     run_of,
 )
 
+from nmtkit.convert import export_weights
+from nmtkit.convert.exporting import export_run
+from nmtkit.convert.import_weights import SUPPRESSED_BIAS
+from nmtkit.convert.importing import import_run
 from nmtkit.core.formats import load_yaml
 from nmtkit.data.vocabulary import BOS, PAD
-from nmtkit.interchange import export_weights
-from nmtkit.interchange.exporting import export_run
-from nmtkit.interchange.import_weights import SUPPRESSED_BIAS
-from nmtkit.interchange.importing import import_run
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import Seq2Seq
 
