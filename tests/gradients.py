@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
-from nmtkit.objectives.objective import GradientAccumulator, build_objectives
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.losses.objective import GradientAccumulator, build_objectives
 
 CPU = torch.device("cpu")
 

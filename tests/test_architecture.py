@@ -29,7 +29,6 @@ FLOORS = {
     "language_models": 5,
     "recurrent_models": 5,
     "decoding": 5,
-    "objectives": 5,
     "training": 6,
     "inference": 6,
     "tasks": 7,

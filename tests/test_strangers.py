@@ -23,10 +23,10 @@ from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.run import Run
 from nmtkit.layers.attention import SCORES
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.objectives.objective import OBJECTIVES
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
 from nmtkit.training.events import Evaluated, Step
+from nmtkit.training.losses.objective import OBJECTIVES
 
 CPU = torch.device("cpu")
 PAGE = Path(__file__).resolve().parents[1] / "nmtkit" / "guide" / "extending.md"

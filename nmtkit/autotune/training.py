@@ -24,8 +24,6 @@ from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, SPECIALS
 from nmtkit.distributed import processes
 from nmtkit.models.base import MODELS, Model, VocabularySizes
-from nmtkit.objectives.likelihood import likelihood
-from nmtkit.objectives.objective import OBJECTIVES, GradientAccumulator
 from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
@@ -33,6 +31,8 @@ from nmtkit.streams.batch_stream import widths
 from nmtkit.training import randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.gradients import Summing, UpdateGradients
+from nmtkit.training.losses.likelihood import likelihood
+from nmtkit.training.losses.objective import OBJECTIVES, GradientAccumulator
 from nmtkit.training.trainer import Trainer
 
 _PIECE = 8

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import flop_registry
 
 from nmtkit.autotune.training import TrainingWorkload, planned_seconds
 from nmtkit.experiment.bench import TrainingSpeed
-from nmtkit.objectives.objective import GradientAccumulator, build_objectives
 from nmtkit.training import randomness
+from nmtkit.training.losses.objective import GradientAccumulator, build_objectives
 from nmtkit.training.optimizers import freeze
 
 _BATCHES, _SENTENCES, _CHUNK_BYTES = 2, 1, 1 << 20

@@ -40,7 +40,6 @@ from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import perplexity
 from nmtkit.models.base import Model, as_decoder
-from nmtkit.objectives.likelihood import likelihood
 from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import loss_batches
 from nmtkit.runs.folder import Notify, ignore
@@ -50,6 +49,7 @@ from nmtkit.streams.batch_stream import BatchConfig
 from nmtkit.streams.running_text import RunningText
 from nmtkit.tasks.task import TASKS, TestResult
 from nmtkit.training.events import Step
+from nmtkit.training.losses.likelihood import likelihood
 
 SAMPLES, SAMPLE_CHARACTERS = 4, 200
 """Validation examples whose answers are logged, and how much of each text."""

@@ -19,12 +19,12 @@ from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, Decoder, VocabularySizes
-from nmtkit.objectives.objective import OBJECTIVES, chosen_objectives
 from nmtkit.recipe import groups
 from nmtkit.streams.batch_stream import BatchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, with_settings_of_task
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.losses.objective import OBJECTIVES, chosen_objectives
 
 
 class InitConfig(Settings):

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 from nmtkit.core.limits import MAX_THREADS
 from nmtkit.core.registry import suggest_registered
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
-from nmtkit.objectives.attention import GuidedAlignmentConfig, HardAttentionConfig
-from nmtkit.objectives.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
-from nmtkit.objectives.masked_words import MaskedWordsConfig
-from nmtkit.objectives.objective import OBJECTIVES, Objective, chosen_objectives
-from nmtkit.objectives.reinforcement import ReinforceConfig
+from nmtkit.training.losses.attention import GuidedAlignmentConfig, HardAttentionConfig
+from nmtkit.training.losses.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
+from nmtkit.training.losses.masked_words import MaskedWordsConfig
+from nmtkit.training.losses.objective import OBJECTIVES, Objective, chosen_objectives
+from nmtkit.training.losses.reinforcement import ReinforceConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Constant, DecayToZero, Schedule
 

@@ -13,7 +13,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.distributed import processes
 from nmtkit.distributed.gradients import GradientSum
 from nmtkit.models.base import Model
-from nmtkit.objectives.objective import GradientAccumulator, Objective
+from nmtkit.training.losses.objective import GradientAccumulator, Objective
 from nmtkit.training.sharding import Shards
 
 Summing = GradientSum | Shards

@@ -20,12 +20,12 @@ from nmtkit.distributed import processes
 from nmtkit.distributed.agreement import require_same_weights
 from nmtkit.layers.non_finite import where_they_begin
 from nmtkit.models.base import Model
-from nmtkit.objectives.objective import LOSS, build_objectives
 from nmtkit.training import optimizers, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.gradients import UpdateGradients
 from nmtkit.training.layers import prepare_layers
+from nmtkit.training.losses.objective import LOSS, build_objectives
 from nmtkit.training.read_ahead import OwnBatches
 from nmtkit.training.schedules import TrainingProgress
 from nmtkit.training.sharding import Shards

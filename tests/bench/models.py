@@ -27,7 +27,6 @@ from nmtkit.models.base import Decoder, as_decoder
 from nmtkit.models.convs2s import ConvS2S
 from nmtkit.models.hierarchical_attention import AttentionClassifier, HierarchicalAttention
 from nmtkit.models.transformer import Transformer
-from nmtkit.objectives.likelihood import likelihood
 from nmtkit.recurrent_models.gnmt import Gnmt
 from nmtkit.recurrent_models.luong import Luong
 from nmtkit.recurrent_models.pointer_generator import PointerGenerator
@@ -35,6 +34,7 @@ from nmtkit.recurrent_models.rnnsearch import RnnSearch
 from nmtkit.recurrent_models.show_and_tell import ShowAndTell
 from nmtkit.recurrent_models.show_attend_tell import ShowAttendTell
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.losses.likelihood import likelihood
 
 from .attention_floors import BareLuong, BarePointerGenerator, BareRnnSearch
 from .floors import SMOOTHING

@@ -30,10 +30,10 @@ from nmtkit.language_models.transformer_lm import TransformerLM
 from nmtkit.language_models.xlnet import XLNet
 from nmtkit.models.base import Model, VocabularySizes
 from nmtkit.models.elmo import Elmo
-from nmtkit.objectives.objective import build_objectives
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
 from nmtkit.training.loop import train
+from nmtkit.training.losses.objective import build_objectives
 
 from .pretraining_floors import (
     WORDS,

@@ -23,12 +23,12 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.bench import TrainingSpeed, measure_training, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.objectives.likelihood import likelihood
-from nmtkit.objectives.objective import build_objectives
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream, Corruption
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Saved, Step
 from nmtkit.training.loop import train
+from nmtkit.training.losses.likelihood import likelihood
+from nmtkit.training.losses.objective import build_objectives
 
 from . import machine
 from .floors import SMOOTHING, BareTransformer, load

@@ -30,8 +30,8 @@ from nmtkit.core.settings import key_paths
 from nmtkit.experiment.checks import _MAY_CHANGE
 from nmtkit.layers.attention import SCORES
 from nmtkit.metrics import METRICS
-from nmtkit.objectives.objective import OBJECTIVES
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.losses.objective import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README": ROOT / "README.md", "recipes": ROOT / "recipes" / "README.md"}

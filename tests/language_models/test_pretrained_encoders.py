@@ -17,7 +17,7 @@ from nmtkit.language_models.bert import Bert, BertConfig, PretrainedEncoder
 from nmtkit.language_models.electra import Electra, ElectraConfig
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
-from nmtkit.objectives.masked_words import MaskedWords, MaskedWordsConfig, NextSentence, draw_words
+from nmtkit.training.losses.masked_words import MaskedWords, MaskedWordsConfig, NextSentence, draw_words
 
 SIZES = VocabularySizes({"src": WORDS, "tgt": WORDS}, shared=True)
 TINY = {"hidden_size": 16, "feed_forward_size": 24, "heads": 4, "layers": 2, "max_positions": 40, "norm_epsilon": 1e-12}

@@ -12,8 +12,8 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.models.elmo import ContextualEmbedding, Elmo, ElmoConfig
-from nmtkit.objectives.objective import build_objectives
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.losses.objective import build_objectives
 
 V = 12
 TINY = ElmoConfig(hidden_size=3, layers=2, dropout=0.0)

@@ -9,9 +9,9 @@ from torch import nn
 from nmtkit.cli import main
 from nmtkit.core.columns import Column
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput
-from nmtkit.objectives.likelihood import Likelihood
-from nmtkit.objectives.objective import OBJECTIVES
 from nmtkit.tasks.task import TASKS, Task
+from nmtkit.training.losses.likelihood import Likelihood
+from nmtkit.training.losses.objective import OBJECTIVES
 
 
 @MODELS.register("masked-lm")

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.models.transformer import Transformer, TransformerConfig
-from nmtkit.objectives.likelihood import likelihood
 from nmtkit.training.events import Step
+from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.optimizers import freeze, layers_below_top
 
 SMALL = TransformerConfig(hidden_size=8, feed_forward_size=12, heads=2, dropout=0.0, encoder_layers=2, decoder_layers=2)

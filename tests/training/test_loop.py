@@ -28,9 +28,9 @@ from tiny_training import (
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, TrainingError
-from nmtkit.objectives.likelihood import likelihood
 from nmtkit.training.events import Evaluated, Saved
 from nmtkit.training.loop import train
+from nmtkit.training.losses.likelihood import likelihood
 
 
 class Scores:

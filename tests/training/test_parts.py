@@ -16,8 +16,8 @@ import nmtkit.recurrent_models  # noqa: F401  # all fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, Inputs, collate
 from nmtkit.models.base import MODELS, VocabularySizes, as_decoder
-from nmtkit.objectives.attention import AlignmentLoss, alignment_loss, coverage_loss
-from nmtkit.objectives.likelihood import likelihood
+from nmtkit.training.losses.attention import AlignmentLoss, alignment_loss, coverage_loss
+from nmtkit.training.losses.likelihood import likelihood
 
 SMALL = {
     "rnnsearch": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4, "maxout_size": 6, "tie": "decoder"},

@@ -18,8 +18,8 @@ from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.layers.attention import Draws
 from nmtkit.models.base import MODELS, Model, VocabularySizes
-from nmtkit.objectives.attention import HardAttention, HardAttentionConfig
 from nmtkit.recipe.schema import Recipe
+from nmtkit.training.losses.attention import HardAttention, HardAttentionConfig
 
 KINDS: dict[str, dict[str, int]] = {
     "luong": {},

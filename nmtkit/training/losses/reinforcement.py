@@ -32,7 +32,7 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Decoder, Memory, as_decoder
-from nmtkit.objectives.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
+from nmtkit.training.losses.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
 
 _NEVER = -1
 """The id of an unknown word of a reference, which no summary has: UNK earns no reward."""

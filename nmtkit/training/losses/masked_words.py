@@ -15,8 +15,8 @@ from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.objectives.corruption import MASK, Pretraining, inputs_of, special_id, texts_of, whole_texts
-from nmtkit.objectives.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
+from nmtkit.training.losses.corruption import MASK, Pretraining, inputs_of, special_id, texts_of, whole_texts
+from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
 
 class MaskedWordsConfig(Settings):

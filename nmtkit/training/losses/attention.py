@@ -18,7 +18,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.models.base import Model
-from nmtkit.objectives.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
+from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
 AlignmentSource = Literal["file", "model"]
 AlignmentLoss = Literal["cross_entropy", "squared_error"]

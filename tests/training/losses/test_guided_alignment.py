@@ -14,8 +14,8 @@ from walk import told
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
-from nmtkit.objectives.attention import alignment_loss
 from nmtkit.training.events import Event
+from nmtkit.training.losses.attention import alignment_loss
 
 WORDS = 16
 SIZES = VocabularySizes({"src": WORDS, "tgt": WORDS}, shared=True)

@@ -21,7 +21,7 @@ from nmtkit.data.batch import Batch, CopySource, collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
-from nmtkit.objectives.reinforcement import (
+from nmtkit.training.losses.reinforcement import (
     ReinforceConfig,
     Rollouts,
     gleu,

@@ -14,8 +14,8 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.experts import Experts
 from nmtkit.models.base import Memory, ModelOutput
 from nmtkit.models.transformer import Transformer
-from nmtkit.objectives.objective import build_objectives
 from nmtkit.training.gradients import UpdateGradients
+from nmtkit.training.losses.objective import build_objectives
 
 
 def uses(model: Transformer) -> Tensor:

@@ -15,9 +15,9 @@ from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.objectives.corruption import hide_spans, infill, permute_sentences, random_spans
-from nmtkit.objectives.objective import Objective, build_objectives
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.losses.corruption import hide_spans, infill, permute_sentences, random_spans
+from nmtkit.training.losses.objective import Objective, build_objectives
 
 WORDS = [f"w{number}" for number in range(40)]
 CONFIG = TokenizerConfig(kind="whitespace", vocab_size=200, specials=["<mask>"], sentinels=100, normalization="none")

@@ -15,8 +15,8 @@ from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.language_models.electra import Electra, ElectraConfig
 from nmtkit.models.base import VocabularySizes
-from nmtkit.objectives.masked_words import MaskedWords, MaskedWordsConfig, NextSentence
 from nmtkit.recipe import Recipe, load
+from nmtkit.training.losses.masked_words import MaskedWords, MaskedWordsConfig, NextSentence
 
 KNOWN = tokenizers()
 

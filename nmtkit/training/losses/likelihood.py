@@ -10,7 +10,7 @@ from torch import Tensor
 from nmtkit.core.device import send
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.objectives.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
+from nmtkit.training.losses.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
 
 _LARGEST = 700.0
 """The exponential of more is no float."""

@@ -20,8 +20,8 @@ from nmtkit.data.batch import ABSENT, Batch, CopySource, Inputs, Targets
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.objectives.likelihood import Likelihood
-from nmtkit.objectives.objective import OBJECTIVES
+from nmtkit.training.losses.likelihood import Likelihood
+from nmtkit.training.losses.objective import OBJECTIVES
 
 MASK = "<mask>"
 """The special token that stands for hidden words."""

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from nmtkit.data.batch import collate
 from nmtkit.data.vocabulary import EOS
-from nmtkit.objectives.attention import alignment_loss, coverage_loss, linked_positions
-from nmtkit.objectives.likelihood import likelihood
+from nmtkit.training.losses.attention import alignment_loss, coverage_loss, linked_positions
+from nmtkit.training.losses.likelihood import likelihood
 
 
 def random_log_probs(rows: int, words: int) -> torch.Tensor:

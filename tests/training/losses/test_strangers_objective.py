@@ -21,13 +21,13 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.layers.attention import SCORES, AttentionScore
 from nmtkit.models.base import VocabularySizes
-from nmtkit.objectives.likelihood import likelihood
-from nmtkit.objectives.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 from nmtkit.recipe import load
 from nmtkit.recurrent_models.luong import Luong, LuongConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.events import Step
+from nmtkit.training.losses.likelihood import likelihood
+from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 from nmtkit.training.optimizers import OPTIMIZERS
 
 
