@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.distributed import processes
+from nmtkit.training.parallel import processes
 
 GIVEN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells a process."""

@@ -17,7 +17,6 @@ FLOORS = {
     "core": 1,
     "checkpoints": 2,
     "corpus": 2,
-    "distributed": 2,
     "layers": 2,
     "plots": 2,
     "data": 3,

@@ -15,11 +15,11 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import TrainingError
 from nmtkit.core.processes import free_memory
 from nmtkit.data.store import Store
-from nmtkit.distributed import processes
 from nmtkit.runs.batches import longest_examples
 from nmtkit.runs.saved import SavedRun, build_model
 from nmtkit.streams.batch_stream import widths
 from nmtkit.training import randomness
+from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 
 SHARE = {"cuda": 0.85, "cpu": 0.5}

@@ -22,7 +22,6 @@ from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, SPECIALS
-from nmtkit.distributed import processes
 from nmtkit.models.base import MODELS, Model, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
@@ -33,6 +32,7 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.gradients import Summing, UpdateGradients
 from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.losses.objective import OBJECTIVES, GradientAccumulator
+from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 
 _PIECE = 8

@@ -24,7 +24,6 @@ from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
-from nmtkit.distributed import processes
 from nmtkit.experiment import bench, checks, costs
 from nmtkit.experiment.evaluation import require_validation_files
 from nmtkit.experiment.loading import DecodingOptions, beside_ctranslate2, open_autotuned
@@ -34,6 +33,7 @@ from nmtkit.runs.folder import RunFolder, lock_run
 from nmtkit.runs.saved import find_run
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.parallel import processes
 
 
 @inference.opens_model

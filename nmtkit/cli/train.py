@@ -22,7 +22,6 @@ from nmtkit.cli.reports import show_changes, show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import available_cores
-from nmtkit.distributed import processes
 from nmtkit.experiment.report import save_report
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageStarted, more_time_advice
@@ -33,6 +32,7 @@ from nmtkit.runs.folder import RunFolder, ignore
 from nmtkit.runs.metrics_log import TrainLog
 from nmtkit.tasks.task import TASKS
 from nmtkit.training.events import Stopped
+from nmtkit.training.parallel import processes
 
 EXAMPLES_SHOWN = 5
 

@@ -24,7 +24,6 @@ from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core import device as devices
 from nmtkit.core.device import read_clock
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.distributed import processes
 from nmtkit.experiment import checks
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.experiment.run import Run
@@ -33,6 +32,7 @@ from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.training.optimizers import read_state
+from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 
 LENGTHS = (25, 25)

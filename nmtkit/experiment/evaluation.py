@@ -33,7 +33,6 @@ from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.words import word_spans
-from nmtkit.distributed import processes
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
 from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.result import Translation
@@ -50,6 +49,7 @@ from nmtkit.streams.running_text import RunningText
 from nmtkit.tasks.task import TASKS, TestResult
 from nmtkit.training.events import Step
 from nmtkit.training.losses.likelihood import likelihood
+from nmtkit.training.parallel import processes
 
 SAMPLES, SAMPLE_CHARACTERS = 4, 200
 """Validation examples whose answers are logged, and how much of each text."""

@@ -16,7 +16,6 @@ from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.checking import DataReport
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.datacheck.findings import Diagnosis
-from nmtkit.distributed.processes import join, rank, run_on_rank_zero
 from nmtkit.experiment import checks
 from nmtkit.experiment.evaluation import evaluate_test_set, require_validation_files
 from nmtkit.experiment.preprocessing import Preprocessing, prepare_tokenizers
@@ -28,6 +27,7 @@ from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TestResult
 from nmtkit.training import randomness
 from nmtkit.training.events import Event, Saved
+from nmtkit.training.parallel.processes import join, rank, run_on_rank_zero
 
 
 class Run(SavedRun):

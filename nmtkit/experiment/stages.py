@@ -14,7 +14,6 @@ from nmtkit.core.files import write_json
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.distributed import processes
 from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.models.base import Model
@@ -30,6 +29,7 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Stopped
 from nmtkit.training.loop import processes_at_begin, train
 from nmtkit.training.optimizers import freeze
+from nmtkit.training.parallel import processes
 from nmtkit.training.schedules import DecayToZero
 
 

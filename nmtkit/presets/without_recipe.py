@@ -31,7 +31,6 @@ from nmtkit.corpus.scripts import word_pattern
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.corpus.text import read_lines_lenient
-from nmtkit.distributed import processes
 from nmtkit.presets.fine_tuning import FineTuningRecipe, languages_of_text
 from nmtkit.presets.fitting import FittedPreset, choose_preset
 from nmtkit.presets.proposal import ProposedRecipe, format_minutes
@@ -40,6 +39,7 @@ from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.parallel import processes
 
 _SPLITS, _GENERAL = ("train", "valid", "test"), ("general", "general-test")
 ROUGH_BELOW = 100

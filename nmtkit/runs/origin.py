@@ -21,12 +21,12 @@ from nmtkit.corpus.config import COLUMNS, SplitFiles
 from nmtkit.data.languages import copy_first_input, language_names, tie_shared_rows, with_affixes
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import read_vocabulary_file
-from nmtkit.distributed import processes
 from nmtkit.models.base import MODELS, PARTS, Model
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.saved import SavedRun, build_model, find_run
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.parallel import processes
 
 _MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint", "affixes")
 """Settings besides dropout that may differ: the attention that is shown, whether a pair shares one tokenizer, and the

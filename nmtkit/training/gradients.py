@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from nmtkit.core.errors import TrainingError
 from nmtkit.data.batch import Batch
-from nmtkit.distributed import processes
-from nmtkit.distributed.gradients import GradientSum
 from nmtkit.models.base import Model
 from nmtkit.training.losses.objective import GradientAccumulator, Objective
+from nmtkit.training.parallel import processes
+from nmtkit.training.parallel.gradients import GradientSum
 from nmtkit.training.sharding import Shards
 
 Summing = GradientSum | Shards

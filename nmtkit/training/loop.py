@@ -15,12 +15,12 @@ from nmtkit.checkpoints.background import BackgroundCheckpoints
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import CheckpointError
-from nmtkit.distributed import processes
 from nmtkit.models.base import Model
 from nmtkit.training import randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.optimizers import restore_state
+from nmtkit.training.parallel import processes
 from nmtkit.training.read_ahead import BatchIterator, ReadAhead
 from nmtkit.training.sharding import require_equal_shares
 from nmtkit.training.trainer import Trainer

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from nmtkit.data.batch import Batch
-from nmtkit.distributed import processes
+from nmtkit.training.parallel import processes
 
 AHEAD = 3
 """Batches that are prepared before they are asked for: their times differ."""

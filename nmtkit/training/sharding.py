@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
 from nmtkit.core.errors import TrainingError
-from nmtkit.distributed import processes
 from nmtkit.models.base import Model
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.parallel import processes
 
 
 def require_equal_shares(config: TrainingConfig, per_update: int) -> None:

@@ -16,8 +16,6 @@ from nmtkit.checkpoints.manager import CheckpointManager, preference
 from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 from nmtkit.core.device import bound_kernel_caches, trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
-from nmtkit.distributed import processes
-from nmtkit.distributed.agreement import require_same_weights
 from nmtkit.layers.non_finite import where_they_begin
 from nmtkit.models.base import Model
 from nmtkit.training import optimizers, randomness
@@ -26,6 +24,8 @@ from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stop
 from nmtkit.training.gradients import UpdateGradients
 from nmtkit.training.layers import prepare_layers
 from nmtkit.training.losses.objective import LOSS, build_objectives
+from nmtkit.training.parallel import processes
+from nmtkit.training.parallel.agreement import require_same_weights
 from nmtkit.training.read_ahead import OwnBatches
 from nmtkit.training.schedules import TrainingProgress
 from nmtkit.training.sharding import Shards

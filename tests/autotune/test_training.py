@@ -24,10 +24,10 @@ from nmtkit.autotune.training import (
 )
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
-from nmtkit.distributed import processes
 from nmtkit.models.base import VocabularySizes
 from nmtkit.recurrent_models.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.parallel import processes
 
 CPU = torch.device("cpu")
 FP32, BF16 = TrainingSpeedConfig("fp32", "highest", 1), TrainingSpeedConfig("bf16", "highest", 1)

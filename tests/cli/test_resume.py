@@ -14,10 +14,10 @@ from same_run import differences, wait_for_update
 from nmtkit import recipe
 from nmtkit.cli import train
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.distributed import processes
 from nmtkit.experiment import run as running
 from nmtkit.experiment.run import Run
 from nmtkit.runs.folder import RunFolder
+from nmtkit.training.parallel import processes
 
 SETTINGS = [
     *sets("training.max_updates=26", "training.validate_every=13", "training.save_every=7"),

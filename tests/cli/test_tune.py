@@ -12,12 +12,12 @@ from nmtkit.autotune import training as tuning
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.cli import train
 from nmtkit.core import device as devices
-from nmtkit.distributed import processes
 from nmtkit.experiment import evaluation
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.inference.translator import Translator
 from nmtkit.runs.saved import SavedRun
+from nmtkit.training.parallel import processes
 
 ONE = ["--set", "training.threads=1", "--set", "training.max_updates=4", "--device", "cpu"]
 EXACT = ["--set", "training.precision=fp32", "--set", "training.matmul_precision=highest"]

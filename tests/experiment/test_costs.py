@@ -8,10 +8,10 @@ from torch import nn
 
 from nmtkit import recipe
 from nmtkit.autotune.training import TrainingSpeedConfig, synthetic_workload
-from nmtkit.distributed import processes
 from nmtkit.experiment import costs
 from nmtkit.experiment.bench import TrainingSpeed, measure_training
 from nmtkit.experiment.costs import _Operations, operations_a_token
+from nmtkit.training.parallel import processes
 
 CPU = torch.device("cpu")
 

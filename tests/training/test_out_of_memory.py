@@ -8,9 +8,9 @@ from daily import daily
 from tiny_training import TinyStream, ended, run, settings, start, steps, tiny_model
 
 from nmtkit.core.errors import TrainingError
-from nmtkit.distributed import processes
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
+from nmtkit.training.parallel import processes
 
 UPDATES = 12
 

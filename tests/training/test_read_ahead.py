@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_training import TinyStream
 
-from nmtkit.distributed import processes
+from nmtkit.training.parallel import processes
 from nmtkit.training.read_ahead import AHEAD, ReadAhead
 
 CPU = torch.device("cpu")

@@ -19,12 +19,12 @@ from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import TrainingError
 from nmtkit.data.batch import collate
-from nmtkit.distributed import processes
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.training import gradients
 from nmtkit.training.events import Evaluated
 from nmtkit.training.gradients import UpdateGradients
 from nmtkit.training.losses.objective import build_objectives
+from nmtkit.training.parallel import processes
 from nmtkit.training.sharding import Shards, require_equal_shares
 
 BATCHES = [

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import TrainingError
-from nmtkit.distributed import processes
+from nmtkit.training.parallel import processes
 
 _AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -15,8 +15,8 @@ from seeds import moved
 
 from nmtkit import Run, recipe
 from nmtkit.data.store import Store
-from nmtkit.distributed import processes
 from nmtkit.runs.batches import training_batches
+from nmtkit.training.parallel import processes
 from nmtkit.training.read_ahead import ReadAhead
 
 KINDS = ("bpe", "unigram")

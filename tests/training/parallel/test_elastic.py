@@ -15,12 +15,12 @@ from tiny_training import TinyStream, run, settings, steps, tiny_model
 from nmtkit import recipe
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.errors import TrainingError
-from nmtkit.distributed import processes
-from nmtkit.distributed.agreement import require_same_weights
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.experiment.run import Run
 from nmtkit.inference.translator import Translator
 from nmtkit.runs.saved import build_model
+from nmtkit.training.parallel import processes
+from nmtkit.training.parallel.agreement import require_same_weights
 
 
 def a_part(rank, port, folder, *, size, until):

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nmtkit.distributed.processes import is_initialized, naming_who_is_missing
+from nmtkit.training.parallel.processes import is_initialized, naming_who_is_missing
 
 _BUCKET_BYTES = 25 << 20  # of gradients in one message; a larger one has its own
 

@@ -124,10 +124,12 @@ def max_over_ranks(numbers: Sequence[float]) -> list[float]:
     return _reduced(largest, op=dist.ReduceOp.MAX, group=_groups.get("messages")).tolist()
 
 
-def _reduced(tensor: Tensor, **how: Any) -> Tensor:
+def _reduced(
+    tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None
+) -> Tensor:
     if is_initialized():
         with naming_who_is_missing():
-            dist.all_reduce(tensor, **how)
+            dist.all_reduce(tensor, op=op, group=group)
     return tensor
 
 

@@ -12,8 +12,8 @@ from tiny_training import Pace, TinyStream, constant_score, ended, run, settings
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.errors import NmtkitError
-from nmtkit.distributed import gradients, processes
 from nmtkit.training.loop import train
+from nmtkit.training.parallel import gradients, processes
 
 NCCL = "cpu:gloo,cuda:nccl"
 SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "1234567"}
