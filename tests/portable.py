@@ -16,7 +16,6 @@ from learned import learn_tokenizers
 from torch import Tensor
 
 import nmtkit.huggingface  # noqa: F401  # importing it registers its reader
-from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.convert import export_weights
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
@@ -32,6 +31,7 @@ from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
+from nmtkit.training.checkpoints.weights import get_weights, save_weights
 
 PAIRS = sentence_pairs(120, 5)
 SOURCES = [source for source, _ in PAIRS[:100]]

@@ -15,7 +15,6 @@ from machines.__main__ import LEFT_OUT, PLACES
 # Room (a file or a folder of the package) -> floor. A room imports from lower floors, and from itself.
 FLOORS = {
     "core": 1,
-    "checkpoints": 2,
     "corpus": 2,
     "layers": 2,
     "plots": 2,
@@ -57,7 +56,7 @@ DOORS = {
     "matplotlib": {"plots"},
     "jinja2": {"plots/pages.py"},
     "markupsafe": {"plots/pages.py"},
-    "safetensors": {"checkpoints/tensor_files.py"},
+    "safetensors": {"training/checkpoints/tensor_files.py"},
     "requests": {"datasets/download.py"},
     "urllib3": {"datasets/download.py"},
     "triton": {"layers/triton_kernels.py"},

@@ -10,10 +10,10 @@ import torch
 from seeds import moved
 from torch import nn
 
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.data.batch import Batch, CopySource, Inputs, Targets
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.recurrent_models.rnn_encdec import RnnEncDec, RnnEncDecConfig
+from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Step
 from nmtkit.training.loop import train

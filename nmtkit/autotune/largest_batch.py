@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from nmtkit.autotune.training import CyclingStream
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.core.errors import TrainingError
 from nmtkit.core.processes import free_memory
@@ -19,6 +18,7 @@ from nmtkit.runs.batches import longest_examples
 from nmtkit.runs.saved import SavedRun, build_model
 from nmtkit.streams.batch_stream import widths
 from nmtkit.training import randomness
+from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from nmtkit.autotune import cache, timing
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.timing import TimeLimitError
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
@@ -28,6 +27,7 @@ from nmtkit.runs.batches import training_batches
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
 from nmtkit.streams.batch_stream import widths
 from nmtkit.training import randomness
+from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.gradients import Summing, UpdateGradients
 from nmtkit.training.losses.likelihood import likelihood

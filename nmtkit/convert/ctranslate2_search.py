@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from nmtkit.checkpoints.tensor_files import open_checkpoint
 from nmtkit.convert.export_weights import library, require_convertible, to_ctranslate2
 from nmtkit.convert.exporting import require_comparable as require_comparable
 from nmtkit.core.errors import NmtkitError
@@ -26,6 +25,7 @@ from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import SearchConfig, max_lengths, score_given
 from nmtkit.inference.inputs import SourceLine
 from nmtkit.runs.saved import SavedRun
+from nmtkit.training.checkpoints.tensor_files import open_checkpoint
 
 COMPUTE_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fastest": "auto"}
 """Its names of our precisions; all others have one name."""

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.checkpoints.tensor_files import write_bare_tensors
-from nmtkit.checkpoints.weights import count_parameters, get_weights, save_weights
 from nmtkit.convert.export_weights import require_convertible, to_ctranslate2, to_hugging_face
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
@@ -30,6 +28,8 @@ from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, source_token_limit
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
+from nmtkit.training.checkpoints.weights import count_parameters, get_weights, save_weights
 
 _FEWEST_POSITIONS = 1024
 

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from nmtkit.checkpoints.tensor_files import name_file_in_errors, open_tensors
 from nmtkit.core.errors import CheckpointError, DataError, shorten
 from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import free_memory
 from nmtkit.core.settings import Settings, model_validator
+from nmtkit.training.checkpoints.tensor_files import name_file_in_errors, open_tensors
 
 J = TypeVar("J", dict[str, Any], list[Any])
 

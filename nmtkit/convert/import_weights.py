@@ -9,7 +9,6 @@ from typing import Any, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from nmtkit.checkpoints.weights import get_weights
 from nmtkit.convert.external_files import ExternalWeights
 from nmtkit.convert.vocabulary import Maps
 from nmtkit.core.errors import CheckpointError, shorten
@@ -19,6 +18,7 @@ from nmtkit.layers.transformer import SinusoidKind, sinusoids
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.saved import sizes_of
 from nmtkit.tasks.builtin import TRANSLATION
+from nmtkit.training.checkpoints.weights import get_weights
 
 C = TypeVar("C", bound=ModelConfig)
 

@@ -19,8 +19,6 @@ from nmtkit import metrics
 from nmtkit.autotune import training as tuning
 from nmtkit.autotune.cache import machine_facts
 from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload
-from nmtkit.checkpoints.manager import CheckpointManager
-from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core import device as devices
 from nmtkit.core.device import read_clock
 from nmtkit.core.errors import DataError, NmtkitError
@@ -31,6 +29,8 @@ from nmtkit.inference.requests import Request
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.training.checkpoints.manager import CheckpointManager
+from nmtkit.training.checkpoints.weights import get_weights
 from nmtkit.training.optimizers import read_state
 from nmtkit.training.parallel import processes
 from nmtkit.training.trainer import Trainer

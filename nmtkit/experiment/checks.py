@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from nmtkit.autotune.training import AUTO_KEYS
-from nmtkit.checkpoints.weights import count_parameters, get_weights
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
@@ -39,6 +38,7 @@ from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.checkpoints.weights import count_parameters, get_weights
 from nmtkit.training.layers import KEYS as LAYER_KEYS
 from nmtkit.training.optimizers import freeze
 

@@ -15,7 +15,6 @@ from nmtkit.autotune import cache
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.searching import fits_fp16, quantize_as_before, search_workload_key, tune_search
 from nmtkit.autotune.timing import time_limit
-from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.core.registry import suggest_names
@@ -35,6 +34,7 @@ from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import InferenceConfig, SavedRun, find_run
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.checkpoints.weights import count_parameters
 
 EngineChoice = Literal[StepMode, "ctranslate2"]
 OtherPrecision = Literal[

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 
 from nmtkit.autotune.cache import machine_facts
-from nmtkit.checkpoints.manager import CheckpointManager
-from nmtkit.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 from nmtkit.core import device as devices
 from nmtkit.core.files import write_json
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
@@ -25,6 +23,8 @@ from nmtkit.runs.origin import keep_public_form, load_origin_weights
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.streams.batch_stream import BatchStream
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.checkpoints.manager import CheckpointManager
+from nmtkit.training.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Stopped
 from nmtkit.training.loop import processes_at_begin, train

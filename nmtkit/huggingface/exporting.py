@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.checkpoints.tensor_files import write_bare_tensors
-from nmtkit.checkpoints.weights import get_weights
 from nmtkit.convert.export_weights import library
 from nmtkit.convert.exporting import EARLY_STOPPING, PUBLIC_EXPORTS
 from nmtkit.convert.external_files import read_json
@@ -30,6 +28,8 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.models.base import Model
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
+from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
+from nmtkit.training.checkpoints.weights import get_weights
 
 PUBLIC_FAMILIES: Registry[Callable[["PublicWeights", Mapping[str, Any]], dict[str, Tensor]]] = Registry("model type")
 """Returns the tensors of a model by their public names, by `model_type` in `config.json`."""

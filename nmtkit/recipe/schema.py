@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import nmtkit.language_models
 import nmtkit.models
 import nmtkit.recurrent_models  # noqa: F401  # importing them registers every model
-from nmtkit.checkpoints.manager import NAMED_WEIGHTS
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
@@ -23,6 +22,7 @@ from nmtkit.recipe import groups
 from nmtkit.streams.batch_stream import BatchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, with_settings_of_task
+from nmtkit.training.checkpoints.manager import NAMED_WEIGHTS
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.losses.objective import OBJECTIVES, chosen_objectives
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from nmtkit.checkpoints.weights import assign_weights, read_weights
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import file_sha256, write_json
 from nmtkit.core.formats import parse_json
@@ -26,6 +25,7 @@ from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.saved import SavedRun, build_model, find_run
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.checkpoints.weights import assign_weights, read_weights
 from nmtkit.training.parallel import processes
 
 _MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint", "affixes")

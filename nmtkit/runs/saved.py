@@ -14,8 +14,6 @@ from typing_extensions import override
 import nmtkit.language_models
 import nmtkit.models
 import nmtkit.recurrent_models  # noqa: F401  # importing them registers every model
-from nmtkit.checkpoints.manager import NAMED_WEIGHTS, CheckpointManager
-from nmtkit.checkpoints.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
@@ -27,6 +25,14 @@ from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.checkpoints.manager import NAMED_WEIGHTS, CheckpointManager
+from nmtkit.training.checkpoints.weights import (
+    SkipInit,
+    average_weights,
+    load_weights,
+    read_vocabulary_checksum,
+    save_weights,
+)
 
 if TYPE_CHECKING:
     from nmtkit.recipe import Recipe

@@ -11,12 +11,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nmtkit.checkpoints.background import BackgroundCheckpoints
-from nmtkit.checkpoints.manager import CheckpointManager
-from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import CheckpointError
 from nmtkit.models.base import Model
 from nmtkit.training import randomness
+from nmtkit.training.checkpoints.background import BackgroundCheckpoints
+from nmtkit.training.checkpoints.manager import CheckpointManager
+from nmtkit.training.checkpoints.weights import get_weights
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.optimizers import restore_state

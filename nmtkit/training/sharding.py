@@ -18,9 +18,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
 from nmtkit.core.errors import TrainingError
 from nmtkit.models.base import Model
+from nmtkit.training.checkpoints.weights import SkipInit, assign_weights, get_weights
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.parallel import processes
 

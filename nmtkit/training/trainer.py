@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from nmtkit.checkpoints.manager import CheckpointManager, preference
-from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 from nmtkit.core.device import bound_kernel_caches, trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.layers.non_finite import where_they_begin
 from nmtkit.models.base import Model
 from nmtkit.training import optimizers, randomness
+from nmtkit.training.checkpoints.manager import CheckpointManager, preference
+from nmtkit.training.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.gradients import UpdateGradients

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from nmtkit import console
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import Batch, collate
@@ -30,6 +29,7 @@ from nmtkit.language_models.transformer_lm import TransformerLM
 from nmtkit.language_models.xlnet import XLNet
 from nmtkit.models.base import Model, VocabularySizes
 from nmtkit.models.elmo import Elmo
+from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
 from nmtkit.training.loop import train

@@ -13,7 +13,6 @@ import torch
 
 from nmtkit import console, recipe
 from nmtkit.autotune.training import TrainingWorkload, synthetic_workload
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch
@@ -24,6 +23,7 @@ from nmtkit.experiment.bench import TrainingSpeed, measure_training, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream, Corruption
+from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Saved, Step
 from nmtkit.training.loop import train

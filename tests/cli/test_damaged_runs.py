@@ -12,7 +12,7 @@ import torch
 from commands import Command, contents, refused, succeeded
 from daily import daily
 
-from nmtkit.checkpoints.weights import read_weights
+from nmtkit.training.checkpoints.weights import read_weights
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import torch
 from commands import Command, refused, succeeded
 from untrained_runs import CAPTIONER, make_run
 
-from nmtkit.checkpoints.weights import get_weights
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
+from nmtkit.training.checkpoints.weights import get_weights
 
 SPEAKER = """\
 task: language-modelling

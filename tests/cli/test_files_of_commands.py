@@ -14,11 +14,11 @@ from keyboard import typed
 from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import ParagraphTranslator, Translator
-from nmtkit.checkpoints.weights import read_weights
 from nmtkit.cli import reading
 from nmtkit.cli.reading import windows
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
+from nmtkit.training.checkpoints.weights import read_weights
 
 LINES = [source for source, _ in sentence_pairs(9, 11)]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from commands import Command, logged, refused, succeeded, write_lines, write_pairs
 
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.cli.progress import show_event
 from nmtkit.console import TrainingDisplay
 from nmtkit.experiment.run import Run
@@ -15,6 +14,7 @@ from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.tasks.builtin import SUMMARIZATION
+from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.events import Stopped
 
 RECIPE = """\

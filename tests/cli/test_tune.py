@@ -9,7 +9,6 @@ from commands import Command, refused, sentence_pairs, succeeded, write_lines
 from nmtkit import recipe
 from nmtkit.autotune import cache
 from nmtkit.autotune import training as tuning
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.cli import train
 from nmtkit.core import device as devices
 from nmtkit.experiment import evaluation
@@ -17,6 +16,7 @@ from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.inference.translator import Translator
 from nmtkit.runs.saved import SavedRun
+from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.parallel import processes
 
 ONE = ["--set", "training.threads=1", "--set", "training.max_updates=4", "--device", "cpu"]

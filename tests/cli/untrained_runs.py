@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from learned import learn_tokenizers
 
-from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.blocks import Example
 from nmtkit.recipe import load
@@ -14,6 +13,7 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import build_model
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.checkpoints.weights import get_weights, save_weights
 
 LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
 ARTICLES = [

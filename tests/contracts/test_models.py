@@ -19,7 +19,6 @@ from torch.nn.functional import pad
 from variants import EVERY, ONE_OF_EACH, VARIANTS, VOCABULARY, as_regions, asked, build, enlarged, few, in_turns
 from walk import Walk, source_of, told
 
-from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
 from nmtkit.data.batch import Batch, Inputs, Targets, collate
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.decoding.engine import Engine, beam_search
@@ -30,6 +29,7 @@ from nmtkit.layers import kv_cache
 from nmtkit.layers.attention import Attention
 from nmtkit.models.base import MODELS, Decoder, Memory, Model, ModelConfig, as_decoder, as_seq2seq
 from nmtkit.recurrent_models.show_and_tell import Captioner
+from nmtkit.training.checkpoints.weights import SkipInit, assign_weights, get_weights
 
 LEARNERS: dict[str, dict[str, object]] = {
     "rnnsearch": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48, "maxout_size": 48},

@@ -10,7 +10,6 @@ from commands import RECIPE, Command, as_text, refused, sets, succeeded, write_l
 from portable import PAIRS, SOURCES, TARGETS, learned, made_run, needs, opened
 
 from nmtkit.autotune.cache import TuningResult
-from nmtkit.checkpoints.weights import read_weights, save_weights
 from nmtkit.convert import ctranslate2_search, export_weights
 from nmtkit.convert.ctranslate2_search import CTranslate2Search
 from nmtkit.core.errors import DataError, NmtkitError
@@ -21,6 +20,7 @@ from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
+from nmtkit.training.checkpoints.weights import read_weights, save_weights
 
 pytestmark = needs("ctranslate2")
 LINES = SOURCES[:30]

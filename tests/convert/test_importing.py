@@ -32,12 +32,12 @@ from portable import (
 )
 from safetensors.torch import load_file
 
-from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.convert import export_weights
 from nmtkit.convert.exporting import export_run
 from nmtkit.convert.import_weights import SUPPRESSED_BIAS
 from nmtkit.convert.importing import import_run
 from nmtkit.core.formats import load_yaml
+from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 
 MARIAN = "marian model of 2+1 layers of 16, 60 source and 60 target tokens"
 MARIANS: list[dict[str, Any]] = [

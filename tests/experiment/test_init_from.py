@@ -10,13 +10,13 @@ import torch
 from commands import Command, sentence_pairs, succeeded, write_pairs
 
 from nmtkit import recipe
-from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.run import Run
 from nmtkit.recipe import Recipe
 from nmtkit.runs.origin import read_origin
 from nmtkit.runs.saved import SavedRun
+from nmtkit.training.checkpoints.weights import read_weights
 from nmtkit.training.events import Evaluated, Step
 
 TUNED = """\

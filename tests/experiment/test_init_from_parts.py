@@ -12,7 +12,6 @@ from daily import daily
 from torch import Tensor
 
 from nmtkit import Translator, recipe
-from nmtkit.checkpoints.weights import read_weights
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
@@ -21,6 +20,7 @@ from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.presets.fine_tuning import score_before
 from nmtkit.runs.origin import read_origin, take_part
 from nmtkit.runs.saved import SavedRun
+from nmtkit.training.checkpoints.weights import read_weights
 
 CPU = torch.device("cpu")
 SIZES = "hidden_size: 8, feed_forward_size: 12, heads: 2, norm: post, activation: gelu"

@@ -13,8 +13,6 @@ from daily import daily
 from same_run import differences, logged_without_times
 
 from nmtkit import recipe
-from nmtkit.checkpoints.manager import CheckpointManager
-from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.experiment.run import Run
@@ -23,6 +21,8 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.builtin import SUMMARIZATION
 from nmtkit.training import trainer as trainers
+from nmtkit.training.checkpoints.manager import CheckpointManager
+from nmtkit.training.checkpoints.weights import read_weights
 from nmtkit.training.events import Evaluated, Event, Saved, Step, Stopped
 
 CPU = torch.device("cpu")

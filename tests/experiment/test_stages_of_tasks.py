@@ -11,7 +11,6 @@ from same_run import differences
 from nmtkit import recipe
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload, candidate_training_configs, workload_of_run
-from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS
@@ -20,6 +19,7 @@ from nmtkit.experiment.costs import operations_a_token
 from nmtkit.experiment.report import save_report
 from nmtkit.experiment.run import Run
 from nmtkit.runs.batches import training_batches
+from nmtkit.training.checkpoints.weights import read_weights
 from nmtkit.training.events import Step
 
 CPU = torch.device("cpu")

@@ -2,11 +2,11 @@
 
 import torch
 
-from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.data.store import Store
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
+from nmtkit.training.checkpoints.weights import get_weights, save_weights
 from tests.bench import made_text, training
 
 from .results import Part

@@ -9,11 +9,11 @@ from portable import import_refused, raw
 from public import TEXTS, word_piece
 from safetensors.torch import load_file
 
-from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.convert.importing import import_run
 from nmtkit.data.batch import Batch, Inputs
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.runs.folder import RunFolder
+from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 
 transformers = pytest.importorskip("transformers")
 

@@ -12,11 +12,11 @@ from portable import Spoil, changed, copied, gone, import_refused, opened, raw
 from public import TEXTS, byte_level, unigram
 from safetensors.torch import load_file
 
-from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.convert import external_files
 from nmtkit.convert.importing import import_run
 from nmtkit.data.batch import collate
 from nmtkit.runs.saved import SavedRun
+from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 
 transformers = pytest.importorskip("transformers")
 from test_tokenizers import m2m100_files, pegasus_files  # noqa: E402

@@ -13,8 +13,8 @@ from test_bert import bert
 from test_gpt2 import gpt2
 from test_seq2seq import made
 
-from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.convert.importing import import_run
+from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 
 transformers = pytest.importorskip("transformers")
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.layers.transformer import RelativePositions
 from nmtkit.models.base import MODELS, VocabularySizes
+from nmtkit.training.checkpoints.weights import count_parameters
 
 
 def bucket(distance: int, buckets: int, farthest: int, behind: bool) -> int:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tiny_training import run, settings, tiny_model
 
-from nmtkit.checkpoints.background import BackgroundCheckpoints
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.errors import CheckpointError
+from nmtkit.training.checkpoints.background import BackgroundCheckpoints
+from nmtkit.training.checkpoints.manager import CheckpointManager
 
 
 @pytest.fixture

@@ -13,8 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_training import run, same_weights, settings, tiny_model
 
-from nmtkit.checkpoints.manager import CheckpointManager, KeptCheckpoint
-from nmtkit.checkpoints.weights import (
+from nmtkit.core.errors import CheckpointError, NmtkitError
+from nmtkit.core.files import with_checksum
+from nmtkit.training.checkpoints.manager import CheckpointManager, KeptCheckpoint
+from nmtkit.training.checkpoints.weights import (
     assign_matching_weights,
     average_weights,
     count_parameters,
@@ -24,8 +26,6 @@ from nmtkit.checkpoints.weights import (
     read_weights,
     save_weights,
 )
-from nmtkit.core.errors import CheckpointError, NmtkitError
-from nmtkit.core.files import with_checksum
 from nmtkit.training.optimizers import OptimizerConfig, build_optimizer, read_state, restore_state
 
 

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tiny_training import run, settings, tiny_model
 
-from nmtkit.checkpoints.manager import CheckpointManager
-from nmtkit.checkpoints.weights import average_weights, get_weights, load_weights, read_weights, save_weights
 from nmtkit.core.errors import CheckpointError
+from nmtkit.training.checkpoints.manager import CheckpointManager
+from nmtkit.training.checkpoints.weights import average_weights, get_weights, load_weights, read_weights, save_weights
 
 
 @pytest.fixture

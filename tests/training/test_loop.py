@@ -25,9 +25,9 @@ from tiny_training import (
     tiny_model,
 )
 
-from nmtkit.checkpoints.manager import CheckpointManager
-from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, TrainingError
+from nmtkit.training.checkpoints.manager import CheckpointManager
+from nmtkit.training.checkpoints.weights import read_weights
 from nmtkit.training.events import Evaluated, Saved
 from nmtkit.training.loop import train
 from nmtkit.training.losses.likelihood import likelihood

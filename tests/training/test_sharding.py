@@ -15,12 +15,12 @@ from ranks import join_as, start, start_two
 from test_parts import build
 from tiny_training import CPU, FromList, ended, run, settings, steps
 
-from nmtkit.checkpoints.manager import CheckpointManager
-from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import TrainingError
 from nmtkit.data.batch import collate
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.training import gradients
+from nmtkit.training.checkpoints.manager import CheckpointManager
+from nmtkit.training.checkpoints.weights import get_weights
 from nmtkit.training.events import Evaluated
 from nmtkit.training.gradients import UpdateGradients
 from nmtkit.training.losses.objective import build_objectives

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from ranks import GIVEN, join_as, start_two
 from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, steps, tiny_model
 
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.errors import NmtkitError
+from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.loop import train
 from nmtkit.training.parallel import gradients, processes
 

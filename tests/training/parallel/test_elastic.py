@@ -13,12 +13,12 @@ from ranks import join_as, start
 from tiny_training import TinyStream, run, settings, steps, tiny_model
 
 from nmtkit import recipe
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.errors import TrainingError
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.experiment.run import Run
 from nmtkit.inference.translator import Translator
 from nmtkit.runs.saved import build_model
+from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.parallel import processes
 from nmtkit.training.parallel.agreement import require_same_weights
 

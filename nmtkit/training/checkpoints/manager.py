@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from nmtkit.checkpoints import tensor_files
-from nmtkit.checkpoints.tensor_files import TensorFileHeader
-from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.files import verify_checksum, with_checksum
+from nmtkit.training.checkpoints import tensor_files
+from nmtkit.training.checkpoints.tensor_files import TensorFileHeader
+from nmtkit.training.checkpoints.weights import read_weights
 
 NAMED_WEIGHTS = ("auto", "average", "best", "last")
 """The weights of a run that can be asked for by a word; a stage is called otherwise."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from nmtkit.checkpoints.manager import CheckpointManager, RetentionConfig
+from nmtkit.training.checkpoints.manager import CheckpointManager, RetentionConfig
 
 _MOST = 2
 """Files whose tensors may be in memory beside the training: the kept weights and the state of one update."""

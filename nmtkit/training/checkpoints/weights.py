@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nmtkit.checkpoints.tensor_files import open_checkpoint, read_tensors, write_tensors
 from nmtkit.core.errors import CheckpointError
+from nmtkit.training.checkpoints.tensor_files import open_checkpoint, read_tensors, write_tensors
 
 WEIGHTS, EMA, OPTIMIZER = "weights/", "ema/", "optimizer/"
 """How the names in `last.safetensors` begin; the file also has the facts as JSON in its head."""
