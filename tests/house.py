@@ -73,13 +73,16 @@ def rooms() -> set[str]:
 
 
 def names_defined_twice() -> dict[str, list[str]]:
-    """Public classes and functions that several modules of one room define; every command is called `command`."""
+    """Public classes and functions that several modules of one folder define; every command is called `command`."""
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for path in FILES:
+        folder = path.parent.relative_to(PACKAGE).as_posix()
         for node in tree_of(path).body:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
-                found[room_of(name_of(path)), node.name].append(name_of(path))
-    return {f"{room}.{name}": where for (room, name), where in sorted(found.items()) if where[1:] and name != "command"}
+                found[folder, node.name].append(name_of(path))
+    return {
+        f"{folder}.{name}": where for (folder, name), where in sorted(found.items()) if where[1:] and name != "command"
+    }
 
 
 def sizes_of_rooms() -> dict[str, tuple[int, int, int]]:

@@ -20,7 +20,6 @@ FLOORS = {
     "plots": 2,
     "data": 3,
     "metrics": 3,
-    "console": 3,
     "models": 4,
     "datacheck": 4,
     "streams": 4,
@@ -45,7 +44,7 @@ FLOORS = {
 DOORS = {
     "click": {"cli"},
     "cloup": {"cli"},
-    "rich": {"console"},
+    "rich": {"cli"},
     "sentencepiece": {"data/tokenizer.py", "data/sentencepiece_model.py"},
     "tokenizers": {"data/huggingface_tokenizer.py"},
     "sacrebleu": {"metrics/bleu.py", "datasets/sacrebleu_sets.py"},

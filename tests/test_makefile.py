@@ -41,7 +41,7 @@ SMOKE = {
     "demo": Smoke(added={"train demo": QUICKLY}),
     "compare": Smoke(added={"compare": QUICKLY}),
     "tour": Smoke("--begin 3 --count 3", in_a_copy=True),
-    "test-machines": Smoke("--variant as-it-is -- tests/console/test_tables.py"),
+    "test-machines": Smoke("--variant as-it-is -- tests/cli/terminal/test_tables.py"),
     "test-hostile": Smoke("--cases 12 --jobs 1 --seed 1"),
     "test-kills": Smoke("--kills 2 --jobs 1"),
     "test-memory": Smoke("--lines 2000 translate align"),
@@ -109,7 +109,7 @@ def test_a_target_gives_pytest_what_it_knows(target: str, tmp_path: Path) -> Non
     lines = command_lines(target)
     assert lines
     for words in lines:
-        one = [] if any(word.startswith("tests/") for word in words) else ["tests/console/test_tables.py"]
+        one = [] if any(word.startswith("tests/") for word in words) else ["tests/cli/terminal/test_tables.py"]
         done = run([*words, "-n", "0", "-p", "no:cacheprovider", "--collect-only", *one], ROOT)
         assert done.code in (0, 5), done  # 5: none of that file is asked for
 

@@ -11,10 +11,10 @@ from typing import Any
 import click
 import torch
 
-from nmtkit import console, recipe
+from nmtkit import recipe
 from nmtkit.autotune import cache
 from nmtkit.autotune.training import tune_training, workload_of_run
-from nmtkit.cli import inference, results
+from nmtkit.cli import inference, results, terminal
 from nmtkit.cli.options import with_threads
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import tell
@@ -51,7 +51,7 @@ def run_bench_decoding(
     sources, references = read_test_lines(how, source, ref, lines)
     facts, config, speed = bench.measure_decoding(how, sources, references, rounds, alone, tell)
     show_machine(facts)
-    console.table(
+    terminal.table(
         f"decoding {len(sources):,} lines, {rounds} rounds",
         ["configuration", *DECODING_COLUMNS, *speed.scores],
         [[config, *decoding_cells(speed)]],
@@ -97,7 +97,7 @@ def dry_run(loaded: recipe.Recipe, run_path: str, place: torch.device) -> None:
         return
     first, *others = [stage.name for stage in loaded.stages] or [""]
     whole = f"stage {first}" if others else "the whole training"
-    console.table(f"{whole} of {loaded.name}", ["what", "value"], rows)
+    terminal.table(f"{whole} of {loaded.name}", ["what", "value"], rows)
     if others:
         tell(f"what the other stages take comes on top: {', '.join(others)}")
     tell("nothing was saved: train without --dry-run to begin")
@@ -127,7 +127,7 @@ def read_test_lines(
 
 def show_machine(facts: dict[str, object]) -> None:
     """Prints the table of the machine."""
-    console.table("machine", ["what", "value"], [[name, str(value)] for name, value in facts.items()])
+    terminal.table("machine", ["what", "value"], [[name, str(value)] for name, value in facts.items()])
 
 
 DECODING_COLUMNS = ["sentences/s", "min-max", "tokens/s", "alone, ms", "p95", "MiB"]
@@ -159,7 +159,7 @@ def show_training(name: str, speed: bench.TrainingSpeed) -> None:
         "MiB": f"{speed.peak_mib:,.0f}",
     }
     title = f"training {name} on {speed.data}, {len(speed.seconds)} rounds of {speed.updates} updates"
-    console.table(title, list(cells), [list(cells.values())])
+    terminal.table(title, list(cells), [list(cells.values())])
 
 
 def write_figures(path: Path | None, figures: dict[str, Any]) -> None:
@@ -214,7 +214,7 @@ def _show_speeds(result: cache.TuningResult[Any], title: str) -> None:
     for config, speed in sorted(result.speeds.items(), key=lambda item: -item[1]):
         taken = "taken" if config == str(result.config) else ""
         rows.append([config, result.format_speed(config), f"{speed / fastest:.0%}", taken])
-    console.table(title, ["settings", result.unit, "of the fastest", ""], rows)
+    terminal.table(title, ["settings", result.unit, "of the fastest", ""], rows)
     for sentence in result.sentences():
         tell(sentence)
 
@@ -226,7 +226,7 @@ LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
 def run_doctor(clear: bool) -> None:
     """Carries out `nmtkit doctor`."""
     if clear:
-        console.say(f"{cache.clear()} forgotten: {cache.cache_folder()} is empty")
+        terminal.say(f"{cache.clear()} forgotten: {cache.cache_folder()} is empty")
         return
     chosen = devices.choose()
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"

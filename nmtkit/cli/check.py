@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.core.errors import DataError, NmtkitError
@@ -89,7 +89,7 @@ def run_check(
         if with_tokens and corpus.recipe is not None:
             corpus.recipe.see(block)
 
-    with console.LineProgress("MB", size=1_000_000) as display:
+    with terminal.LineProgress("MB", size=1_000_000) as display:
         diagnosis = examine(corpus.splits, corpus.monolingual, progress=display.advance, see=see)
     encodings = _recognize_encodings(corpus, diagnosis)
     tables, tokens, failed = _count_tokens(corpus, diagnosis) if with_tokens else ([], None, False)
@@ -166,7 +166,7 @@ def _count_tokens(corpus: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Rep
     if corpus.recipe is None:
         return [], None, False
     try:
-        with console.LineProgress("pairs") as display:
+        with terminal.LineProgress("pairs") as display:
             counts = corpus.recipe.count_tokens(diagnosis, tell, display.advance)
         return counts.tables(diagnosis), vars(counts) | {"data": asdict(counts.data)}, False
     except NmtkitError as fault:
@@ -186,23 +186,23 @@ def _show_encodings(encodings: Mapping[str, EncodingGuess], corrected: bool) -> 
     for path, guess in encodings.items():
         if guess.certain:
             remedy = "" if corrected else f"; --fix converts it, --encoding {guess.names[0]} reads it as it is"
-            console.say(f"{path}: {guess.title} ({guess.evidence}){remedy}")
+            terminal.say(f"{path}: {guess.title} ({guess.evidence}){remedy}")
             continue
         candidates = f"perhaps {guess.title}" if guess.names else "in an encoding that is not recognized"
         name = guess.names[0] if guess.names else "NAME"
         reason = f" ({guess.evidence})" if guess.evidence else ""
-        console.say(
+        terminal.say(
             f"{path}: not UTF-8, {candidates}{reason}; to convert it, name its encoding: --encoding {name} --fix"
         )
     if encodings:
-        console.say("")
+        terminal.say("")
 
 
 def _repair(
     corpus: CheckedCorpus, out: Path, encodings: Mapping[str, EncodingGuess]
 ) -> tuple[dict[str, RepairedSplit], Path | None]:
     """Writes cleaned files, and a recipe that names them, if there is one."""
-    with console.LineProgress("MB", size=1_000_000) as display:
+    with terminal.LineProgress("MB", size=1_000_000) as display:
         done = repair(corpus.splits, out, corpus.monolingual, display.advance, encodings)
     if corpus.recipe is None or all(split.refused for split in done.values()):
         return done, None
@@ -220,19 +220,21 @@ def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | No
             rows.append([name, "converted", "", f"{path}, from {guess.title}"])
         for what, counts in (("left out", split.dropped), ("mended", split.mended)):
             rows += [[name, what, f"{count:,}", kind] for kind, count in counts.most_common()]
-    console.say("", stderr)
+    terminal.say("", stderr)
     if rows:
-        console.table(f"written to {out}", ["split", "done", "pairs", "files, or fault"], rows, stderr)
+        terminal.table(f"written to {out}", ["split", "done", "pairs", "files, or fault"], rows, stderr)
     refused = {name: split.refused for name, split in done.items() if split.refused}
     for name, why in refused.items():
-        console.say(f"{name}: not written: {why}", stderr)
+        terminal.say(f"{name}: not written: {why}", stderr)
     if not rows:
-        console.say(f"{out}: not made, since nothing could be written", stderr)
+        terminal.say(f"{out}: not made, since nothing could be written", stderr)
         return True
     if any(split.dropped or split.mended or split.converted for split in done.values()):
-        console.say(f"every pair that was left out or mended, and every converted file, is in {out / LOG_NAME}", stderr)
+        terminal.say(
+            f"every pair that was left out or mended, and every converted file, is in {out / LOG_NAME}", stderr
+        )
     if recipe is not None:
-        console.say(f"the recipe for it is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}", stderr)
+        terminal.say(f"the recipe for it is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}", stderr)
     return bool(refused)
 
 
@@ -242,9 +244,9 @@ def _show_examination(
     for number, split in enumerate(diagnosis.splits.values()):
         _show_lengths(split, plots=number == 0)
     for table in tables:
-        console.table(table.title, table.columns, table.rows)
+        terminal.table(table.title, table.columns, table.rows)
         _say_wrapped(table.note)
-        console.say("")
+        terminal.say("")
     _show_places(diagnosis)
     _show_encodings(encodings, corrected)
     show_diagnosis(diagnosis, stderr=False)
@@ -254,26 +256,26 @@ def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
     """Lengths and scripts of a split; the caller plots the first split only, since splits are alike."""
     for histogram in report.histograms(split):
         if plots:
-            console.histogram(f"{split.name}: {histogram.title}", histogram.labels, histogram.series, WIDTH)
+            terminal.histogram(f"{split.name}: {histogram.title}", histogram.labels, histogram.series, WIDTH)
         else:
-            console.say(f"{split.name}: {histogram.title}")
+            terminal.say(f"{split.name}: {histogram.title}")
         for note in histogram.notes:
             _say_wrapped(note)
         if plots:
-            console.say("")
+            terminal.say("")
     for name, side in split.sides():
         if side.scripts:
-            console.say(f"{split.name}: letters of the {name}")
+            terminal.say(f"{split.name}: letters of the {name}")
             _say_wrapped(", ".join(f"{script} {part}" for script, part in report.scripts(side)))
     if split.src.words:
-        console.say("")
+        terminal.say("")
 
 
 def _show_places(diagnosis: Diagnosis) -> None:
     names = report.names_of(diagnosis)
     for split, finding in reversed(diagnosis.findings()):  # the worst is nearest to the end
         kind = finding.kind
-        console.say(f"{kind.severity}: {kind.title} ({split}, {finding.count:,})")
+        terminal.say(f"{kind.severity}: {kind.title} ({split}, {finding.count:,})")
         note = report.remedy_note(finding, split)
         _say_wrapped(kind.remedy + (f" ({note})" if note else ""))
         places = [report.place_name(place, names) for place in finding.places]
@@ -286,20 +288,22 @@ def _show_places(diagnosis: Diagnosis) -> None:
                 COLUMN,
                 BINARY,
             ):  # not an example but sentences, which are told whole
-                console.say(f"    {name}")
+                terminal.say(f"    {name}")
                 for line in textwrap.wrap(report.visible(place.text, len(place.text) * 9), WIDTH - 6):
-                    console.say(f"      {line}")
+                    terminal.say(f"      {line}")
                 continue
-            console.say(f"    {name.ljust(margin)}  {report.visible(place.text, max(24, WIDTH - margin - 6))}".rstrip())
+            terminal.say(
+                f"    {name.ljust(margin)}  {report.visible(place.text, max(24, WIDTH - margin - 6))}".rstrip()
+            )
         more = finding.count - len(finding.places)
         if more > 0:
-            console.say(f"    and {more:,} more")
-        console.say("")
+            terminal.say(f"    and {more:,} more")
+        terminal.say("")
 
 
 def _say_wrapped(text: str) -> None:
     for line in textwrap.wrap(text, WIDTH - 2):
-        console.say(f"  {line}")
+        terminal.say(f"  {line}")
 
 
 def _require_report_path(path: str | None, begin: bytes) -> None:

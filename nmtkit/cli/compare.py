@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from nmtkit import console, plots, recipe
-from nmtkit.cli import options
+from nmtkit import plots, recipe
+from nmtkit.cli import options, terminal
 from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.reporting import tell
+from nmtkit.cli.terminal import tables
 from nmtkit.cli.train import begin_training, journal_output, train_run
-from nmtkit.console import tables
 from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.checks import metric_warning
@@ -98,7 +98,7 @@ def _print_comparison(
             if summaries:
                 record["over_seeds"] = over_seeds[system_of[run.name]]
             records.append(record)
-        console.say(json.dumps(records, indent=2, ensure_ascii=False))
+        terminal.say(json.dumps(records, indent=2, ensure_ascii=False))
     elif form == "latex":
         tables.print_latex(*(_seeds_table(summaries) if summaries else (head, rows)))
     elif form == "csv":
@@ -106,11 +106,11 @@ def _print_comparison(
             head, rows = _seeds_table(summaries)
         tables.print_csv(head, [[cell.replace(",", "").removesuffix("*") for cell in row] for row in rows])
     else:
-        console.table("comparison on the test set", head, rows)
+        terminal.table("comparison on the test set", head, rows)
         if summaries:
-            console.say("")
-            console.table("over seeds", *_seeds_table(summaries))
-        console.say("")
+            terminal.say("")
+            terminal.table("over seeds", *_seeds_table(summaries))
+        terminal.say("")
         show_lengths([one.name for one in measured], [one.by_length for one in measured])
 
 

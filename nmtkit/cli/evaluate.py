@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from nmtkit import console
-from nmtkit.cli import inference, results, scoring
+from nmtkit.cli import inference, results, scoring, terminal
 from nmtkit.cli.figures import save_pictures
 from nmtkit.cli.reading import windows
 from nmtkit.cli.reporting import note, tell
@@ -114,7 +113,7 @@ def run_evaluate(
         note(Comparison(score).line(width=2))
     click.echo("  ".join([runs, test_name, *(f"{score.name} {score.value:.2f}" for score in scores)]))
     if table is not None:
-        console.table("", ["wanted, and given:", *table.labels], table.rows)
+        terminal.table("", ["wanted, and given:", *table.labels], table.rows)
 
 
 def _answers(task: Task, system: TextModel, sources: Sequence[str]) -> tuple[list[str], list[Translation]]:

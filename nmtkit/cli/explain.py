@@ -11,14 +11,13 @@ from typing import Any
 
 import click
 
-from nmtkit import console
-from nmtkit.cli import inference
+from nmtkit.cli import inference, terminal
 from nmtkit.cli.reading import stdin_sentences
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.results import Printer, write_json_line
-from nmtkit.console.heatmaps import show_attention
-from nmtkit.console.tables import plain_console, wrapped
-from nmtkit.console.trees import show_search
+from nmtkit.cli.terminal.heatmaps import show_attention
+from nmtkit.cli.terminal.tables import plain_console, wrapped
+from nmtkit.cli.terminal.trees import show_search
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.loading import DecodingOptions
@@ -115,7 +114,7 @@ def converse(translator: Translator, n_best: int) -> None:
                 case [":quit"]:
                     return
                 case [":help"]:
-                    console.say(HELP)
+                    terminal.say(HELP)
                 case [_, *_]:
                     tell(_advice(words))
                 case _ if line.strip():
@@ -150,11 +149,11 @@ def _show(translator: Translator, line: str, n_best: int) -> None:
     """Translates a line; shows the best result with its alignment, and `n_best`, if there are several."""
     results = translator.search([line], min(n_best, translator.config.hypotheses))[0]
     texts = [one.text if one.finished else f"{one.text}  (cut at the length limit)" for one in results]
-    console.say(texts[0])
+    terminal.say(texts[0])
     if translator.model.has_attention and results[0].text:
-        console.say(wrapped(f"  {_aligned(translator, line, results[0].text)}", plain_console(sys.stdout).width))
+        terminal.say(wrapped(f"  {_aligned(translator, line, results[0].text)}", plain_console(sys.stdout).width))
     for rank, (one, text) in enumerate(zip(results, texts, strict=True) if len(results) > 1 else [], start=1):
-        console.say(f"  {rank}  {one.score:.6f}  {text}")
+        terminal.say(f"  {rank}  {one.score:.6f}  {text}")
 
 
 def _aligned(translator: Translator, line: str, text: str) -> str:

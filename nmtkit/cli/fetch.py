@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.cli.reporting import confirm
 from nmtkit.datasets.catalogue import Catalogue, Corpus
 from nmtkit.datasets.download import FetchContext
@@ -33,11 +33,11 @@ def run_fetch(
     if show:
         _show(corpus, stderr=False)
         for key, parameter in corpus.entry.parameters.items():
-            console.say(f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}")
+            terminal.say(f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}")
         return
     card = None if force else find_fetched(corpus, folder)
     if card is not None:
-        console.say(f"{folder} is there already, fetched {card['fetched']} (--force fetches it again)", stderr=True)
+        terminal.say(f"{folder} is there already, fetched {card['fetched']} (--force fetches it again)", stderr=True)
     else:
         _show(corpus, stderr=True)
         confirm("Agree to the licence and the size above, and fetch it?", yes)
@@ -54,9 +54,9 @@ def _list(known: Catalogue) -> None:
         size, licence = (text.partition(";")[0] for text in (entry.size, entry.licence))
         tables.setdefault(entry.task, []).append([name + example, size, licence])
     for task, rows in tables.items():
-        console.table(task, ["name", "size", "licence"], rows)
-        console.say("")
-    console.say("what may stand for {...}: nmtkit fetch NAME --show, with the name of the example")
+        terminal.table(task, ["name", "size", "licence"], rows)
+        terminal.say("")
+    terminal.say("what may stand for {...}: nmtkit fetch NAME --show, with the name of the example")
 
 
 def _show(corpus: Corpus, stderr: bool) -> None:
@@ -71,11 +71,11 @@ def _show(corpus: Corpus, stderr: bool) -> None:
         ("to be cited", entry.citation),
         *(("from", source.label()) for source in entry.sources),
     ]
-    console.say("\n".join(f"{key}: {value}" for key, value in about if value), stderr=stderr)
+    terminal.say("\n".join(f"{key}: {value}" for key, value in about if value), stderr=stderr)
 
 
 def _fetch(corpus: Corpus, folder: Path) -> dict[str, Any]:
-    with console.ProgressDisplay() as display:
+    with terminal.ProgressDisplay() as display:
 
         def show_bytes(done: int, total: int | None) -> None:
             of_all = f" of {total / 1e6:,.1f}" if total else ""
@@ -92,8 +92,8 @@ def _say_what_next(folder: Path, card: Mapping[str, Any]) -> None:
         [name, *(f"{count[key]:,}" for key in ("pairs", "src_words", "tgt_words"))]
         for name, count in card["counts"].items()
     ]
-    console.table(f"{folder}", ["split", "pairs", "source words", "target words"], rows)
+    terminal.table(f"{folder}", ["split", "pairs", "source words", "target words"], rows)
     if dropped := Counter(card["dropped"]):
-        console.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common()))
+        terminal.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common()))
     recipe = shlex.quote(str(folder / f"{card['name']}.yaml"))
-    console.say(f"\nnext:\n  nmtkit check {recipe}\n  nmtkit train {recipe}")
+    terminal.say(f"\nnext:\n  nmtkit check {recipe}\n  nmtkit train {recipe}")

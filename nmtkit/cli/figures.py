@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.cli.reporting import note, tell
 from nmtkit.metrics import LengthBucket
 from nmtkit.plots.curves import save_by_length
@@ -34,7 +34,7 @@ def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]
     for column in _filled_columns(buckets):
         scores = [f"{score:.2f}".replace("nan", "-") for score in _scores(column)]
         rows.append([_words(column), _counts(column), *scores])
-    console.table("BLEU by length", ["words", "lines", *names], rows)
+    terminal.table("BLEU by length", ["words", "lines", *names], rows)
 
 
 def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import click
 
-from nmtkit import console
-from nmtkit.cli import cli
+from nmtkit.cli import cli, terminal
 from nmtkit.cli.reporting import note
-from nmtkit.console.markdown import rendered_page
+from nmtkit.cli.terminal.markdown import rendered_page
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bundled_path, write_errors
 from nmtkit.core.registry import suggest_names
@@ -146,8 +145,8 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
     elif topic is None:
         titles = [page(name).partition("\n")[0].removeprefix("# ") for name in PAGES]
         rows = [*zip(PAGES, titles, strict=True), (REFERENCE, "All commands and their options, all recipe keys")]
-        console.table("", ["topic", "what it is about"], rows)
-        console.say("\nread one: nmtkit guide TOPIC")
+        terminal.table("", ["topic", "what it is about"], rows)
+        terminal.say("\nread one: nmtkit guide TOPIC")
     elif sys.stdout.isatty():
         text = rendered_page(_LINK.sub(r"\1 (`nmtkit guide \2`)", page(topic)))
         if text.count("\n") < shutil.get_terminal_size().lines:

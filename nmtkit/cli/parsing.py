@@ -13,7 +13,7 @@ from nmtkit.cli import inference, results
 from nmtkit.cli.figures import save_pictures
 from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import note
-from nmtkit.console.trees import tree_lines
+from nmtkit.cli.terminal.trees import tree_lines
 from nmtkit.core.trees import Tree, read_linear, read_penn
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.tokenizer import Tokenizer

@@ -3,8 +3,7 @@
 from itertools import chain
 from pathlib import Path
 
-from nmtkit import console
-from nmtkit.cli import inference, results
+from nmtkit.cli import inference, results, terminal
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.data.shards import manifest_path
@@ -46,4 +45,4 @@ def run_perplexity(
     for title, fits in zip(("perplexity", "words by their number in the training text"), tables.values(), strict=True):
         rows = [[one.unit, f"{one.count:,}", *(f"{value:.3f}" for value in one.figures.values())] for one in fits]
         if rows:
-            console.table(title, ["unit", "number", *fits[0].figures], rows)
+            terminal.table(title, ["unit", "number", *fits[0].figures], rows)

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import click
 
-from nmtkit import console, plots
-from nmtkit.cli import inference
+from nmtkit import plots
+from nmtkit.cli import inference, terminal
 from nmtkit.cli.commands.plots import POSITIONS
 from nmtkit.cli.figures import save_pictures
 from nmtkit.cli.options import collect
 from nmtkit.cli.reading import stdin_sentences
 from nmtkit.cli.reporting import note, tell
-from nmtkit.console.heatmaps import show_attention, show_document
+from nmtkit.cli.terminal.heatmaps import show_attention, show_document
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.features import FeaturesFile
 from nmtkit.corpus.names import STDIN
@@ -205,7 +205,7 @@ def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
         for layer, values in enumerate(part.values):
             cells = [f"{value:.3f}" for value in values] + [""] * (heads - len(values))
             rows.append([part.name, layer + 1, *cells, f"{part.uniform:.3f}"])
-    console.table(f"{title} (nats)".strip(), ["attention", "layer", *names, "uniform"], rows)
+    terminal.table(f"{title} (nats)".strip(), ["attention", "layer", *names, "uniform"], rows)
 
 
 @collect(FigureStyle, "style")
@@ -243,7 +243,7 @@ def _print_trainings(trainings: Sequence[Training]) -> None:
         for training in trainings
     ]
     score = f"best {min(metrics)}" if len(metrics) == 1 else "best score"
-    console.table("", ["run", "updates", "loss", "best valid. loss", "best perplexity", score], rows)
+    terminal.table("", ["run", "updates", "loss", "best valid. loss", "best perplexity", score], rows)
 
 
 def _best(points: Points, choose: Callable[..., tuple[int, float]], digits: str) -> str:

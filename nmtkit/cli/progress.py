@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.experiment.stages import StageStarted
 from nmtkit.recipe import Recipe
 from nmtkit.recipe.groups import Stage
@@ -36,7 +36,7 @@ TOO_LARGE = (
 )
 
 
-def show_event(display: console.TrainingDisplay, event: Event, recipe: Recipe, stage: StageStarted | None) -> None:
+def show_event(display: terminal.TrainingDisplay, event: Event, recipe: Recipe, stage: StageStarted | None) -> None:
     """Shows what the training loop yields."""
     config = recipe.training if stage is None else stage.training
     if isinstance(event, Step | Resumed):

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from nmtkit import console, recipe
+from nmtkit import recipe
+from nmtkit.cli import terminal
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core.errors import RecipeError
@@ -39,8 +40,8 @@ def run_list_recipes() -> None:
         ("presets, for your own text: train --preset, or `extends` in a recipe", presets),
     ):
         if rows:
-            console.table(title, ["recipe", "what it is for"], rows)
-            console.say("")
+            terminal.table(title, ["recipe", "what it is for"], rows)
+            terminal.say("")
 
 
 def _listed(one: recipe.Recipe) -> list[str]:
@@ -63,7 +64,7 @@ def run_show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> No
 def run_check_keys(name: str, overrides: tuple[str, ...]) -> None:
     """Carries out `nmtkit recipe check`."""
     loaded = recipe.load(name, overrides)
-    console.table(loaded.name, ["what", "value"], [[*row] for row in checks.dry_run(loaded)])
+    terminal.table(loaded.name, ["what", "value"], [[*row] for row in checks.dry_run(loaded)])
     if warning := checks.metric_warning(loaded):
         tell(warning)
     checks.require_files(loaded)
@@ -90,8 +91,8 @@ def run_explain_keys(key: str | None, name: str) -> None:
         raise RecipeError(f"no key `{key}` in a recipe{_near_keys(key, [one.path for one in keys])}")
     paths = [row[0] for row in rows.values()]
     if key is not None and key not in paths and (group := recipe.describe_key(key)):
-        console.say(f"{key}: {group}\n")
-    console.table("", ["key", f"in {loaded.name}", "default", "meaning"], [*rows.values()])
+        terminal.say(f"{key}: {group}\n")
+    terminal.table("", ["key", f"in {loaded.name}", "default", "meaning"], [*rows.values()])
     shown: dict[tuple[str, tuple[recipe.KeyChoice, ...]], list[str]] = {}
     named: list[tuple[str, tuple[str, ...]]] = [] if key in paths else [(key or "", ())]
     named += [(one.path, one.kinds) for one in keys if one.path in paths and f".{one.path}".endswith(f".{key}")]
@@ -118,17 +119,17 @@ def _show_choices(key: str, choices: Sequence[recipe.KeyChoice], kinds: Sequence
     """Shows what may stand for a key, of these kinds of its group if it has any."""
     if not choices:
         return
-    console.say("")
+    terminal.say("")
     if not any(one.meaning for one in choices):
         of_kinds = f" ({', '.join(kinds)})" if kinds else ""
-        console.say(f"{key}{of_kinds} is one of: {', '.join(one.name for one in choices)}")
+        terminal.say(f"{key}{of_kinds} is one of: {', '.join(one.name for one in choices)}")
     elif any(one.keys for one in choices):
         rows = [[one.name, one.meaning, ", ".join(one.keys)] for one in choices]
-        console.table("", [key, "what it is", "its keys"], rows)
+        terminal.table("", [key, "what it is", "its keys"], rows)
         group = key.removesuffix(".kind")
-        console.say(f"\nmore of the keys of one kind: nmtkit recipe explain {group}.{choices[-1].name}")
+        terminal.say(f"\nmore of the keys of one kind: nmtkit recipe explain {group}.{choices[-1].name}")
     else:
-        console.table("", [key, "what it is"], [[one.name, one.meaning] for one in choices])
+        terminal.table("", [key, "what it is"], [[one.name, one.meaning] for one in choices])
 
 
 def _values(settings: Any, group: str = "") -> dict[str, str]:
@@ -174,4 +175,4 @@ def run_preprocess(
                 [number, " + ".join(merge.pair), merge.count, ", ".join(map(" ".join, merge.words))]
                 for number, merge in enumerate(replay(one, read_lines(text)), start=1)
             ]
-            console.table("", ["merge", "neighbours", "times", "words that have them"], steps)
+            terminal.table("", ["merge", "neighbours", "times", "words that have them"], steps)

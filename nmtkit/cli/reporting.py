@@ -5,11 +5,11 @@ from functools import partial
 
 import click
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.cli.options import QUIET
 from nmtkit.core.errors import NmtkitError
 
-tell = partial(console.say, stderr=True)
+tell = partial(terminal.say, stderr=True)
 """Prints a line on stderr: standard output is for results."""
 
 

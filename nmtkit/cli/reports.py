@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.cli.reporting import tell
 from nmtkit.corpus.checking import DataReport
 from nmtkit.datacheck import report as diagnosis_report
@@ -17,8 +17,8 @@ def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:
     """The findings as a table, the worst first, and the verdict; the verdict alone if there are none."""
     if rows := diagnosis_report.rows(diagnosis):
         columns = ["severity", "split", "fault", "count", "share", "first place"]
-        console.table("findings", columns, rows, stderr)
-    console.say(diagnosis_report.verdict(diagnosis), stderr)
+        terminal.table("findings", columns, rows, stderr)
+    terminal.say(diagnosis_report.verdict(diagnosis), stderr)
 
 
 def show_report(report: DataReport) -> None:
@@ -27,7 +27,7 @@ def show_report(report: DataReport) -> None:
     faults = [(name, kind, fault) for name, kind, fault in report.faults() if fault.action != "kept"]
     rows = [[name, kind, f"{fault.count:,}", str(fault.first_line), fault.action] for name, kind, fault in faults]
     if rows:
-        console.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stderr=True)
+        terminal.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stderr=True)
 
 
 def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
@@ -35,8 +35,8 @@ def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
     if not changes:
         return
     rows = [[one.text, f"{one.before:.2f}", f"{one.after:.2f}", f"{one.after - one.before:+.2f}"] for one in changes]
-    console.say("")
-    console.table(f"{changes[0].metric} before and after fine-tuning", ["test set", "before", "after", "change"], rows)
+    terminal.say("")
+    terminal.table(f"{changes[0].metric} before and after fine-tuning", ["test set", "before", "after", "change"], rows)
     if not any(one.of_general_text for one in changes):
         tell(
             "forgetting was not measured without a test set of general text: name one with "

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 import click
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.cli.output_folder import OutputFolder, output_folder
 from nmtkit.cli.reading import count_lines
 from nmtkit.cli.reporting import is_quiet, note, tell
@@ -119,9 +119,9 @@ def _paths(options: dict[str, Any]) -> list[Path]:
     return paths
 
 
-def progress(unit: str) -> console.LineProgress:
+def progress(unit: str) -> terminal.LineProgress:
     """A display on stderr of how many `unit` are done; shows nothing with `--quiet`."""
-    return console.LineProgress(unit, stream=io.StringIO() if is_quiet() else None)
+    return terminal.LineProgress(unit, stream=io.StringIO() if is_quiet() else None)
 
 
 _MOSTLY = 0.5

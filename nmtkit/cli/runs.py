@@ -5,7 +5,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.cli.reporting import confirm, tell
 from nmtkit.runs.inventory import RunSummary, list_runs, remove_run, rename_run, require_run
 
@@ -16,10 +16,10 @@ def run_runs(runs: Path, as_json: bool) -> None:
     """Carries out `nmtkit runs`."""
     summaries = list_runs(runs)
     if as_json:
-        console.say(json.dumps([asdict(one) for one in summaries], ensure_ascii=False, indent=1))
+        terminal.say(json.dumps([asdict(one) for one in summaries], ensure_ascii=False, indent=1))
     elif summaries:
         head = ["run", "recipe", "state", "updates", "validation", "test", "MB", "changed"]
-        console.table("", head, [_row(one) for one in summaries])
+        terminal.table("", head, [_row(one) for one in summaries])
     else:
         tell(f"there is no run under {runs}/; `nmtkit train demo` makes one")
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from nmtkit import console
-from nmtkit.cli import scoring
+from nmtkit.cli import scoring, terminal
 from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.options import chosen_format
 from nmtkit.cli.reporting import tell
@@ -126,8 +125,8 @@ def run_score_alignments(
         facts = {"sure": n_sure, "possible": n_possible, "format": gold.format, "base": gold.base}
         scoring.print_json([ref], gold=facts, systems=records)
         return
-    console.table("alignments", ["system", "AER", "precision", "recall", "links", "format", "counts from"], rows)
-    console.say(
+    terminal.table("alignments", ["system", "AER", "precision", "recall", "links", "format", "counts from"], rows)
+    terminal.say(
         f"against {ref} ({gold.format}, counts from {gold.base}): {n_pairs} sentence pairs, {n_sure} sure links and "
         f"{n_possible - n_sure} that are only possible; a lower AER is better"
     )

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from nmtkit import console
-from nmtkit.cli import scoring
+from nmtkit.cli import scoring, terminal
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import field_of, is_list_of_strings, parse_record
@@ -79,10 +78,10 @@ def _show_quality(reports: Sequence[QualityReport], names: Sequence[str]) -> Non
     rows = []
     for number, (label, _, hint) in enumerate(columns[0]):
         rows.append([label, *(column[number][1] for column in columns), hint])
-    console.say("")
-    console.table("copying, repetition and length", ["of the summaries", *names, "good is"], rows)
-    console.say("copied fragments: sequences of words that also occur in the article (Grusky et al. 2018)")
-    console.say(f"quality|{reports[0].signature}")
+    terminal.say("")
+    terminal.table("copying, repetition and length", ["of the summaries", *names, "good is"], rows)
+    terminal.say("copied fragments: sequences of words that also occur in the article (Grusky et al. 2018)")
+    terminal.say(f"quality|{reports[0].signature}")
 
 
 def _advise_against_repetitions(

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from nmtkit import console, metrics
+from nmtkit import metrics
+from nmtkit.cli import terminal
 from nmtkit.cli.options import Decorator, collect, pass_as, together
 from nmtkit.cli.reading import field_lines, require_plain_lines, stdin_lines
-from nmtkit.console import tables
+from nmtkit.cli.terminal import tables
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.text import read_lines
 from nmtkit.metrics.metric import text_metrics
@@ -79,17 +80,17 @@ def show_scores(systems: Sequence[ScoredSystem], draws: metrics.Resampling | Non
     """The table of scores, what its marks mean, and the scores on a line each, which are never wrapped."""
     columns = zip(*(system.scores for system in systems), strict=True)
     rows = [[cells[0].score.name, *(_cell(cell, width) for cell in cells)] for cells in columns]
-    console.table("scores", ["metric", *(system.title for system in systems)], rows)
+    terminal.table("scores", ["metric", *(system.title for system in systems)], rows)
     marks = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
     if draws is not None and len(systems) > 1:
         test = "approximate randomization" if draws.kind == "ar" else "paired bootstrap"
         marks.append(f"* p < {SIGNIFICANCE_LEVEL} against {systems[0].title} ({test})")
     if marks:
-        console.say("; ".join(marks))
+        terminal.say("; ".join(marks))
     for system in systems:
-        console.say(f"\n{system.title}:" if len(systems) > 1 else "")
+        terminal.say(f"\n{system.title}:" if len(systems) > 1 else "")
         for cell in system.scores:
-            console.say(cell.line(width))
+            terminal.say(cell.line(width))
 
 
 def print_latex(systems: Sequence[ScoredSystem], width: int) -> None:

@@ -14,8 +14,8 @@ from types import FrameType
 import click
 import torch
 
-from nmtkit import console, recipe
-from nmtkit.cli import bench, options
+from nmtkit import recipe
+from nmtkit.cli import bench, options, terminal
 from nmtkit.cli.progress import describe_end, schedule_warning, show_event
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_changes, show_diagnosis, show_report
@@ -129,7 +129,7 @@ def _resume(resuming: str | None, folder: RunFolder, device: str, loaded: recipe
 @contextmanager
 def journal_output() -> Iterator[TrainLog]:
     """Copies what is written to the terminal inside into train.log, and the error that ended it."""
-    with closing(TrainLog(["nmtkit", *sys.argv[1:]], tell)) as journal, console.tee(journal.write):
+    with closing(TrainLog(["nmtkit", *sys.argv[1:]], tell)) as journal, terminal.tee(journal.write):
         try:
             yield journal
         except Exception as fault:
@@ -173,7 +173,7 @@ def train_run(run: Run, place: torch.device, resume: bool, journal: TrainLog) ->
 
     _on_signals(stop_once)
     stopped, stage = None, None
-    with console.TrainingDisplay() as display:
+    with terminal.TrainingDisplay() as display:
         for event in run.train(place, display.message if first else ignore, resume, stop.is_set):
             if isinstance(event, StageStarted):
                 stage = event
@@ -229,14 +229,14 @@ def _test_model(run: Run, place: torch.device, threads: int | None) -> Score | N
         return None
     for number in range(0, len(result.outputs), max(lines // EXAMPLES_SHOWN, 1))[:EXAMPLES_SHOWN]:
         example = result.examples[number]
-        console.say(f"\nsource       {example.src or f'line {example.line}'}")
-        console.say(f"reference    {getattr(example, task.references)}")
-        console.say(f"{task.result:11}  {result.outputs[number]}")
-    console.say("")
-    console.table("test set", ["metric", "score"], [[score.name, f"{score.value:.2f}"] for score in result.scores])
-    console.say("")
+        terminal.say(f"\nsource       {example.src or f'line {example.line}'}")
+        terminal.say(f"reference    {getattr(example, task.references)}")
+        terminal.say(f"{task.result:11}  {result.outputs[number]}")
+    terminal.say("")
+    terminal.table("test set", ["metric", "score"], [[score.name, f"{score.value:.2f}"] for score in result.scores])
+    terminal.say("")
     for score in result.scores:
-        console.say(Comparison(score).line(2))
+        terminal.say(Comparison(score).line(2))
     if note := held_out_note(run):
         tell(f"note: {note}")
     return result.scores[0]

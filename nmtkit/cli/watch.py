@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from nmtkit.console.charts import Chart, show_charts
+from nmtkit.cli.terminal.charts import Chart, show_charts
 from nmtkit.runs.metrics_log import MetricsLog, training_curves
 from nmtkit.runs.saved import SavedRun, find_training
 from nmtkit.training.events import Step

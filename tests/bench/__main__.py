@@ -13,8 +13,7 @@ from typing import Any
 import click
 import cloup
 
-from nmtkit import console
-from nmtkit.cli import bench, inference
+from nmtkit.cli import bench, inference, terminal
 from nmtkit.cli.commands import bench as bench_command
 from nmtkit.cli.commands import search_options
 from nmtkit.cli.options import Number
@@ -101,7 +100,7 @@ def command(ctx: click.Context, only: str | None, output: Path | None, **given: 
     devices.prepare(place, threads=given["threads"])
     facts = machine.facts(given["threads"], place)
     bench.show_machine(facts)
-    look = partial(machine.look_at_pressure, notify=partial(console.say, stderr=True))
+    look = partial(machine.look_at_pressure, notify=partial(terminal.say, stderr=True))
     pressure = {"before": look("before")}
     figures: dict[str, Any] = {"machine": facts, "settings": {key: str(value) for key, value in given.items()}}
     with tempfile.TemporaryDirectory(prefix="nmtkit-bench-") as scratch:
@@ -110,8 +109,8 @@ def command(ctx: click.Context, only: str | None, output: Path | None, **given: 
             pressure[f"after {part}"] = look(f"after {part}")
     if output is not None:
         write_json(output, {**figures, "cpu pressure": pressure})
-        console.say(f"wrote {output}")
-    console.say(f"{time.monotonic() - begun:.0f} seconds in all")
+        terminal.say(f"wrote {output}")
+    terminal.say(f"{time.monotonic() - begun:.0f} seconds in all")
 
 
 def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int, **given: Any) -> Any:
@@ -136,7 +135,7 @@ def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int,
         folder = made_text.make_captions(scratch, {"kind": "transformer"}, *sizes)
     store = Store.open(folder.data, "train")
     training.check_store(store)
-    console.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
+    terminal.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
     setup = training.Setup(store, scratch, place, threads, given["blocks"], given["updates"], given["batch_tokens"])
     if given["objective"]:
         setup = replace(setup, corrupt=training.corruption(given["objective"]))
@@ -204,9 +203,9 @@ def decode(
     bench.show_machine(facts)
     columns = ["engine", "settings", "CPU s", "of floor", "differ", "ties", "cut", *bench.DECODING_COLUMNS]
     title = f"decoding {len(sources):,} lines, {rounds} rounds"
-    console.table(title, [*columns, *rows[0].scores], [decoding_row(row) for row in rows])
+    terminal.table(title, [*columns, *rows[0].scores], [decoding_row(row) for row in rows])
     cold = [[name, f"{median(taken):.2f}", spread(taken, 2)] for name, taken in seconds.items()]
-    console.table("one line, from a cold start", ["process", "seconds", "min-max"], cold)
+    terminal.table("one line, from a cold start", ["process", "seconds", "min-max"], cold)
     for one in examples:
         tell(f"{one['engine']}, line {one['line']}: {one['other']}\n  nmtkit: {one['nmtkit']}")
     if output is not None:
@@ -312,7 +311,7 @@ def main() -> int:
     try:
         command(prog_name="python -m tests.bench", standalone_mode=True)
     except NmtkitError as fault:
-        console.say(f"error: {fault}", stderr=True)
+        terminal.say(f"error: {fault}", stderr=True)
     return 2
 
 

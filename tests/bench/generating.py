@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.core.device import prepare
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD
@@ -156,4 +156,4 @@ def show(rows: list[dict[str, Any]], shape: Shape) -> None:
         )
     title = f"prompts of {shape.prompt} tokens, {shape.output} more, greedy, {shape.layers} layers of {shape.width}"
     columns = ["engine", "batch", "tokens/s", "x transformers fp32", "x its CPU time", "same texts"]
-    console.table(title, columns, cells)
+    terminal.table(title, columns, cells)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import ABSENT, Batch, collate
@@ -182,7 +182,9 @@ def check_same_function(works: Mapping[str, Work], shape: str) -> None:
         if not math.isclose(mean, theirs, rel_tol=1e-5):
             raise NmtkitError(f"{name}: the floor is another function: its loss is {theirs}, ours {mean}")
         size = sum(one.numel() for one in model.parameters())
-        console.say(f"{name}: {size:,} parameters; with equal weights the loss is {mean:.5f}, the floor's {theirs:.5f}")
+        terminal.say(
+            f"{name}: {size:,} parameters; with equal weights the loss is {mean:.5f}, the floor's {theirs:.5f}"
+        )
 
 
 def write(model: Decoder, batch: Batch, config: SearchConfig, together: int) -> None:
@@ -230,4 +232,4 @@ def show_writing(found: list[dict[str, Any]], beam_size: int) -> None:
         for row in found
     ]
     title = f"Writing {WRITTEN} tokens with random weights, texts a second, beam {beam_size}"
-    console.table(title, ["model", f"{TOGETHER} together", "alone", "ratio"], cells)
+    terminal.table(title, ["model", f"{TOGETHER} together", "alone", "ratio"], cells)

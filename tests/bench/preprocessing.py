@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.store import Store
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream
@@ -69,4 +69,4 @@ def show(corpora: list[dict[str, Any]], workers: int) -> None:
             figures = f"{used['seconds']:.1f}", f"{lines / used['seconds']:,.0f}", f"{used['cpu'] / lines * 1e6:.1f}"
             rows.append([f"{lines:,}", *figures, f"{used['memory']:.0f}", f"{corpus['first_batch_seconds']:.2f}"])
         columns = ["pairs", "seconds", "pairs/s", "CPU us/pair", "MiB", "first batch, s"]
-        console.table(f"{command}, {workers} workers", columns, rows)
+        terminal.table(f"{command}, {workers} workers", columns, rows)

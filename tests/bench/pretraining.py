@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import Batch, collate
@@ -196,4 +196,4 @@ def show(rows: list[dict[str, Any]], title: str) -> None:
          f"{min(row['ratios']):.2f}-{max(row['ratios']):.2f}"]
         for row in rows
     ]  # fmt: skip
-    console.table(title, ["objective or model", "nmtkit", "bare torch", "ratio", "min-max"], cells)
+    terminal.table(title, ["objective or model", "nmtkit", "bare torch", "ratio", "min-max"], cells)

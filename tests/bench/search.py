@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.core import device
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import UNK
@@ -142,4 +142,4 @@ def show_summaries(rows: Sequence[dict[str, Any]]) -> None:
         speed = summary(row["articles_per_second"], "", 2)
         cells.append([row["way"], speed, *compared, f"{row['peak_mib']:,.0f}"])
     columns = ["decoding", "articles/s", "x one at a time", "identical text", "peak MiB"]
-    console.table(f"pointer-generator with coverage and random weights, beam {BEAM}", columns, cells)
+    terminal.table(f"pointer-generator with coverage and random weights, beam {BEAM}", columns, cells)

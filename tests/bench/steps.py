@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.core import device as devices
 from nmtkit.decoding.decoding_batch import DecodingBatch
 from nmtkit.decoding.graphs import CapturedBatch
@@ -143,9 +143,9 @@ def main() -> None:
         lengths.append([name, *(f"{one[0]:.1f}, {one[1]:.2f}" for one in by_length)])
     columns = ["model", "texts", "together", "products", "sigmoids", "alone", "replayed", "products", "sigmoids"]
     title = f"milliseconds of a step, beam {BEAM}, {given.precision}"
-    console.table(title, [*columns, "ratio", "to replayed", "of floors"], cells)
+    terminal.table(title, [*columns, "ratio", "to replayed", "of floors"], cells)
     names = ["model", *(f"{words + 1} tokens" for words in LENGTHS)]
-    console.table(f"{title}, by source length: together, alone", names, lengths)
+    terminal.table(f"{title}, by source length: together, alone", names, lengths)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from typing import Literal
 
 import torch
 
-from nmtkit import console, recipe
+from nmtkit import recipe
 from nmtkit.autotune.training import TrainingWorkload, synthetic_workload
+from nmtkit.cli import terminal
 from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch
@@ -190,7 +191,7 @@ def beside_floor(setup: Setup, config: TransformerConfig, arithmetics: Iterable[
     model = build(config, setup.store.tgt_size)
     floor = BareTransformer(config, setup.store.tgt_size, config.dropout)
     few = next(replace(setup, batch_tokens=BATCH_TOKENS).stream())  # for a CPU
-    console.say(check_same_function(model, floor, few))
+    terminal.say(check_same_function(model, floor, few))
     rows = []
     for arithmetic in arithmetics:
         floor.take_weights(model.state_dict())
@@ -216,7 +217,7 @@ def show(speeds: Sequence[Speed], setup: Setup) -> None:
         ratios = [f"{of(row.ratios):.2f}" if row.ratios else "-" for of in (min, median, max)]
         speed = [f"{median(row.tokens_per_second):,.0f}", spread(row.tokens_per_second)]
         rows.append([row.arithmetic, row.engine, *speed, *ratios, f"{row.peak_mib:,.0f}"])
-    console.table(
+    terminal.table(
         f"Transformer, target tokens a second (batches of {setup.batch_tokens:,} padded tokens a side, Adam, smoothing "
         f"{SMOOTHING}; nmtkit also clips at 1.0 and loads its batches); ratio to the floor's block of the same round",
         ["arithmetic", "engine", "tok/s", "min-max", "ratio min", "median", "max", "peak MiB"],
@@ -242,6 +243,6 @@ def pointer_generator(
     for precision in ("highest", "medium"):
         given = [*overrides, f"training.matmul_precision={precision}"]
         workload = made_up_workload("cnndm-pointer-generator", (400, 100), place, threads, given)
-        machine.look_at_pressure("before the updates", console.say)
-        rows.append(measure_training(workload, "random words", updates, rounds, console.say))
+        machine.look_at_pressure("before the updates", terminal.say)
+        rows.append(measure_training(workload, "random words", updates, rounds, terminal.say))
     return rows

@@ -10,7 +10,7 @@ from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import Translator
 from nmtkit.cli.explain import converse
-from nmtkit.console.heatmaps import show_attention
+from nmtkit.cli.terminal.heatmaps import show_attention
 
 KEYS = [
     b"ba ce di\r",

@@ -8,7 +8,7 @@ import pytest
 from commands import Command, logged, refused, succeeded, write_lines, write_pairs
 
 from nmtkit.cli.progress import show_event
-from nmtkit.console import TrainingDisplay
+from nmtkit.cli.terminal import TrainingDisplay
 from nmtkit.experiment.run import Run
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.recipe import load

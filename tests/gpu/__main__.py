@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.cli.bench import show_machine
 from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
@@ -75,7 +75,7 @@ def begin(out: Path, place: torch.device) -> Path:
 
 def run_limited(words: list[str], part: Part, limit: int) -> None:
     """Runs a command that does a part. How it ended is a row, with the last line of its log where it failed."""
-    console.say(f"--- {part.name}, at most {limit} seconds")
+    terminal.say(f"--- {part.name}, at most {limit} seconds")
     log = part.out / f"{part.name}.log"
     words = ["timeout", "--signal=INT", "--kill-after=20", str(limit), *words]
     with log.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT) as process:
@@ -89,7 +89,7 @@ def run_limited(words: list[str], part: Part, limit: int) -> None:
         figure = f"exit code {code}: {lines[-1][:100] if lines else 'it said nothing'}"
     for row in read(part.results)["rows"]:
         if row["part"] == part.name:
-            console.say(f"{part.name}, {row['name']}: {MARKS[row['holds']]}: {row['figure']}")
+            terminal.say(f"{part.name}, {row['name']}: {MARKS[row['holds']]}: {row['figure']}")
     part.add("the whole part", code == 0, figure, **{"exit code": code})
 
 
@@ -99,9 +99,9 @@ def show(results: Path) -> int:
     rows, about = content["rows"], content["machine"]
     words = {True: "yes", False: "NO", None: "-"}
     cells = [[row["part"], row["name"], words[row["holds"]], row["figure"], f"{row['seconds']:.1f}"] for row in rows]
-    console.table(f"{about['device']}, torch {about['torch']}", ["part", "what", "holds", "figure", "seconds"], cells)
+    terminal.table(f"{about['device']}, torch {about['torch']}", ["part", "what", "holds", "figure", "seconds"], cells)
     held, failed = (sum(row["holds"] is answer for row in rows) for answer in (True, False))
-    console.say(f"{held} hold, {failed} do not, {len(rows) - held - failed} only measured; all figures: {results}")
+    terminal.say(f"{held} hold, {failed} do not, {len(rows) - held - failed} only measured; all figures: {results}")
     return 1 if failed else 0
 
 
@@ -112,7 +112,7 @@ def main(words: list[str]) -> int:
         place = device.choose(options.device)
         results = out / "results.json" if options.here else begin(out, place)
     except NmtkitError as fault:
-        console.say(f"error: {fault}", stderr=True)
+        terminal.say(f"error: {fault}", stderr=True)
         return 2
     for name in (name for name in PARTS if name in options.only.split(",")):
         limit, do = PARTS[name]

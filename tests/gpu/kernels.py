@@ -9,7 +9,8 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
-from nmtkit import console, recipe
+from nmtkit import recipe
+from nmtkit.cli import terminal
 from nmtkit.experiment.bench import read_clock
 from tests.bench import training as bench
 from tests.bench.search import run_engine
@@ -53,7 +54,7 @@ def look(part: Part, name: str, job: Callable[[], object], steps: int = 1) -> No
     named = [{"name": kernel, "calls": len(times), "us": sum(times)} for kernel, times in top]
     part.add(name, None, figure, **values, top=named)
     rows = [[kernel[:90], len(times), f"{sum(times):,.0f}"] for kernel, times in top]
-    console.table(f"{name}: the dearest", ["kernel", "calls", "us"], rows)
+    terminal.table(f"{name}: the dearest", ["kernel", "calls", "us"], rows)
 
 
 def main(part: Part) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nmtkit import console
+from nmtkit.cli import terminal
 from nmtkit.core.files import write_json
 
 MARKS = {True: "holds", False: "DOES NOT HOLD", None: "measured"}
@@ -59,4 +59,4 @@ class Part:
         content["rows"].append({**row, "values": values})
         write_json(self.results, content)
         self.since = now
-        console.say(f"{self.name}, {name}: {MARKS[holds]}: {figure}")
+        terminal.say(f"{self.name}, {name}: {MARKS[holds]}: {figure}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import RMSprop
 
 from nmtkit.cli.progress import show_event
-from nmtkit.console import TrainingDisplay
+from nmtkit.cli.terminal import TrainingDisplay
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.data.batch import Batch

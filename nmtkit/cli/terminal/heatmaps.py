@@ -9,7 +9,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
-from nmtkit.console.tables import cut, flow, plain_console
+from nmtkit.cli.terminal.tables import cut, flow, plain_console
 from nmtkit.plots.attention import AttentionPicture, SentencePicture
 from nmtkit.plots.documents import DocumentPicture
 from nmtkit.plots.fonts import printable

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from terminal import in_terminal
 
-from nmtkit.console import LineProgress, ProgressDisplay, TrainingDisplay
+from nmtkit.cli.terminal import LineProgress, ProgressDisplay, TrainingDisplay
 
 METRICS = {"loss": 2.3456, "ppl": 10.44, "tokens_per_second": 3152.4, "learning_rate": 0.0007}
 METRICS |= {"gradient_norm": 0.82, "bleu": 31.25}
@@ -36,7 +36,7 @@ def test_training_display_is_quiet_between_lines_but_tells_the_last():
 
 TRAINING_PROGRAM = """
 import time
-from nmtkit.console import TrainingDisplay
+from nmtkit.cli.terminal import TrainingDisplay
 with TrainingDisplay() as display:
     for update in range(1, 5):
         time.sleep(0.21)
@@ -69,7 +69,7 @@ def test_training_display_in_a_terminal(columns):
 
 PROGRESS_PROGRAM = """
 import sys, time
-from nmtkit.console import LineProgress
+from nmtkit.cli.terminal import LineProgress
 with LineProgress() as progress:
     for _ in range(4):
         time.sleep(0.21)
@@ -113,7 +113,7 @@ def test_without_a_terminal_progress_is_lines():
 
 
 DONE_PROGRAM = """
-from nmtkit.console import ProgressDisplay
+from nmtkit.cli.terminal import ProgressDisplay
 with ProgressDisplay() as display:
     display.update("2.0 of 4.0 MB", 0.5)  # too early to be drawn
     display.update("4.0 of 4.0 MB", 1.0)

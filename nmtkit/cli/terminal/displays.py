@@ -14,7 +14,7 @@ from rich.table import Column
 from rich.text import Text
 from typing_extensions import override
 
-from nmtkit.console.tables import copy, plain_console, wrapped, write_line
+from nmtkit.cli.terminal.tables import copy, plain_console, wrapped, write_line
 
 SECONDS_PER_FRAME, SECONDS_BETWEEN_LINES = 0.2, 10.0
 """The least time between two redraws of a live display, and between two plain lines."""

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from rich.cells import cell_len
 
-from nmtkit.console.markdown import fold_code, rendered_page
+from nmtkit.cli.terminal.markdown import fold_code, rendered_page
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 BLOCKS = [
     (path.stem, fence[1], fence[2])

@@ -4,7 +4,7 @@ import math
 
 from terminal import in_terminal
 
-from nmtkit.console.charts import line_chart
+from nmtkit.cli.terminal.charts import line_chart
 
 
 def plain(lines):
@@ -42,7 +42,7 @@ def test_a_later_curve_colours_the_cells_that_both_pass():
 
 
 LIVE = """
-from nmtkit.console.charts import show_charts
+from nmtkit.cli.terminal.charts import show_charts
 looks = iter(range(9))
 def look():
     points = [(x, x * x) for x in range(1 + next(looks))]

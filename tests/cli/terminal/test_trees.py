@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from nmtkit.console.trees import show_search
+from nmtkit.cli.terminal.trees import show_search
 from nmtkit.plots.trees import RankedResult, SearchTree, TreeNode
 
 

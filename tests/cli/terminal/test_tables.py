@@ -8,12 +8,14 @@ from rich.cells import cell_len
 from rich.text import Text
 from terminal import in_terminal
 
-from nmtkit.console import histogram, say, table
-from nmtkit.console.tables import wrapped
+from nmtkit.cli.terminal import histogram, say, table
+from nmtkit.cli.terminal.tables import wrapped
 
 
 def test_import_is_light():
-    program = "import sys, nmtkit.console; print(*[m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
+    program = (
+        "import sys, nmtkit.cli.terminal; print(*[m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
+    )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
 
@@ -41,7 +43,7 @@ def test_table_outside_a_terminal_cuts_nothing(capsys):
 
 
 def test_table_folds_in_a_terminal():
-    program = "from nmtkit.console import table; table('t', ['name', 'n'], [['x' * 100, 1]])"
+    program = "from nmtkit.cli.terminal import table; table('t', ['name', 'n'], [['x' * 100, 1]])"
     lines = [Text.from_ansi(line).plain for line in in_terminal(program, columns=40).splitlines()]
     assert max(map(cell_len, lines)) <= 40
     assert "".join(lines).count("x") == 100
@@ -101,7 +103,7 @@ def test_messages_are_wrapped_at_words_with_their_indent(width):
 
 
 def test_only_messages_in_a_terminal_are_wrapped():
-    program = "from nmtkit.console import say; say('word ' * 30, stderr=True); say('line ' * 30)"
+    program = "from nmtkit.cli.terminal import say; say('word ' * 30, stderr=True); say('line ' * 30)"
     shown = in_terminal(program, 60)
     assert [len(line) for line in shown.splitlines() if line.startswith("word")] == [59]
     assert "line " * 30 in shown
@@ -109,14 +111,14 @@ def test_only_messages_in_a_terminal_are_wrapped():
 
 LOG_PROGRAM = """
 import sys
-from nmtkit import console
+from nmtkit.cli import terminal
 lines = []
-with console.tee(lines.append), console.TrainingDisplay() as display:
-    console.say("a sentence of many words " * 9, stderr=True)
+with terminal.tee(lines.append), terminal.TrainingDisplay() as display:
+    terminal.say("a sentence of many words " * 9, stderr=True)
     display.message("another sentence of many words " * 9)
     display.update(1, 0.5, {})
     display.message("a third sentence of many words " * 9)
-    console.table("title", ["one", "two"], [["many words " * 20, "1"]], stderr=True)
+    terminal.table("title", ["one", "two"], [["many words " * 20, "1"]], stderr=True)
 open(sys.argv[1], "w").write("\\n".join(lines))
 """
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from terminal import in_terminal
 
-from nmtkit.console.heatmaps import BLOCKS, COLOURS, show_attention
+from nmtkit.cli.terminal.heatmaps import BLOCKS, COLOURS, show_attention
 from nmtkit.plots import AttentionPicture, SourceWindow
 
 SHARP = np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])
@@ -94,7 +94,7 @@ def test_control_characters_and_no_words(capsys, article):
 
 COLOUR_PROGRAM = """
 import numpy as np
-from nmtkit.console.heatmaps import show_attention
+from nmtkit.cli.terminal.heatmaps import show_attention
 from nmtkit.plots import AttentionPicture
 show_attention(AttentionPicture(["the", "cat", "sat"], ["le", "chat"], np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])))
 facts = {"p_gen": np.array([0.1, 1]), "copied": frozenset({0})}

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from nmtkit.console.tables import plain_console
+from nmtkit.cli.terminal.tables import plain_console
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a cell's dots by row and column."""

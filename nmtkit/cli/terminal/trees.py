@@ -9,7 +9,7 @@ from itertools import chain
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from nmtkit.console.tables import cut, flow, plain_console
+from nmtkit.cli.terminal.tables import cut, flow, plain_console
 from nmtkit.core.trees import Tree
 from nmtkit.plots.fonts import printable
 from nmtkit.plots.trees import SearchTree, TreeNode
