@@ -35,7 +35,6 @@ FLOORS = {
     "convert": 10,
     "experiment": 11,
     "huggingface": 11,
-    "presets": 12,
     "datasets": 13,
     "cli": 14,
 }
@@ -74,7 +73,7 @@ LAZY = {
     "core/files.py",
     "tasks",
     "plots",
-    "presets/fitting.py",
+    "experiment/presets/fitting.py",
     "corpus/features.py",
     "runs/folder.py",
     "runs/metrics_log.py",

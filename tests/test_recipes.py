@@ -10,8 +10,8 @@ import torch
 from nmtkit import recipe
 from nmtkit.core.errors import RecipeError
 from nmtkit.experiment import checks
+from nmtkit.experiment.presets.sizes import PRESETS
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.presets.sizes import PRESETS
 from nmtkit.training.schedules import TrainingProgress
 
 NAMES = recipe.bundled()

@@ -10,7 +10,7 @@ from nmtkit.datacheck import report as diagnosis_report
 from nmtkit.datacheck.findings import Diagnosis
 
 if TYPE_CHECKING:  # torch, which `check` of files does without, comes with it
-    from nmtkit.presets.fine_tuning import TestChange
+    from nmtkit.experiment.presets.fine_tuning import TestChange
 
 
 def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:

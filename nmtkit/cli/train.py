@@ -22,12 +22,12 @@ from nmtkit.cli.reports import show_changes, show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import available_cores
+from nmtkit.experiment.presets.fine_tuning import score_after, score_before
+from nmtkit.experiment.presets.without_recipe import RecipeRequest, held_out_note, name_of_run, propose_recipe
 from nmtkit.experiment.report import save_report
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.metrics import Comparison, Score
-from nmtkit.presets.fine_tuning import score_after, score_before
-from nmtkit.presets.without_recipe import RecipeRequest, held_out_note, name_of_run, propose_recipe
 from nmtkit.runs.folder import RunFolder, ignore
 from nmtkit.runs.metrics_log import TrainLog
 from nmtkit.tasks.task import TASKS

@@ -22,7 +22,7 @@ from nmtkit.datasets.download import FetchContext
 from nmtkit.datasets.readers import Pair
 from nmtkit.datasets.sources import SourceFile
 from nmtkit.datasets.writing import SPLITS, WriteResult, recipe_data, write_pairs
-from nmtkit.presets.fitting import choose_preset
+from nmtkit.experiment.presets.fitting import choose_preset
 from nmtkit.runs.folder import user_cache
 
 CARD_JSON = "card.json"

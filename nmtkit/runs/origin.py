@@ -53,7 +53,7 @@ class FineTuningOrigin(WeightsOrigin):
     test: SplitFiles | None = None
     """A test set of the text it was trained on."""
     before: dict[str, float] = Field(default_factory=dict)
-    """Scores of the origin on the test sets of its own text and of the new one: see `nmtkit.presets.fine_tuning`."""
+    """Scores of the origin on the test sets of its own text and of the new one."""
 
 
 def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOrigin | None:

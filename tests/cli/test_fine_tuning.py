@@ -14,7 +14,7 @@ from nmtkit import metrics, recipe
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import load_translator
-from nmtkit.presets.without_recipe import RecipeRequest, propose_recipe
+from nmtkit.experiment.presets.without_recipe import RecipeRequest, propose_recipe
 from nmtkit.recipe import Recipe
 
 SPEAKER = """\

@@ -15,9 +15,9 @@ from nmtkit import Translator, recipe
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.experiment.presets.fine_tuning import score_before
 from nmtkit.experiment.run import Run
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.presets.fine_tuning import score_before
 from nmtkit.runs.origin import read_origin, take_part
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.checkpoints.weights import read_weights

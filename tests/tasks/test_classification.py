@@ -16,10 +16,10 @@ from nmtkit import recipe
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import EOS
+from nmtkit.experiment.presets.without_recipe import RecipeRequest, propose_recipe
 from nmtkit.experiment.run import Run
 from nmtkit.plots.documents import DocumentPicture, save_documents
 from nmtkit.plots.drawing import FigureStyle
-from nmtkit.presets.without_recipe import RecipeRequest, propose_recipe
 
 TELLING = {"sport": "the team won", "money": "the bank lent", "fine art": "a film sang"}
 

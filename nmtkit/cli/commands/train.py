@@ -9,7 +9,7 @@ import cloup
 
 from nmtkit.cli import completing, options
 from nmtkit.cli.options import Number
-from nmtkit.presets.sizes import PRESETS, TASKS_WITH_PRESETS
+from nmtkit.experiment.presets.sizes import PRESETS, TASKS_WITH_PRESETS
 
 MAX_MINUTES = 10_000_000
 

@@ -24,9 +24,9 @@ from nmtkit.corpus.statistics import CorpusStatistics
 from nmtkit.data.huggingface_tokenizer import missing_language_message
 from nmtkit.data.languages import chosen_languages, find_language, language_names, sides_without_language
 from nmtkit.experiment.loading import DecodingOptions, open_system
+from nmtkit.experiment.presets.fitting import padded_tokens
+from nmtkit.experiment.presets.proposal import ProposedRecipe
 from nmtkit.inference.translator import Translator
-from nmtkit.presets.fitting import padded_tokens
-from nmtkit.presets.proposal import ProposedRecipe
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import FineTuningOrigin, read_origin

@@ -31,9 +31,9 @@ from nmtkit.corpus.scripts import word_pattern
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.corpus.text import read_lines_lenient
-from nmtkit.presets.fine_tuning import FineTuningRecipe, languages_of_text
-from nmtkit.presets.fitting import FittedPreset, choose_preset
-from nmtkit.presets.proposal import ProposedRecipe, format_minutes
+from nmtkit.experiment.presets.fine_tuning import FineTuningRecipe, languages_of_text
+from nmtkit.experiment.presets.fitting import FittedPreset, choose_preset
+from nmtkit.experiment.presets.proposal import ProposedRecipe, format_minutes
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import SavedRun, find_run

@@ -7,7 +7,7 @@ import pytest
 
 from nmtkit import recipe
 from nmtkit.corpus.statistics import CorpusCounter
-from nmtkit.presets.fine_tuning import FineTuningRecipe
+from nmtkit.experiment.presets.fine_tuning import FineTuningRecipe
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun

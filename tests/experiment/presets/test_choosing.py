@@ -18,9 +18,9 @@ from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
-from nmtkit.presets.fitting import FittedPreset, choose_preset
-from nmtkit.presets.proposal import format_minutes
-from nmtkit.presets.sizes import PRESETS
+from nmtkit.experiment.presets.fitting import FittedPreset, choose_preset
+from nmtkit.experiment.presets.proposal import format_minutes
+from nmtkit.experiment.presets.sizes import PRESETS
 
 PAIRED = ("translation", "summarization")
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
@@ -406,7 +406,7 @@ def test_times_in_words() -> None:
 
 
 def test_no_torch_is_needed() -> None:
-    program = "import sys, nmtkit.presets.fitting; sys.exit('torch' in sys.modules)"
+    program = "import sys, nmtkit.experiment.presets.fitting; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
