@@ -15,7 +15,7 @@ from commands import sentence_pairs
 from learned import learn_tokenizers
 from torch import Tensor
 
-import nmtkit.huggingface  # noqa: F401  # importing it registers its reader
+import nmtkit.convert.huggingface  # noqa: F401  # importing it registers its reader
 from nmtkit.convert import export_weights
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError

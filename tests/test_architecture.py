@@ -34,7 +34,6 @@ FLOORS = {
     "autotune": 10,
     "convert": 10,
     "experiment": 11,
-    "huggingface": 11,
     "datasets": 13,
     "cli": 14,
 }

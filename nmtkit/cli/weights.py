@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-import nmtkit.huggingface  # noqa: F401  # importing it registers its reader
+import nmtkit.convert.huggingface  # noqa: F401  # importing it registers its reader
 from nmtkit.cli import results
 from nmtkit.cli.reporting import tell
 from nmtkit.convert.exporting import export_run

@@ -87,7 +87,7 @@ PARSED = {
         "nmtkit score captions.txt --ref references.txt",
         "nmtkit summarize -m RUN ",
     ),
-    "is for a public model; tests/huggingface does it": (
+    "is for a public model; tests/convert/huggingface does it": (
         "nmtkit translate -m runs/nllb",
         "nmtkit train --source train.en --target train.fr --init-from runs/nllb ",
         "nmtkit export runs/nllb-help ",
@@ -127,7 +127,7 @@ RUN_ELSEWHERE = {
     "task: sorting": "a recipe for the classifier",
     "init_from: {encoder: runs/masked}": "the page's command begins from that run",
     "init_from: {tokenizer: runs/t5}": "the same",
-    "init_from: runs/nllb": "tests/huggingface fine-tunes such a run",
+    "init_from: runs/nllb": "tests/convert/huggingface fine-tunes such a run",
 }
 """The first lines of blocks that are not run here, with the reason."""
 SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW", "RUN", "RECIPE", "CORPUS")

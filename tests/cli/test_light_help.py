@@ -11,7 +11,7 @@ from typing import get_args, get_type_hints
 import pytest
 import recipe_keys
 
-import nmtkit.huggingface  # noqa: F401  # registers its reader
+import nmtkit.convert.huggingface  # noqa: F401  # registers its reader
 from nmtkit.cli.commands import pairs, score_options, search_options, weights
 from nmtkit.convert.exporting import EXPORTS
 from nmtkit.convert.importing import READERS

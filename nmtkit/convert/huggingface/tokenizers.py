@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.convert.external_files import read_json
+from nmtkit.convert.huggingface.older_tokenizers import REMEDY, older_content, read_settings, require_distinct
 from nmtkit.convert.vocabulary import Maps, map_vocabulary
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
@@ -22,7 +23,6 @@ from nmtkit.data.huggingface_tokenizer import (
 from nmtkit.data.tokenizer import WORD_START, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS
-from nmtkit.huggingface.older_tokenizers import REMEDY, older_content, read_settings, require_distinct
 
 _MASK = "<mask>"
 

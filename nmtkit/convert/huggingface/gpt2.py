@@ -10,11 +10,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nmtkit.convert.external_files import read_weights
+from nmtkit.convert.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
+from nmtkit.convert.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config, renamed
+from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
-from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config, renamed
-from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.language_models.transformer_lm import TransformerLMConfig
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from nmtkit.convert.export_weights import huggingface_names
 from nmtkit.convert.external_files import read_json, read_weights, require_equal
+from nmtkit.convert.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
+from nmtkit.convert.huggingface.marian import LM_HEAD, POSITIONS, HuggingFaceConfig, convert, read_marian
+from nmtkit.convert.huggingface.reading import FAMILIES, read_config, read_variants, renamed
+from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel
 from nmtkit.core.settings import Field
 from nmtkit.data.languages import language_names
-from nmtkit.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
-from nmtkit.huggingface.marian import LM_HEAD, POSITIONS, HuggingFaceConfig, convert, read_marian
-from nmtkit.huggingface.reading import FAMILIES, read_config, read_variants, renamed
-from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 
 _FORMS: dict[str, dict[str, Any]] = {

@@ -7,12 +7,12 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nmtkit.convert.external_files import read_weights
+from nmtkit.convert.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
+from nmtkit.convert.huggingface.marian import LM_HEAD, PairConfig, convert_words
+from nmtkit.convert.huggingface.reading import FAMILIES, read_config, read_variants
+from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, SourceNames, transformer_names
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
-from nmtkit.huggingface.marian import LM_HEAD, PairConfig, convert_words
-from nmtkit.huggingface.reading import FAMILIES, read_config, read_variants
-from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.models.t5 import T5Config
 
 _ATTENTION, _CROSS = "layer.0.SelfAttention", "layer.1.EncDecAttention"

@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 
 from nmtkit.convert.external_files import ExternalSettings, read_json, read_weights, unsupported
+from nmtkit.convert.huggingface.reading import ACTIVATIONS, FAMILIES, renamed
+from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
-from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, renamed
-from nmtkit.huggingface.tokenizers import read_tokenizers
 from nmtkit.language_models.bert import BertConfig
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 

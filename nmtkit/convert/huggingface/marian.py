@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from nmtkit.convert.export_weights import huggingface_names
 from nmtkit.convert.external_files import ExternalWeights, read_json, read_weights, require_equal
+from nmtkit.convert.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config
 from nmtkit.convert.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel, SourceNames
 from nmtkit.convert.importing import exported_task
 from nmtkit.convert.vocabulary import Maps, build_tokenizers, map_vocabulary
@@ -18,7 +19,6 @@ from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config
 from nmtkit.models.transformer import TransformerConfig
 
 _SAME_SETTINGS = {"encoder_layers", "decoder_layers", "dropout", "attention_dropout", "activation_dropout"}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from public import TEXTS, byte_level, hostile_strings, unigram, word_piece
 
+from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.languages import in_direction, language_names
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.huggingface.tokenizers import read_tokenizers
 
 transformers = pytest.importorskip("transformers")
 
