@@ -8,7 +8,7 @@ from gradients import backward
 from torch import Tensor
 
 import nmtkit.models
-import nmtkit.recurrent_models  # noqa: F401  # both fill the registry
+import nmtkit.models.rnn  # noqa: F401  # both fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import UNK

@@ -12,7 +12,7 @@ from torch import nn
 
 from nmtkit.data.batch import Batch, CopySource, Inputs, Targets
 from nmtkit.models.base import Seq2Seq, VocabularySizes
-from nmtkit.recurrent_models.rnn_encdec import RnnEncDec, RnnEncDecConfig
+from nmtkit.models.rnn.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Step

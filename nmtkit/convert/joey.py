@@ -16,8 +16,8 @@ from nmtkit.core.formats import load_yaml
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.models.base import ModelConfig
+from nmtkit.models.rnn.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.recurrent_models.luong import LuongConfig
 
 _NORM_EPSILON = 1e-6
 _CHECKPOINTS = ("best.ckpt", "latest.ckpt")

@@ -30,8 +30,8 @@ from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.vocabulary import PAD
 from nmtkit.models.base import ModelConfig
+from nmtkit.models.rnn.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.recurrent_models.luong import LuongConfig
 
 _REMEDY = "save it by OpenNMT-py 3 (pytorch format, LoRA merged); its tools/convertv2_v3.py converts older ones"
 _SPECIALS = {"unknown": "<unk>", "padding": "<blank>", "end": "</s>"}

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import nmtkit.language_models
 import nmtkit.models
-import nmtkit.recurrent_models  # noqa: F401  # importing them registers every model
+import nmtkit.models.rnn  # noqa: F401  # importing them registers every model
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import shorten
 from nmtkit.core.formats import KeyPath, dump_yaml

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 import nmtkit.language_models
 import nmtkit.models
-import nmtkit.recurrent_models  # noqa: F401  # importing them registers every model
+import nmtkit.models.rnn  # noqa: F401  # importing them registers every model
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json

@@ -25,7 +25,7 @@ from nmtkit.autotune.training import (
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import VocabularySizes
-from nmtkit.recurrent_models.rnn_encdec import RnnEncDec, RnnEncDecConfig
+from nmtkit.models.rnn.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.parallel import processes
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from nmtkit.data.batch import Batch
-from nmtkit.recurrent_models.luong import LuongConfig
-from nmtkit.recurrent_models.pointer_generator import PointerGeneratorConfig
-from nmtkit.recurrent_models.recurrent import RecurrentConfig
-from nmtkit.recurrent_models.rnnsearch import RnnSearchConfig
+from nmtkit.models.rnn.luong import LuongConfig
+from nmtkit.models.rnn.pointer_generator import PointerGeneratorConfig
+from nmtkit.models.rnn.recurrent import RecurrentConfig
+from nmtkit.models.rnn.rnnsearch import RnnSearchConfig
 
 from .models_floors import Additive, likelihood, read_both_ways
 from .pretraining_floors import WORDS, Floor

@@ -26,13 +26,13 @@ from nmtkit.language_models.snail import Snail
 from nmtkit.models.base import Decoder, as_decoder
 from nmtkit.models.convs2s import ConvS2S
 from nmtkit.models.hierarchical_attention import AttentionClassifier, HierarchicalAttention
+from nmtkit.models.rnn.gnmt import Gnmt
+from nmtkit.models.rnn.luong import Luong
+from nmtkit.models.rnn.pointer_generator import PointerGenerator
+from nmtkit.models.rnn.rnnsearch import RnnSearch
+from nmtkit.models.rnn.show_and_tell import ShowAndTell
+from nmtkit.models.rnn.show_attend_tell import ShowAttendTell
 from nmtkit.models.transformer import Transformer
-from nmtkit.recurrent_models.gnmt import Gnmt
-from nmtkit.recurrent_models.luong import Luong
-from nmtkit.recurrent_models.pointer_generator import PointerGenerator
-from nmtkit.recurrent_models.rnnsearch import RnnSearch
-from nmtkit.recurrent_models.show_and_tell import ShowAndTell
-from nmtkit.recurrent_models.show_attend_tell import ShowAttendTell
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.losses.likelihood import likelihood
 

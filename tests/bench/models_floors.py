@@ -19,10 +19,10 @@ from nmtkit.language_models.snail import SnailConfig
 from nmtkit.layers.experts import ExpertsConfig
 from nmtkit.models.convs2s import ConvS2SConfig
 from nmtkit.models.hierarchical_attention import AttentionConfig, HierarchicalAttentionConfig
+from nmtkit.models.rnn.gnmt import GnmtConfig
+from nmtkit.models.rnn.show_and_tell import ShowAndTellConfig
+from nmtkit.models.rnn.show_attend_tell import ShowAttendTellConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.recurrent_models.gnmt import GnmtConfig
-from nmtkit.recurrent_models.show_and_tell import ShowAndTellConfig
-from nmtkit.recurrent_models.show_attend_tell import ShowAttendTellConfig
 
 from .floors import BareTransformer, load
 from .pretraining_floors import WORDS, BareRnnLM, Floor

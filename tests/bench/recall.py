@@ -17,7 +17,7 @@ from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.models.base import VocabularySizes
-from nmtkit.recurrent_models.rnnsearch import RnnSearch, RnnSearchConfig
+from nmtkit.models.rnn.rnnsearch import RnnSearch, RnnSearchConfig
 
 SYMBOLS, PAIRS, ASKED = 20, 6, 6
 FIRST_KEY, FIRST_VALUE = len(SPECIALS), len(SPECIALS) + SYMBOLS

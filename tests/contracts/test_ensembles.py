@@ -18,7 +18,7 @@ from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import MODELS, Decoder, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
-from nmtkit.recurrent_models.show_and_tell import Captioner
+from nmtkit.models.rnn.show_and_tell import Captioner
 
 __all__ = ["model"]  # a fixture
 

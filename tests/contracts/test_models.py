@@ -28,7 +28,7 @@ from nmtkit.decoding.tracing import SearchTracer, TracedCandidate
 from nmtkit.layers import kv_cache
 from nmtkit.layers.attention import Attention
 from nmtkit.models.base import MODELS, Decoder, Memory, Model, ModelConfig, as_decoder, as_seq2seq
-from nmtkit.recurrent_models.show_and_tell import Captioner
+from nmtkit.models.rnn.show_and_tell import Captioner
 from nmtkit.training.checkpoints.weights import SkipInit, assign_weights, get_weights
 
 LEARNERS: dict[str, dict[str, object]] = {

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 import nmtkit.language_models
 import nmtkit.models
-import nmtkit.recurrent_models  # noqa: F401  # all fill the registry
+import nmtkit.models.rnn  # noqa: F401  # all fill the registry
 from nmtkit.models.base import MODELS, Decoder, Model, Seq2Seq, VocabularySizes
-from nmtkit.recurrent_models.show_and_tell import Captioner
+from nmtkit.models.rnn.show_and_tell import Captioner
 
 VOCABULARY = 13
 REGIONS = 8

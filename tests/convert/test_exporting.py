@@ -22,8 +22,8 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, LabelVocabulary
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.inference.translator import Translator
+from nmtkit.models.rnn.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.recurrent_models.rnnsearch import RnnSearchConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 

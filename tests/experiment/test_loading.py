@@ -28,8 +28,8 @@ from nmtkit.layers.inference import (
 )
 from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
 from nmtkit.models.convs2s import ConvS2SConfig
+from nmtkit.models.rnn.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.recurrent_models.luong import LuongConfig
 from nmtkit.runs.saved import find_run
 
 

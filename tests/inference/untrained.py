@@ -7,7 +7,7 @@ import torch
 from learned import learn_tokenizers
 
 import nmtkit.models
-import nmtkit.recurrent_models  # noqa: F401  # both fill the registry
+import nmtkit.models.rnn  # noqa: F401  # both fill the registry
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-ROOMS = "autotune contracts experiment convert layers models recurrent_models runs decoding training inference"
+ROOMS = "autotune contracts experiment convert layers models models/rnn runs decoding training inference"
 PLACES = [*(f"tests/{name}" for name in ROOMS.split()), "tests/test_strangers.py"]
 LEFT_OUT = ["tests/contracts/test_cuda.py"]
 """What asks on which device a tensor is, and nothing of its numbers."""

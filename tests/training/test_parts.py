@@ -12,7 +12,7 @@ from walk import told
 
 import nmtkit.language_models
 import nmtkit.models
-import nmtkit.recurrent_models  # noqa: F401  # all fill the registry
+import nmtkit.models.rnn  # noqa: F401  # all fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, Inputs, collate
 from nmtkit.models.base import MODELS, VocabularySizes, as_decoder

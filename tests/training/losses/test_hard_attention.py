@@ -12,7 +12,7 @@ from tiny_training import run, same_states, settings, steps, tiny_batch
 from torch import Tensor
 from walk import told
 
-import nmtkit.recurrent_models  # noqa: F401  # fills the registry
+import nmtkit.models.rnn  # noqa: F401  # fills the registry
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from walk import Walk
 
 import nmtkit.models
-import nmtkit.recurrent_models  # noqa: F401  # both fill the registry
+import nmtkit.models.rnn  # noqa: F401  # both fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, CopySource, collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK

@@ -21,8 +21,8 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.layers.attention import SCORES, AttentionScore
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.rnn.luong import Luong, LuongConfig
 from nmtkit.recipe import load
-from nmtkit.recurrent_models.luong import Luong, LuongConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.events import Step

@@ -22,7 +22,7 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.lstmn import LookBack, look_back_step
 from nmtkit.layers.recurrent import build_rnn, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
-from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
+from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
 
 
 class LstmnSeq2SeqConfig(RecurrentConfig):

@@ -17,7 +17,7 @@ from nmtkit.data.vocabulary import BOS, UNK
 from nmtkit.layers import inference
 from nmtkit.layers.inference import InferenceLinear, quantize_for_inference, supported_precisions
 from nmtkit.layers.kernels import masked_softmax
-from nmtkit.recurrent_models.intra_attention import IntraAttention, IntraAttentionConfig, accumulated_before, penalize
+from nmtkit.models.rnn.intra_attention import IntraAttention, IntraAttentionConfig, accumulated_before, penalize
 
 build = partial(small_models.build, "intra_attention", scale=2.0, noise=0.2)
 # Two words of the articles are unknown; one of them is in a summary, and one article is nothing else.

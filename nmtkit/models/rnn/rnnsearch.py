@@ -38,8 +38,8 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.recurrent_models.loops import Layers, Update, gains, looped_attention, looped_cells
-from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.rnn.loops import Layers, Update, gains, looped_attention, looped_cells
+from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class RnnSearchConfig(StackedConfig):

@@ -18,7 +18,7 @@ from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.layers.attention import WindowKind
 from nmtkit.models.base import VocabularySizes
-from nmtkit.recurrent_models.luong import Luong, LuongConfig
+from nmtkit.models.rnn.luong import Luong, LuongConfig
 
 build = partial(small_models.build, "luong")
 

@@ -36,7 +36,7 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, CellKind, Initialisation, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class PointerGeneratorConfig(StackedConfig):

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from nmtkit.layers.attention import Additive, Attention, General
 from nmtkit.layers.kernels import masked_softmax
-from nmtkit.recurrent_models.recurrent import AttentionMemory
+from nmtkit.models.rnn.recurrent import AttentionMemory
 
 Look = Callable[..., tuple[Tensor, Tensor]]
 Update = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]

@@ -34,8 +34,8 @@ from nmtkit.layers.elementary import at_least_float32, mask_without_eos
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import layers_first, rnn_step, rows_first, run_rnn
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, extended_to_unk
-from nmtkit.recurrent_models.loops import Look, gains, looped_attention, looped_cells
-from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.rnn.loops import Look, gains, looped_attention, looped_cells
+from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class LuongConfig(StackedConfig):

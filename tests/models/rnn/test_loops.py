@@ -9,9 +9,9 @@ from torch import Tensor
 from nmtkit.data.batch import collate
 from nmtkit.models.base import MODELS, Model, ModelConfig, VocabularySizes
 from nmtkit.models.output import log_probabilities, log_probabilities_of
-from nmtkit.recurrent_models import luong, rnnsearch
-from nmtkit.recurrent_models.luong import LuongConfig
-from nmtkit.recurrent_models.rnnsearch import RnnSearchConfig
+from nmtkit.models.rnn import luong, rnnsearch
+from nmtkit.models.rnn.luong import LuongConfig
+from nmtkit.models.rnn.rnnsearch import RnnSearchConfig
 
 BATCH = collate([[5, 6, 7], [8, 9]], [[6, 5], [7, 8, 9, 5]])
 SIZES: dict[str, Any] = {"embedding_size": 5, "hidden_size": 6, "attention_size": 7, "dropout": 0.0}

@@ -22,8 +22,8 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentState
-from nmtkit.recurrent_models.show_and_tell import Captioner, CaptionerConfig
+from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentState
+from nmtkit.models.rnn.show_and_tell import Captioner, CaptionerConfig
 
 
 class ShowAttendTellConfig(CaptionerConfig):

@@ -23,7 +23,7 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights, layers_first, rnn_step, run_rnn
 from nmtkit.models.base import MODELS, M, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.recurrent_models.recurrent import RecurrentMemory, RecurrentState
+from nmtkit.models.rnn.recurrent import RecurrentMemory, RecurrentState
 
 
 class CaptionerConfig(ModelConfig):

@@ -20,7 +20,7 @@ from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import VocabularySizes
-from nmtkit.recurrent_models.pointer_generator import PointerGenerator, PointerGeneratorConfig
+from nmtkit.models.rnn.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.training.losses.likelihood import likelihood
 
 build = partial(small_models.build, "pointer_generator")

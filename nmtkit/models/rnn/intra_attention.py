@@ -53,7 +53,7 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
 from nmtkit.models.base import MODELS, ModelOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
+from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
 
 EMPTY_SUM = -math.inf
 """The past of a place before the first step: the logarithm of an empty sum."""

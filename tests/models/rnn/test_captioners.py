@@ -12,8 +12,8 @@ from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.ensemble import Ensemble
-from nmtkit.recurrent_models.show_and_tell import Captioner, PictureEncoder, ShowAndTell
-from nmtkit.recurrent_models.show_attend_tell import ShowAttendTell
+from nmtkit.models.rnn.show_and_tell import Captioner, PictureEncoder, ShowAndTell
+from nmtkit.models.rnn.show_attend_tell import ShowAttendTell
 
 SIZES = {"embedding_size": 3, "hidden_size": 4}
 V, F = 9, 6

@@ -23,7 +23,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers import recurrent
 from nmtkit.layers.attention import Additive, Attention
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
-from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
+from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
 
 
 class GnmtConfig(RecurrentConfig):

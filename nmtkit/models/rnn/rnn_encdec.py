@@ -24,7 +24,7 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, build_rnn, init_weights, layers_first, rnn_step, run_rnn
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.recurrent_models.recurrent import RecurrentMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.rnn.recurrent import RecurrentMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class RnnEncDecConfig(StackedConfig):
