@@ -23,7 +23,6 @@ FLOORS = {
     "models": 4,
     "datacheck": 4,
     "streams": 4,
-    "language_models": 5,
     "decoding": 5,
     "training": 6,
     "inference": 6,
@@ -222,12 +221,12 @@ def type_checking_imports(path: Path) -> set[str]:
 def test_decoding_and_training_know_no_concrete_model() -> None:
     for path in [*(PACKAGE / "decoding").rglob("*.py"), *(PACKAGE / "training").rglob("*.py")]:
         for module in imports(path, nested=True):
-            concrete = module.startswith(("nmtkit.models", "nmtkit.language_models", "nmtkit.models.rnn"))
+            concrete = module.startswith(("nmtkit.models", "nmtkit.models.language", "nmtkit.models.rnn"))
             assert not concrete or module.startswith("nmtkit.models.base"), (path, module)
 
 
 def test_no_isinstance_on_a_model_or_a_layer_outside_its_room() -> None:
-    homes = ("models", "language_models", "models", "layers")
+    homes = ("models", "models", "models", "layers")
     rooms = {path: room_of(name_of(path)) in homes for path in FILES}
     nodes = [node for path in FILES if rooms[path] for node in tree_of(path).body]
     made = {node.name for node in nodes if isinstance(node, ast.ClassDef)}

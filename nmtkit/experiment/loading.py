@@ -27,10 +27,10 @@ from nmtkit.decoding.shortlist import read_shortlist
 from nmtkit.inference.inputs import SearchSpeedConfig, TextModel, default_speed_config
 from nmtkit.inference.translator import Translator
 from nmtkit.inference.workers import Workers
-from nmtkit.language_models.shallow_fusion import ShallowFusion
 from nmtkit.layers.inference import Precision, PrecisionChoice
 from nmtkit.models.base import Model, as_decoder, as_headed, as_seq2seq
 from nmtkit.models.ensemble import Mean
+from nmtkit.models.language.shallow_fusion import ShallowFusion
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import InferenceConfig, SavedRun, find_run
 from nmtkit.tasks.task import TASKS
@@ -60,7 +60,7 @@ class DecodingOptions:
     """How much each run of an ensemble counts; None: all the same."""
     lm: str | Path | None = None
     """The run of a language model that searches beside the model, by shallow fusion: see
-    `nmtkit.language_models.shallow_fusion`. Its vocabulary is that of the model's target; scores include its part."""
+    `nmtkit.models.language.shallow_fusion`. Its vocabulary is that of the model's target; scores include its part."""
     lm_weight: float | None = None
     """How much the language model counts, beta; None: `DEFAULT_LM_WEIGHT`."""
     device: str = "auto"

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import nmtkit.language_models
 import nmtkit.models
+import nmtkit.models.language
 import nmtkit.models.rnn  # noqa: F401  # importing them registers every model
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import shorten

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from typing_extensions import override
 
-import nmtkit.language_models
 import nmtkit.models
+import nmtkit.models.language
 import nmtkit.models.rnn  # noqa: F401  # importing them registers every model
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_json

@@ -14,9 +14,9 @@ from torch import Tensor
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import SPECIALS
-from nmtkit.language_models.ntm import Ntm, NtmConfig
-from nmtkit.language_models.rnn_lm import RnnLM, RnnLMConfig
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language.ntm import Ntm, NtmConfig
+from nmtkit.models.language.rnn_lm import RnnLM, RnnLMConfig
 
 SYMBOLS = 8
 FIRST, DELIMITER = len(SPECIALS), len(SPECIALS) + SYMBOLS

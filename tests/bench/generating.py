@@ -20,9 +20,9 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
-from nmtkit.language_models.transformer_lm import TransformerLM, TransformerLMConfig
 from nmtkit.layers.inference import Precision, quantize_for_inference, supported_precisions
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language.transformer_lm import TransformerLM, TransformerLMConfig
 
 from .timing import summary, time_in_turns
 

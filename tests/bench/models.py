@@ -21,11 +21,11 @@ from nmtkit.data.batch import ABSENT, Batch, collate
 from nmtkit.data.vocabulary import EOS
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
-from nmtkit.language_models.lstmn import Lstmn
-from nmtkit.language_models.snail import Snail
 from nmtkit.models.base import Decoder, as_decoder
 from nmtkit.models.convs2s import ConvS2S
 from nmtkit.models.hierarchical_attention import AttentionClassifier, HierarchicalAttention
+from nmtkit.models.language.lstmn import Lstmn
+from nmtkit.models.language.snail import Snail
 from nmtkit.models.rnn.gnmt import Gnmt
 from nmtkit.models.rnn.luong import Luong
 from nmtkit.models.rnn.pointer_generator import PointerGenerator

@@ -14,11 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
-from nmtkit.language_models.lstmn import LstmnConfig
-from nmtkit.language_models.snail import SnailConfig
 from nmtkit.layers.experts import ExpertsConfig
 from nmtkit.models.convs2s import ConvS2SConfig
 from nmtkit.models.hierarchical_attention import AttentionConfig, HierarchicalAttentionConfig
+from nmtkit.models.language.lstmn import LstmnConfig
+from nmtkit.models.language.snail import SnailConfig
 from nmtkit.models.rnn.gnmt import GnmtConfig
 from nmtkit.models.rnn.show_and_tell import ShowAndTellConfig
 from nmtkit.models.rnn.show_attend_tell import ShowAttendTellConfig

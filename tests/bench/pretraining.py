@@ -21,14 +21,14 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
-from nmtkit.language_models.bert import Bert
-from nmtkit.language_models.electra import Electra
-from nmtkit.language_models.pointer_sentinel import PointerSentinel
-from nmtkit.language_models.rnn_lm import RnnLM
-from nmtkit.language_models.transformer_lm import TransformerLM
-from nmtkit.language_models.xlnet import XLNet
 from nmtkit.models.base import Model, VocabularySizes
 from nmtkit.models.elmo import Elmo
+from nmtkit.models.language.bert import Bert
+from nmtkit.models.language.electra import Electra
+from nmtkit.models.language.pointer_sentinel import PointerSentinel
+from nmtkit.models.language.rnn_lm import RnnLM
+from nmtkit.models.language.transformer_lm import TransformerLM
+from nmtkit.models.language.xlnet import XLNet
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step

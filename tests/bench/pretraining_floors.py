@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS
-from nmtkit.language_models.bert import BertConfig, EncoderConfig
-from nmtkit.language_models.electra import ElectraConfig
-from nmtkit.language_models.pointer_sentinel import PointerSentinelConfig
-from nmtkit.language_models.rnn_lm import RecurrentLMConfig
-from nmtkit.language_models.transformer_lm import TransformerLMConfig
-from nmtkit.language_models.xlnet import XLNetConfig
 from nmtkit.models.elmo import ElmoConfig
+from nmtkit.models.language.bert import BertConfig, EncoderConfig
+from nmtkit.models.language.electra import ElectraConfig
+from nmtkit.models.language.pointer_sentinel import PointerSentinelConfig
+from nmtkit.models.language.rnn_lm import RecurrentLMConfig
+from nmtkit.models.language.transformer_lm import TransformerLMConfig
+from nmtkit.models.language.xlnet import XLNetConfig
 
 from .floors import ENCODER_LAYER, LONGEST
 

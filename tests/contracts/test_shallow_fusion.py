@@ -21,9 +21,9 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
-from nmtkit.language_models.shallow_fusion import ShallowFusion
 from nmtkit.models.base import Decoder, Seq2Seq
 from nmtkit.models.ensemble import Ensemble
+from nmtkit.models.language.shallow_fusion import ShallowFusion
 
 BETA = 0.7
 

@@ -15,8 +15,8 @@ import yaml
 from daily import daily
 from numpy.typing import NDArray
 
-import nmtkit.language_models
 import nmtkit.models
+import nmtkit.models.language
 import nmtkit.models.rnn  # noqa: F401  # all fill the registry
 from nmtkit.models.base import MODELS, Decoder, Model, Seq2Seq, VocabularySizes
 from nmtkit.models.rnn.show_and_tell import Captioner

@@ -19,9 +19,9 @@ from nmtkit.decoding.rules import SearchConfig
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.decoding.state import TokenClasses
 from nmtkit.decoding.tracing import SearchTracer
-from nmtkit.language_models.transformer_lm import TransformerLM, TransformerLMConfig
 from nmtkit.layers import kv_cache
 from nmtkit.models.base import Decoder, VocabularySizes
+from nmtkit.models.language.transformer_lm import TransformerLM, TransformerLMConfig
 
 PROMPTS = [[5, 6, 7, 5, 6], [4], [], [9, 8, 4, 4, 10, 11, 5, 9, 8], [7, 7]]
 SETTINGS: list[dict[str, object]] = [

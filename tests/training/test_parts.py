@@ -10,8 +10,8 @@ from daily import daily
 from gradients import assert_same_gradients, backward, gradients
 from walk import told
 
-import nmtkit.language_models
 import nmtkit.models
+import nmtkit.models.language
 import nmtkit.models.rnn  # noqa: F401  # all fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, Inputs, collate

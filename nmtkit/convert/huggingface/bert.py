@@ -12,7 +12,7 @@ from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
-from nmtkit.language_models.bert import BertConfig
+from nmtkit.models.language.bert import BertConfig
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 
 _MODULES = {

@@ -15,7 +15,7 @@ from nmtkit.convert.huggingface.reading import ACTIVATIONS, FAMILIES, Generation
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.language_models.transformer_lm import TransformerLMConfig
+from nmtkit.models.language.transformer_lm import TransformerLMConfig
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 
 _MODULES = {

@@ -13,8 +13,8 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.experiment.checks import require_fitting_stages
-from nmtkit.language_models.electra import Electra, ElectraConfig
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language.electra import Electra, ElectraConfig
 from nmtkit.recipe import Recipe, load
 from nmtkit.training.losses.masked_words import MaskedWords, MaskedWordsConfig, NextSentence
 

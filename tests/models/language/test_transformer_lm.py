@@ -10,8 +10,8 @@ from formulas import Array, layer_norm, linear, multi_head, softmax
 
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS
-from nmtkit.language_models.transformer_lm import TransformerLM, TransformerLMConfig
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language.transformer_lm import TransformerLM, TransformerLMConfig
 
 V, H, HEADS, LAYERS = 12, 8, 2, 2
 TINY = {"hidden_size": H, "feed_forward_size": 12, "heads": HEADS, "layers": LAYERS, "max_positions": 16}

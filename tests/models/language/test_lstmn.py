@@ -10,12 +10,12 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS
-from nmtkit.language_models import lstmn as file_of_lstmn
-from nmtkit.language_models.lstmn import Lstmn, LstmnConfig
-from nmtkit.language_models.rnn_lm import RnnLM, RnnLMConfig
 from nmtkit.layers import lstmn as file_of_layers
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language import lstmn as file_of_lstmn
+from nmtkit.models.language.lstmn import Lstmn, LstmnConfig
+from nmtkit.models.language.rnn_lm import RnnLM, RnnLMConfig
 
 SIZES = VocabularySizes({"tgt": 11})
 H = 5

@@ -11,8 +11,8 @@ from seeds import moved
 
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS
-from nmtkit.language_models.snail import Snail, SnailConfig
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language.snail import Snail, SnailConfig
 
 TEXT = [7, 4, 7, 9, 4, 10]
 

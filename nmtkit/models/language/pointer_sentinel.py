@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from nmtkit.core.settings import Field
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, PAD
-from nmtkit.language_models.rnn_lm import RecurrentLMConfig, RnnLM, RnnLMState
 from nmtkit.layers.copying import MIN_SHARE
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import MODELS, Memory, ModelOutput, VocabularySizes
+from nmtkit.models.language.rnn_lm import RecurrentLMConfig, RnnLM, RnnLMState
 
 
 class PointerSentinelConfig(RecurrentLMConfig):

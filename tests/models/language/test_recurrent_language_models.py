@@ -11,10 +11,10 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS
-from nmtkit.language_models import rnn_lm
-from nmtkit.language_models.pointer_sentinel import PointerSentinel, PointerSentinelConfig
-from nmtkit.language_models.rnn_lm import RnnLM, RnnLMConfig
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language import rnn_lm
+from nmtkit.models.language.pointer_sentinel import PointerSentinel, PointerSentinelConfig
+from nmtkit.models.language.rnn_lm import RnnLM, RnnLMConfig
 
 SIZES = VocabularySizes({"tgt": 11})
 H = 5

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.language_models.rnn_lm import RecurrentLMConfig, RnnLM, RnnLMState
 from nmtkit.layers.elementary import dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.lstmn import LookBack, look_back_step
 from nmtkit.layers.recurrent import init_weights
 from nmtkit.models.base import MODELS, Memory, ModelOutput, VocabularySizes
+from nmtkit.models.language.rnn_lm import RecurrentLMConfig, RnnLM, RnnLMState
 
 
 class LstmnConfig(RecurrentLMConfig):

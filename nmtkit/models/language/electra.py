@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from nmtkit.core.settings import Field
 from nmtkit.data.batch import Batch
-from nmtkit.language_models.bert import Bert, BertConfig, EncoderConfig, PretrainedEncoder
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
+from nmtkit.models.language.bert import Bert, BertConfig, EncoderConfig, PretrainedEncoder
 
 
 class ElectraConfig(EncoderConfig):

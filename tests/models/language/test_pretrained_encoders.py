@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch
-from nmtkit.language_models.bert import Bert, BertConfig, PretrainedEncoder
-from nmtkit.language_models.electra import Electra, ElectraConfig
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language.bert import Bert, BertConfig, PretrainedEncoder
+from nmtkit.models.language.electra import Electra, ElectraConfig
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training.losses.masked_words import MaskedWords, MaskedWordsConfig, NextSentence, draw_words
 

@@ -9,8 +9,8 @@ from seeds import moved
 from torch import Tensor
 
 from nmtkit.data.batch import Batch, Inputs
-from nmtkit.language_models.xlnet import XLNet, XLNetConfig
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language.xlnet import XLNet, XLNetConfig
 
 V = 11
 TINY = XLNetConfig(hidden_size=12, feed_forward_size=16, heads=2, layers=2, dropout=0.0, norm_epsilon=1e-12)

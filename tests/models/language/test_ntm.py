@@ -12,8 +12,8 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS
-from nmtkit.language_models.ntm import EMPTY, Ntm, NtmConfig, move, write
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.language.ntm import EMPTY, Ntm, NtmConfig, move, write
 
 TEXT = [7, 4, 7, 9, 4, 10]
 S, W = 5, 3

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.language_models.bert import INITIAL_STD, StackConfig
 from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.transformer import FeedForward, LayerStack, Residual, SinusoidalPositions, merge_heads
 from nmtkit.models.base import MODELS, Model, ModelOutput, VocabularySizes
+from nmtkit.models.language.bert import INITIAL_STD, StackConfig
 
 
 class XLNetConfig(StackConfig):
