@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from nmtkit.core.columns import Column
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import DataReport
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.checking import DataReport
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers

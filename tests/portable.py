@@ -21,7 +21,7 @@ from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.core.settings import parse
-from nmtkit.corpus.blocks import Example
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD

@@ -9,9 +9,9 @@ from commands import sentence_pairs
 from learned import learn_tokenizers
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.config import joined_corpora
-from nmtkit.corpus.splitting import choose_hold_out
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import joined_corpora
+from nmtkit.data.text.splitting import choose_hold_out
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, Resampling, Texts, score_all
 from nmtkit.metrics.systems import score_texts

@@ -15,10 +15,9 @@ from machines.__main__ import LEFT_OUT, PLACES
 # Room (a file or a folder of the package) -> floor. A room imports from lower floors, and from itself.
 FLOORS = {
     "core": 1,
-    "corpus": 2,
     "layers": 2,
     "plots": 2,
-    "data": 3,
+    "data": 2,
     "metrics": 3,
     "models": 4,
     "datacheck": 4,
@@ -55,7 +54,7 @@ DOORS = {
     "requests": {"datasets/download.py"},
     "urllib3": {"datasets/download.py"},
     "triton": {"layers/triton_kernels.py"},
-    "PIL": {"corpus/features.py"},
+    "PIL": {"data/text/features.py"},
 }
 
 # Imports that do not stand at the top of a file: lazy commands, heavy libraries in their one door, and what the
@@ -71,7 +70,7 @@ LAZY = {
     "tasks",
     "plots",
     "experiment/presets/fitting.py",
-    "corpus/features.py",
+    "data/text/features.py",
     "runs/folder.py",
     "runs/metrics_log.py",
     "runs/saved.py",

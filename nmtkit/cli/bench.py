@@ -21,9 +21,9 @@ from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.text import read_lines
+from nmtkit.data.text.json_records import EXTRACT_HINT, refuse_json_lines
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.text import read_lines
 from nmtkit.experiment import bench, checks, costs
 from nmtkit.experiment.evaluation import require_validation_files
 from nmtkit.experiment.loading import DecodingOptions, beside_ctranslate2, open_autotuned

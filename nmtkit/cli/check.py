@@ -17,13 +17,13 @@ from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import write_errors
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.encodings import EncodingGuess
-from nmtkit.corpus.faults import BINARY, COLUMN, ENCODING, FORMAT, LINE_COUNTS, SHIFT, UTF16
-from nmtkit.corpus.json_records import JSON_ENDS
-from nmtkit.corpus.names import has_given_encoding, text_path
-from nmtkit.corpus.reading import require_plain_text
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.encodings import EncodingGuess
+from nmtkit.data.text.faults import BINARY, COLUMN, ENCODING, FORMAT, LINE_COUNTS, SHIFT, UTF16
+from nmtkit.data.text.json_records import JSON_ENDS
+from nmtkit.data.text.names import has_given_encoding, text_path
+from nmtkit.data.text.reading import require_plain_text
 from nmtkit.datacheck import report
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis

@@ -14,7 +14,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.cli.terminal import tables
 from nmtkit.cli.train import begin_training, journal_output, train_run
 from nmtkit.core.errors import RecipeError
-from nmtkit.corpus.reading import read_pairs
+from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.checks import metric_warning
 from nmtkit.experiment.evaluation import ComparedRun, compare_run, require_test_set
 from nmtkit.experiment.run import Run, choose_device

@@ -17,9 +17,9 @@ from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.score_summaries import refuse_empty
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import read_pairs
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs
 from nmtkit.datasets.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.experiment.evaluation import fit_text
 from nmtkit.experiment.loading import DecodingOptions, load_from_options

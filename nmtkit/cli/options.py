@@ -98,7 +98,7 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
     """Checks all files before the first is read, so that none is missed after hours of others."""
     if not given or given == (Path("-"),):
         return ()
-    from nmtkit.corpus.names import text_path  # help and completion do without it
+    from nmtkit.data.text.names import text_path  # help and completion do without it
 
     for path in given:
         if path == Path("-"):
@@ -116,7 +116,7 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
 
 def _set_encodings(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> None:
     if given:
-        from nmtkit.corpus.names import parse_encodings, reading_as
+        from nmtkit.data.text.names import parse_encodings, reading_as
 
         ctx.with_resource(reading_as(parse_encodings(given)))
 

@@ -13,9 +13,9 @@ from nmtkit.cli.reading import pair_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
-from nmtkit.corpus import alignments
-from nmtkit.corpus.json_records import JSON_ENDS
-from nmtkit.corpus.text import read_lines
+from nmtkit.data.text import alignments
+from nmtkit.data.text.json_records import JSON_ENDS
+from nmtkit.data.text.text import read_lines
 from nmtkit.decoding.shortlist import LinkCounts, shortlist_writer
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.inference.result import Translation

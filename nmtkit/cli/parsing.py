@@ -15,7 +15,7 @@ from nmtkit.cli.reading import text_windows, watched
 from nmtkit.cli.reporting import note
 from nmtkit.cli.terminal.trees import tree_lines
 from nmtkit.core.trees import Tree, read_linear, read_penn
-from nmtkit.corpus.text import read_lines
+from nmtkit.data.text.text import read_lines
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.inference.result import Translation

@@ -18,8 +18,8 @@ from nmtkit.cli.reading import stdin_sentences
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.terminal.heatmaps import show_attention, show_document
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.features import FeaturesFile
-from nmtkit.corpus.names import STDIN
+from nmtkit.data.text.features import FeaturesFile
+from nmtkit.data.text.names import STDIN
 from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
 from nmtkit.experiment.report import save_report
 from nmtkit.inference import attention_views

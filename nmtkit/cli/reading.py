@@ -12,13 +12,13 @@ from typing import TypeVar
 from nmtkit.cli.output_folder import output_folder
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.formats import text_format
-from nmtkit.corpus.json_records import DETECTION_LINES, EXTRACT_HINT, parse_record, refuse_json_lines, text_of
-from nmtkit.corpus.names import STDIN, split_reference
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.text import read_lines, read_stream_lines, text_stream
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.formats import text_format
+from nmtkit.data.text.json_records import DETECTION_LINES, EXTRACT_HINT, parse_record, refuse_json_lines, text_of
+from nmtkit.data.text.names import STDIN, split_reference
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.text import read_lines, read_stream_lines, text_stream
 
 Item = TypeVar("Item")
 PAIRS_AT_ONCE = 2048

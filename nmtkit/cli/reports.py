@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from nmtkit.cli import terminal
 from nmtkit.cli.reporting import tell
-from nmtkit.corpus.checking import DataReport
+from nmtkit.data.text.checking import DataReport
 from nmtkit.datacheck import report as diagnosis_report
 from nmtkit.datacheck.findings import Diagnosis
 

@@ -21,7 +21,7 @@ from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_user_path, write_errors
-from nmtkit.corpus.names import COMPRESSED_ENDS
+from nmtkit.data.text.names import COMPRESSED_ENDS
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.inference.inputs import TextModel

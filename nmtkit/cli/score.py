@@ -11,8 +11,8 @@ from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.options import chosen_format
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import AlignmentFile, GoldAlignment, parse_alignments, reverse_links
-from nmtkit.corpus.json_records import EXTRACT_HINT
+from nmtkit.data.text.alignments import AlignmentFile, GoldAlignment, parse_alignments, reverse_links
+from nmtkit.data.text.json_records import EXTRACT_HINT
 from nmtkit.data.vocabulary import UNK
 from nmtkit.metrics import METRICS, Options, Resampling, aer, by_length
 from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems, titles

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from nmtkit.cli import scoring, terminal
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.json_records import field_of, is_list_of_strings, parse_record
-from nmtkit.corpus.text import read_lines
+from nmtkit.data.text.json_records import field_of, is_list_of_strings, parse_record
+from nmtkit.data.text.text import read_lines
 from nmtkit.metrics import Comparison, Options, Resampling, split_sentences, term_recall
 from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems

@@ -13,7 +13,7 @@ from nmtkit.cli.options import Decorator, collect, pass_as, together
 from nmtkit.cli.reading import field_lines, require_plain_lines, stdin_lines
 from nmtkit.cli.terminal import tables
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.text import read_lines
+from nmtkit.data.text.text import read_lines
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
 from nmtkit.metrics.systems import ScoredSystem, named

@@ -11,9 +11,9 @@ from nmtkit.cli import inference, results
 from nmtkit.cli.output_folder import output_folder
 from nmtkit.cli.reading import chained, text_windows
 from nmtkit.cli.reporting import note
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import read_pairs
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.inference.inputs import TextModel
 from nmtkit.tasks.labelling import LabellingTask, RankedLabel

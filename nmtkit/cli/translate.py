@@ -12,10 +12,10 @@ from nmtkit.cli import inference, results
 from nmtkit.cli.output_folder import OutputFolder, output_folder
 from nmtkit.cli.reading import article_windows, field_lines, text_windows, windows
 from nmtkit.cli.reporting import is_quiet, note, tell
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.json_records import EXTRACT_HINT
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.text import read_lines
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.json_records import EXTRACT_HINT
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.inference.long_texts import (
     ParagraphTranslator,

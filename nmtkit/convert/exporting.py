@@ -14,10 +14,10 @@ from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.registry import Registry
 from nmtkit.core.version import __version__
-from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.languages import chosen_languages
 from nmtkit.data.sentencepiece_model import with_number_rules
+from nmtkit.data.text.config import FILE_KINDS
 from nmtkit.data.tokenizer import SentencePieceTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK

@@ -16,9 +16,9 @@ from torch import Tensor
 from nmtkit.convert.external_files import read_file, unsupported
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
-from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.huggingface_tokenizer import LANGUAGE_TOKEN
 from nmtkit.data.sentencepiece_model import bytes_field, message_fields
+from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Settings, model_validator
-from nmtkit.corpus.text import read_lines
+from nmtkit.data.text.text import read_lines
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.vocabulary import Vocabulary
 

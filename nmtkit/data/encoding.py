@@ -17,13 +17,13 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import ordered_map
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.checking import FilterDecisions, Lengths, PairChecker, SplitReport
-from nmtkit.corpus.config import DataConfig
-from nmtkit.corpus.hashes import Mask
 from nmtkit.data.languages import in_direction
 from nmtkit.data.shards import VERSION, RaggedArray
 from nmtkit.data.store import StoreWriter
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.checking import FilterDecisions, Lengths, PairChecker, SplitReport
+from nmtkit.data.text.config import DataConfig
+from nmtkit.data.text.hashes import Mask
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK, LabelVocabulary, split_labels
 from nmtkit.data.words import token_links, token_spans

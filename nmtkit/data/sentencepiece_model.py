@@ -12,7 +12,7 @@ from pathlib import Path
 import sentencepiece
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpus.normalization import BLANKED, OTHER_SPACES, REMOVED, nfkc_exceptions
+from nmtkit.data.text.normalization import BLANKED, OTHER_SPACES, REMOVED, nfkc_exceptions
 
 _NORMALIZER, _NAME, _RULES = 3, 1, 2
 """Numbers of fields."""

@@ -20,10 +20,10 @@ from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
-from nmtkit.corpus.normalization import DEFAULT, Normalization, normalize, separate_words
-from nmtkit.corpus.text import split_sentences
 from nmtkit.data.sentencepiece_model import with_space_rules
 from nmtkit.data.subword_sampling import BpeDropout, SubwordSampler, UnigramSampler, generator_for
+from nmtkit.data.text.normalization import DEFAULT, Normalization, normalize, separate_words
+from nmtkit.data.text.text import split_sentences
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 WORD_START = "▁"

@@ -7,8 +7,8 @@ from itertools import chain
 
 from nmtkit.core.columns import Column, label_type
 from nmtkit.core.errors import RecipeError
-from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.checking import DataReport
+from nmtkit.data.text.blocks import Block, Example
+from nmtkit.data.text.checking import DataReport
 from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import LabelVocabulary, split_labels

@@ -10,9 +10,9 @@ from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import parse
-from nmtkit.corpus.config import TEXT_COLUMNS
-from nmtkit.corpus.normalization import TextForms
 from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.text.config import TEXT_COLUMNS
+from nmtkit.data.text.normalization import TextForms
 from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import RESTORE_HINT, LabelVocabulary, Vocabulary, check_sums, read_vocabulary_file
 from nmtkit.data.wordpiece import WordPieceTokenizer

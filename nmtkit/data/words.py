@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import Link
-from nmtkit.corpus.scripts import SCRIPTS, UNSPACED, script_of
+from nmtkit.data.text.alignments import Link
+from nmtkit.data.text.scripts import SCRIPTS, UNSPACED, script_of
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 

@@ -8,11 +8,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.corpus import faults
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.faults import FaultKind
-from nmtkit.corpus.normalization import OTHER_SPACES
-from nmtkit.corpus.scripts import SCRIPTS, UNSPACED, script_of
+from nmtkit.data.text import faults
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.faults import FaultKind
+from nmtkit.data.text.normalization import OTHER_SPACES
+from nmtkit.data.text.scripts import SCRIPTS, UNSPACED, script_of
 
 # Classes of characters beside the scripts: digits; white space, line feeds and other line separators; and characters
 # that do not belong in a text. All from SEPARATOR on are odd.

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from nmtkit.corpus import faults
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.faults import HELD_OUT, BlockFaults, FaultKind, FaultLocation, RowIndices
-from nmtkit.corpus.formats import text_format
-from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
-from nmtkit.corpus.names import split_reference
-from nmtkit.corpus.reading import SplitReader
+from nmtkit.data.text import faults
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.faults import HELD_OUT, BlockFaults, FaultKind, FaultLocation, RowIndices
+from nmtkit.data.text.formats import text_format
+from nmtkit.data.text.hashes import HashSet, Mask, PairHashes, SoughtHashes
+from nmtkit.data.text.names import split_reference
+from nmtkit.data.text.reading import SplitReader
 from nmtkit.datacheck.characters import TextArrays, find_odd_characters
 from nmtkit.datacheck.findings import MAX_EXAMPLES, Diagnosis, Finding, SplitDiagnosis
 from nmtkit.datacheck.misalignment import first_mismatch, shifted_pairs

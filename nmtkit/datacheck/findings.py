@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import get_args
 
-from nmtkit.corpus.config import TEXT_COLUMNS
-from nmtkit.corpus.faults import FaultKind, FaultLocation, Severity
-from nmtkit.corpus.scripts import SCRIPTS
+from nmtkit.data.text.config import TEXT_COLUMNS
+from nmtkit.data.text.faults import FaultKind, FaultLocation, Severity
+from nmtkit.data.text.scripts import SCRIPTS
 from nmtkit.datacheck.characters import TextArrays
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from nmtkit.corpus.faults import Severity
+from nmtkit.data.text.faults import Severity
 from nmtkit.datacheck import report
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.report import Histogram, ReportTable

@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.corpus.encodings import FUNCTION_WORDS
-from nmtkit.corpus.scripts import SCRIPTS
+from nmtkit.data.text.encodings import FUNCTION_WORDS
+from nmtkit.data.text.scripts import SCRIPTS
 from nmtkit.datacheck.characters import DIGIT, NEWLINE, TextArrays, character_classes
 
 RUN_BUCKETS = 1 << 16

@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.corpus.faults import FaultLocation, FileFault, RowIndices, excerpt
-from nmtkit.corpus.text import BLOCK_LINES, read_lines_lenient
+from nmtkit.data.text.faults import FaultLocation, FileFault, RowIndices, excerpt
+from nmtkit.data.text.text import BLOCK_LINES, read_lines_lenient
 from nmtkit.datacheck.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")

@@ -10,12 +10,12 @@ from operator import eq
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.corpus import faults
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.faults import FaultKind
-from nmtkit.corpus.hashes import Mask
-from nmtkit.corpus.normalization import comparable
-from nmtkit.corpus.reading import SplitReader
+from nmtkit.data.text import faults
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.faults import FaultKind
+from nmtkit.data.text.hashes import Mask
+from nmtkit.data.text.normalization import comparable
+from nmtkit.data.text.reading import SplitReader
 from nmtkit.datacheck.characters import TextArrays
 from nmtkit.datacheck.language import MIN_CHARACTERS, KnownWords, Languages, in_foreign_script, main_scripts
 

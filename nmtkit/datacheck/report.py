@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit.corpus.faults import EMPTY, ENCODING, IN_TRAIN, UTF16, FaultKind, FaultLocation, Severity
+from nmtkit.data.text.faults import EMPTY, ENCODING, IN_TRAIN, UTF16, FaultKind, FaultLocation, Severity
 from nmtkit.datacheck.findings import SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
 CONTROL_NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}

@@ -7,13 +7,13 @@ import numpy as np
 
 from nmtkit.core.columns import Column, ColumnType
 from nmtkit.core.errors import RecipeError
-from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.corpus.config import DataConfig, SplitFiles
-from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, FaultLocation
-from nmtkit.corpus.hashes import Mask
-from nmtkit.corpus.normalization import normalize
-from nmtkit.corpus.reading import read_blocks
 from nmtkit.data.encoding import PairEncoder, UncountedBlock, encode_blocks
+from nmtkit.data.text.checking import DataReport, PairChecker
+from nmtkit.data.text.config import DataConfig, SplitFiles
+from nmtkit.data.text.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, FaultLocation
+from nmtkit.data.text.hashes import Mask
+from nmtkit.data.text.normalization import normalize
+from nmtkit.data.text.reading import read_blocks
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers

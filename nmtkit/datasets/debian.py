@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field
-from nmtkit.corpus.text import read_stream_lines
+from nmtkit.data.text.text import read_stream_lines
 from nmtkit.datasets.archives import DAMAGE_ERRORS, NOT_UTF8, members
 from nmtkit.datasets.download import FetchContext
 from nmtkit.datasets.sources import CorpusSource, SourceFile, UrlSource

@@ -16,7 +16,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import bundled_path, write_errors
 from nmtkit.core.formats import dump_yaml, load_yaml, parse_json
 from nmtkit.core.version import __version__
-from nmtkit.corpus.config import FILE_KINDS
+from nmtkit.data.text.config import FILE_KINDS
 from nmtkit.datasets.catalogue import Corpus
 from nmtkit.datasets.download import FetchContext
 from nmtkit.datasets.readers import Pair

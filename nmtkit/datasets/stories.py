@@ -9,8 +9,8 @@ from typing import Literal
 from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field
-from nmtkit.corpus.reading import parse_story, story_stem
-from nmtkit.corpus.text import read_stream_lines
+from nmtkit.data.text.reading import parse_story, story_stem
+from nmtkit.data.text.text import read_stream_lines
 from nmtkit.datasets.archives import NOT_UTF8, members
 from nmtkit.datasets.readers import Pair, Reader, find_file, text_lines
 

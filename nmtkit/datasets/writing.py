@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.hashes import HashSet, PairHashes
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.scripts import is_unspaced
-from nmtkit.corpus.splitting import Splitter
-from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.hashes import HashSet, PairHashes
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.scripts import is_unspaced
+from nmtkit.data.text.splitting import Splitter
+from nmtkit.data.text.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.datasets.catalogue import Entry, FilterConfig
 from nmtkit.datasets.readers import Pair
 from nmtkit.tasks.task import TASKS

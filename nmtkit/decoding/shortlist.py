@@ -26,9 +26,9 @@ from torch import Tensor
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import atomic_user_path, write_errors
-from nmtkit.corpus.alignments import Link
-from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import NEW_WORD, Batch
+from nmtkit.data.text.alignments import Link
+from nmtkit.data.text.text import read_lines
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import PAD, SPECIALS
 

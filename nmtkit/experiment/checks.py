@@ -14,16 +14,16 @@ from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
 from nmtkit.core.formats import dump_yaml
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import FILE_KINDS, LANGUAGE_KEYS, TEXT_COLUMNS, SplitFiles
-from nmtkit.corpus.faults import UNREADABLE
-from nmtkit.corpus.features import require_one_layout
-from nmtkit.corpus.names import text_path
-from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base
-from nmtkit.corpus.text import read_lines
 from nmtkit.data.embeddings import check_size
 from nmtkit.data.huggingface_tokenizer import LANGUAGE, missing_language_message
 from nmtkit.data.languages import language_names, sides_without_language
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.config import FILE_KINDS, LANGUAGE_KEYS, TEXT_COLUMNS, SplitFiles
+from nmtkit.data.text.faults import UNREADABLE
+from nmtkit.data.text.features import require_one_layout
+from nmtkit.data.text.names import text_path
+from nmtkit.data.text.reading import read_blocks, read_pairs, require_link_base
+from nmtkit.data.text.text import read_lines
 from nmtkit.data.tokenizer_training import describe_shortfall
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS

@@ -24,12 +24,12 @@ from nmtkit import metrics
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
-from nmtkit.corpus.alignments import SoftAlignment, parse_alignments
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.text import read_lines
 from nmtkit.data.store import Store
+from nmtkit.data.text.alignments import SoftAlignment, parse_alignments
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.text import read_lines
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.words import word_spans

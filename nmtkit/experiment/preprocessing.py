@@ -8,11 +8,11 @@ from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.checking import DataReport, FileChecksums, PairChecker, read_checksums
-from nmtkit.corpus.reading import read_blocks, require_plain_text
 from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.checking import DataReport, FileChecksums, PairChecker, read_checksums
+from nmtkit.data.text.reading import read_blocks, require_plain_text
 from nmtkit.data.tokenizer_training import TokenizerSample, describe_shortfall, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, UNK

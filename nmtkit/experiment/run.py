@@ -13,7 +13,7 @@ from nmtkit.autotune.training import AUTO_KEYS, tune_training, workload_of_run
 from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
-from nmtkit.corpus.checking import DataReport
+from nmtkit.data.text.checking import DataReport
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.datacheck.findings import Diagnosis
 from nmtkit.experiment import checks

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.corpus.alignments import SoftAlignment
-from nmtkit.corpus.features import Rows
-from nmtkit.corpus.text import split_sentences
 from nmtkit.data.batch import Batch, Targets
+from nmtkit.data.text.alignments import SoftAlignment
+from nmtkit.data.text.features import Rows
+from nmtkit.data.text.text import split_sentences
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.vocabulary import BOS
 from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words

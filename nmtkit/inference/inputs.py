@@ -12,11 +12,11 @@ from typing_extensions import override
 
 from nmtkit.core.device import send
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError, shorten
-from nmtkit.corpus.config import language_of_tag
-from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import NEW_WORD, Batch, collate
 from nmtkit.data.huggingface_tokenizer import SENTINEL
 from nmtkit.data.languages import in_direction
+from nmtkit.data.text.config import language_of_tag
+from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, PAD, UNK
@@ -184,7 +184,7 @@ class TextModel(metaclass=ListsPublicNames):
     max_source_tokens: int | None = None
     """Only so many tokens of a source are read; None reads all."""
     tags: str = ""
-    """Special tokens before every source that has none of its own, see `nmtkit.corpus.config.SplitFiles.tags`."""
+    """Special tokens before every source that has none of its own, see `nmtkit.data.text.config.SplitFiles.tags`."""
     needs_language: bool = False
     """Whether every source needs the tag of a language, since the model has read no others."""
     batch_tokens: int | None = None

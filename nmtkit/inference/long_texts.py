@@ -15,8 +15,8 @@ from typing import ClassVar, overload
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.scripts import unspaced_class
-from nmtkit.corpus.text import split_sentences
+from nmtkit.data.text.scripts import unspaced_class
+from nmtkit.data.text.text import split_sentences
 from nmtkit.inference.inputs import require_list
 from nmtkit.inference.numbers import missing_numbers
 from nmtkit.inference.requests import Request
@@ -395,7 +395,7 @@ class Summarizer(LongTextTranslator):
     def cut(self, line: str) -> list[str]:
         """The windows of an article, as many sentences as fit into each; without `window` the article.
 
-        Sentences are those of `nmtkit.corpus.text.split_sentences`. A sentence that is longer than a window is cut
+        Sentences are those of `nmtkit.data.text.text.split_sentences`. A sentence that is longer than a window is cut
         between words; a word, as white space separates them, is never cut.
         """
         if self.window is None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.features import Rows
-from nmtkit.corpus.json_records import is_list_of_strings, parse_record
-from nmtkit.corpus.normalization import comparable
-from nmtkit.corpus.scripts import mark_class, unspaced_class, unspaced_runs
+from nmtkit.data.text.features import Rows
+from nmtkit.data.text.json_records import is_list_of_strings, parse_record
+from nmtkit.data.text.normalization import comparable
+from nmtkit.data.text.scripts import mark_class, unspaced_class, unspaced_runs
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import PAD, SPECIALS
 

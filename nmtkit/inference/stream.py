@@ -10,7 +10,7 @@ from threading import Condition, Lock, Semaphore, Thread
 import torch
 
 from nmtkit.core import device as devices
-from nmtkit.corpus.features import Rows
+from nmtkit.data.text.features import Rows
 from nmtkit.inference import inputs
 from nmtkit.inference.inputs import SourceLine, TextModel
 from nmtkit.inference.requests import Request

@@ -8,7 +8,7 @@ example. References are a list of such lists: `refs[r][i]` is reference `r` of e
 from importlib import import_module
 from pkgutil import iter_modules
 
-from nmtkit.corpus.text import SENTENCE_RULES, split_sentences
+from nmtkit.data.text.text import SENTENCE_RULES, split_sentences
 from nmtkit.metrics.bleu import SPM_TOKENIZERS, TOKENIZERS, LengthBucket, by_length
 from nmtkit.metrics.fit import aer, perplexity
 from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, Texts, metric_names, score_all

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
-from nmtkit.corpus.scripts import count_words
+from nmtkit.data.text.scripts import count_words
 from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, TextMetric, Texts, missing_references
 from nmtkit.metrics.significance import ExampleMetric
 

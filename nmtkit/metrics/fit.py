@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.version import __version__
-from nmtkit.corpus.alignments import GoldAlignment, Links
+from nmtkit.data.text.alignments import GoldAlignment, Links
 from nmtkit.metrics.metric import METRICS, Metric, Score
 
 METRICS.register("loss")(Metric("loss", "loss", higher_is_better=False, needs="probabilities"))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.corpus.scripts import unspaced_script_of_lines
+from nmtkit.data.text.scripts import unspaced_script_of_lines
 from nmtkit.metrics.bleu import bleu_tokens
 from nmtkit.metrics.metric import Options
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.names import STDIN
-from nmtkit.corpus.scripts import count_characters, script_shares, unspaced_script_of_lines
+from nmtkit.data.text.names import STDIN
+from nmtkit.data.text.scripts import count_characters, script_shares, unspaced_script_of_lines
 from nmtkit.metrics.metric import (
     Comparison,
     Options,

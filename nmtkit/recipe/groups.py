@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal
 
 from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator
-from nmtkit.corpus.config import (
+from nmtkit.data.huggingface_tokenizer import LANGUAGE
+from nmtkit.data.languages import affixes_in_direction, find_language, language_names
+from nmtkit.data.text.config import (
     LANGUAGE_KEYS,
     DataConfig,
     SplitFiles,
@@ -13,8 +15,6 @@ from nmtkit.corpus.config import (
     language_directions,
     language_tags,
 )
-from nmtkit.data.huggingface_tokenizer import LANGUAGE
-from nmtkit.data.languages import affixes_in_direction, find_language, language_names
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
 from nmtkit.tasks.builtin import TRANSLATION

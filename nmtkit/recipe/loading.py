@@ -13,7 +13,7 @@ from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import MAX_DEPTH, KeyPath, load_yaml, parse_value
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import parse
-from nmtkit.corpus.config import FILE_KINDS, joined_corpora
+from nmtkit.data.text.config import FILE_KINDS, joined_corpora
 from nmtkit.models.base import MODELS, PARTS
 from nmtkit.recipe.groups import MAX_STAGES, STAGE_GROUPS, with_best_metric, without_replaced
 from nmtkit.recipe.schema import Recipe, deep_merge

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.batch import Batch, Numbers
 from nmtkit.data.store import Store
 from nmtkit.data.subword_sampling import generator_for
+from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.streams.batch_stream import BatchStream, length_batches, load, widths

@@ -10,7 +10,7 @@ from typing_extensions import override
 from nmtkit.tasks.task import Task, TestResult
 
 if TYPE_CHECKING:
-    from nmtkit.corpus.blocks import Example
+    from nmtkit.data.text.blocks import Example
     from nmtkit.inference.inputs import TextModel
     from nmtkit.inference.result import Translation
     from nmtkit.inference.translator import Translator

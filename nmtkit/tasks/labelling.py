@@ -11,7 +11,7 @@ from nmtkit.tasks.task import Task
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nmtkit.corpus.blocks import Example
+    from nmtkit.data.text.blocks import Example
     from nmtkit.inference.inputs import TextModel
 
 

@@ -9,7 +9,7 @@ from nmtkit.core.columns import Column, label_type
 from nmtkit.core.registry import Registry
 
 if TYPE_CHECKING:
-    from nmtkit.corpus.blocks import Example
+    from nmtkit.data.text.blocks import Example
     from nmtkit.inference.inputs import TextModel
     from nmtkit.metrics import Options, Score
 

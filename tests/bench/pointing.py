@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nmtkit.corpus.features import FeaturesFile
-from nmtkit.corpus.text import read_lines
+from nmtkit.data.text.features import FeaturesFile
+from nmtkit.data.text.text import read_lines
 from nmtkit.experiment.loading import load_translator
 from nmtkit.inference.attention_views import caption_view
 

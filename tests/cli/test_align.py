@@ -24,7 +24,13 @@ from untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
 from nmtkit import Translator
 from nmtkit.cli import pairs as commands
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import format_pharaoh, links_from_attention, parse_alignments, reverse_links, symmetrize
+from nmtkit.data.text.alignments import (
+    format_pharaoh,
+    links_from_attention,
+    parse_alignments,
+    reverse_links,
+    symmetrize,
+)
 from nmtkit.decoding.shortlist import shortlist_lines, shortlist_writer
 
 

@@ -10,7 +10,7 @@ from commands import Command, lines_in, refused, sets, succeeded, write_lines
 from nmtkit import recipe
 from nmtkit.cli import check as cli
 from nmtkit.cli.reports import show_diagnosis
-from nmtkit.corpus.faults import EMPTY, FaultLocation
+from nmtkit.data.text.faults import EMPTY, FaultLocation
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.recipe import load
 from tests.house import traced

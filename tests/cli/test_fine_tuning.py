@@ -12,7 +12,7 @@ from untrained_runs import CAPTIONER, make_run
 
 from nmtkit import metrics, recipe
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpus.reading import read_pairs
+from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.presets.without_recipe import RecipeRequest, propose_recipe
 from nmtkit.recipe import Recipe

@@ -8,9 +8,9 @@ import pytest
 from commands import RECIPE, Command, as_text, refused, sentence_pairs, succeeded, write_lines
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.json_records import DETECTION_LINES, refuse_json_lines
-from nmtkit.corpus.reading import read_pairs
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.json_records import DETECTION_LINES, refuse_json_lines
+from nmtkit.data.text.reading import read_pairs
 
 PAIRS = sentence_pairs(80, 5)
 JSONL = as_text(json.dumps({"article": src, "summary": tgt}) for src, tgt in PAIRS)

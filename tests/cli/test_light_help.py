@@ -15,8 +15,8 @@ import nmtkit.convert.huggingface  # noqa: F401  # registers its reader
 from nmtkit.cli.commands import pairs, score_options, search_options, weights
 from nmtkit.convert.exporting import EXPORTS
 from nmtkit.convert.importing import READERS
-from nmtkit.corpus import alignments
-from nmtkit.corpus.text import SENTENCE_RULES
+from nmtkit.data.text import alignments
+from nmtkit.data.text.text import SENTENCE_RULES
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.loading import DecodingOptions, EngineChoice
 from nmtkit.layers.inference import PrecisionChoice

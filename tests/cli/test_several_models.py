@@ -10,7 +10,7 @@ from learned import learn_tokenizers
 from untrained_runs import LINES, TRANSLATION, make_run
 
 from nmtkit import Translator
-from nmtkit.corpus.blocks import Example
+from nmtkit.data.text.blocks import Example
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
 from nmtkit.training.checkpoints.weights import get_weights, save_weights

@@ -13,11 +13,11 @@ from daily import daily
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.splitting import choose_hold_out, write_splits
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import StoreWriter
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.splitting import choose_hold_out, write_splits
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.events import Evaluated

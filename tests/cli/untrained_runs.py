@@ -7,7 +7,7 @@ import torch
 from learned import learn_tokenizers
 
 from nmtkit.core.files import atomic_write_text, write_json
-from nmtkit.corpus.blocks import Example
+from nmtkit.data.text.blocks import Example
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.origin import find_origin, origin_tokenizers

@@ -16,7 +16,7 @@ import pytest
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.processes import ordered_map
-from nmtkit.corpus.alignments import parse_pharaoh_line
+from nmtkit.data.text.alignments import parse_pharaoh_line
 
 # The other process looks work up by its name, so what is done here comes from libraries.
 DOUBLE = partial(operator.mul, 2)
@@ -119,7 +119,7 @@ PROGRAM = """
 import operator, os, signal, sys, time
 from contextlib import suppress
 from functools import partial
-from nmtkit.corpus.alignments import parse_pharaoh_line
+from nmtkit.data.text.alignments import parse_pharaoh_line
 from nmtkit.core.processes import ordered_map
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test that runs in the background is begun without it

@@ -8,8 +8,8 @@ import pytest
 from learned import learn_tokenizers
 from stored import checker, write_store
 
-from nmtkit.corpus.blocks import Example
 from nmtkit.data.store import Store
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from stored import blocks_of, checker, write_store
 
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import SplitReport
 from nmtkit.data import encoding, store
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.checking import SplitReport
 
 
 def preprocess(folder: Path, place: str, processes: int) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.corpus.config import DataConfig
 from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split
+from nmtkit.data.text.blocks import Block, Example
+from nmtkit.data.text.checking import DataReport, PairChecker
+from nmtkit.data.text.config import DataConfig
 from nmtkit.data.tokenizers import Tokenizers
 
 

@@ -14,12 +14,12 @@ from stored import checker, write_store
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import PairChecker
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import read_pairs, require_link_base
 from nmtkit.data.batch import collate
 from nmtkit.data.store import Store
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.checking import PairChecker
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs, require_link_base
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK

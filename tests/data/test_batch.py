@@ -12,9 +12,9 @@ import torch
 from learned import learn_tokenizers
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD

@@ -11,11 +11,11 @@ import pytest
 from commands import environment
 
 from nmtkit.core.columns import Column
-from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.corpus.config import DataConfig, SplitFiles
-from nmtkit.corpus.reading import read_blocks
 from nmtkit.data.encoding import PairEncoder, encode_split
 from nmtkit.data.store import Store
+from nmtkit.data.text.checking import DataReport, PairChecker
+from nmtkit.data.text.config import DataConfig, SplitFiles
+from nmtkit.data.text.reading import read_blocks
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream

@@ -7,9 +7,9 @@ import torch
 from stored import checker, write_store
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.data.store import Store
+from nmtkit.data.text.blocks import Block, Example
+from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary

@@ -11,10 +11,10 @@ import sentencepiece
 from learned import learn_tokenizers
 from stored import checker, write_store
 
-from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.normalization import OTHER_SPACES, comparable, nfkc_exceptions, normalize
 from nmtkit.data.sentencepiece_model import with_number_rules
 from nmtkit.data.store import Store
+from nmtkit.data.text.blocks import Block, Example
+from nmtkit.data.text.normalization import OTHER_SPACES, comparable, nfkc_exceptions, normalize
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.words import cut_words

@@ -18,12 +18,12 @@ from stored import checker, write_store
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import verify_checksum, with_checksum
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import SplitReport
 from nmtkit.data import encoding, store
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.checking import SplitReport
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream

@@ -9,7 +9,7 @@ from learned import learn_tokenizers
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.corpus.blocks import Example
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK

@@ -8,10 +8,10 @@ from learned import learn_tokenizers
 from stored import checker, write_store
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.corpus.blocks import Example
 from nmtkit.data.encoding import fingerprint
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from learned import learn_tokenizers
 
-from nmtkit.corpus.blocks import Example
 from nmtkit.data.subword_sampling import UnigramSampler, generator_for
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import UNK
 

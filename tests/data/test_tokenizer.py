@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from learned import learn_tokenizers
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import DataReport
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.checking import DataReport
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizer_training import describe_shortfall
 from nmtkit.data.tokenizers import Tokenizers

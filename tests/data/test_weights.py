@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from learned import learn_tokenizers
 
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import DataReport
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import read_pairs
 from nmtkit.data import tokenizer_training
 from nmtkit.data.store import Store
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.checking import DataReport
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import TokenizerSample
 from nmtkit.data.tokenizers import Tokenizers

@@ -10,7 +10,7 @@ from commands import Command, refused, succeeded
 from learned import learn_tokenizers
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.corpus.blocks import Example
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK

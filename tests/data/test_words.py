@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from learned import learn_tokenizers
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.blocks import Example
 from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.data.words import (

@@ -4,7 +4,7 @@ import gzip
 from pathlib import Path
 from typing import Literal
 
-from nmtkit.corpus.config import SplitFiles
+from nmtkit.data.text.config import SplitFiles
 from nmtkit.datacheck.findings import SplitDiagnosis
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "data" / "demo-en-fr"

@@ -10,8 +10,8 @@ import pytest
 import real_looking
 from real_looking import lines_by_kind
 
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import SplitFiles
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.config import SplitFiles
 from nmtkit.datacheck.characters import fix_mojibake
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.findings import Finding, SplitDiagnosis

@@ -6,7 +6,7 @@ import numpy as np
 import real_looking
 from real_looking import lines_by_kind
 
-from nmtkit.corpus.encodings import FUNCTION_WORDS
+from nmtkit.data.text.encodings import FUNCTION_WORDS
 from nmtkit.datacheck.characters import TextArrays
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.language import MIN_LINES, KnownWords

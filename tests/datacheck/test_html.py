@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from written import Page
 
-from nmtkit.corpus.faults import DUPLICATE, ENCODING, FaultLocation
+from nmtkit.data.text.faults import DUPLICATE, ENCODING, FaultLocation
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.html import diagnosis_page
 from nmtkit.datacheck.report import ReportTable

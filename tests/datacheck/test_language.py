@@ -9,8 +9,8 @@ import pytest
 import real_looking
 from real_looking import lines_by_kind
 
-from nmtkit.corpus.reading import SplitReader
-from nmtkit.corpus.scripts import SCRIPTS
+from nmtkit.data.text.reading import SplitReader
+from nmtkit.data.text.scripts import SCRIPTS
 from nmtkit.datacheck.characters import TextArrays
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.language import MIN_LINES, Languages, in_foreign_script, main_scripts

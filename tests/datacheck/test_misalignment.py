@@ -8,7 +8,7 @@ import pytest
 import real_looking
 from daily import daily
 
-from nmtkit.corpus.faults import FaultLocation
+from nmtkit.data.text.faults import FaultLocation
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.findings import SplitDiagnosis
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import real_looking
 
-from nmtkit.corpus.config import SplitFiles
+from nmtkit.data.text.config import SplitFiles
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.findings import MAX_EXAMPLES, Diagnosis
 

@@ -9,8 +9,8 @@ import pytest
 from real_looking import write_pairs
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import read_pairs
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs
 from nmtkit.datacheck.characters import repair_line
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.repair import LOG_NAME, RepairedSplit, repair

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from nmtkit.corpus import faults
-from nmtkit.corpus.faults import (
+from nmtkit.data.text import faults
+from nmtkit.data.text.faults import (
     DUPLICATE,
     EMPTY,
     ENCODING,

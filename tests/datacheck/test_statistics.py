@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from nmtkit.corpus.scripts import SCRIPTS
+from nmtkit.data.text.scripts import SCRIPTS
 from nmtkit.datacheck.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, SPACE, TextArrays, character_classes
 from nmtkit.datacheck.findings import SplitDiagnosis
 

@@ -8,10 +8,10 @@ import pytest
 from learned import learn_tokenizers
 from real_looking import write_pairs
 
-from nmtkit.corpus.checking import DataReport
-from nmtkit.corpus.config import DataConfig, SplitFiles
-from nmtkit.corpus.faults import UNSEEN
-from nmtkit.corpus.reading import read_blocks, read_pairs
+from nmtkit.data.text.checking import DataReport
+from nmtkit.data.text.config import DataConfig, SplitFiles
+from nmtkit.data.text.faults import UNSEEN
+from nmtkit.data.text.reading import read_blocks, read_pairs
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.datacheck import tokens

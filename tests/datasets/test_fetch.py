@@ -12,7 +12,7 @@ from corpus_files import refused, zipped
 
 from nmtkit import recipe
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpus.reading import read_pairs
+from nmtkit.data.text.reading import read_pairs
 from nmtkit.datasets import fetching as module
 from nmtkit.datasets.catalogue import Catalogue, Corpus
 from nmtkit.datasets.download import FetchContext

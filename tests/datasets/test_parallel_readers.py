@@ -10,7 +10,7 @@ import pytest
 from corpus_files import Content, published, read
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus import text as text_module
+from nmtkit.data.text import text as text_module
 from nmtkit.datasets.readers import (
     MARKUP_LINES,
     AlignedReader,

@@ -11,7 +11,7 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import parse
-from nmtkit.corpus.scripts import is_unspaced
+from nmtkit.data.text.scripts import is_unspaced
 from nmtkit.datasets import writing
 from nmtkit.datasets.catalogue import Entry, FilterConfig
 from nmtkit.datasets.readers import Pair

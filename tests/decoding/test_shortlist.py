@@ -9,8 +9,8 @@ import torch
 from learned import learn_tokenizers
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import collate
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS

@@ -16,11 +16,11 @@ from commands import Command
 from nmtkit import recipe
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.corpus import text
-from nmtkit.corpus.checking import DataReport
 from nmtkit.data import store as store_module
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.store import Store
+from nmtkit.data.text import text
+from nmtkit.data.text.checking import DataReport
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.run import Run
 from nmtkit.runs.saved import sizes_of

@@ -13,9 +13,9 @@ from commands import WORDS, write_lines
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.store import Store
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.experiment.run import Run
 from nmtkit.inference.inputs import TextModel

@@ -14,7 +14,7 @@ from grammar import clauses as c
 from grammar import english, french, lexicon, text
 from grammar import nominals as n
 
-pytestmark = pytest.mark.slow  # tests/corpus/test_embedded.py asks daily of the files themselves
+pytestmark = pytest.mark.slow  # tests/data/text/test_embedded.py asks daily of the files themselves
 DATA = Path(generate.__file__).parent
 Tense = c.Tense
 words: Callable[[str], list[str]] = generate.words

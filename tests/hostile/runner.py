@@ -29,7 +29,7 @@ for number in {closed}:
     setattr(sys, ("stdin", "stdout", "stderr")[number], None)
 """
 SMALL_SHARDS = """\
-from nmtkit.corpus import text
+from nmtkit.data.text import text
 from nmtkit.data import encoding, store
 store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS, text.BLOCK_BYTES, text.BLOCK_LINES = 150, 1, 2000, 1
 """

@@ -10,7 +10,7 @@ from prompted import MODELS_WITHOUT_SOURCE, AttendingModel, Captioner, prompts
 from untrained import WORDS, untrained
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.corpus.features import Rows
+from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig

@@ -8,8 +8,8 @@ from learned import learn_tokenizers
 
 import nmtkit.models
 import nmtkit.models.rnn  # noqa: F401  # both fill the registry
-from nmtkit.corpus.blocks import Example
 from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary

@@ -11,7 +11,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from nmtkit import metrics
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.corpus.alignments import parse_alignments
+from nmtkit.data.text.alignments import parse_alignments
 from nmtkit.metrics import Options, Resampling, Texts, significance
 from nmtkit.metrics.metric import score_texts, text_metrics
 

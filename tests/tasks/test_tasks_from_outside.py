@@ -12,7 +12,7 @@ from commands import Command, lines_in, refused, succeeded, write_lines
 from nmtkit import recipe
 from nmtkit.cli import cli
 from nmtkit.core.errors import RecipeError
-from nmtkit.corpus.blocks import Example
+from nmtkit.data.text.blocks import Example
 from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.run import Run
 from nmtkit.inference import inputs

@@ -11,7 +11,6 @@ from nmtkit.convert.huggingface.older_tokenizers import REMEDY, older_content, r
 from nmtkit.convert.vocabulary import Maps, map_vocabulary
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.huggingface_tokenizer import (
     LANGUAGE,
     LANGUAGE_TOKEN,
@@ -20,6 +19,7 @@ from nmtkit.data.huggingface_tokenizer import (
     library,
     parse_tokenizer,
 )
+from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.tokenizer import WORD_START, TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS

@@ -18,11 +18,11 @@ import torch
 from nmtkit import metrics
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import write_json
-from nmtkit.corpus.config import SplitFiles, language_of_tag
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.statistics import CorpusStatistics
 from nmtkit.data.huggingface_tokenizer import missing_language_message
 from nmtkit.data.languages import chosen_languages, find_language, language_names, sides_without_language
+from nmtkit.data.text.config import SplitFiles, language_of_tag
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.statistics import CorpusStatistics
 from nmtkit.experiment.loading import DecodingOptions, open_system
 from nmtkit.experiment.presets.fitting import padded_tokens
 from nmtkit.experiment.presets.proposal import ProposedRecipe

@@ -21,7 +21,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.registry import suggest_names
-from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
+from nmtkit.data.text.statistics import CorpusStatistics, SideStatistics
 from nmtkit.experiment.presets.proposal import PLANS, ProposedRecipe, format_minutes
 from nmtkit.experiment.presets.sizes import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.tasks.task import TASKS

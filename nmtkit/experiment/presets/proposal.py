@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nmtkit.core.formats import dump_yaml
-from nmtkit.corpus.statistics import CorpusStatistics
+from nmtkit.data.text.statistics import CorpusStatistics
 
 
 class Reason(NamedTuple):

@@ -22,15 +22,15 @@ from nmtkit.core.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, write_errors, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import is_valid_name
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.formats import DETECTION_LINES, text_format
-from nmtkit.corpus.names import parse_encodings, split_reference, text_path, without_compression_end
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.scripts import word_pattern
-from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
-from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
-from nmtkit.corpus.text import read_lines_lenient
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.formats import DETECTION_LINES, text_format
+from nmtkit.data.text.names import parse_encodings, split_reference, text_path, without_compression_end
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.scripts import word_pattern
+from nmtkit.data.text.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
+from nmtkit.data.text.statistics import CorpusCounter, CorpusStatistics
+from nmtkit.data.text.text import read_lines_lenient
 from nmtkit.experiment.presets.fine_tuning import FineTuningRecipe, languages_of_text
 from nmtkit.experiment.presets.fitting import FittedPreset, choose_preset
 from nmtkit.experiment.presets.proposal import ProposedRecipe, format_minutes

@@ -16,8 +16,8 @@ from unspaced import unspaced_pairs
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.statistics import CorpusCounter, CorpusStatistics, SideStatistics
 from nmtkit.experiment.presets.fitting import FittedPreset, choose_preset
 from nmtkit.experiment.presets.proposal import format_minutes
 from nmtkit.experiment.presets.sizes import PRESETS

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit import recipe
-from nmtkit.corpus.statistics import CorpusCounter
+from nmtkit.data.text.statistics import CorpusCounter
 from nmtkit.experiment.presets.fine_tuning import FineTuningRecipe
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder

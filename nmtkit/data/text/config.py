@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
-from nmtkit.corpus.names import require_encoding, text_path
+from nmtkit.data.text.names import require_encoding, text_path
 
 COLUMNS = ("src", "tgt", "labels", "features")
 """The columns that an example may have, each with files of its own."""

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import TEXT_COLUMNS, DataConfig
-from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, FaultKind
-from nmtkit.corpus.hashes import HashSet, Mask, SoughtHashes
-from nmtkit.corpus.normalization import TextForms
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.config import TEXT_COLUMNS, DataConfig
+from nmtkit.data.text.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, FaultKind
+from nmtkit.data.text.hashes import HashSet, Mask, SoughtHashes
+from nmtkit.data.text.normalization import TextForms
 
 MIN_REPORTED_UNKNOWN_RATE = 0.0005
 """The share of unknown tokens from which the report mentions them."""

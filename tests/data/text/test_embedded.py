@@ -5,9 +5,9 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from nmtkit.corpus.alignments import parse_alignments
+from nmtkit.data.text.alignments import parse_alignments
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[3] / "data"
 
 
 def lines(name: str) -> list[str]:

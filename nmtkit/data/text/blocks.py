@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import Links, parse_pharaoh_line
-from nmtkit.corpus.config import TEXT_COLUMNS, SplitFiles
-from nmtkit.corpus.encodings import BAD_CHARACTER
-from nmtkit.corpus.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
-from nmtkit.corpus.features import FeatureRows, Rows
-from nmtkit.corpus.hashes import Mask, PairHashes
-from nmtkit.corpus.normalization import TextForms, comparable
-from nmtkit.corpus.text import TextFile, bad_bytes_message, explain_bad_bytes, first_bad_byte
+from nmtkit.data.text.alignments import Links, parse_pharaoh_line
+from nmtkit.data.text.config import TEXT_COLUMNS, SplitFiles
+from nmtkit.data.text.encodings import BAD_CHARACTER
+from nmtkit.data.text.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
+from nmtkit.data.text.features import FeatureRows, Rows
+from nmtkit.data.text.hashes import Mask, PairHashes
+from nmtkit.data.text.normalization import TextForms, comparable
+from nmtkit.data.text.text import TextFile, bad_bytes_message, explain_bad_bytes, first_bad_byte
 
 PAIR_WIDTH = 60
 """Characters shown of each side of a pair."""

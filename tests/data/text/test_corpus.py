@@ -8,11 +8,11 @@ import pytest
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.corpus.config import DataConfig, SplitFiles
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.text import read_lines
+from nmtkit.data.text.blocks import Block, Example
+from nmtkit.data.text.checking import DataReport, PairChecker
+from nmtkit.data.text.config import DataConfig, SplitFiles
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.text import read_lines
 
 
 def write(path: Path, content: str | bytes) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus import splitting
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.splitting import HoldOut, Splitter, choose_hold_out, group_hash, write_splits
+from nmtkit.data.text import splitting
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.splitting import HoldOut, Splitter, choose_hold_out, group_hash, write_splits
 from nmtkit.datasets.readers import Pair
 
 

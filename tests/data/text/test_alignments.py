@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nmtkit import metrics
 from nmtkit.core.errors import DataError
-from nmtkit.corpus import alignments as alignment
-from nmtkit.corpus.alignments import (
+from nmtkit.data.text import alignments as alignment
+from nmtkit.data.text.alignments import (
     SYMMETRIZATIONS,
     Links,
     SoftAlignment,
@@ -224,7 +224,7 @@ def test_symmetrization_is_the_published_procedure(forward: Links, backward: Lin
 
 # ---- published figures
 
-DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "word-align"
+DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[4] / "shared" / "data")) / "word-align"
 published = pytest.mark.skipif(
     not DATA.is_dir(), reason=f"no folder {DATA}; name the folder that holds word-align in NMTKIT_DATA"
 )

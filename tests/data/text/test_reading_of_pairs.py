@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus import text as text_module
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import SplitReader, read_pairs
-from nmtkit.corpus.text import TextFile, explain_bad_bytes, first_bad_byte, read_lines
+from nmtkit.data.text import text as text_module
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import SplitReader, read_pairs
+from nmtkit.data.text.text import TextFile, explain_bad_bytes, first_bad_byte, read_lines
 
 
 def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[str, int, str, int]]]:

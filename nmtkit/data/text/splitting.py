@@ -17,10 +17,10 @@ from typing import Generic, TypeVar
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_errors
-from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.normalization import comparable
-from nmtkit.corpus.reading import read_pairs
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.normalization import comparable
+from nmtkit.data.text.reading import read_pairs
 
 HOLD_OUT_ONE_IN = 20
 MAX_HELD_OUT = 1_000

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.normalization import comparable
-from nmtkit.corpus.scripts import EAST_ASIAN, script_shares, unspaced_runs, unspaced_script
+from nmtkit.data.text.normalization import comparable
+from nmtkit.data.text.scripts import EAST_ASIAN, script_shares, unspaced_runs, unspaced_script
 
 MAX_SAMPLE_CHARACTERS = 500_000
 """Characters of each side that are stored, to find out how large a vocabulary the text can fill."""

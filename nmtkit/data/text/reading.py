@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import Links, base_warning
-from nmtkit.corpus.blocks import Block, Example, read_links
-from nmtkit.corpus.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, TEXT_COLUMNS, SplitFiles
-from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault
-from nmtkit.corpus.features import FeaturesFile
-from nmtkit.corpus.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
-from nmtkit.corpus.text import ByteObserver, TextFile, read_lines
+from nmtkit.data.text.alignments import Links, base_warning
+from nmtkit.data.text.blocks import Block, Example, read_links
+from nmtkit.data.text.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, TEXT_COLUMNS, SplitFiles
+from nmtkit.data.text.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault
+from nmtkit.data.text.features import FeaturesFile
+from nmtkit.data.text.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
+from nmtkit.data.text.text import ByteObserver, TextFile, read_lines
 
 BLOCK_STORIES = 256
 """Stories in a block."""

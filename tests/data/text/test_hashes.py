@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from nmtkit.corpus.hashes import HashSet
+from nmtkit.data.text.hashes import HashSet
 
 
 @pytest.mark.parametrize("step", [1, 7, 500, 100_000])

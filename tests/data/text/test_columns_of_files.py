@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.names import split_reference
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.text import TextFile, read_lines
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.names import split_reference
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.text import TextFile, read_lines
 
 PAIRS = [
     ("The dog sleeps.", "Le chien dort."),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.config import DataConfig, SplitFiles
-from nmtkit.corpus.reading import parse_story, read_pairs
+from nmtkit.data.text.config import DataConfig, SplitFiles
+from nmtkit.data.text.reading import parse_story, read_pairs
 
 STORY = """\
 LONDON (CNN) -- A ferry ran aground on Monday.

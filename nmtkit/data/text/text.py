@@ -16,8 +16,8 @@ from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.registry import suggest_names
-from nmtkit.corpus.compression import DamagedArchiveError, decompressed, verify_archive
-from nmtkit.corpus.encodings import (
+from nmtkit.data.text.compression import DamagedArchiveError, decompressed, verify_archive
+from nmtkit.data.text.encodings import (
     EncodingEvidence,
     EncodingGuess,
     Recoded,
@@ -25,7 +25,7 @@ from nmtkit.corpus.encodings import (
     guess_encoding,
     guess_wide_encoding,
 )
-from nmtkit.corpus.faults import (
+from nmtkit.data.text.faults import (
     BINARY,
     COLUMN,
     COMPRESSION,
@@ -37,9 +37,9 @@ from nmtkit.corpus.faults import (
     FileFault,
     excerpt,
 )
-from nmtkit.corpus.formats import FileFormat, binary_format
-from nmtkit.corpus.names import STDIN, given_encoding, is_tmx, is_utf8, split_reference
-from nmtkit.corpus.tables import read_column, read_tmx
+from nmtkit.data.text.formats import FileFormat, binary_format
+from nmtkit.data.text.names import STDIN, given_encoding, is_tmx, is_utf8, split_reference
+from nmtkit.data.text.tables import read_column, read_tmx
 
 BLOCK_BYTES = 1 << 19
 """Bytes read at once for blocks of lines."""

@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from nmtkit.corpus.scripts import (
+from nmtkit.data.text.scripts import (
     SCRIPTS,
     UNSPACED,
     count_characters,

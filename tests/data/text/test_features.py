@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.features import FeaturesFile, require_one_layout
-from nmtkit.corpus.reading import SplitReader, read_blocks, read_pairs
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.features import FeaturesFile, require_one_layout
+from nmtkit.data.text.reading import SplitReader, read_blocks, read_pairs
 
 NUMBERS = np.arange(24, dtype=np.float16).reshape(4, 3, 2)
 

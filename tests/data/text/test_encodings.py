@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.encodings import EncodingEvidence, guess_encoding, guess_wide_encoding
-from nmtkit.corpus.names import parse_encodings, reading_as
-from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.text import TextFile, file_encoding, read_lines
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.encodings import EncodingEvidence, guess_encoding, guess_wide_encoding
+from nmtkit.data.text.names import parse_encodings, reading_as
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.data.text.text import TextFile, file_encoding, read_lines
 
 TEXTS = {
     "French": "Le chef du village a commandé cent vingt tentes.\nL'infirmière a vérifié les bâches à l'école.\n"
