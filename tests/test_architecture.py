@@ -21,7 +21,6 @@ FLOORS = {
     "metrics": 3,
     "models": 4,
     "datacheck": 4,
-    "streams": 4,
     "decoding": 5,
     "training": 6,
     "inference": 6,

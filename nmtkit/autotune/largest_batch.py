@@ -14,9 +14,9 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import TrainingError
 from nmtkit.core.processes import free_memory
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import widths
 from nmtkit.runs.batches import longest_examples
 from nmtkit.runs.saved import SavedRun, build_model
-from nmtkit.streams.batch_stream import widths
 from nmtkit.training import randomness
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.parallel import processes

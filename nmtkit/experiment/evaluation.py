@@ -25,6 +25,8 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchConfig
+from nmtkit.data.streams.running_text import RunningText
 from nmtkit.data.text.alignments import SoftAlignment, parse_alignments
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import SplitFiles
@@ -44,8 +46,6 @@ from nmtkit.runs.batches import loss_batches
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.runs.saved import SavedRun, source_token_limit
-from nmtkit.streams.batch_stream import BatchConfig
-from nmtkit.streams.running_text import RunningText
 from nmtkit.tasks.task import TASKS, TestResult
 from nmtkit.training.events import Step
 from nmtkit.training.losses.likelihood import likelihood

@@ -11,6 +11,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.files import write_json
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchStream
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
@@ -21,7 +22,6 @@ from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.metrics_log import EarlierStages, MetricsLog, code_state
 from nmtkit.runs.origin import keep_public_form, load_origin_weights
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
-from nmtkit.streams.batch_stream import BatchStream
 from nmtkit.tasks.task import TASKS
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix

@@ -15,6 +15,7 @@ from nmtkit.core.errors import DataError, NmtkitError, RecipeError, shorten
 from nmtkit.data.batch import NEW_WORD, Batch, collate
 from nmtkit.data.huggingface_tokenizer import SENTINEL
 from nmtkit.data.languages import in_direction
+from nmtkit.data.streams.batch_stream import bucket_by_length
 from nmtkit.data.text.config import language_of_tag
 from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
@@ -26,7 +27,6 @@ from nmtkit.decoding.rules import SearchConfig
 from nmtkit.inference.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word
 from nmtkit.layers.inference import Precision
 from nmtkit.models.base import Model, ModelOutput, as_decoder, as_seq2seq
-from nmtkit.streams.batch_stream import bucket_by_length
 
 
 @dataclass(frozen=True)

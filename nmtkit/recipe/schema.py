@@ -13,13 +13,13 @@ from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names, suggest_registered
 from nmtkit.core.settings import Field, Name, Settings, field_validator, model_validator, parse
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
+from nmtkit.data.streams.batch_stream import BatchConfig
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, Decoder, VocabularySizes
 from nmtkit.recipe import groups
-from nmtkit.streams.batch_stream import BatchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, with_settings_of_task
 from nmtkit.training.checkpoints.manager import NAMED_WEIGHTS

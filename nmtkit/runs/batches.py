@@ -8,11 +8,11 @@ import torch
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchStream, Corruption, sorted_batches, widest_batch
+from nmtkit.data.streams.running_text import BlockStream, blocks_in_order
+from nmtkit.data.streams.sampled_text import SampledStream
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.recipe import Recipe
-from nmtkit.streams.batch_stream import BatchStream, Corruption, sorted_batches, widest_batch
-from nmtkit.streams.running_text import BlockStream, blocks_in_order
-from nmtkit.streams.sampled_text import SampledStream
 from nmtkit.training.losses.objective import build_objectives
 
 

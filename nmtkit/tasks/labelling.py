@@ -52,9 +52,9 @@ class LabellingTask(Task):
         import torch
 
         from nmtkit.core.device import threads_for
+        from nmtkit.data.streams.batch_stream import bucket_by_length
         from nmtkit.inference.inputs import make_batch
         from nmtkit.inference.requests import Request
-        from nmtkit.streams.batch_stream import bucket_by_length
 
         read = [Request.of(one) for one in self.read(examples)]
         lines = system.encode_sources(

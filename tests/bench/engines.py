@@ -15,6 +15,7 @@ from nmtkit.convert import export_weights
 from nmtkit.convert.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch
+from nmtkit.data.streams.batch_stream import bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.rules import SearchConfig, max_lengths
 from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
@@ -25,7 +26,6 @@ from nmtkit.inference.translator import Translator
 from nmtkit.layers.inference import Precision, supported_precisions
 from nmtkit.models.base import Seq2Seq
 from nmtkit.runs.saved import find_run
-from nmtkit.streams.batch_stream import bucket_by_length
 
 from . import machine
 from .matmuls import MatmulTrace

@@ -10,7 +10,7 @@ from typing import Any
 from nmtkit.cli import terminal
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.store import Store
-from nmtkit.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
 
 from .made_text import FAR, write_pairs
 

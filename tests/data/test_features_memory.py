@@ -13,12 +13,12 @@ from commands import environment
 from nmtkit.core.columns import Column
 from nmtkit.data.encoding import PairEncoder, encode_split
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.text.reading import read_blocks
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample
-from nmtkit.streams.batch_stream import BatchConfig, BatchStream
 
 EXAMPLES, ROWS, WIDTH = 6000, 16, 1024  # 188 MiB in float16
 MARGIN = 48 << 20

@@ -14,9 +14,9 @@ from nmtkit.core.errors import CheckpointError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.streams.running_text import BlockStream, RunningText, blocks_in_order
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.streams.batch_stream import BatchConfig, BatchStream
-from nmtkit.streams.running_text import BlockStream, RunningText, blocks_in_order
 
 BLOCK = 7
 FILES = (30, 20, 10)

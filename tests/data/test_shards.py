@@ -22,11 +22,11 @@ from nmtkit.data import encoding, store
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import SplitReport
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.streams.batch_stream import BatchConfig, BatchStream
 
 SETTINGS = {"max_length": 150, "drop_duplicates": True}
 

@@ -9,6 +9,7 @@ from learned import learn_tokenizers
 
 from nmtkit.data import tokenizer_training
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import DataReport
 from nmtkit.data.text.config import SplitFiles
@@ -16,7 +17,6 @@ from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import TokenizerSample
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.streams.batch_stream import BatchConfig, BatchStream
 
 Build = Callable[..., Store]
 SIZES = (400, 200, 100)

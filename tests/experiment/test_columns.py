@@ -19,12 +19,12 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data import store as store_module
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.text import text
 from nmtkit.data.text.checking import DataReport
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.run import Run
 from nmtkit.runs.saved import sizes_of
-from nmtkit.streams.batch_stream import BatchConfig, BatchStream, sorted_batches
 from nmtkit.tasks.task import TASKS, Task
 
 TEXT = Column("tgt", required=("train", "valid"))

@@ -14,6 +14,8 @@ from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.streams.sampled_text import SampledStream
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.evaluation import Validation
@@ -23,8 +25,6 @@ from nmtkit.inference.requests import Request
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import score_all
 from nmtkit.runs.saved import build_model
-from nmtkit.streams.batch_stream import BatchConfig, BatchStream
-from nmtkit.streams.sampled_text import SampledStream
 from nmtkit.tasks.builtin import CLASSIFICATION, TRANSLATION
 from nmtkit.tasks.labelling import LabellingTask
 from nmtkit.training.events import Evaluated

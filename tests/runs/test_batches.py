@@ -10,11 +10,11 @@ from typing_extensions import override
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchStream, sorted_batches
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.runs.batches import loss_batches, training_batches
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
-from nmtkit.streams.batch_stream import BatchStream, sorted_batches
 from nmtkit.training.losses.likelihood import Likelihood
 from nmtkit.training.losses.objective import OBJECTIVES
 

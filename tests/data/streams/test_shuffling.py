@@ -13,10 +13,10 @@ from nmtkit.data import store as stores
 from nmtkit.data.batch import Batch
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.streams import shuffling
-from nmtkit.streams.batch_stream import BatchConfig, BatchStream
-from nmtkit.streams.running_text import BlockStream
-from nmtkit.streams.shuffling import EpochOrder
+from nmtkit.data.streams import shuffling
+from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.streams.running_text import BlockStream
+from nmtkit.data.streams.shuffling import EpochOrder
 
 SIZES = (500, 70, 30)
 WINDOW = 150

@@ -8,11 +8,11 @@ from typing_extensions import override
 
 from nmtkit.data.batch import Batch, Numbers
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchStream, length_batches, load, widths
 from nmtkit.data.subword_sampling import generator_for
 from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
-from nmtkit.streams.batch_stream import BatchStream, length_batches, load, widths
 
 
 class SampledStream(BatchStream):

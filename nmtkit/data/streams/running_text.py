@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from nmtkit.data.batch import Batch, Numbers, Targets
 from nmtkit.data.store import Store
+from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream, Corruption, corrupted, length_batches
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.streams.batch_stream import BatchConfig, BatchStream, Corruption, corrupted, length_batches
 
 
 class RunningText:
