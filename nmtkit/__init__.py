@@ -7,11 +7,11 @@ from nmtkit.core.openmp import limit_spinning
 from nmtkit.core.version import __version__
 
 if TYPE_CHECKING:
+    from nmtkit.config import Recipe as Recipe
     from nmtkit.experiment.run import Run as Run
     from nmtkit.inference.long_texts import ParagraphTranslator as ParagraphTranslator
     from nmtkit.inference.long_texts import Summarizer as Summarizer
     from nmtkit.inference.translator import Translator as Translator
-    from nmtkit.recipe import Recipe as Recipe
 
 limit_spinning()
 
@@ -19,7 +19,7 @@ __all__ = ["ParagraphTranslator", "Recipe", "Run", "Summarizer", "Translator", "
 
 _ROOMS = {
     "ParagraphTranslator": "translation.long_texts",
-    "Recipe": "recipe",
+    "Recipe": "config",
     "Run": "experiment.run",
     "Summarizer": "translation.long_texts",
     "Translator": "experiment.loading",

@@ -16,6 +16,7 @@ from learned import learn_tokenizers
 from torch import Tensor
 
 import nmtkit.convert.huggingface  # noqa: F401  # importing it registers its reader
+from nmtkit.config import Recipe
 from nmtkit.convert import export_weights
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
@@ -28,7 +29,6 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.loading import load_translator
 from nmtkit.inference.translator import Translator
 from nmtkit.models.base import Seq2Seq
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
 from nmtkit.training.checkpoints.weights import get_weights, save_weights

@@ -19,7 +19,7 @@ from commands import environment
 SERVER = """\
 import contextlib, ctypes, gc, importlib, json, os, signal, socket, sys
 from nmtkit.cli import COMMANDS, cli, main
-from nmtkit.recipe.loading import load
+from nmtkit.config.loading import load
 
 later = ["torch._dynamo", "torch.utils.tensorboard", "sacrebleu", "rouge_score.rouge_scorer"]
 for name in [*later, *(f"matplotlib.backends.backend_{kind}" for kind in ("agg", "pdf", "svg"))]:

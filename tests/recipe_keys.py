@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.settings import key_paths
 
 FILE = Path(__file__).resolve().parents[1] / "nmtkit" / "cli" / "commands" / "recipe_keys.py"
@@ -14,7 +14,7 @@ KEYS = (
 
 def written() -> str:
     """The text of the file."""
-    paths = key_paths(recipe.Recipe)
+    paths = key_paths(config.Recipe)
     keys = dict.fromkeys(".".join(map(str, path)) for path in paths if path[0] != "stages")
     lines = "".join(f'    "{key}",\n' for key in keys)
     return f"{HEAD}{lines})\n"

@@ -104,14 +104,14 @@ def main() -> None:
     # Only here: a test that starts such a process needs none of it.
     import torch
 
-    from nmtkit import Run, recipe
+    from nmtkit import Run, config
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
     left = []
     for values in json.loads(sys.argv[1]):
         job = Job(**values)
-        run = Run.begin(recipe.load(job.recipe, list(job.changes)), job.run, resume=job.resume)
+        run = Run.begin(config.load(job.recipe, list(job.changes)), job.run, resume=job.resume)
         events = run.train(device, resume=job.resume)
         if job.leave_after is None:
             for _ in events:

@@ -25,7 +25,7 @@ FLOORS = {
     "training": 6,
     "inference": 6,
     "tasks": 7,
-    "recipe": 8,
+    "config": 8,
     "runs": 9,
     "autotune": 10,
     "convert": 10,

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from nmtkit import metrics, recipe
+from nmtkit import config, metrics
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.experiment import checks
 from nmtkit.models.base import MODELS
@@ -35,20 +35,20 @@ def base(tmp_path: Path) -> Path:
 def faults(path: Path, *overrides: str) -> list[str]:
     """The lines of the message with which a recipe is refused."""
     with pytest.raises(RecipeError) as caught:
-        recipe.load(path, overrides)
+        config.load(path, overrides)
     return str(caught.value).splitlines()
 
 
 def test_extends_says_only_what_differs(base: Path) -> None:
     child = base.with_name("child.yaml")
     child.write_text("extends: base.yaml\nmodel: {dropout: 0.5}\ntraining: {lr: 0.01}\n")
-    loaded = recipe.load(child)
-    assert (loaded.name, recipe.load(base).name) == ("child", "base")
+    loaded = config.load(child)
+    assert (loaded.name, config.load(base).name) == ("child", "base")
     assert loaded.model.model_dump().items() >= {"hidden_size": 64, "dropout": 0.5}.items()
     assert (loaded.training.max_updates, loaded.training.lr) == (10, 0.01)
     assert loaded.data.train.src == [str(base.parent / "a.src")]
     child.write_text("extends: base.yaml\nmodel: {kind: transformer, heads: 2}\n")  # another kind starts afresh
-    assert recipe.load(child).model.model_dump()["hidden_size"] == 256  # the Transformer's own default
+    assert config.load(child).model.model_dump()["hidden_size"] == 256  # the Transformer's own default
 
 
 def test_a_file_never_inherits_the_name_of_the_recipe_that_it_extends(base: Path) -> None:
@@ -56,11 +56,11 @@ def test_a_file_never_inherits_the_name_of_the_recipe_that_it_extends(base: Path
     child, grandchild = base.with_name("child.yaml"), base.with_name("grandchild.yaml")
     child.write_text("extends: base.yaml\nname: second\ndescription: The second.\n")
     grandchild.write_text("extends: child.yaml\n")
-    names = [(loaded.name, loaded.description) for loaded in map(recipe.load, (base, child, grandchild))]
+    names = [(loaded.name, loaded.description) for loaded in map(config.load, (base, child, grandchild))]
     assert names == [("first", "The first."), ("second", "The second."), ("grandchild", "")]
     bundled = base.with_name("mine.yaml")
     bundled.write_text("extends: multi30k-en-de-transformer\n")
-    assert (recipe.load(bundled).name, recipe.load(bundled).description) == ("mine", "")
+    assert (config.load(bundled).name, config.load(bundled).description) == ("mine", "")
 
 
 OWN_TRAIN = "extends: base.yaml\ndata:\n  train: {src: c, tgt: d}\n"
@@ -82,9 +82,9 @@ def test_a_test_set_belongs_to_the_text_that_is_trained_on(base: Path, child: st
     base.write_text(TEXT.replace("data:\n", "data:\n  test: {src: test.src, tgt: test.tgt}\n"))
     path = base.with_name("child.yaml")
     path.write_text(child)
-    files = recipe.load(path).data.test
+    files = config.load(path).data.test
     assert (None if files is None else [Path(name).name for name in files.src]) == (None if test is None else [test])
-    assert recipe.load(path).data.valid is not None
+    assert config.load(path).data.valid is not None
 
 
 def test_of_a_chain_of_recipes_the_text_of_the_last_counts(base: Path) -> None:
@@ -92,11 +92,11 @@ def test_of_a_chain_of_recipes_the_text_of_the_last_counts(base: Path) -> None:
     second, third = base.with_name("second.yaml"), base.with_name("third.yaml")
     second.write_text(OWN_TRAIN + "  test: {src: own.src, tgt: own.tgt}\n")
     third.write_text("extends: second.yaml\ntraining: {lr: 0.01}\n")
-    files = recipe.load(third).data
+    files = config.load(third).data
     assert files.test is not None
     assert [Path(path).name for path in (*files.train.src, *files.test.src)] == ["c", "own.src"]
     third.write_text(OWN_TRAIN.replace("base", "second"))
-    assert recipe.load(third).data.test is None
+    assert config.load(third).data.test is None
 
 
 RAW = ["task", "name", "data", "data.train", "data.train.tags", "data.train.src", "tokenizer", "tokenizer.specials"]
@@ -110,7 +110,7 @@ def test_a_wrong_type_is_a_fault_of_the_recipe(base: Path, key: str) -> None:
     for tags in ("[]", "[<x>]"):
         for value in ("3", "null", "true", "x", "[1]", "[null]", "[[]]", "[{a: 1}]", "{a: 1}", "{1: 2}"):
             with suppress(RecipeError):  # no other error; some of the values are right for some of the keys
-                recipe.load(base, [f"data.train.tags={tags}", f"{key}={value}"])
+                config.load(base, [f"data.train.tags={tags}", f"{key}={value}"])
 
 
 @pytest.mark.parametrize(
@@ -134,20 +134,20 @@ def test_a_name_that_a_file_of_the_users_may_register(base: Path, override: str)
 
 
 def test_missing_files_are_told_by_their_keys(base: Path) -> None:
-    loaded = recipe.load(base, ["pretrained_embeddings={src: words.vec}"])
+    loaded = config.load(base, ["pretrained_embeddings={src: words.vec}"])
     with pytest.raises(DataError, match=r"a\.src"):
         checks.require_files(loaded)
     for name in [path for files in loaded.data.splits().values() for path in files.paths()]:
         Path(name).write_text("a\n")
     with pytest.raises(DataError, match=r"pretrained_embeddings\.src: .*words\.vec"):
         checks.require_files(loaded)
-    checks.require_files(recipe.load(base))
+    checks.require_files(config.load(base))
 
 
 def test_limits_that_differ_are_told(base: Path) -> None:
     stages = "stages=[{name: first, training: {max_updates: 5}}, {name: second}]"
-    before = recipe.load(base, [stages])
-    now = recipe.load(base, [stages, "training.max_minutes=3", "stages.first.training.max_updates=6"])
+    before = config.load(base, [stages])
+    now = config.load(base, [stages, "training.max_minutes=3", "stages.first.training.max_updates=6"])
     assert checks.limit_differences(before, before) == []
     assert checks.limit_differences(before, now) == [
         "`training.max_minutes` was no limit and is now 3.0",
@@ -156,10 +156,10 @@ def test_limits_that_differ_are_told(base: Path) -> None:
 
 
 def test_overrides_win_over_the_file(base: Path) -> None:
-    loaded = recipe.load(base, ["training.lr=1e-3", "model.hidden_size=32", "name=other", "data.train.src=c"])
+    loaded = config.load(base, ["training.lr=1e-3", "model.hidden_size=32", "name=other", "data.train.src=c"])
     assert (loaded.training.lr, loaded.name, loaded.data.train.src) == (0.001, "other", ["c"])
     assert loaded.model.model_dump()["hidden_size"] == 32
-    assert recipe.load(base, ["model.kind=transformer", "model.heads=8"]).model.kind == "transformer"
+    assert config.load(base, ["model.kind=transformer", "model.heads=8"]).model.kind == "transformer"
 
 
 def test_a_fault_is_placed_where_it_stands(base: Path) -> None:
@@ -228,13 +228,13 @@ def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> N
 def test_a_wrong_override_is_refused_with_a_remedy_in_a_short_message(base: Path, override: str, match: str) -> None:
     for stages in ("[]", "[{name: only}]"):
         with pytest.raises(RecipeError, match=match) as caught:
-            recipe.load(base, [f"stages={stages}", override])
+            config.load(base, [f"stages={stages}", override])
         assert len(str(caught.value)) < 700
 
 
 def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (base.parent / "a.src").write_text("x\n")
-    train = recipe.load(base).data.splits()["train"]
+    train = config.load(base).data.splits()["train"]
     # A file that is nowhere is reported where the recipe would have it.
     assert (train.src, train.tgt) == ([str(base.parent / "a.src")], [str(base.parent / "a.tgt")])
     child = base.parent / "sub" / "child.yaml"
@@ -242,16 +242,16 @@ def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(base: Path, mon
     for name in ("a.src", "b.src"):
         (child.parent / name).write_text("here\n")
     monkeypatch.chdir(child.parent)
-    assert recipe.load(base).data.train.src == train.src
-    assert recipe.load(base).data.splits()["valid"].src == ["b.src"]  # which is here alone
+    assert config.load(base).data.train.src == train.src
+    assert config.load(base).data.splits()["valid"].src == ["b.src"]  # which is here alone
     child.write_text("extends: ../base.yaml\ndata: {test: {src: t.src, tgt: t.tgt}}\n")
-    splits = recipe.load(child).data.splits()
+    splits = config.load(child).data.splits()
     assert (splits["train"].src, splits["test"].src) == (train.src, [str(child.parent / "t.src")])
     # A folder, if there is one, is meant from where it is named.
-    set_folder = recipe.load(child, ["data.folder=../sub"]).data
+    set_folder = config.load(child, ["data.folder=../sub"]).data
     assert set_folder.folder == f"{child.parent}/../sub"
     assert set_folder.splits()["train"].src == [f"{child.parent}/../sub/a.src"]
-    assert recipe.load(base, ["data.folder=nowhere"]).data.folder == "nowhere"
+    assert config.load(base, ["data.folder=nowhere"]).data.folder == "nowhere"
 
 
 SMALLEST = {
@@ -281,10 +281,10 @@ def smallest(task: str) -> str:
 @pytest.mark.parametrize("task", [*SMALLEST])
 def test_a_recipe_that_names_no_metric_has_those_of_its_task(task: str, tmp_path: Path) -> None:
     best = SMALLEST[task][2]
-    loaded = recipe.load(written(tmp_path, smallest(task) + "training: {max_updates: 1}\n"))
+    loaded = config.load(written(tmp_path, smallest(task) + "training: {max_updates: 1}\n"))
     assert loaded.training.best_metric == best
     assert loaded.training.higher_is_better == (best != "perplexity")
-    assert recipe.load(written(tmp_path, loaded.to_yaml())) == loaded
+    assert config.load(written(tmp_path, loaded.to_yaml())) == loaded
 
 
 @pytest.mark.parametrize("task", [task for task in [*SMALLEST] if task != "language-modelling"])
@@ -293,7 +293,7 @@ def test_the_metrics_that_a_recipe_names_choose_the_best(
     task: str, metrics: str, best: str | None, tmp_path: Path
 ) -> None:
     named = f"training: {{max_updates: 1}}\nevaluation: {{metrics: [{metrics}]}}\n"
-    training = recipe.load(written(tmp_path, smallest(task) + named)).training
+    training = config.load(written(tmp_path, smallest(task) + named)).training
     default = SMALLEST[task][2]
     first = {"chrf, bleu": "chrf", "rouge": "rouge1"}.get(metrics, best)
     is_measured = (default == "bleu" and "bleu" in metrics) or (default == "rougeL" and metrics == "rouge")
@@ -302,12 +302,12 @@ def test_the_metrics_that_a_recipe_names_choose_the_best(
 
 
 def test_whether_higher_is_better_follows_from_the_metric(base: Path, tmp_path: Path) -> None:
-    resolved = written(tmp_path, recipe.load(base).to_yaml())
+    resolved = written(tmp_path, config.load(base).to_yaml())
     assert "higher_is_better: true" in resolved.read_text()
-    assert not recipe.load(resolved, ["training.best_metric=loss"]).training.higher_is_better
+    assert not config.load(resolved, ["training.best_metric=loss"]).training.higher_is_better
     child = tmp_path / "child.yaml"
     child.write_text("extends: written.yaml\ntraining: {best_metric: perplexity}\n")
-    assert not recipe.load(child).training.higher_is_better
+    assert not config.load(child).training.higher_is_better
 
 
 @pytest.mark.parametrize(
@@ -324,8 +324,8 @@ def test_a_stage_has_a_metric_that_it_measures(stage: str, best: str, base: Path
     text = smallest("translation").replace("rnnsearch", "transformer") + "tokenizer: {specials: [<mask>]}\n"
     text += "training: {max_updates: 1}\n"
     path = written(tmp_path, f"{text}stages: [{{name: first, {stage}}}, {{name: second}}]\n")
-    loaded = recipe.load(path)
-    again = recipe.load(written(tmp_path, loaded.to_yaml()))
+    loaded = config.load(path)
+    again = config.load(written(tmp_path, loaded.to_yaml()))
     for one in (loaded, again):
         stages = one.by_stage()
         assert stages["first"].training.best_metric == best
@@ -334,12 +334,12 @@ def test_a_stage_has_a_metric_that_it_measures(stage: str, best: str, base: Path
 
 
 def test_tokenizations_are_those_of_the_metrics() -> None:
-    assert get_args(recipe.EvaluationConfig.model_fields["tokenize"].annotation) == metrics.TOKENIZERS
+    assert get_args(config.EvaluationConfig.model_fields["tokenize"].annotation) == metrics.TOKENIZERS
 
 
 def test_every_setting_has_a_meaning_in_the_schema() -> None:
     """The text under each field is what `recipe explain` shows."""
-    schema = recipe.Recipe.model_json_schema()
+    schema = config.Recipe.model_json_schema()
     assert {"data", "model", "training", "search"} <= schema["properties"].keys()
     assert schema["additionalProperties"] is False
     settings = {
@@ -388,7 +388,7 @@ def test_every_number_has_bounds(base: Path, key: str, values: list[object]) -> 
 def test_what_writes_no_text_gets_no_reward(base: Path) -> None:
     texts = [f"data.{split}={{labels: b, tgt: []}}" for split in ("train", "valid")]
     given = ["task=classification", *texts, "model.kind=word_mean", "training.best_metric=accuracy"]
-    assert recipe.load(base, given).training.reinforce is None
+    assert config.load(base, given).training.reinforce is None
     (fault,) = faults(base, *given, "training.reinforce={}")
     assert fault.endswith("`training.reinforce`: word_mean writes no text that could be rewarded; leave it out")
 
@@ -398,12 +398,12 @@ def test_a_language_model_is_not_given_sources_that_it_does_not_read(base: Path,
     with pytest.raises(
         RecipeError, match=f"`model.kind`: {kind} does not read the src of a translation: set `task` to"
     ):
-        checks.require_fitting_stages(recipe.load(base, [f"model={{kind: {kind}}}"]))
+        checks.require_fitting_stages(config.load(base, [f"model={{kind: {kind}}}"]))
 
 
 def test_a_test_set_that_is_not_scored_before_and_after_is_refused(base: Path) -> None:
     given = ["tokenizer.kind=word", "init_from={tokenizer: x, test: {src: a, tgt: b}}"]
-    loaded = recipe.load(base, given)
+    loaded = config.load(base, given)
     assert loaded.init_from is not None
     whole = {"init_from": loaded.init_from.model_copy(update={"run": "x", "tokenizer": None})}
     with pytest.raises(CheckpointError):  # there is no run x
@@ -414,19 +414,19 @@ def test_a_test_set_that_is_not_scored_before_and_after_is_refused(base: Path) -
 
 
 def test_a_text_of_a_stage_that_is_not_here_is_told(base: Path) -> None:
-    loaded = recipe.load(base, ["stages=[{name: first, data: {train: {src: gone.src, tgt: gone.tgt}}}]"])
+    loaded = config.load(base, ["stages=[{name: first, data: {train: {src: gone.src, tgt: gone.tgt}}}]"])
     of_stages = [row for row in checks.dry_run(loaded) if row[0].startswith("stages.")]
     assert of_stages == [("stages.first.data.train", f"gone.{side} (not here)") for side in ("src", "tgt")]
 
 
 def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> None:
-    loaded = recipe.load(base, [f"model.hidden_size={2**20}", "model.layers=1"])
+    loaded = config.load(base, [f"model.hidden_size={2**20}", "model.layers=1"])
     assert dict(checks.dry_run(loaded))["parameters"]
     with pytest.raises(RecipeError, match="GiB of memory; make it smaller"):
         checks.require_memory(loaded)
-    checks.require_memory(recipe.load(base))
+    checks.require_memory(config.load(base))
     # A vocabulary of words may turn out far smaller than it is allowed to be.
-    checks.require_memory(recipe.load(base, ["tokenizer.kind=word", "tokenizer.vocab_size=100000000"]))
+    checks.require_memory(config.load(base, ["tokenizer.kind=word", "tokenizer.vocab_size=100000000"]))
 
 
 def test_a_list_in_place_of_a_group_is_told(base: Path) -> None:
@@ -438,8 +438,8 @@ def test_a_list_in_place_of_a_group_is_told(base: Path) -> None:
 def test_a_file_that_is_no_name_wants_one(base: Path) -> None:
     odd = base.rename(base.with_name("{odd}.yaml"))
     with pytest.raises(RecipeError, match=r"`name`.*--set name=NAME"):
-        recipe.load(odd)
-    assert recipe.load(odd, ["name=even"]).name == "even"
+        config.load(odd)
+    assert config.load(odd, ["name=even"]).name == "even"
 
 
 @pytest.mark.parametrize(
@@ -466,14 +466,14 @@ def test_a_path_longer_than_any_files_is_a_file_that_is_not_there(base: Path, ke
         assert "line 1: `extends`" in faults(child)[0]
     else:
         with pytest.raises(DataError, match="files are missing"):
-            checks.require_data(recipe.load(child))
+            checks.require_data(config.load(child))
 
 
 def test_layers_are_those_of_both_sides_of_a_transformer(base: Path) -> None:
     """Whoever says it later wins, as with any key; both in one place contradict each other."""
 
     def depths(*overrides: str) -> tuple[int, int]:
-        dumped = recipe.load(child, overrides).model.model_dump()
+        dumped = config.load(child, overrides).model.model_dump()
         return dumped["encoder_layers"], dumped["decoder_layers"]
 
     child = base.with_name("child.yaml")
@@ -481,23 +481,23 @@ def test_layers_are_those_of_both_sides_of_a_transformer(base: Path) -> None:
     assert depths() == (6, 6)
     assert depths("model.encoder_layers=4") == (4, 6)
     assert depths("model.encoder_layers=4", "model.layers=2") == (2, 2)
-    assert recipe.load(child).to_yaml() == recipe.load(child, ["model.encoder_layers=6"]).to_yaml()
+    assert config.load(child).to_yaml() == config.load(child, ["model.encoder_layers=6"]).to_yaml()
     for wrong in ("layers: 6, decoder_layers: 6", "layers: 0"):
         child.write_text(f"extends: base.yaml\nmodel: {{kind: transformer, {wrong}}}\n")
         with pytest.raises(RecipeError, match=r"child\.yaml, line 2: `model.*layers"):
-            recipe.load(child)
+            config.load(child)
     for kind in MODELS.names():
         if {"layers", "encoder_layers"} & {*MODELS.get(kind).Config.model_fields}:
-            recipe.load(base, [f"model={{kind: {kind}, layers: 2}}"])
+            config.load(base, [f"model={{kind: {kind}, layers: 2}}"])
 
 
 def test_a_path_with_detours_is_of_the_same_text(base: Path) -> None:
     (base.parent / "below").mkdir()
     child = base.parent / "below" / "child.yaml"
     child.write_text("extends: ../base.yaml\ndata: {train: {src: ../c.src}}\n")
-    with_detour = recipe.load(child)
+    with_detour = config.load(child)
     assert with_detour.data.train.src == [f"{base.parent}/below/../c.src"]
-    straight = recipe.load(child, [f"data.train.src={base.parent / 'c.src'}"])
+    straight = config.load(child, [f"data.train.src={base.parent / 'c.src'}"])
     assert checks.is_same_text(straight, with_detour)
     assert checks.recipe_differences(straight, with_detour) == []
-    assert not checks.is_same_text(straight, recipe.load(child, ["data.train.src=d.src"]))
+    assert not checks.is_same_text(straight, config.load(child, ["data.train.src=d.src"]))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import RecipeError
 from nmtkit.experiment.checks import recipe_differences
 
@@ -39,7 +39,7 @@ def staged(tmp_path: Path) -> Path:
 
 
 def test_a_stage_is_the_recipe_with_a_few_keys_changed(staged: Path) -> None:
-    stages = recipe.load(staged).by_stage()
+    stages = config.load(staged).by_stage()
     assert list(stages) == ["short", "coverage"]
     short, coverage = stages.values()
     assert [one.data.limits for one in (short, coverage)] == [(20, 5), (50, 50)]
@@ -48,26 +48,26 @@ def test_a_stage_is_the_recipe_with_a_few_keys_changed(staged: Path) -> None:
     assert (coverage.training.lr, coverage.training.schedule.kind) == (0.1, "linear")
     assert short.name == coverage.name == "staged"
     assert short.stages == []
-    alone = recipe.load(staged, ["stages=[]"])
+    alone = config.load(staged, ["stages=[]"])
     assert alone.by_stage() == {"": alone}
     assert alone.storage_config is alone.data
 
 
 def test_text_is_stored_at_the_longest_limits_and_for_any_stage_that_copies(staged: Path) -> None:
-    assert recipe.load(staged).storage_config.limits == (50, 50)
-    assert recipe.load(staged, ["stages.coverage.data.max_length=70"]).storage_config.limits == (70, 70)
-    assert [*recipe.load(staged).texts()] == [""]
-    assert [*recipe.load(staged, ["data.over_long=drop"]).texts()] == ["", "short"]
-    assert recipe.load(staged).copies
-    assert not recipe.load(staged, ["model.copying=false"]).copies
-    assert recipe.load(staged, ["model.copying=false", "stages.coverage.model.copying=true"]).copies
+    assert config.load(staged).storage_config.limits == (50, 50)
+    assert config.load(staged, ["stages.coverage.data.max_length=70"]).storage_config.limits == (70, 70)
+    assert [*config.load(staged).texts()] == [""]
+    assert [*config.load(staged, ["data.over_long=drop"]).texts()] == ["", "short"]
+    assert config.load(staged).copies
+    assert not config.load(staged, ["model.copying=false"]).copies
+    assert config.load(staged, ["model.copying=false", "stages.coverage.model.copying=true"]).copies
 
 
 def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) -> None:
     text = TEXT.replace("coverage: true", "covrage: true").replace("updates: 5", "updates: 0")
     staged.write_text(text.replace("lr: 0.1", "lr: -1"), encoding="utf-8")
     with pytest.raises(RecipeError) as caught:
-        recipe.load(staged)
+        config.load(staged)
     starts = [
         "line 9: `training.lr`",  # what all stages take over is told once, under the recipe's own key
         "line 16: unknown key `model.covrage`: did you mean 'coverage'",
@@ -93,15 +93,15 @@ def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) ->
 def test_what_a_stage_may_not_say(staged: Path, old: str, new: str, said: str) -> None:
     staged.write_text(TEXT.replace(old, new), encoding="utf-8")
     with pytest.raises(RecipeError, match=said):
-        recipe.load(staged)
+        config.load(staged)
 
 
 def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged: Path) -> None:
-    loaded = recipe.load(staged, ["stages.coverage.training.lr=0.5", "stages.0.training.max_updates=3"])
+    loaded = config.load(staged, ["stages.coverage.training.lr=0.5", "stages.0.training.max_updates=3"])
     short, coverage = loaded.by_stage().values()
     assert (short.training.lr, coverage.training.lr) == (0.1, 0.5)
     assert (short.training.max_updates, coverage.training.max_updates) == (3, 10)
-    short, coverage = recipe.load(staged, ["training.coverage_weight=0.5", "model.coverage=true"]).by_stage().values()
+    short, coverage = config.load(staged, ["training.coverage_weight=0.5", "model.coverage=true"]).by_stage().values()
     assert (short.training.coverage_weight, coverage.training.coverage_weight) == (0.5, 1.0)
 
 
@@ -125,15 +125,15 @@ def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged
 )
 def test_faults_of_set(staged: Path, overrides: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
-        recipe.load(staged, overrides.split())
+        config.load(staged, overrides.split())
 
 
 def test_a_child_replaces_all_stages_or_none(staged: Path) -> None:
     child = staged.with_name("child.yaml")
     child.write_text("extends: staged.yaml\ntraining: {lr: 0.2}\n")
-    assert [one.training.lr for one in recipe.load(child).by_stage().values()] == [0.2, 0.2]
+    assert [one.training.lr for one in config.load(child).by_stage().values()] == [0.2, 0.2]
     child.write_text("extends: staged.yaml\nstages: [{name: only}]\n")
-    assert list(recipe.load(child).by_stage()) == ["only"]
+    assert list(config.load(child).by_stage()) == ["only"]
 
 
 THREE = "stages=[{name: a}, {name: b}, {name: c}]"
@@ -163,14 +163,14 @@ def test_minutes_of_a_recipe_are_those_of_all_its_stages(
     staged: Path, overrides: list[str], taken: list[float], minutes: list[float | None]
 ) -> None:
     """What a stage leaves of its time goes on to the later ones; `taken` are the minutes of the first stages."""
-    staged.with_name("again.yaml").write_text(recipe.load(staged, overrides).to_yaml(), encoding="utf-8")
-    stages = recipe.load(staged.with_name("again.yaml")).by_stage([60 * one for one in taken]).values()
+    staged.with_name("again.yaml").write_text(config.load(staged, overrides).to_yaml(), encoding="utf-8")
+    stages = config.load(staged.with_name("again.yaml")).by_stage([60 * one for one in taken]).values()
     assert [one.training.max_minutes for one in stages] == minutes
 
 
 def test_a_run_does_not_go_on_with_its_stages_in_another_order(staged: Path) -> None:
     """Its checkpoints are in folders that have the numbers of their stages."""
-    before = recipe.load(staged)
+    before = config.load(staged)
     turned = before.model_copy(update={"stages": before.stages[::-1]})
     (said,) = recipe_differences(before, turned)
     assert said == "`order of stages` was ['short', 'coverage'] and is ['coverage', 'short']"
@@ -181,7 +181,7 @@ def test_a_text_is_stored_as_all_its_stages_need_it(staged: Path) -> None:
     other = "{train: {src: c.src, tgt: c.tgt}, valid: {src: b.src, tgt: b.tgt}, max_length: 20}"
     first = f"{{name: first, data: {other}, model: {{copying: false}}}}"
     second = f"{{name: second, data: {other.replace(', max_length: 20', '')}}}"
-    text = recipe.load(staged, [f"stages=[{first}, {second}]"]).texts()["first"]
+    text = config.load(staged, [f"stages=[{first}, {second}]"]).texts()["first"]
     assert [stage.name for stage in text.stages] == ["first", "second"]
     assert text.storage_config.limits == (50, 50)
     assert text.copies

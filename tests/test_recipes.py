@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import RecipeError
 from nmtkit.experiment import checks
 from nmtkit.experiment.presets.sizes import PRESETS
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.training.schedules import TrainingProgress
 
-NAMES = recipe.bundled()
+NAMES = config.bundled()
 
-load = cache(recipe.load)
+load = cache(config.load)
 """For tests that only look at a recipe."""
 
 
-def model_of(loaded: recipe.Recipe) -> dict[str, Any]:
+def model_of(loaded: config.Recipe) -> dict[str, Any]:
     return loaded.model.model_dump()
 
 
-def count_weights(loaded: recipe.Recipe, vocabulary: int) -> int:
+def count_weights(loaded: config.Recipe, vocabulary: int) -> int:
     with torch.device("meta"):
         model = MODELS.get(loaded.model.kind)(
             loaded.model, VocabularySizes({"src": vocabulary, "tgt": vocabulary}, shared=True)
@@ -43,20 +43,20 @@ def test_a_recipe_builds_its_model_and_is_equal_when_written_out(name: str, tmp_
         assert one.training.schedule.rate(one.training.lr, first) > 0
     path = tmp_path / "resolved.yaml"
     path.write_text(loaded.to_yaml(), encoding="utf-8")
-    assert recipe.load(path) == loaded
+    assert config.load(path) == loaded
 
 
 @pytest.mark.parametrize(
     "name", [f"preset-{task}{size}" for task in ("", "summaries-", "lm-", "classes-") for size in PRESETS]
 )
 def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
-    assert name in recipe.bundled(presets=True)
+    assert name in config.bundled(presets=True)
     assert name not in NAMES
-    loaded = recipe.load(name, recipe.any_text(name))
+    loaded = config.load(name, config.any_text(name))
     assert len(loaded.description) > 20
     assert dict(checks.dry_run(loaded))["model"] == loaded.model.kind
     with pytest.raises(RecipeError, match=r"`data(\.train)?` is missing"):
-        recipe.load(name)
+        config.load(name)
 
 
 @pytest.mark.parametrize(("size", "millions"), [("base", 65), ("big", 213)])

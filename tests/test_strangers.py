@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.data.batch import collate
@@ -83,30 +83,30 @@ def test_the_guides_model_reads_and_searches(tmp_path: Path) -> None:
 def test_a_model_that_came_later_is_named(corpus: Path, tmp_path: Path) -> None:
     bag = ["model={kind: bag, hidden_size: 8}"]
     with pytest.raises(RecipeError, match=r"`model.kind`: unknown name 'bag'"):
-        recipe.load(corpus / "tiny.yaml", bag)
+        config.load(corpus / "tiny.yaml", bag)
     with added_model(tmp_path) as bags:
         with pytest.raises(RecipeError, match=r"unknown key `model.hiden_size`: did you mean 'hidden_size'\?"):
-            recipe.load(corpus / "tiny.yaml", ["model={kind: bag, hiden_size: 8}"])
-        assert "bag" in recipe.Recipe.model_json_schema()["properties"]["model"]["discriminator"]["mapping"]
-        loaded = recipe.load(corpus / "tiny.yaml", bag)
+            config.load(corpus / "tiny.yaml", ["model={kind: bag, hiden_size: 8}"])
+        assert "bag" in config.Recipe.model_json_schema()["properties"]["model"]["discriminator"]["mapping"]
+        loaded = config.load(corpus / "tiny.yaml", bag)
         assert loaded.model == bags.BagConfig(hidden_size=8)
 
 
 def test_a_task_that_came_later_is_trained_validated_and_tested(corpus: Path, tmp_path: Path) -> None:
     turning = ["task=turning", "training.best_metric=chrf", "model={kind: rnnsearch, hidden_size: 8}"]
     with pytest.raises(RecipeError, match="there is no task 'turning'"):
-        recipe.load(corpus / "tiny.yaml", turning)
+        config.load(corpus / "tiny.yaml", turning)
     metrics = {"validation_metrics": ("chrf",), "test_metrics": ("chrf", "ter")}
     task = replace(TRANSLATION, name="turning", command="turn", done="turned", result="turned line", **metrics)
     with registered(TASKS, "turning", task):
         quick = ["training.max_updates=2", "training.validate_every=2", "search.max_length=8"]
-        run = Run.begin(recipe.load(corpus / "tiny.yaml", [*quick, *turning]), str(tmp_path / "run"))
+        run = Run.begin(config.load(corpus / "tiny.yaml", [*quick, *turning]), str(tmp_path / "run"))
         (evaluated,) = (event for event in run.train(CPU) if isinstance(event, Evaluated))
         assert evaluated.metrics.keys() == {"chrf", "loss", "perplexity", "seconds"}
         result = run.test(CPU)
         assert result is not None
         assert [score.name for score in result.scores] == ["chrF2", "TER"]
-        assert "turning" in recipe.Recipe.model_json_schema()["properties"]["task"]["enum"]
+        assert "turning" in config.Recipe.model_json_schema()["properties"]["task"]["enum"]
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_the_guides_attention_score_and_loss_train(corpus: Path, tmp_path: Path)
             *("model.score=euclid", "training.objectives={entropy_attention: 0.1}"),
             *("training.max_updates=2", "training.validate_every=2", "training.log_every=1", "search.max_length=4"),
         ]
-        run = Run.begin(recipe.load(corpus / "tiny.yaml", settings), str(tmp_path / "run"))
+        run = Run.begin(config.load(corpus / "tiny.yaml", settings), str(tmp_path / "run"))
         steps = [event for event in run.train(CPU) if isinstance(event, Step)]
     finally:
         SCORES._members.pop("euclid", None)

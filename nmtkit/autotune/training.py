@@ -17,13 +17,13 @@ from torch import Tensor
 from nmtkit.autotune import cache, timing
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.timing import TimeLimitError
+from nmtkit.config import Recipe
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
 from nmtkit.data.streams.batch_stream import widths
 from nmtkit.data.vocabulary import EOS, SPECIALS
 from nmtkit.models.base import MODELS, Model, VocabularySizes
-from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
 from nmtkit.training import randomness

@@ -11,7 +11,6 @@ from typing import Any
 import click
 import torch
 
-from nmtkit import recipe
 from nmtkit.autotune import cache
 from nmtkit.autotune.training import tune_training, workload_of_run
 from nmtkit.cli import inference, results, terminal
@@ -19,6 +18,8 @@ from nmtkit.cli.options import with_threads
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
+from nmtkit.config import Recipe
+from nmtkit.config import load as load_recipe
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.json_records import EXTRACT_HINT, refuse_json_lines
@@ -71,7 +72,7 @@ def run_bench_training(
 ) -> None:
     """Carries out `nmtkit bench train`."""
     results.require_other(output, [Path(name)])
-    loaded = recipe.load(name, with_threads(overrides, threads))
+    loaded = load_recipe(name, with_threads(overrides, threads))
     speed = _try_training(loaded, run_path, choose_device(device, loaded), updates, rounds)[0]
     if loaded.stages:
         tell(f"these are updates of stage {loaded.stages[0].name}; other stages are not measured")
@@ -79,7 +80,7 @@ def run_bench_training(
 
 
 def _try_training(
-    loaded: recipe.Recipe, run_path: str | None, place: torch.device, updates: int, rounds: int, plan: bool = False
+    loaded: Recipe, run_path: str | None, place: torch.device, updates: int, rounds: int, plan: bool = False
 ) -> tuple[bench.TrainingSpeed, list[list[str]]]:
     """Measures a recipe's updates, shows them, and gives the speed; with `plan`, also what all of them will cost."""
     with ExitStack() as stack:
@@ -90,7 +91,7 @@ def _try_training(
         return speed, costs.planned(workload, speed) if plan else []
 
 
-def dry_run(loaded: recipe.Recipe, run_path: str, place: torch.device) -> None:
+def dry_run(loaded: Recipe, run_path: str, place: torch.device) -> None:
     """Makes one update of a recipe, after one to warm up, and shows by process 0 what it takes, or its first stage."""
     rows = _try_training(loaded, run_path, place, 1, 1, plan=True)[1]
     if processes.rank():
@@ -172,7 +173,7 @@ def write_figures(path: Path | None, figures: dict[str, Any]) -> None:
 
 def run_tune(name: str, overrides: tuple[str, ...], run_path: str | None, device: str) -> None:
     """Carries out `nmtkit tune`."""
-    loaded = recipe.load(name, overrides)
+    loaded = load_recipe(name, overrides)
     checks.require_data(loaded)
     place = choose_device(device, loaded)
     folder = RunFolder.at(run_path, loaded.name)

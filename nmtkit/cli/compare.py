@@ -7,12 +7,13 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from nmtkit import plots, recipe
+from nmtkit import config, plots
 from nmtkit.cli import options, terminal
 from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.terminal import tables
 from nmtkit.cli.train import begin_training, journal_output, train_run
+from nmtkit.config import Recipe
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.checks import metric_warning
@@ -20,7 +21,6 @@ from nmtkit.experiment.evaluation import ComparedRun, compare_run, require_test_
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.metrics.seeds import SeedSummary, summarize_seeds
 from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.tasks.task import TASKS
 
@@ -123,7 +123,7 @@ def _with_seeds(
     chosen = []
     for seed in range(first.seed, first.seed + seeds):
         run_name = f"{first.name}-seed{seed}"
-        one = recipe.load(name, (*settings, f"seed={seed}", f"name={run_name}"))
+        one = config.load(name, (*settings, f"seed={seed}", f"name={run_name}"))
         chosen.append((RunFolder(runs / run_name), one))
     return chosen
 
@@ -165,7 +165,7 @@ def _find_or_load(
     """The run of a name or of its recipe; `settings` are the overrides and `--threads`."""
     folder = RunFolder(Path(name))
     if not folder.exists():
-        one = recipe.load(name, settings)
+        one = config.load(name, settings)
         folder = RunFolder(runs / one.name)
     elif overrides:
         raise RecipeError(f"{name}: this run is trained; --set changes recipes only: name its recipe instead")

@@ -71,13 +71,13 @@ def _commands(context: click.Context) -> Iterator[str]:
 
 def _keys() -> Iterator[str]:
     """A section for each group of a recipe, with a line for each key and each of its choices."""
-    recipe = importlib.import_module("nmtkit.recipe")  # loads every model, which the other pages do without
+    config = importlib.import_module("nmtkit.config")  # loads every model, which the other pages do without
     by_group: dict[str, list[str]] = {}
-    for key in recipe.all_keys():
+    for key in config.all_keys():
         group, point, _ = key.path.partition(".")
         lines = by_group.setdefault(group if point else "the recipe itself", [])
         kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
-        choices = recipe.choices(key.path, key.kinds)
+        choices = config.choices(key.path, key.kinds)
         described = any(one.meaning for one in choices)
         listed = f" One of: {', '.join(one.name for one in choices)}." if choices and not described else ""
         lines.append(f"- `{key.path}`{kinds}, default `{key.default}`: {key.meaning}{listed}")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from nmtkit.cli import terminal
+from nmtkit.config import Recipe
+from nmtkit.config.groups import Stage
 from nmtkit.experiment.stages import StageStarted
-from nmtkit.recipe import Recipe
-from nmtkit.recipe.groups import Stage
 from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.cli import terminal
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
@@ -28,11 +28,11 @@ def run_list_recipes() -> None:
     ready: list[list[str]] = []
     fetched: list[list[str]] = []
     large: list[list[str]] = []
-    for name in recipe.bundled():
-        one = recipe.load(name)
+    for name in config.bundled():
+        one = config.load(name)
         here = all(map(os.path.exists, one.data.paths()))
         (large if "GPU" in one.description else ready if here else fetched).append(_listed(one))
-    presets = [_listed(recipe.load(name, recipe.any_text(name))) for name in recipe.bundled(presets=True)]
+    presets = [_listed(config.load(name, config.any_text(name))) for name in config.bundled(presets=True)]
     for title, rows in (
         ("ready: the text is here", ready),
         ("the text must be fetched first (nmtkit fetch --list)", fetched),
@@ -44,7 +44,7 @@ def run_list_recipes() -> None:
             terminal.say("")
 
 
-def _listed(one: recipe.Recipe) -> list[str]:
+def _listed(one: config.Recipe) -> list[str]:
     folder = Path(one.data.folder)
     fetch = f" (nmtkit fetch {folder.name})" if folder.parent.name == "corpora" and not folder.is_dir() else ""
     return [one.name, one.description + fetch]
@@ -53,9 +53,9 @@ def _listed(one: recipe.Recipe) -> list[str]:
 def run_show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
     """Carries out `nmtkit recipe show`."""
     if resolved or overrides:
-        lines: Iterable[str] = recipe.load(name, overrides).to_yaml().splitlines()
+        lines: Iterable[str] = config.load(name, overrides).to_yaml().splitlines()
     else:
-        lines = read_yaml_text(recipe.locate(name)).splitlines()
+        lines = read_yaml_text(config.locate(name)).splitlines()
     for line in lines:
         if not line.startswith("name:"):  # a copy has the name of its own file
             click.echo(line)
@@ -63,7 +63,7 @@ def run_show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> No
 
 def run_check_keys(name: str, overrides: tuple[str, ...]) -> None:
     """Carries out `nmtkit recipe check`."""
-    loaded = recipe.load(name, overrides)
+    loaded = config.load(name, overrides)
     terminal.table(loaded.name, ["what", "value"], [[*row] for row in checks.dry_run(loaded)])
     if warning := checks.metric_warning(loaded):
         tell(warning)
@@ -72,8 +72,8 @@ def run_check_keys(name: str, overrides: tuple[str, ...]) -> None:
 
 def run_explain_keys(key: str | None, name: str) -> None:
     """Carries out `nmtkit recipe explain`."""
-    loaded = recipe.load(name)
-    values, keys = _values(loaded), recipe.all_keys()
+    loaded = config.load(name)
+    values, keys = _values(loaded), config.all_keys()
     rows: dict[tuple[str, ...], list[str]] = {}
     for one in keys:
         if (one.path in values) if key is None else one.is_named(key):
@@ -86,18 +86,18 @@ def run_explain_keys(key: str | None, name: str) -> None:
         for changed, value in stage.changed_keys():
             path, before = f"stages.{stage.name}.{changed}", f"{_short(values.get(changed, '-'))} (before)"
             if key is None or f".{key}." in f".{path}.":
-                rows[(path,)] = [path, _short(str(value)), before, recipe.describe_key(changed)]
+                rows[(path,)] = [path, _short(str(value)), before, config.describe_key(changed)]
     if key is not None and not rows:
         raise RecipeError(f"no key `{key}` in a recipe{_near_keys(key, [one.path for one in keys])}")
     paths = [row[0] for row in rows.values()]
-    if key is not None and key not in paths and (group := recipe.describe_key(key)):
+    if key is not None and key not in paths and (group := config.describe_key(key)):
         terminal.say(f"{key}: {group}\n")
     terminal.table("", ["key", f"in {loaded.name}", "default", "meaning"], [*rows.values()])
-    shown: dict[tuple[str, tuple[recipe.KeyChoice, ...]], list[str]] = {}
+    shown: dict[tuple[str, tuple[config.KeyChoice, ...]], list[str]] = {}
     named: list[tuple[str, tuple[str, ...]]] = [] if key in paths else [(key or "", ())]
     named += [(one.path, one.kinds) for one in keys if one.path in paths and f".{one.path}".endswith(f".{key}")]
     for path, kinds in named:
-        shown.setdefault((path, tuple(recipe.choices(path, kinds))), []).extend(kinds)
+        shown.setdefault((path, tuple(config.choices(path, kinds))), []).extend(kinds)
     for (path, choices), of_kinds in shown.items():
         _show_choices(path, choices, of_kinds)
 
@@ -115,7 +115,7 @@ def _near_keys(key: str, paths: Sequence[str]) -> str:
     )
 
 
-def _show_choices(key: str, choices: Sequence[recipe.KeyChoice], kinds: Sequence[str]) -> None:
+def _show_choices(key: str, choices: Sequence[config.KeyChoice], kinds: Sequence[str]) -> None:
     """Shows what may stand for a key, of these kinds of its group if it has any."""
     if not choices:
         return
@@ -150,14 +150,14 @@ def _short(text: str) -> str:
 
 def run_print_schema() -> None:
     """Carries out `nmtkit recipe schema`."""
-    click.echo(json.dumps(recipe.Recipe.model_json_schema(), ensure_ascii=False, indent=1))
+    click.echo(json.dumps(config.Recipe.model_json_schema(), ensure_ascii=False, indent=1))
 
 
 def run_preprocess(
     name: str, overrides: tuple[str, ...], run_path: str | None, workers: int | None, text: Path | None
 ) -> None:
     """Carries out `nmtkit preprocess`."""
-    loaded = recipe.load(name, overrides)
+    loaded = config.load(name, overrides)
     checks.require_data(loaded)
     checks.require_fitting_stages(loaded)  # before the text is read: that may take hours
     run = Run.create(loaded, run_path, notify=tell)

@@ -14,7 +14,7 @@ from types import FrameType
 import click
 import torch
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.cli import bench, options, terminal
 from nmtkit.cli.progress import describe_end, schedule_warning, show_event
 from nmtkit.cli.reporting import tell
@@ -56,7 +56,7 @@ def run_train(
     with ExitStack() as ending:
         ending.callback(processes.leave)
         journal = ending.enter_context(journal_output())
-        loaded = None if name is None else recipe.load(name, settings)
+        loaded = None if name is None else config.load(name, settings)
         folder = RunFolder.at(run_path, name_of_run(request) if loaded is None else loaded.name)
         if dry_run:
             folder = RunFolder(Path(ending.enter_context(tempfile.TemporaryDirectory()), folder.path.name))
@@ -68,7 +68,7 @@ def run_train(
             )
             if lock is not None:
                 ending.enter_context(lock)
-            loaded = recipe.load(str(folder.chosen), settings)
+            loaded = config.load(str(folder.chosen), settings)
         place = choose_device(device, loaded)
         if dry_run:
             bench.dry_run(loaded, path, place)
@@ -112,7 +112,7 @@ def _require_fitting_options(
         raise click.UsageError(fault)
 
 
-def _resume(resuming: str | None, folder: RunFolder, device: str, loaded: recipe.Recipe | None) -> bool:
+def _resume(resuming: str | None, folder: RunFolder, device: str, loaded: config.Recipe | None) -> bool:
     """Whether to continue the run in a folder; process 0 looks, before it changes anything there."""
     if resuming != "auto":
         return resuming is not None
@@ -138,7 +138,7 @@ def journal_output() -> Iterator[TrainLog]:
 
 
 def begin_training(
-    loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool = False, allow_new_data: bool = False
+    loaded: config.Recipe, path: str, resume: bool, overwrite: bool = False, allow_new_data: bool = False
 ) -> Run:
     """A run in a folder, ready to train; see `Run.begin`. The caller closes it."""
     return Run.begin(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtkit.config import Recipe
 from nmtkit.convert.export_weights import require_convertible, to_ctranslate2, to_hugging_face
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
@@ -24,7 +25,6 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Model, Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, source_token_limit
 from nmtkit.tasks.task import TASKS

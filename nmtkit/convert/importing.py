@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nmtkit.config import Recipe
 from nmtkit.convert.exporting import write_untrained_run
 from nmtkit.convert.external_files import read_text
 from nmtkit.convert.import_weights import ImportedModel
@@ -18,7 +19,6 @@ from nmtkit.core.registry import Registry, suggest_names
 from nmtkit.core.settings import is_valid_name, parse
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import MODELS
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION

@@ -19,6 +19,7 @@ from nmtkit import metrics
 from nmtkit.autotune import training as tuning
 from nmtkit.autotune.cache import machine_facts
 from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload
+from nmtkit.config import Recipe
 from nmtkit.core import device as devices
 from nmtkit.core.device import read_clock
 from nmtkit.core.errors import DataError, NmtkitError
@@ -26,7 +27,6 @@ from nmtkit.experiment import checks
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.experiment.run import Run
 from nmtkit.inference.requests import Request
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.training.checkpoints.manager import CheckpointManager

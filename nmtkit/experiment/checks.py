@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from nmtkit.autotune.training import AUTO_KEYS
+from nmtkit.config import Recipe, load, locate
+from nmtkit.config.schema import deep_merge
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
@@ -32,8 +34,6 @@ from nmtkit.datacheck.tokens import TokenReport, count_tokens, quick_sample, tra
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import note_on_spaces
 from nmtkit.models.base import MODELS, Model, VocabularySizes, as_seq2seq
-from nmtkit.recipe import Recipe, load, locate
-from nmtkit.recipe.schema import deep_merge
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun

@@ -21,6 +21,7 @@ import torch
 from typing_extensions import override
 
 from nmtkit import metrics
+from nmtkit.config import Recipe
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
@@ -41,7 +42,6 @@ from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import perplexity
 from nmtkit.models.base import Model, as_decoder
-from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import loss_batches
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.metrics_log import MetricsLog

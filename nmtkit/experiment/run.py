@@ -10,6 +10,7 @@ import torch
 
 from nmtkit.autotune.largest_batch import find_batch_tokens
 from nmtkit.autotune.training import AUTO_KEYS, tune_training, workload_of_run
+from nmtkit.config import Recipe
 from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
@@ -20,7 +21,6 @@ from nmtkit.experiment import checks
 from nmtkit.experiment.evaluation import evaluate_test_set, require_validation_files
 from nmtkit.experiment.preprocessing import Preprocessing, prepare_tokenizers
 from nmtkit.experiment.stages import StagedTraining, StageStarted, prepare_device
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import SavedRun

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from nmtkit.autotune.cache import machine_facts
+from nmtkit.config import Recipe
 from nmtkit.core import device as devices
 from nmtkit.core.files import write_json
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
@@ -16,7 +17,6 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.models.base import Model
-from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.metrics_log import EarlierStages, MetricsLog, code_state

@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 
+from nmtkit.config import Recipe
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.store import Store
@@ -12,7 +13,6 @@ from nmtkit.data.streams.batch_stream import BatchStream, Corruption, sorted_bat
 from nmtkit.data.streams.running_text import BlockStream, blocks_in_order
 from nmtkit.data.streams.sampled_text import SampledStream
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.recipe import Recipe
 from nmtkit.training.losses.objective import build_objectives
 
 

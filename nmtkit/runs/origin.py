@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from nmtkit.config import Recipe
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import file_sha256, write_json
 from nmtkit.core.formats import parse_json
@@ -21,7 +22,6 @@ from nmtkit.data.text.config import COLUMNS, SplitFiles
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import read_vocabulary_file
 from nmtkit.models.base import MODELS, PARTS, Model
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.saved import SavedRun, build_model, find_run
 from nmtkit.tasks.task import TASKS

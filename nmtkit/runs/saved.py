@@ -35,7 +35,7 @@ from nmtkit.training.checkpoints.weights import (
 )
 
 if TYPE_CHECKING:
-    from nmtkit.recipe import Recipe
+    from nmtkit.config import Recipe
 
 MODEL_VARIABLE = "NMTKIT_MODEL"
 
@@ -108,7 +108,7 @@ class SavedRun:
             elif path.exists():
                 what = "it is a file"
             raise CheckpointError(f"{path}: not the folder of a run: {what}; {remedy}")
-        from nmtkit.recipe import load  # which loads the settings of training, that decoding does without
+        from nmtkit.config import load  # which loads the settings of training, that decoding does without
 
         return load(self.folder.recipe)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.autotune import largest_batch as finding
 from nmtkit.core.errors import RecipeError, TrainingError
 from nmtkit.data.batch import Batch
@@ -78,7 +78,7 @@ def test_it_is_found_with_the_longest_told_and_kept(folder: Path, monkeypatch: p
     real = Transformer.read
     monkeypatch.setattr(Transformer, "read", read)
     told: list[str] = []
-    loaded = recipe.load(folder / "auto.yaml")
+    loaded = config.load(folder / "auto.yaml")
     run = Run.begin(loaded, str(folder / "run"))
     torch.manual_seed(3)
     run.resolve_auto(CPU, told.append)
@@ -108,7 +108,7 @@ def test_the_longest_are_those_of_the_first_stage(folder: Path, monkeypatch: pyt
     text = f"data: {{train: {{tgt: {folder}/long.src}}, valid: {{tgt: {folder}/valid.src}}}}"
     training = "training: {denoising: {rate: 0}, best_metric: loss, higher_is_better: false}"
     stages = f"[{{name: pretrain, task: language-modelling, {text}, {training}}}, {{name: tune}}]"
-    loaded = recipe.load(folder / "auto.yaml", [f"stages={stages}", "tokenizer.specials=[<mask>]"])
+    loaded = config.load(folder / "auto.yaml", [f"stages={stages}", "tokenizer.specials=[<mask>]"])
     run = Run.begin(loaded, str(folder / "run"))
     finding.find_batch_tokens(run, CPU)
     assert seen == {31}
@@ -116,7 +116,7 @@ def test_the_longest_are_those_of_the_first_stage(folder: Path, monkeypatch: pyt
 
 
 def test_of_several_processes_the_smallest_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run.begin(recipe.load(folder / "auto.yaml"), str(folder / "run"))
+    run = Run.begin(config.load(folder / "auto.yaml"), str(folder / "run"))
     monkeypatch.setattr(finding.processes, "max_over_ranks", lambda numbers: [max(-700, *numbers)])
     assert finding.find_batch_tokens(run, CPU)[0] == 700
     monkeypatch.setattr(finding, "free_memory", lambda: -(10**12))
@@ -142,4 +142,4 @@ def test_of_several_processes_the_smallest_counts(folder: Path, monkeypatch: pyt
 def test_what_it_cannot_be_is_said(folder: Path, text: str, message: str) -> None:
     (folder / "auto.yaml").write_text(RECIPE.replace("batch: {batch_tokens: auto}", text), encoding="utf-8")
     with pytest.raises(RecipeError, match=message):
-        require_fitting_stages(recipe.load(folder / "auto.yaml"))
+        require_fitting_stages(config.load(folder / "auto.yaml"))

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.config import load
 from nmtkit.core.formats import dump_yaml
 from nmtkit.experiment.run import Run
-from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 
 WORDS = 20

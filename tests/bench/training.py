@@ -11,9 +11,9 @@ from typing import Literal
 
 import torch
 
-from nmtkit import recipe
 from nmtkit.autotune.training import TrainingWorkload, synthetic_workload
 from nmtkit.cli import terminal
+from nmtkit.config import load as load_recipe
 from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch
@@ -230,7 +230,7 @@ def made_up_workload(
 ) -> TrainingWorkload:
     """The training of a recipe with random words of these lengths, in fp32 unless the overrides say otherwise."""
     fixed = (f"training.threads={threads}", "training.matmul_precision=highest", "training.precision=fp32")
-    return synthetic_workload(recipe.load(name, [*fixed, *overrides]), lengths, place)
+    return synthetic_workload(load_recipe(name, [*fixed, *overrides]), lengths, place)
 
 
 def pointer_generator(

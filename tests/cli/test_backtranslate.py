@@ -4,7 +4,7 @@ from pathlib import Path
 
 from commands import Command, lines_in, refused, succeeded
 
-from nmtkit import recipe
+from nmtkit import config
 
 
 def test_a_corpus_of_back_translations(trained: Path, corpus: Path, console: Command) -> None:
@@ -19,7 +19,7 @@ def test_a_corpus_of_back_translations(trained: Path, corpus: Path, console: Com
     pair = f"{{src: {corpus}/train.src, tgt: {corpus}/train.tgt}}"
     settings = "model: {kind: rnnsearch}\ntraining: {max_updates: 1}\n"
     Path("both.yaml").write_text(f"data:\n  train:\n  - {pair}\n  {named}\n{settings}")
-    loaded = recipe.load("both.yaml")
+    loaded = config.load("both.yaml")
     assert loaded.data.train.tags == ["", "<BT>"]
     assert loaded.tokenizer.specials == ["<BT>"]
     refused(console("backtranslate", "-m", trained, mono, "-o", "back", "--max-ratio", "2"), "back: is complete, with")

@@ -10,7 +10,7 @@ import torch
 from commands import Command, backwards_links, lines_in, refused, sets, succeeded, write_lines
 from untrained_runs import CAPTIONER, make_run
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.cli import bench
 
 
@@ -85,7 +85,7 @@ def test_a_dry_run_says_that_it_knows_the_first_stage_alone(
         ("demo", "the whole training of demo", ""),
         ("demo-news-pointer-generator", "stage pointer of demo-news-pointer-generator", "on top: coverage\n"),
     ):
-        bench.dry_run(recipe.load(name), "", torch.device("cpu"))
+        bench.dry_run(config.load(name), "", torch.device("cpu"))
         said = capsys.readouterr()
         assert "".join(title.split()) in "".join(said.out.split())
         assert ("on top" in said.err, more in said.err) == (bool(more), True)

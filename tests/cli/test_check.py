@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from commands import Command, lines_in, refused, sets, succeeded, write_lines
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.cli import check as cli
 from nmtkit.cli.reports import show_diagnosis
+from nmtkit.config import load
 from nmtkit.data.text.faults import EMPTY, FaultLocation
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
-from nmtkit.recipe import load
 from tests.house import traced
 
 PAIRS = [(f"this is line number {n} of them", f"das ist die Zeile Nummer {n}") for n in range(60)]
@@ -179,7 +179,7 @@ def test_fix_writes_files_and_a_recipe_that_pass(check: Command, console: Comman
     again = succeeded(check("clean/mine.yaml", "--strict"))
     assert again.out.endswith("No errors and no warnings in 60 pairs.\n")
     resolved = console("recipe", "show", "clean/mine.yaml", "--resolved").out
-    assert recipe.load("clean/mine.yaml").name == "mine-clean"
+    assert config.load("clean/mine.yaml").name == "mine-clean"
     assert "max_length: 7\n" in resolved
 
 

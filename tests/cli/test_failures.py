@@ -13,7 +13,7 @@ from commands import RECIPE, Command, as_text, contents, refused, sentence_pairs
 from processes import Server
 from pydantic_core import SchemaValidator, core_schema
 
-from nmtkit.recipe import Recipe
+from nmtkit.config import Recipe
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_interrupted_in_a_library_that_makes_an_error_of_it(console: Command, mo
 
 FREEING = """\
 import os, signal, time
-from nmtkit.recipe import Recipe
+from nmtkit.config import Recipe
 
 
 class Freed:

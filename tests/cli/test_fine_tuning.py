@@ -10,12 +10,12 @@ import pytest
 from commands import Command, sentence_pairs, sets, succeeded, write_pairs
 from untrained_runs import CAPTIONER, make_run
 
-from nmtkit import metrics, recipe
+from nmtkit import config, metrics
+from nmtkit.config import Recipe
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.presets.without_recipe import RecipeRequest, propose_recipe
-from nmtkit.recipe import Recipe
 
 SPEAKER = """\
 task: language-modelling
@@ -60,7 +60,7 @@ def test_both_tests_are_scored_before_and_after(own: Path, trained: Path, consol
     done = succeeded(console("train", *words, "--run", "tuned"))
     reasons = [line for line in done.err.splitlines() if line.startswith("  training.lr:")]
     assert reasons == ["  training.lr: 0.02, because you set it"]
-    general, tuned = (recipe.load(own / name / "recipe.yaml") for name in ("general", "tuned"))
+    general, tuned = (config.load(own / name / "recipe.yaml") for name in ("general", "tuned"))
     assert tuned.model == general.model
     shown = table(done.out)
     for text, of_recipe in (("own text", tuned), ("general text", general)):
@@ -90,7 +90,7 @@ def test_general_text_of_a_language_model_has_no_sources(own: Path, monkeypatch:
     assert lock is not None
     lock.close()
     assert "Fine-tunes speaker on 72 texts of " in " ".join(Path("tuned/chosen.yaml").read_text().split())
-    train = recipe.load("tuned/chosen.yaml").data.train
+    train = config.load("tuned/chosen.yaml").data.train
     assert (train.src, train.tgt[1:], len(train.weights)) == ([], [general], 2)
     assert "is scored before and after" in (replace(request, general_test_target=(general,)).fault() or "")
     assert "--init-from RUN" in (replace(request, task="language-modelling", init_from=None).fault() or "")
@@ -109,7 +109,7 @@ def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Co
     done = succeeded(console(*words))
     assert "  training.lr: 0.0003, because large steps forget more; the highest of tiny was 0.005" in done.err
     chosen = own / "runs" / "own-src-tgt-from-tiny" / "chosen.yaml"
-    loaded = recipe.load(chosen)
+    loaded = config.load(chosen)
     assert loaded.data.train.src == [str(chosen.parent / "text" / "train.src"), str(own / "general.src")]
     assert loaded.data.train.weights == [1, 0.45]  # 72 of 80 pairs are trained on, beside 160
     assert "# data.train.weights: 0.45 for general text, because" in chosen.read_text()

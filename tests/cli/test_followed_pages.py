@@ -16,7 +16,7 @@ import pytest
 from commands import Command, succeeded, write_lines
 from pages import ROOT
 
-from nmtkit import recipe
+from nmtkit import config
 
 LIMITS = (
     "training.max_minutes=1",
@@ -101,7 +101,7 @@ def follow(page: Page, console: Command) -> set[str]:
         if not isinstance(step, str):
             name, settings = step
             Path(name).write_text(shortened(settings), encoding="utf-8")
-            recipe.load(name)
+            config.load(name)
         elif not step.startswith(page.skipped):
             done = succeeded(following.run_in_process(shortened(step), console, with_limits))
             assert "Traceback" not in done.err, step

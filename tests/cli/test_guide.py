@@ -21,7 +21,7 @@ from pages import FENCE
 from torch.distributed.run import get_args_parser
 from untrained_runs import CAPTIONER, LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATION, TRANSFORMER, make_run
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.cli import COMMANDS, cli, guide
 from nmtkit.cli.commands.guide import command as guide_command
 from nmtkit.core.errors import NmtkitError
@@ -303,7 +303,7 @@ def parse(line: str) -> None:
     context = command.make_context(command.name, words)
     name, changes = context.params.get("name"), context.params.get("overrides", ())
     if name is not None and "overrides" in context.params and command.name != "fetch":
-        recipe.load(name, changes)
+        config.load(name, changes)
 
 
 @pytest.mark.parametrize("page", daily((page for page in PAGES if page not in BY_MAKE), 2))
@@ -369,7 +369,7 @@ def test_python_and_recipes_of_a_page(page: str, place: Path, monkeypatch: pytes
     for text in blocks(page, "yaml"):
         if text.partition("\n")[0] not in RUN_ELSEWHERE:
             (place / "shown.yaml").write_text(text, encoding="utf-8")
-            assert recipe.load("shown.yaml").data.train
+            assert config.load("shown.yaml").data.train
 
 
 NOT_KEYS = {"tokenizer.json", "batch.loss_mask"}
@@ -377,7 +377,7 @@ NOT_KEYS = {"tokenizer.json", "batch.loss_mask"}
 
 
 def test_keys_of_recipes_are_keys() -> None:
-    known = {".".join(map(str, path)) for path in key_paths(recipe.Recipe)}
+    known = {".".join(map(str, path)) for path in key_paths(config.Recipe)}
     groups = "|".join(sorted({key.partition(".")[0] for key in known if "." in key}))
     for page, text in TEXT.items():
         for key in re.findall(rf"`((?:{groups})\.[a-z_.]+)[`=:]", text):
@@ -460,7 +460,7 @@ def test_recipes_and_texts_of_a_page_are_saved(
     bundled = [path for path in re.findall(r"[\w./-]+", "\n".join(lines_of("tour"))) if path.startswith("data/")]
     assert len(bundled) > 5
     for name in {"short.yaml", "articles.yaml", "kinds.yaml", "pretrain.yaml", "both.yaml"}:
-        loaded = recipe.load(name)
+        loaded = config.load(name)
         bundled += [path for path in loaded.data.train.paths() if "/lesson/data/" in path]
     for path in bundled:
         assert Path(path).is_file(), path
@@ -502,7 +502,7 @@ def test_the_reference_has_all_commands_and_all_keys() -> None:
     text = guide.page(guide.REFERENCE)
     assert all(f"\n### nmtkit {name}\n" in text for name in COMMANDS)
     assert "`-o, --output FILE`" in text
-    keys = {".".join(map(str, path)) for path in key_paths(recipe.Recipe)}
+    keys = {".".join(map(str, path)) for path in key_paths(config.Recipe)}
     assert len(keys) > 100
     leaves = [key for key in sorted(keys) if not any(other.startswith(f"{key}.") for other in keys)]
     assert [key for key in leaves if f"`{key}`" not in text] == []

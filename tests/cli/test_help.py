@@ -11,8 +11,9 @@ import torch
 from commands import Command, as_text, lines_in, refused, sets, succeeded, write_lines
 from daily import daily
 
-from nmtkit import recipe
 from nmtkit.cli import COMMANDS, SECTIONS
+from nmtkit.config import bundled
+from nmtkit.config import load as load_recipe
 from nmtkit.experiment import checks
 from nmtkit.models.base import MODELS
 
@@ -196,8 +197,8 @@ def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path:
     assert "\ndemo " in ready
     assert "\nlibreoffice-help-en-de-transformer " in fetched
     assert "\npreset-tiny " in presets
-    for name in recipe.bundled()[::every]:
-        one = recipe.load(name)
+    for name in bundled()[::every]:
+        one = load_recipe(name)
         weights = int(dict(checks.dry_run(one))["parameters"].split()[0].replace(",", ""))
         updates = sum(stage.training.max_updates or 0 for stage in one.by_stage().values())
         operations = weights * updates * one.batch.batch_tokens * one.training.accumulate

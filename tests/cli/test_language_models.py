@@ -10,7 +10,7 @@ import torch
 from commands import Command, json_lines, lines_in, refused, sentence_pairs, sets, succeeded, write_lines
 from untrained_runs import TRANSLATION, make_run
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.experiment.run import Run
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_lines(folder / "train.txt", [source for source, _ in sentence_pairs(300, 1)])
     write_lines(folder / "test.txt", [*(source for source, _ in sentence_pairs(20, 2)), "", "  ", "ba zozo cece"])
     (folder / "story.yaml").write_text(RECIPE.replace("tgt: ", f"tgt: {folder}/"))
-    run = Run.begin(recipe.load(folder / "story.yaml"), str(folder / "runs" / "story"))
+    run = Run.begin(config.load(folder / "story.yaml"), str(folder / "runs" / "story"))
     assert [*run.train(CPU)]
     run.close()
     make_run(folder, "mt", TRANSLATION)

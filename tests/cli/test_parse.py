@@ -8,7 +8,7 @@ import pytest
 import torch
 from commands import Command, lines_in, refused, succeeded, write_lines
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.trees import read_penn, read_tree
 from nmtkit.experiment.run import Run
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_lines(folder / f"{part}.{kind}", lines_of(f"{part}.{kind}")[:count])
     own = [f"data.{part}={{src: {part}.words, tgt: {part}.trees}}" for part in ("train", "valid", "test")]
     run = Run.begin(
-        recipe.load("demo-parsing", [f"data.folder={folder}", *own, *TINY]), str(folder / "runs" / "parser")
+        config.load("demo-parsing", [f"data.folder={folder}", *own, *TINY]), str(folder / "runs" / "parser")
     )
     assert [*run.train(torch.device("cpu"))]
     run.close()

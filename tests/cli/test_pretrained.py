@@ -11,7 +11,7 @@ from commands import lines_in
 from daily import daily
 from torch import Tensor
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.experiment.checks import dry_run, require_embeddings
@@ -40,13 +40,13 @@ def vectors_in(path: Path) -> Tensor:
     return torch.tensor([[float(number) for number in line.split()[1:]] for line in lines_in(path)])
 
 
-def settings_of(corpus: Path, kind: str, tie: str, *more: str) -> recipe.Recipe:
+def settings_of(corpus: Path, kind: str, tie: str, *more: str) -> config.Recipe:
     model = [f"model.{key}={value}" for key, value in {**MODEL[kind], "tie": tie}.items()]
     shorter = ["training.max_updates=3", "evaluation.max_sentences=2"]
-    return recipe.load(corpus / "tiny.yaml", [f"model.kind={kind}", *model, *shorter, *more])
+    return config.load(corpus / "tiny.yaml", [f"model.kind={kind}", *model, *shorter, *more])
 
 
-def trained_by(settings: recipe.Recipe, folder: Path, resume: bool = False) -> tuple[list[str], dict[str, Tensor]]:
+def trained_by(settings: config.Recipe, folder: Path, resume: bool = False) -> tuple[list[str], dict[str, Tensor]]:
     """What was said of the vectors, and the last weights."""
     said: list[str] = []
     run = Run.begin(settings, str(folder), resume=resume)
@@ -145,7 +145,7 @@ def test_a_side_without_word_vectors_is_refused_before_anything_is_begun(kind: s
     texts = {split: {"tgt": ["text"]} for split in ("train", "valid")}
     given = {"data": texts, "tokenizer": {"specials": ["<mask>"]}, "model": {"kind": kind}, "training": training}
     vectors = {"pretrained_embeddings": {side: "vectors"}}
-    settings = parse(recipe.Recipe, {"name": "one", "task": "language-modelling", **given, **vectors}, "one")
+    settings = parse(config.Recipe, {"name": "one", "task": "language-modelling", **given, **vectors}, "one")
     takes = "no word vectors" if way else "word vectors only as tgt"
     with pytest.raises(RecipeError, match=f"_embeddings.{side}`: a {kind} for language-modelling takes {takes}; leave"):
         require_embeddings(settings)
@@ -154,12 +154,12 @@ def test_a_side_without_word_vectors_is_refused_before_anything_is_begun(kind: s
 def test_what_does_not_fit_is_refused_before_anything_is_begun(mine: Path) -> None:
     message = rf"line 1: its vectors have {SIZE} numbers, and the model's embeddings 20: set model\.KEY to {SIZE}"
     for kind, key in (("rnnsearch", "embedding_size"), ("transformer", "hidden_size")):
-        settings = recipe.load(mine, [f"model.kind={kind}", f"model.{key}=20"])
+        settings = config.load(mine, [f"model.kind={kind}", f"model.{key}=20"])
         assert ("pretrained_embeddings.src", str(mine.parent / "words.vec")) in dry_run(settings)
         with pytest.raises(DataError, match=message.replace("KEY", key)):
             trained_by(settings, mine.parent / "run")
     (mine.parent / "words.vec").unlink()
-    settings = recipe.load(mine)
+    settings = config.load(mine)
     assert any(what.endswith("words.vec (not here)") for _, what in dry_run(settings))
     with pytest.raises(DataError, match=r"words\.vec: cannot read it: No such file"):
         trained_by(settings, mine.parent / "run")

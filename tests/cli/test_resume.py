@@ -11,7 +11,7 @@ from daily import daily
 from processes import Server
 from same_run import differences, wait_for_update
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.cli import train
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.experiment import run as running
@@ -77,9 +77,9 @@ def test_the_whole_command_to_go_on_is_printed(words: str, command: str) -> None
 def test_limits_that_a_resumed_training_no_longer_has_are_told(corpus: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     for resume, limits in ((False, ["training.max_updates=7"]), (True, [])):
-        loaded = recipe.load(str(corpus / "tiny.yaml"), limits)
+        loaded = config.load(str(corpus / "tiny.yaml"), limits)
         Run.begin(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
-    now = recipe.load(str(corpus / "tiny.yaml")).training.max_updates
+    now = config.load(str(corpus / "tiny.yaml")).training.max_updates
     (said,) = [note for note in notes if "max_updates" in note]
     assert f"`training.max_updates` was 7 and is now {now:,}" in said
 
@@ -95,20 +95,20 @@ def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Comman
 
 def test_a_run_with_an_older_default_keeps_it(corpus: Path, tmp_path: Path) -> None:
     """The recipe says nothing of normalization, and the run was begun when the default was nfkc."""
-    older = recipe.load(str(corpus / "tiny.yaml"), ["tokenizer.normalization=nfkc"])
+    older = config.load(str(corpus / "tiny.yaml"), ["tokenizer.normalization=nfkc"])
     Run.begin(older, str(tmp_path / "run")).close()
-    run = Run.begin(recipe.load(str(corpus / "tiny.yaml")), str(tmp_path / "run"), resume=True)
+    run = Run.begin(config.load(str(corpus / "tiny.yaml")), str(tmp_path / "run"), resume=True)
     assert run.recipe.tokenizer.normalization == "nfkc"
-    assert recipe.load(tmp_path / "run" / "recipe.yaml").tokenizer.normalization == "nfkc"
+    assert config.load(tmp_path / "run" / "recipe.yaml").tokenizer.normalization == "nfkc"
     run.close()
-    named = recipe.load(str(corpus / "tiny.yaml"), ["tokenizer.normalization=nfkc_numbers"])
+    named = config.load(str(corpus / "tiny.yaml"), ["tokenizer.normalization=nfkc_numbers"])
     with pytest.raises(RecipeError, match=r"`tokenizer.normalization` was 'nfkc' and is 'nfkc_numbers'"):
         Run.begin(named, str(tmp_path / "run"), resume=True)
 
 
 def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(corpus: Path, tmp_path: Path) -> None:
     """As after a kill in the midst of preprocessing."""
-    loaded = recipe.load(str(corpus / "tiny.yaml"))
+    loaded = config.load(str(corpus / "tiny.yaml"))
     Run.create(loaded, str(tmp_path / "run")).close()
     said = "data-report.json nobody knows if this is the text of the run; leave --resume out, or go on with the new one"
     with pytest.raises(DataError, match=said):
@@ -119,7 +119,7 @@ def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(corpus: 
 def test_what_other_batches_mean_for_an_epoch_is_said(corpus: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     for resume, tokens in ((False, 512), (True, 256)):
-        loaded = recipe.load(str(corpus / "tiny.yaml"), [f"batch.batch_tokens={tokens}"])
+        loaded = config.load(str(corpus / "tiny.yaml"), [f"batch.batch_tokens={tokens}"])
         Run.begin(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
     said = "was 512 and is 256: training continues with the rest of its epoch in other batches, so some "
     assert f"{said}examples may come twice or not at all" in "".join(notes)
@@ -225,6 +225,6 @@ def test_auto_leaves_a_gpu_that_several_processes_share_to_a_deterministic_recip
     monkeypatch.setattr(running.devices, "choose", torch.device)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: bool(used))
     monkeypatch.setattr(running.randomness.os, "environ", {})
-    loaded = recipe.load("demo", ["training.deterministic=true"])
+    loaded = config.load("demo", ["training.deterministic=true"])
     assert not train._resume("auto", RunFolder(tmp_path), "cuda", loaded)
     assert running.choose_device("cuda", loaded) == torch.device("cuda")

@@ -139,6 +139,6 @@ def test_where_nothing_is_known_it_is_a_file(console: Command, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nmtkit.recipe.Recipe.model_json_schema", full)
+    monkeypatch.setattr("nmtkit.config.Recipe.model_json_schema", full)
     done = refused(console("recipe", "schema"), "nmtkit: error: a file: ")
     assert "standard output" not in done.err

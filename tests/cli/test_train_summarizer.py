@@ -9,9 +9,9 @@ from commands import Command, logged, refused, succeeded, write_lines, write_pai
 
 from nmtkit.cli.progress import show_event
 from nmtkit.cli.terminal import TrainingDisplay
+from nmtkit.config import load
 from nmtkit.experiment.run import Run
 from nmtkit.experiment.stages import StageStarted, more_time_advice
-from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.tasks.builtin import SUMMARIZATION
 from nmtkit.training.checkpoints.manager import CheckpointManager

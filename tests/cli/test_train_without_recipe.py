@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from commands import Command, Finished, as_text, environment, lines_in, logged, refused, sets, succeeded, write_lines
 
-from nmtkit import metrics, recipe
+from nmtkit import config, metrics
 from nmtkit.experiment.run import Run
 
 DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
@@ -94,8 +94,8 @@ def test_from_two_files_to_translations(console: Command, finished: tuple[Path, 
 def test_the_chosen_recipe_means_the_same_from_anywhere(console: Command, finished: tuple[Path, Finished]) -> None:
     run = finished[0]
     write_lines("text/train.en", ["another text of this name"])
-    chosen = recipe.load(run / "chosen.yaml", QUICK[3::2])
-    assert Run.open(str(run)).with_resolved(chosen) == recipe.load(run / "recipe.yaml")
+    chosen = config.load(run / "chosen.yaml", QUICK[3::2])
+    assert Run.open(str(run)).with_resolved(chosen) == config.load(run / "recipe.yaml")
     succeeded(console("train", run / "chosen.yaml", *QUICK, "--run", "again"))
     assert losses(Path("again")) == losses(run)
     assert len(losses(run)) == 3
@@ -155,7 +155,7 @@ def test_sets_of_ones_own(texts: Path, console: Command) -> None:
     assert "held out" not in succeeded(console("train", *pair(texts), *own, *QUICK)).err
     run = Path("runs/train-en-fr")
     assert not (run / "text").exists()
-    data = recipe.load(run / "chosen.yaml").data
+    data = config.load(run / "chosen.yaml").data
     assert data.valid is not None
     assert (data.train.src, data.valid.tgt) == ([f"{texts}/train.en"], [f"{texts}/valid.fr"])
     assert len(lines_in(run / "test.out")) == 10
@@ -195,14 +195,14 @@ def test_several_corpora_packed_or_not(texts: Path, console: Command, monkeypatc
     counts = [len(lines_in(run / "text" / f"train-{number}.fr")) for number in (1, 2)]
     assert sum(counts) == 810
     assert 500 < counts[0] < 580
-    assert recipe.load(run / "recipe.yaml").data.train.weights == [1.0, 2.0]
+    assert config.load(run / "recipe.yaml").data.train.weights == [1.0, 2.0]
 
 
 def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command) -> None:
     done = succeeded(console("train", *pair(texts, "few"), *QUICK, "--minutes", "1"))
     assert "few pairs: 46 (50 minus 4 held out" in done.err
     assert "2 pairs are few for validation" in done.err
-    loaded = recipe.load(Path("runs/few-en-fr/chosen.yaml"))
+    loaded = config.load(Path("runs/few-en-fr/chosen.yaml"))
     assert loaded.tokenizer.vocab_size < 500
     assert loaded.training.max_minutes == 1
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from commands import Command, refused, sentence_pairs, succeeded, write_lines
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.autotune import cache
 from nmtkit.autotune import training as tuning
 from nmtkit.cli import train
@@ -41,7 +41,7 @@ def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Command,
 
     done = succeeded(console("train", corpus / "tiny.yaml", "--run", "run", *ONE))
     assert f"fastest training here: {taken}, 1 thread (" in done.err
-    settled = recipe.load(tmp_path / "run" / "recipe.yaml").training
+    settled = config.load(tmp_path / "run" / "recipe.yaml").training
     assert (settled.precision, settled.matmul_precision, settled.threads) == (*taken.split(), 1)
 
     assert "the search is measured once the run is trained" in tuned.err
@@ -60,7 +60,7 @@ def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Comman
     succeeded(console(*given, "--set", "training.matmul_precision=high"))
     more = ["--set", "training.max_updates=6", "--resume"]
     succeeded(console(*given, *more))
-    assert recipe.load(tmp_path / "run" / "recipe.yaml").training.matmul_precision == "high"
+    assert config.load(tmp_path / "run" / "recipe.yaml").training.matmul_precision == "high"
     assert cache.entries() == []
     refused(
         console(*given, *more, "--set", "training.matmul_precision=medium"),
@@ -145,9 +145,9 @@ def test_the_search_has_every_core_whatever_training_had(
 def test_a_training_that_leaves_its_threads_open_begins_with_every_core(corpus: Path) -> None:
     """Whatever the one before it had, in one and the same process."""
     torch.set_num_threads(1)
-    choose_device("cpu", recipe.load(corpus / "tiny.yaml", ("training.threads=2",)))
+    choose_device("cpu", config.load(corpus / "tiny.yaml", ("training.threads=2",)))
     assert torch.get_num_threads() == 2
-    choose_device("cpu", recipe.load(corpus / "tiny.yaml"))
+    choose_device("cpu", config.load(corpus / "tiny.yaml"))
     assert torch.get_num_threads() == 5
 
 
@@ -164,7 +164,7 @@ def test_preprocessing_takes_the_cores_of_all_processes(
     monkeypatch.setattr(processes, "size", lambda: together)
     monkeypatch.setattr(train, "available_cores", lambda: 7)
     torch.set_num_threads(3)
-    loaded = recipe.load(corpus / "tiny.yaml")
+    loaded = config.load(corpus / "tiny.yaml")
     with pytest.raises(Reached) as reached:
         train.begin_training(loaded, str(tmp_path / "run"), False)
     assert reached.value.args == (workers,)

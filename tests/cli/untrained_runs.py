@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from learned import learn_tokenizers
 
+from nmtkit.config import load
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.data.text.blocks import Example
-from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import build_model

@@ -12,7 +12,7 @@ import torch
 from learned import learn_tokenizers
 from stored import checker, write_store
 
-from nmtkit import recipe
+from nmtkit.config import load as load_recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.batch import collate
 from nmtkit.data.store import Store
@@ -333,4 +333,4 @@ def test_what_does_not_fit_together_is_refused_with_the_reason(
     path = tmp_path / "r.yaml"
     path.write_text(TEXT)
     with pytest.raises(RecipeError, match=fault):
-        recipe.load(path, overrides)
+        load_recipe(path, overrides)

@@ -8,6 +8,7 @@ import pytest
 from learned import learn_tokenizers
 from real_looking import write_pairs
 
+from nmtkit.config import load
 from nmtkit.data.text.checking import DataReport
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.text.faults import UNSEEN
@@ -18,7 +19,6 @@ from nmtkit.datacheck import tokens
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.tokens import TokenReport
 from nmtkit.experiment.run import Run
-from nmtkit.recipe import load
 
 TRAIN = [
     ("the cat sleeps", "die Katze schläft"),

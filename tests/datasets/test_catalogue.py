@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import RecipeError
 from nmtkit.datasets.catalogue import Catalogue, FilterConfig
 
@@ -148,7 +148,7 @@ def test_every_entry_of_ours_is_valid_and_complete(name):
         assert entry.size
         assert entry.sources
         if entry.recipe and not entry.parameters:
-            assert entry.recipe in recipe.bundled()
+            assert entry.recipe in config.bundled()
 
 
 def test_names_do_not_belong_to_two_families():
@@ -159,8 +159,8 @@ def test_names_do_not_belong_to_two_families():
 def test_the_recipes_that_name_a_corpus_find_it():
     """`nmtkit fetch NAME` and `nmtkit train RECIPE` are all there is to do: the recipe looks where fetch puts NAME."""
     found = 0
-    for name in recipe.bundled():
-        folder = Path(recipe.load(name).data.folder)
+    for name in config.bundled():
+        folder = Path(config.load(name).data.folder)
         if folder.parent.name == "corpora":
             found += 1
             assert OURS.get(folder.name).entry.recipe == name

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from corpus_files import refused, zipped
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.datasets import fetching as module
@@ -70,7 +70,7 @@ def test_the_folder_has_text_a_recipe_that_finds_it_and_a_card_of_what_was_left_
     names = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")}
     assert {path.name for path in desk.folder.iterdir()} == names | {"card.json", "CARD.md", "pairs.yaml"}
     monkeypatch.chdir(tmp_path)  # the recipe works from anywhere
-    loaded = recipe.load(desk.folder / "pairs.yaml")
+    loaded = config.load(desk.folder / "pairs.yaml")
     counts = {split: sum(1 for _ in read_pairs(files)) for split, files in loaded.data.splits().items()}
     assert counts == {name: count["pairs"] for name, count in card["counts"].items()}
     assert sum(counts.values()) == 300
@@ -95,7 +95,7 @@ def test_a_recipe_of_ours_is_extended_and_one_that_does_not_exist_is_made_by_siz
     """That of CNN/DailyMail names folders of stories; the fetched corpus is JSON lines, without a test set here."""
     changes = {"task": "summarization", "tgt": "en", "recipe": name, "split": {"valid": 0.1}}
     desk.fetch(desk.corpus(**changes))
-    loaded = recipe.load(desk.folder / "pairs.yaml")
+    loaded = config.load(desk.folder / "pairs.yaml")
     extended = name == "cnndm-pointer-generator"
     assert loaded.name == (name if extended else "pairs")  # one training has one name, and one run
     assert ("preset" in (desk.folder / "pairs.yaml").read_text(encoding="utf-8").lower()) == (not extended)

@@ -12,7 +12,7 @@ from commands import logged
 from same_run import differences
 from torch import Tensor, nn
 
-from nmtkit import recipe
+from nmtkit.config import load as load_recipe
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.store import Store
@@ -80,7 +80,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def begin(corpus: Path, folder: Path, *changes: str, resume: bool = False) -> Run:
-    return Run.begin(recipe.load(corpus / "stories.yaml", changes), str(folder), resume=resume)
+    return Run.begin(load_recipe(corpus / "stories.yaml", changes), str(folder), resume=resume)
 
 
 @pytest.fixture(scope="module")
@@ -145,14 +145,14 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
 def test_a_recipe_that_cannot_have_blocks_is_refused(corpus: Path) -> None:
     for change in ("data.over_long=truncate", "tokenizer={kind: bpe, vocab_size: 60, sampling: 0.1}"):
         with pytest.raises(RecipeError, match=r"`batch.block_tokens`: .* set `data.over_long` to drop"):
-            recipe.load(corpus / "stories.yaml", [change])
+            load_recipe(corpus / "stories.yaml", [change])
     changes = ["task=translation", "data.train.src=[a, b]", "data.valid.src=c"]
     with pytest.raises(RecipeError, match="cut from one text to be written, and a translation has src and tgt; leave"):
-        recipe.load(corpus / "stories.yaml", changes)
+        load_recipe(corpus / "stories.yaml", changes)
     stages = "stages=[{name: short, batch: {block_tokens: 4}}, {name: long}]"
-    assert [one.batch.block_tokens for one in recipe.load(corpus / "stories.yaml", [stages]).by_stage().values()] == [
+    assert [one.batch.block_tokens for one in load_recipe(corpus / "stories.yaml", [stages]).by_stage().values()] == [
         4,
         8,
     ]
-    apart = recipe.load(corpus / "stories.yaml", ["stages=[{name: words, batch: {block_tokens: null}}, {name: text}]"])
+    apart = load_recipe(corpus / "stories.yaml", ["stages=[{name: words, batch: {block_tokens: null}}, {name: text}]"])
     assert [[one.name for one in text.stages] for text in apart.texts().values()] == [["text"], ["words"]]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from commands import Command
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data import store as store_module
@@ -92,7 +92,7 @@ def written(folder: Path, task: str, **settings: object) -> Path:
 
 
 def preprocessed(folder: Path, task: str, name: str = "run", **settings: object) -> tuple[Tokenizers, Path]:
-    run = Run.create(recipe.load(written(folder, task, **settings)), str(folder / name))
+    run = Run.create(config.load(written(folder, task, **settings)), str(folder / name))
     told: list[str] = []
     try:
         made = run.preprocess(told.append, lambda report: None, processes=1)
@@ -258,7 +258,7 @@ def test_a_killed_preprocessing_of_captions_goes_on(folder: Path, monkeypatch: p
     assert child.exitcode == -signal.SIGKILL
     assert not (folder / "killed" / "data" / "train.json").exists()
     told: list[str] = []
-    run = Run.create(recipe.load(folder / "picturing.yaml"), str(folder / "killed"))
+    run = Run.create(config.load(folder / "picturing.yaml"), str(folder / "killed"))
     reports: list[DataReport] = []
     run.preprocess(told.append, reports.append, processes=1)
     run.close()
@@ -282,7 +282,7 @@ def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> Non
         ("data.train.labels=x", "`data`: train: a picturing has no labels, only features and tgt"),
     ):
         with pytest.raises(RecipeError, match=fault):
-            recipe.load(path, [override])
+            config.load(path, [override])
 
 
 def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
@@ -302,7 +302,7 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
     changed = arrays(folder, "train")
     changed[0] = changed[0] + np.float16(1)
     np.savez(folder / "train.features", **{str(n): one for n, one in enumerate(changed)})  # type: ignore[arg-type]
-    run = Run.create(recipe.load(folder / "picturing.yaml"), str(folder / "run"))
+    run = Run.create(config.load(folder / "picturing.yaml"), str(folder / "run"))
     with pytest.raises(DataError, match=r"train.features.npz: not the text that .* was begun with"):
         run.preprocess(lambda line: None, lambda report: None, learned_before=True)
     run.close()
@@ -314,7 +314,7 @@ def test_what_is_left_out_takes_its_other_columns_along(folder: Path, task: str)
     changed = lines(folder / f"train.{first}")
     changed[4] = ""
     (folder / f"train.{first}").write_text("".join(f"{line}\n" for line in changed), encoding="utf-8")
-    data = recipe.load(written(folder, task)).model_dump()["data"]
+    data = config.load(written(folder, task)).model_dump()["data"]
     tokenizers, stored = preprocessed(folder, task, data={**data, "max_length": 6})
     store, tags, rows = Store.open(stored, "train"), lines(folder / "train.tags"), arrays(folder, "train")
     kept = [number for number, line in enumerate(changed) if line and len(line.split()) <= 6]
@@ -332,7 +332,7 @@ def test_a_model_reads_text_or_features(folder: Path, monkeypatch: pytest.Monkey
     both = Task(name="picturing", columns=(Column("src"), *COLUMNS["picturing"]))
     monkeypatch.setitem(TASKS._members, "picturing", both)
     with pytest.raises(RecipeError, match="`task`: picturing has src and features"):
-        recipe.load(written(folder, "picturing"))
+        config.load(written(folder, "picturing"))
 
 
 def test_files_are_cleaned_with_their_labels_but_not_with_features(folder: Path, console: Command) -> None:
@@ -347,7 +347,7 @@ def test_files_are_cleaned_with_their_labels_but_not_with_features(folder: Path,
     duplicates = [one["line"] - 1 for one in left if one["kinds"] == ["duplicate"]]
     kept = [label for number, label in enumerate(labels) if number not in (4, 7, *duplicates)]
     assert lines(folder / "clean" / "train.label") == kept
-    assert recipe.load(folder / "clean" / "sorting.yaml").data.train.labels
+    assert config.load(folder / "clean" / "sorting.yaml").data.train.labels
     done = console("check", written(folder, "picturing"), "--fix", "other", "--no-tokens")
     assert done.code == 1, done
     assert "train: not written: it has features" in done.out

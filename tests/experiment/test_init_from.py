@@ -9,11 +9,11 @@ import pytest
 import torch
 from commands import Command, sentence_pairs, succeeded, write_pairs
 
-from nmtkit import recipe
+from nmtkit import config
+from nmtkit.config import Recipe
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.run import Run
-from nmtkit.recipe import Recipe
 from nmtkit.runs.origin import read_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.checkpoints.weights import read_weights
@@ -52,17 +52,17 @@ def losses(run: Run, resume: bool = False, most: int | None = None) -> list[floa
 
 
 def test_model_tokenizer_and_search_are_of_the_run(place: Path) -> None:
-    before, tuned = recipe.load(place / "general" / "recipe.yaml"), recipe.load(place / "tuned.yaml")
+    before, tuned = config.load(place / "general" / "recipe.yaml"), config.load(place / "tuned.yaml")
     assert tuned.init_from is not None
     assert tuned.init_from.run == str(place / "general")
     assert tuned.model == before.model.model_copy(update={"dropout": 0.2})
     assert (tuned.tokenizer, tuned.search, tuned.task) == (before.tokenizer, before.search, before.task)
-    assert recipe.load(place / "tuned.yaml", ["init_from.checkpoint=last"]).init_from != tuned.init_from
+    assert config.load(place / "tuned.yaml", ["init_from.checkpoint=last"]).init_from != tuned.init_from
 
 
 def test_training_begins_where_the_other_ended(place: Path) -> None:
     general = SavedRun(Run.open(str(place / "general")).folder)
-    tuned = recipe.load(place / "tuned.yaml", ["training.lr=1e-12", "training.max_updates=1"])
+    tuned = config.load(place / "tuned.yaml", ["training.lr=1e-12", "training.max_updates=1"])
     run = Run.begin(tuned, str(place / "tuned"))
     scores = [event.metrics["loss"] for event in run.train(CPU) if isinstance(event, Evaluated)]
     run.close()
@@ -78,7 +78,7 @@ def test_training_begins_where_the_other_ended(place: Path) -> None:
 @pytest.mark.slow
 def test_the_run_is_recorded_and_may_go(place: Path) -> None:
     """Resume is bit-exact without it, by the same recipe; the model still translates."""
-    loaded = recipe.load(place / "tuned.yaml")
+    loaded = config.load(place / "tuned.yaml")
     whole = Run.begin(loaded, str(place / "whole"))
     expected = losses(whole)
     whole.close()
@@ -97,19 +97,19 @@ def test_the_run_is_recorded_and_may_go(place: Path) -> None:
     texts = [load_translator(str(place / name), "cpu").translate("ba de") for name in ("tuned", "whole")]
     assert texts[0] == texts[1]
     with pytest.raises(RecipeError, match="lacks a model and a tokenizer"):
-        recipe.load(place / "tuned.yaml")
+        config.load(place / "tuned.yaml")
     with pytest.raises(CheckpointError, match="no such folder"):
         Run.begin(loaded, str(place / "anew"))
 
 
 def test_another_model_is_refused_by_name(place: Path) -> None:
-    changed = recipe.load(place / "tuned.yaml", ["model.hidden_size=32", "tokenizer.vocab_size=90"])
+    changed = config.load(place / "tuned.yaml", ["model.hidden_size=32", "tokenizer.vocab_size=90"])
     with pytest.raises(RecipeError) as refused:
         Run.begin(changed, str(place / "tuned"))
     assert "`model.hidden_size` is 32, and there 48" in str(refused.value)
     assert "`tokenizer.vocab_size` is 90, and there 100" in str(refused.value)
     assert not (place / "tuned").exists()
-    own = recipe.load(place / "tuned.yaml")
+    own = config.load(place / "tuned.yaml")
     with pytest.raises(RecipeError, match="folder to train in"):
         Run.begin(own, str(place / "general"), overwrite=True)
     assert (place / "general" / "result.json").exists()
@@ -117,11 +117,11 @@ def test_another_model_is_refused_by_name(place: Path) -> None:
 
 def test_arrays_of_another_vocabulary_are_made_anew(place: Path) -> None:
     """The settings of the tokenizer are the same, and its words are not."""
-    plain: Recipe = recipe.load(place / "tuned.yaml").model_copy(update={"init_from": None})
+    plain: Recipe = config.load(place / "tuned.yaml").model_copy(update={"init_from": None})
     run = Run.begin(plain, str(place / "tuned"))
     learned = run.load_tokenizers().checksum
     run.close()
-    run = Run.begin(recipe.load(place / "tuned.yaml"), str(place / "tuned"))
+    run = Run.begin(config.load(place / "tuned.yaml"), str(place / "tuned"))
     assert run.load_tokenizers().checksum != learned
     assert len(losses(run)) == 6
     run.close()
@@ -131,4 +131,4 @@ def test_it_is_explained_and_checked(place: Path, console: Command) -> None:
     assert "init_from.checkpoint" in succeeded(console("recipe", "explain", "init_from")).out
     assert "weights-" in succeeded(console("recipe", "check", place / "tuned.yaml")).out
     with pytest.raises(RecipeError, match="leave `pretrained_embeddings` out"):
-        recipe.load(place / "tuned.yaml", ["pretrained_embeddings.src=vectors.txt"])
+        config.load(place / "tuned.yaml", ["pretrained_embeddings.src=vectors.txt"])

@@ -11,7 +11,8 @@ from commands import sentence_pairs, write_lines
 from daily import daily
 from torch import Tensor
 
-from nmtkit import Translator, recipe
+from nmtkit import Translator
+from nmtkit.config import load as load_recipe
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
@@ -60,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trained(folder: Path, name: str, *changes: str) -> tuple[Run, list[str]]:
     notes: list[str] = []
-    run = Run.begin(recipe.load(folder / f"{name}.yaml", changes), str(folder / name))
+    run = Run.begin(load_recipe(folder / f"{name}.yaml", changes), str(folder / name))
     list(run.train(CPU, notes.append))
     run.close()
     return run, notes
@@ -167,7 +168,7 @@ def test_source_words_in_context(runs: Path, tmp_path: Path, kind: str) -> None:
     trained(folder, "own", *changes, "training.max_updates=2")
     (folder / "elmo").rename(tmp_path / "elmo")
     run = Run.begin(
-        recipe.load(folder / "own" / "recipe.yaml", ["training.max_updates=4"]), str(folder / "own"), resume=True
+        load_recipe(folder / "own" / "recipe.yaml", ["training.max_updates=4"]), str(folder / "own"), resume=True
     )
     list(run.train(CPU, resume=True))
     run.close()
@@ -182,7 +183,7 @@ def test_source_words_in_context(runs: Path, tmp_path: Path, kind: str) -> None:
 def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(runs, tmp_path / "parts"))
     run, now, _ = begun(folder, "{encoder: bert, decoder: gpt}")
-    loaded = recipe.load(run.folder.recipe, ["training.max_updates=2"])
+    loaded = load_recipe(run.folder.recipe, ["training.max_updates=2"])
     for name in ("bert", "gpt"):
         (folder / name).rename(tmp_path / name)
     run = Run.begin(loaded, str(folder / "own"), resume=True)
@@ -222,7 +223,7 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
 def test_what_does_not_fit_is_refused_before_anything_is_begun(runs: Path, given: str, change: str, said: str) -> None:
     (runs / "wrong.yaml").write_text(PAIRS + f"init_from: {given}\n")
     with pytest.raises(Exception, match="(?s)" + said.replace("[", r"\[")) as refused:
-        Run.begin(recipe.load(runs / "wrong.yaml", [change]), str(runs / "wrong"))
+        Run.begin(load_recipe(runs / "wrong.yaml", [change]), str(runs / "wrong"))
     assert type(refused.value).__name__ in ("RecipeError", "CheckpointError")
     assert not (runs / "wrong").exists()
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from same_run import differences
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.experiment.run import Run
 from nmtkit.training.events import Evaluated, Step
@@ -52,7 +52,7 @@ SLOW = pytest.mark.slow
 def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
     corpus: Path, tmp_path: Path, changes: list[str]
 ) -> None:
-    settings = recipe.load(corpus / "texts.yaml", changes)
+    settings = config.load(corpus / "texts.yaml", changes)
     straight = Run.begin(settings, str(tmp_path / "straight"))
     losses = [event.metrics["loss"] for event in straight.train(CPU) if isinstance(event, Evaluated)]
     straight.close()
@@ -85,13 +85,13 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
 )
 def test_what_does_not_fit_is_told_before_anything_is_begun(corpus: Path, changes: list[str], fault: str) -> None:
     with pytest.raises(RecipeError) as told:
-        recipe.load(corpus / "texts.yaml", changes)
+        config.load(corpus / "texts.yaml", changes)
     assert fault in str(told.value)
 
 
 def test_a_text_that_needs_more_sentinels_than_there_are_is_told(corpus: Path, tmp_path: Path) -> None:
     changes = ["training.span_corruption={rate: 0.5, mean_length: 1}", "tokenizer.sentinels=3"]
-    run = Run.begin(recipe.load(corpus / "texts.yaml", changes), str(tmp_path / "run"))
+    run = Run.begin(config.load(corpus / "texts.yaml", changes), str(tmp_path / "run"))
     with pytest.raises(DataError, match=r"which takes 9 sentinels, and the tokenizer has 3: set tokenizer.sentinels"):
         [*run.train(CPU)]
     run.close()

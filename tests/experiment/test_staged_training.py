@@ -12,7 +12,7 @@ import torch
 from daily import daily
 from same_run import differences, logged_without_times
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.experiment.run import Run
@@ -83,7 +83,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def begin(corpus: Path, folder: Path, *changes: str, resume: bool = False) -> Run:
-    return Run.begin(recipe.load(corpus / "staged.yaml", changes), str(folder), resume=resume)
+    return Run.begin(config.load(corpus / "staged.yaml", changes), str(folder), resume=resume)
 
 
 def train(corpus: Path, folder: Path, *changes: str, resume: bool = False) -> Straight:
@@ -212,9 +212,9 @@ def test_while_a_stage_has_no_weights_the_one_before_is_opened(corpus: Path, tmp
 
 
 def test_only_limits_of_training_may_change_when_a_run_goes_on(corpus: Path, straight: Straight) -> None:
-    longer = recipe.load(corpus / "staged.yaml", ["stages.reward.training.max_updates=9", "name=other"])
+    longer = config.load(corpus / "staged.yaml", ["stages.reward.training.max_updates=9", "name=other"])
     Run.open(str(straight.folder), same_as=longer)
-    other = recipe.load(corpus / "staged.yaml", ["stages.coverage.training.coverage_weight=2.0"])
+    other = config.load(corpus / "staged.yaml", ["stages.coverage.training.coverage_weight=2.0"])
     with pytest.raises(RecipeError, match=r"`stages.coverage.training.coverage_weight` was 1.0 and is 2.0"):
         Run.open(str(straight.folder), same_as=other)
 
@@ -222,12 +222,12 @@ def test_only_limits_of_training_may_change_when_a_run_goes_on(corpus: Path, str
 def test_new_limits_of_a_stage_that_is_over_are_told_to_change_nothing(corpus: Path, straight: Straight) -> None:
     changes = [f"stages.{stage}.training.max_updates=9" for stage in ("short", "reward")]
     notes: list[str] = []
-    Run._resume(recipe.load(corpus / "staged.yaml", changes), str(straight.folder), notes.append).close()
+    Run._resume(config.load(corpus / "staged.yaml", changes), str(straight.folder), notes.append).close()
     assert notes[1:] == ["stage short is over: a new max_updates has no effect on it"]
 
 
 def test_a_stage_cannot_change_sizes(corpus: Path) -> None:
-    changed = recipe.load(corpus / "staged.yaml", ["stages.coverage.model.hidden_size=7"])
+    changed = config.load(corpus / "staged.yaml", ["stages.coverage.model.hidden_size=7"])
     with pytest.raises(RecipeError, match="stage coverage: its `model` settings change the size of"):
         require_fitting_stages(changed)
 

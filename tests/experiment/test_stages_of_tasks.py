@@ -8,7 +8,7 @@ import torch
 from commands import logged, sentence_pairs, write_lines
 from same_run import differences
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload, candidate_training_configs, workload_of_run
 from nmtkit.core.errors import RecipeError
@@ -56,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_all(place: Path, folder: Path, most: int = 1000, resume: bool = False) -> Run:
     """Trains; up to so many updates as if it was killed behind them."""
-    run = Run.begin(recipe.load(place / "two.yaml"), str(folder), resume=resume)
+    run = Run.begin(config.load(place / "two.yaml"), str(folder), resume=resume)
     events = run.train(CPU, resume=resume)
     for event in events:
         if isinstance(event, Step) and event.update == most:
@@ -97,7 +97,7 @@ def test_validation_is_that_of_the_task_of_each_stage(place: Path, tmp_path: Pat
 
 def test_a_stage_of_one_text_cuts_that_one_anew(place: Path, tmp_path: Path) -> None:
     changes = [f"tokenizer.{one}" for one in ("kind=bpe", "vocab_size=90", "sentinels=20", "sampling=0.3")]
-    run = Run.begin(recipe.load(place / "two.yaml", changes), str(tmp_path / "run"))
+    run = Run.begin(config.load(place / "two.yaml", changes), str(tmp_path / "run"))
     tokenizers, texts = run.load_tokenizers(), []
     for stage in run.stages()[:2]:
         whole = stage.recipe.batch.changed({"batch_tokens": 100_000})
@@ -114,7 +114,7 @@ def test_a_stage_of_one_text_cuts_that_one_anew(place: Path, tmp_path: Path) -> 
 
 def test_a_model_that_copies_is_pretrained_on_one_text(place: Path, tmp_path: Path) -> None:
     changes = ["model.copying=learned", "tokenizer={kind: word, vocab_size: 20, sentinels: 4}"]
-    run = Run.begin(recipe.load(place / "two.yaml", changes), str(tmp_path / "run"))
+    run = Run.begin(config.load(place / "two.yaml", changes), str(tmp_path / "run"))
     pairs, mono = (Store.open(stage.data, "train") for stage in run.stages()[1::-1])
     assert [pairs.has("src_extended"), mono.has("tgt"), mono.has("tgt_extended")] == [True, True, False]
     assert next(event.update for event in run.train(CPU) if isinstance(event, Step)) == 1
@@ -129,19 +129,19 @@ def test_what_the_first_stage_sets_is_not_what_auto_finds(
         return TuningResult("training", candidate_training_configs(workload.config, CPU, True)[0], "")
 
     monkeypatch.setattr(running, "tune_training", tune)
-    run = Run.begin(recipe.load(place / "two.yaml", ["stages.pretrain.training.precision=bf16"]), str(tmp_path / "run"))
+    run = Run.begin(config.load(place / "two.yaml", ["stages.pretrain.training.precision=bf16"]), str(tmp_path / "run"))
     run.resolve_auto(CPU, print)
     assert [stage.recipe.training.precision for stage in run.stages()] == ["bf16", "fp32", "fp32"]
     run.close()
 
 
 def test_what_is_tuned_is_the_first_stage_on_its_own_text(place: Path, tmp_path: Path) -> None:
-    run = Run.begin(recipe.load(place / "two.yaml"), str(tmp_path / "run"))
+    run = Run.begin(config.load(place / "two.yaml"), str(tmp_path / "run"))
     mono, workload = Store.open(run.folder.data / "pretrain", "train"), workload_of_run(run, CPU)
     assert workload.updates_an_epoch == (mono.lengths("tgt") + 1).sum() / 256
     first = training_batches(run.stages()[0].recipe, mono, run.load_tokenizers(), run.recipe.seed)
     assert torch.equal(workload.first_batches(1)[0].inputs.ids, next(first).inputs.ids)
-    pairwise = Run(run.folder, recipe.load(place / "two.yaml", ["batch.batch_size=2"]))
+    pairwise = Run(run.folder, config.load(place / "two.yaml", ["batch.batch_size=2"]))
     assert workload_of_run(pairwise, CPU).updates_an_epoch == len(mono) / 2
     run.close()
 
@@ -164,7 +164,7 @@ def test_each_stage_has_its_own_threads_and_exactness(place: Path, tmp_path: Pat
     given = [f"training.{one}" for one in ("threads=1", "matmul_precision=high", "max_updates=1", "validate_every=1")]
     changes = [f"stages.{name}.training.max_updates=1" for name in ("pretrain", "tune", "tune-more")]
     changes += ["stages.tune.training.threads=2", "stages.tune.training.matmul_precision=medium"]
-    run = Run.begin(recipe.load(place / "two.yaml", [*given, *changes]), str(tmp_path / "run"))
+    run = Run.begin(config.load(place / "two.yaml", [*given, *changes]), str(tmp_path / "run"))
     before, found = (torch.get_num_threads(), torch.get_float32_matmul_precision()), []
     try:
         for event in run.train(CPU):
@@ -214,4 +214,4 @@ def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(place: P
 )
 def test_what_does_not_go_together(place: Path, change: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
-        recipe.load(place / "two.yaml", [change])
+        config.load(place / "two.yaml", [change])

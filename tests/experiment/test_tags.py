@@ -10,7 +10,7 @@ import pytest
 import torch
 from commands import WORDS, write_lines
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.store import Store
@@ -61,18 +61,18 @@ def written(folder: Path, **settings: object) -> Path:
 
 
 def begun(folder: Path, path: Path) -> Run:
-    return Run.begin(recipe.load(path), str(folder / "run"))
+    return Run.begin(config.load(path), str(folder / "run"))
 
 
 def test_a_list_of_corpora_is_one_split(folder: Path) -> None:
-    loaded = recipe.load(written(folder))
+    loaded = config.load(written(folder))
     train = loaded.data.train
     assert [Path(path).name for path in train.src] == ["de.src", "fr.src", "back.src"]
     assert train.weights == [1, 2, 1]
     assert train.tags == ["<2de>", "<2fr>", "<2de> <BT>"]
     assert loaded.tokenizer.specials == ["<2de>", "<2fr>", "<BT>"]
     (folder / "again.yaml").write_text(loaded.to_yaml(), encoding="utf-8")
-    assert recipe.load(folder / "again.yaml").data == loaded.data
+    assert config.load(folder / "again.yaml").data == loaded.data
     assert {example.tags for example in read_pairs(train)} == {*train.tags}
 
 
@@ -82,7 +82,7 @@ def test_what_is_laid_over_a_list_in_a_folder_keeps_the_rest(folder: Path) -> No
     (folder / "base.yaml").write_text(json.dumps({**given, "data": {"folder": ".", **given["data"]}}), encoding="utf-8")
     own = {"folder": ".", "train": {"src": ["x", "y", "z"]}, "valid": {"src": "v"}}
     (folder / "child.yaml").write_text(json.dumps({"extends": "base.yaml", "data": own}), encoding="utf-8")
-    data = recipe.load(folder / "child.yaml", ["data.train.weights=[3, 1, 1]"]).data
+    data = config.load(folder / "child.yaml", ["data.train.weights=[3, 1, 1]"]).data
     assert (data.train.src, data.train.tgt) == (["x", "y", "z"], ["de.tgt", "fr.tgt", "back.tgt"])
     assert (data.train.weights, data.train.tags) == ([3, 1, 1], ["<2de>", "<2fr>", "<2de> <BT>"])
     assert data.valid is not None
@@ -97,7 +97,7 @@ def test_a_list_takes_the_place_of_weights_and_tags(folder: Path) -> None:
         "data": {"train": [{**one, "weight": 1} for one in corpora], "valid": corpora[:1]},
     }
     (folder / "child.yaml").write_text(json.dumps(child), encoding="utf-8")
-    data = recipe.load(folder / "child.yaml").data
+    data = config.load(folder / "child.yaml").data
     assert (data.train.weights, data.train.tags, data.train.directions) == ([], [], [])
     assert [Path(path).name for path in data.train.tgt] == ["fr.tgt", "de.tgt", "back.tgt"]
 
@@ -200,7 +200,7 @@ def test_scores_are_told_by_direction(folder: Path, monkeypatch: pytest.MonkeyPa
     linked = [{**one, "alignment": "links"} for one in corpora[1:]]
     data = {"train": corpora[:2], "valid": corpora, "test": linked}
     told: list[str] = []
-    run = Run.begin(recipe.load(written(folder, data=data)), str(folder / "run"), notify=told.append)
+    run = Run.begin(config.load(written(folder, data=data)), str(folder / "run"), notify=told.append)
     assert [line for line in told if "zero-shot" in line] == [
         "fr-de: no corpus of data.train has this direction, so it is translated zero-shot"
     ]
@@ -234,4 +234,4 @@ def test_a_tokenizer_that_is_not_learned_gets_no_tag(folder: Path) -> None:
     plain = {"train": {"src": "de.src", "tgt": "de.tgt"}}
     run = begun(folder, written(folder, data={**plain, "valid": plain["train"]}))
     with pytest.raises(RecipeError, match="the tokenizer has no tag <2de>"):
-        recipe.load(written(folder, init_from=str(run.folder.path), tokenizer={"kind": "word"}))
+        config.load(written(folder, init_from=str(run.folder.path), tokenizer={"kind": "word"}))

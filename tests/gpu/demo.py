@@ -1,6 +1,6 @@
 """Trains the demo as `nmtkit train demo` does, scores it, and lets the CPU translate with the same weights."""
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.experiment.loading import DecodingOptions, open_translator
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.training.events import Step, Stopped
@@ -15,7 +15,7 @@ COMPARED = 200
 
 def main(part: Part) -> None:
     limits = ["training.max_updates=4", "evaluation.max_sentences=4"] if part.quick else []
-    loaded = recipe.load("demo", limits)
+    loaded = config.load("demo", limits)
     place = choose_device(str(part.place), loaded)
     run = Run.begin(loaded, str(part.scratch / "run"))
     run.resolve_auto(place, print)

@@ -9,8 +9,8 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
-from nmtkit import recipe
 from nmtkit.cli import terminal
+from nmtkit.config import load as load_recipe
 from nmtkit.experiment.bench import read_clock
 from tests.bench import training as bench
 from tests.bench.search import run_engine
@@ -67,7 +67,7 @@ def main(part: Part) -> None:
         job = partial(run_engine, engine, batch)
         look(part, f"transformer, {way}, beam {BEAM}, batch {BATCH}, with its encoder", job, network.output)
     setup = material.training_setup(part, updates=1)
-    for config in (material.transformer(part), recipe.load(material.LUONG, material.luong_sizes(part)).model):
+    for config in (material.transformer(part), load_recipe(material.LUONG, material.luong_sizes(part)).model):
         blocks = bench.nmtkit_blocks(config, bench.BF16, setup, part.scratch / config.kind)
         next(blocks)
         look(part, f"{config.kind}, an update of {setup.batch_tokens:,} tokens, bf16", partial(next, blocks))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from commands import Command, refused, write_lines
 
-from nmtkit import metrics, recipe
+from nmtkit import config, metrics
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.metrics import METRICS, neural
 
@@ -22,7 +22,7 @@ def test_a_metric_that_is_not_installed_says_how_to_get_it(console: Command, cor
     remedy = f"metric '{name}' is not installed; get it: pip install 'nmtkit[{METRICS.get(name).extra}]'"
     refused(console("score", "hyp", "--ref", "hyp", "-m", "bleu", name), remedy)
     with pytest.raises(RecipeError, match="is not installed"):  # said before the training, not after it
-        recipe.load(corpus / "tiny.yaml", [f"evaluation.metrics=[{name}]"])
+        config.load(corpus / "tiny.yaml", [f"evaluation.metrics=[{name}]"])
 
 
 @pytest.fixture

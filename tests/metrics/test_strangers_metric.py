@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from commands import write_lines
 
-from nmtkit import metrics, recipe
+from nmtkit import config, metrics
 from nmtkit.cli import cli
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.metrics import METRICS, ExampleMetric, Options, Texts
@@ -110,10 +110,10 @@ def test_it_chooses_weights_and_is_tested_and_drawn(corpus: Path, tmp_path: Path
 )
 def test_a_recipe_that_names_metrics_is_checked(corpus: Path, changes: list[str], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
-        recipe.load(corpus / "tiny.yaml", changes)
+        config.load(corpus / "tiny.yaml", changes)
 
 
 def test_a_recipe_names_a_family_by_one_word(corpus: Path) -> None:
-    loaded = recipe.load(corpus / "tiny.yaml", ["evaluation.metrics=[bleu, rouge]"])
+    loaded = config.load(corpus / "tiny.yaml", ["evaluation.metrics=[bleu, rouge]"])
     assert loaded.validation_metrics == ["bleu", *metrics.ROUGE_METRICS]
     assert loaded.test_metrics == ["bleu", "chrf", *metrics.ROUGE_METRICS]

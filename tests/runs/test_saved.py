@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.inference.translator import Translator
@@ -31,8 +31,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[path.parent.name] += 1
         return load(path, *given, **named)
 
-    load = recipe.load
-    monkeypatch.setattr(recipe, "load", counted)
+    load = config.load
+    monkeypatch.setattr(config, "load", counted)
     monkeypatch.delenv("NMTKIT_MODEL", raising=False)
     return counts
 
@@ -80,7 +80,7 @@ def test_no_settings_of_training_are_loaded_to_decode(trained: Path) -> None:
     program = (
         "import sys; from nmtkit.experiment.loading import load_translator\n"
         "load_translator(sys.argv[1], device='cpu').translate(['ba zu fo'])\n"
-        "sys.exit(' '.join({'nmtkit.recipe', 'nmtkit.training.config'} & {*sys.modules}) or 0)"
+        "sys.exit(' '.join({'nmtkit.config', 'nmtkit.training.config'} & {*sys.modules}) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(trained)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ import pytest
 import torch
 from commands import Command, lines_in, refused, succeeded, write_lines
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import EOS
@@ -53,7 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lock = propose_recipe(request, str(folder / "run"), small, device="cpu")
     assert lock is not None
     with lock:
-        run = Run.begin(recipe.load(folder / "run" / "chosen.yaml", small), str(folder / "run"))
+        run = Run.begin(config.load(folder / "run" / "chosen.yaml", small), str(folder / "run"))
         deque(run.train(torch.device("cpu")), 0)
         run.close()
     return folder
@@ -174,6 +174,6 @@ def test_what_goes_with_labels_alone(task: str, answer: str, more: str, told: st
         f"model: {{kind: {'rnnsearch' if answer == 'tgt' else 'attention_classifier'}}}\n"
         "training: {max_updates: 1, best_metric: loss, higher_is_better: false}\n"
     )
-    assert recipe.load(path).task == task
+    assert config.load(path).task == task
     with pytest.raises(RecipeError, match=told):
-        recipe.load(path, [more])
+        config.load(path, [more])

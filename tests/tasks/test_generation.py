@@ -10,7 +10,8 @@ import torch
 from commands import Command, lines_in, refused, succeeded, write_lines
 from torch import Tensor, nn
 
-from nmtkit import recipe
+from nmtkit.config import Recipe
+from nmtkit.config import load as load_recipe
 from nmtkit.core.columns import Column
 from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.experiment.run import Run
@@ -97,7 +98,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def loaded(folder: Path, task: str, model: str, columns: list[str], *training: str) -> recipe.Recipe:
+def loaded(folder: Path, task: str, model: str, columns: list[str], *training: str) -> Recipe:
     ends = {"features": "npy"}
     splits = [
         f"{split}: {{{', '.join(f'{name}: {split}.{ends.get(name, name)}' for name in columns)}}}"
@@ -112,10 +113,10 @@ def loaded(folder: Path, task: str, model: str, columns: list[str], *training: s
         "search: {beam_size: 2, max_length: 6}\n"
         f"training: {{lr: 0.02, max_updates: 200, validate_every: 100, {', '.join(training)}}}\n"
     )
-    return recipe.load(folder / "mine.yaml")
+    return load_recipe(folder / "mine.yaml")
 
 
-def trained(given: recipe.Recipe, folder: Path) -> tuple[Run, dict[str, float]]:
+def trained(given: Recipe, folder: Path) -> tuple[Run, dict[str, float]]:
     """The run, and what the validation found that chose its weights."""
     run = Run.begin(given, str(folder / "run"))
     *_, best = (event for event in run.train(CPU) if isinstance(event, Evaluated) and event.best)

@@ -10,7 +10,8 @@ import torch
 from commands import Command, lines_in, refused, succeeded, write_lines
 from torch import Tensor, nn
 
-from nmtkit import recipe
+from nmtkit.config import Recipe
+from nmtkit.config import load as load_recipe
 from nmtkit.core.columns import Column
 from nmtkit.core.settings import Field, Width
 from nmtkit.data.batch import Batch
@@ -87,7 +88,7 @@ def texts(count: int, seed: int) -> list[list[str]]:
     return lines
 
 
-def labelled(folder: Path, task: str, label: Callable[[list[str]], str]) -> recipe.Recipe:
+def labelled(folder: Path, task: str, label: Callable[[list[str]], str]) -> Recipe:
     """A recipe for texts and their labels in a folder."""
     for split, count in (("train", 300), ("valid", 40), ("test", 60)):
         lines = texts(count, count)
@@ -102,7 +103,7 @@ def labelled(folder: Path, task: str, label: Callable[[list[str]], str]) -> reci
         "batch: {batch_tokens: 256}\n"
         "training: {lr: 0.02, max_updates: 150, validate_every: 75, best_metric: accuracy}\n"
     )
-    return recipe.load(folder / "mine.yaml")
+    return load_recipe(folder / "mine.yaml")
 
 
 def trained_run(folder: Path, task: str, label: Callable[[list[str]], str]) -> tuple[Run, list[Evaluated]]:

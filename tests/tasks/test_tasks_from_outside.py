@@ -9,7 +9,7 @@ import pytest
 import torch
 from commands import Command, lines_in, refused, succeeded, write_lines
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.cli import cli
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.text.blocks import Example
@@ -36,7 +36,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun(corpus: Path, folder: Path, *changes: str) -> Run:
-    return Run.begin(recipe.load(corpus / "tiny.yaml", [*QUICK, "search.max_length=8", *changes]), str(folder))
+    return Run.begin(config.load(corpus / "tiny.yaml", [*QUICK, "search.max_length=8", *changes]), str(folder))
 
 
 @pytest.fixture
@@ -115,11 +115,11 @@ def test_a_task_without_answers_is_judged_by_its_fit(corpus: Path, tmp_path: Pat
 
 def test_a_recipe_of_a_task_without_answers_names_a_figure_of_fit(corpus: Path) -> None:
     with pytest.raises(RecipeError, match="validation of a fitting gives no 'bleu': valid names: loss, perplexity"):
-        recipe.load(corpus / "tiny.yaml", ["task=fitting", "training.best_metric=bleu"])
-    assert recipe.load(corpus / "tiny.yaml", ["task=fitting"]).training.best_metric == "perplexity"
+        config.load(corpus / "tiny.yaml", ["task=fitting", "training.best_metric=bleu"])
+    assert config.load(corpus / "tiny.yaml", ["task=fitting"]).training.best_metric == "perplexity"
     with pytest.raises(RecipeError, match=r"`evaluation.metrics`: they compare answers .* fitting has none"):
-        recipe.load(corpus / "tiny.yaml", ["task=fitting", "evaluation.metrics=[bleu]", *FIT])
-    assert recipe.load(corpus / "tiny.yaml", ["task=fitting", *FIT]).test_metrics == []
+        config.load(corpus / "tiny.yaml", ["task=fitting", "evaluation.metrics=[bleu]", *FIT])
+    assert config.load(corpus / "tiny.yaml", ["task=fitting", *FIT]).test_metrics == []
 
 
 def test_the_whole_line_is_one_label_where_the_task_says_so() -> None:

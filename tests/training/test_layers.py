@@ -7,11 +7,11 @@ import torch
 from test_parts import BATCH, LABELLED, SMALL, backward, build, gradients
 from tiny_training import CPU, settings
 
+from nmtkit.config import Recipe
 from nmtkit.core.errors import RecipeError, TrainingError
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import as_decoder
-from nmtkit.recipe import Recipe
 from nmtkit.training import layers
 
 KINDS = ("transformer", "t5", "transformer_lm", "bert", "electra")

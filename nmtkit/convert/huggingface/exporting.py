@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtkit.config import Recipe
 from nmtkit.convert.export_weights import library
 from nmtkit.convert.exporting import EARLY_STOPPING, PUBLIC_EXPORTS
 from nmtkit.convert.external_files import read_json
@@ -26,7 +27,6 @@ from nmtkit.data.languages import chosen_languages
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.models.base import Model
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.training.checkpoints.weights import get_weights

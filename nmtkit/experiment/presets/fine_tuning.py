@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from nmtkit import metrics
+from nmtkit.config import Recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import write_json
 from nmtkit.data.huggingface_tokenizer import missing_language_message
@@ -27,7 +28,6 @@ from nmtkit.experiment.loading import DecodingOptions, open_system
 from nmtkit.experiment.presets.fitting import padded_tokens
 from nmtkit.experiment.presets.proposal import ProposedRecipe
 from nmtkit.inference.translator import Translator
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import FineTuningOrigin, read_origin
 from nmtkit.runs.saved import SavedRun

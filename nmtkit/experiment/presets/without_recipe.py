@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nmtkit import recipe
+from nmtkit import config
 from nmtkit.autotune.training import tokens_a_minute
 from nmtkit.core import device as devices
 from nmtkit.core.columns import label_type
@@ -439,12 +439,12 @@ def _with_gaps(source: str) -> Iterator[tuple[str, ...]]:
         yield (*words[:place], "", *words[place + 1 :])
 
 
-def _load_text(text: str, overrides: Sequence[str]) -> recipe.Recipe:
+def _load_text(text: str, overrides: Sequence[str]) -> config.Recipe:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "chosen.yaml")
         with write_errors(path):
             path.write_text(text, encoding="utf-8")
-        return recipe.load(path, overrides)
+        return config.load(path, overrides)
 
 
 def _side_files(src: Sequence[str], tgt: Sequence[str], answer: str = "tgt") -> dict[str, Any]:

@@ -10,7 +10,8 @@ from commands import Command, refused, succeeded, write_lines
 from public import TEXTS
 from safetensors.torch import load_file
 
-from nmtkit import Translator, recipe
+from nmtkit import Translator
+from nmtkit.config import load as load_recipe
 from nmtkit.convert.exporting import export_run
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import RecipeError
@@ -165,7 +166,7 @@ def write_recipe(path: Path, run: Path, corpora: Any, updates: int = 2, **traini
 
 def trained(path: Path, folder: Path) -> tuple[Run, list[float]]:
     """The run of a recipe, and the loss of each update."""
-    run = Run.begin(recipe.load(path), str(folder))
+    run = Run.begin(load_recipe(path), str(folder))
     events = [*run.train(torch.device("cpu"))]
     run.close()
     return run, [event.loss for event in events if isinstance(event, Step)]
@@ -311,7 +312,7 @@ def test_mbart_25_begins_with_the_language_to_write(texts: Path) -> None:
     corpora = [{"src": "src", "tgt": "tgt", "src_lang": "en_XX", "tgt_lang": target} for target in ("ro_RO", "de_DE")]
     path = write_recipe(texts / "tuned.yaml", texts / "run", corpora)
     with pytest.raises(RecipeError, match="a run has only one"):
-        Run.begin(recipe.load(path), str(texts / "tuned"))
+        Run.begin(load_recipe(path), str(texts / "tuned"))
 
 
 def test_one_training_teaches_two_languages(texts: Path) -> None:

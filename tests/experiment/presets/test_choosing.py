@@ -14,7 +14,8 @@ from daily import daily
 from learned import learn_tokenizers
 from unspaced import unspaced_pairs
 
-from nmtkit import recipe
+from nmtkit.config import Recipe
+from nmtkit.config import load as load_recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.statistics import CorpusCounter, CorpusStatistics, SideStatistics
@@ -38,13 +39,13 @@ def corpus(
     return CorpusStatistics(pairs, text, tgt or text, side(2 * pairs * words_a_line), one_script)
 
 
-def load(text: str, folder: Path) -> recipe.Recipe:
+def load(text: str, folder: Path) -> Recipe:
     path = folder / "chosen.yaml"
     path.write_text(text, encoding="utf-8")
-    return recipe.load(path)
+    return load_recipe(path)
 
 
-Made = Callable[[FittedPreset], recipe.Recipe]
+Made = Callable[[FittedPreset], Recipe]
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_the_preset_follows_corpus_and_device(size: CorpusStatistics, gpu: bool,
 
 
 def test_at_the_size_of_multi30k_it_is_the_measured_recipe(made: Made) -> None:
-    measured = recipe.load("multi30k-en-de-transformer")
+    measured = load_recipe("multi30k-en-de-transformer")
     preset = choose_preset("translation", MULTI30K)
     found = made(preset)
     for part in ("tokenizer", "model", "batch", "search"):
@@ -275,7 +276,7 @@ def test_rare_characters_leave_room_for_words(made: Made) -> None:
 
 
 def test_limits_of_a_summarizer_follow_the_lengths(made: Made) -> None:
-    def limited(length: int) -> recipe.Recipe:
+    def limited(length: int) -> Recipe:
         size = CorpusStatistics(9_000, side(900_000, length), side(90_000, 12), side(990_000), True)
         return made(choose_preset("summarization", size))
 

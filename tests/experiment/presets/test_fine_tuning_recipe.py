@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit import recipe
+from nmtkit import config
+from nmtkit.config import Recipe
 from nmtkit.data.text.statistics import CorpusCounter
 from nmtkit.experiment.presets.fine_tuning import FineTuningRecipe
-from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 
@@ -21,14 +21,14 @@ def tuned(tmp_path: Path) -> Callable[..., Recipe]:
     """The recipe that fine-tunes a run of a bundled recipe with these changes, on short pairs."""
 
     def of(name: str, *changes: str) -> Recipe:
-        (tmp_path / "recipe.yaml").write_text(recipe.load(name, changes).to_yaml())
+        (tmp_path / "recipe.yaml").write_text(config.load(name, changes).to_yaml())
         counter = CorpusCounter()
         for number in range(PAIRS):
             counter.add(f"w{number} a b", "x y")
         (tmp_path / "tuned.yaml").write_text(
             FineTuningRecipe(SavedRun(RunFolder(tmp_path)), counter.statistics()).text("tuned", FILES)
         )
-        return recipe.load(tmp_path / "tuned.yaml")
+        return config.load(tmp_path / "tuned.yaml")
 
     return of
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from walk import told
 
 import nmtkit.models.rnn  # noqa: F401  # fills the registry
+from nmtkit.config.schema import Recipe
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.layers.attention import Draws
 from nmtkit.models.base import MODELS, Model, VocabularySizes
-from nmtkit.recipe.schema import Recipe
 from nmtkit.training.losses.attention import HardAttention, HardAttentionConfig
 
 KINDS: dict[str, dict[str, int]] = {

@@ -9,13 +9,13 @@ from pretraining import MASK, WORDS, seeded, texts, tokenizers
 from tiny_training import FromList, run, same_weights, settings, steps
 from torch import Tensor
 
+from nmtkit.config import Recipe, load
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language.electra import Electra, ElectraConfig
-from nmtkit.recipe import Recipe, load
 from nmtkit.training.losses.masked_words import MaskedWords, MaskedWordsConfig, NextSentence
 
 KNOWN = tokenizers()

@@ -15,6 +15,7 @@ from torch.optim import RMSprop
 
 from nmtkit.cli.progress import show_event
 from nmtkit.cli.terminal import TrainingDisplay
+from nmtkit.config import load
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.data.batch import Batch
@@ -22,7 +23,6 @@ from nmtkit.data.vocabulary import EOS
 from nmtkit.layers.attention import SCORES, AttentionScore
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.luong import Luong, LuongConfig
-from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.events import Step

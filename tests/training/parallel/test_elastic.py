@@ -12,7 +12,7 @@ from commands import RECIPE, sentence_pairs, write_pairs
 from ranks import join_as, start
 from tiny_training import TinyStream, run, settings, steps, tiny_model
 
-from nmtkit import recipe
+from nmtkit.config import load as load_recipe
 from nmtkit.core.errors import TrainingError
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.experiment.run import Run
@@ -92,7 +92,7 @@ def test_validation_of_three_processes_is_that_of_one(tmp_path):
         write_pairs(tmp_path, name, sentence_pairs(count, seed))
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     few = ["evaluation.metrics=[bleu,chrf]", "evaluation.batch_tokens=20", "search.max_length=8"]
-    Run.begin(recipe.load(str(tmp_path / "tiny.yaml"), few), str(tmp_path / "run")).close()
+    Run.begin(load_recipe(str(tmp_path / "tiny.yaml"), few), str(tmp_path / "run")).close()
     alone, searched = judged(tmp_path / "run")
     assert searched == [10]
     assert alone["chrf"] > 0

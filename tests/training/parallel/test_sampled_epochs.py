@@ -13,7 +13,7 @@ from ranks import join_as, start_two
 from safetensors.torch import load_file
 from seeds import moved
 
-from nmtkit import Run, recipe
+from nmtkit import Run, config
 from nmtkit.data.store import Store
 from nmtkit.runs.batches import training_batches
 from nmtkit.training.parallel import processes
@@ -48,7 +48,7 @@ def test_two_processes_take_each_example_of_an_epoch_once(small_corpus, tmp_path
     monkeypatch.chdir(small_corpus)
     for kind in KINDS:
         changes = [TOKENIZERS[kind], "batch.batch_tokens=200", "batch.sort_window=100"]
-        Run.begin(recipe.load("tiny.yaml", changes), str(tmp_path / kind)).close()
+        Run.begin(config.load("tiny.yaml", changes), str(tmp_path / kind)).close()
     start_two(take_two_epochs, tmp_path)
     corpus = Counter(lines_in(small_corpus / "train.src"))
     size = corpus.total()

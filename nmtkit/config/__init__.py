@@ -4,10 +4,10 @@ A recipe may `extends:` one other file and say only what differs; `--set KEY=VAL
 Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
 """
 
-from nmtkit.recipe.groups import EvaluationConfig
-from nmtkit.recipe.keys import KeyChoice, RecipeKey, all_keys, choices, describe_key
-from nmtkit.recipe.loading import any_text, bundled, load, locate
-from nmtkit.recipe.schema import Recipe
+from nmtkit.config.groups import EvaluationConfig
+from nmtkit.config.keys import KeyChoice, RecipeKey, all_keys, choices, describe_key
+from nmtkit.config.loading import any_text, bundled, load, locate
+from nmtkit.config.schema import Recipe
 
 __all__ = [
     "EvaluationConfig",

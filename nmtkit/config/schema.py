@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import nmtkit.models
 import nmtkit.models.language
 import nmtkit.models.rnn  # noqa: F401  # importing them registers every model
+from nmtkit.config import groups
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
@@ -19,7 +20,6 @@ from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, Decoder, VocabularySizes
-from nmtkit.recipe import groups
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, with_settings_of_task
 from nmtkit.training.checkpoints.manager import NAMED_WEIGHTS

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nmtkit.config.groups import MAX_STAGES, STAGE_GROUPS, with_best_metric, without_replaced
+from nmtkit.config.schema import Recipe, deep_merge
 from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import MAX_DEPTH, KeyPath, load_yaml, parse_value
@@ -15,8 +17,6 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import parse
 from nmtkit.data.text.config import FILE_KINDS, joined_corpora
 from nmtkit.models.base import MODELS, PARTS
-from nmtkit.recipe.groups import MAX_STAGES, STAGE_GROUPS, with_best_metric, without_replaced
-from nmtkit.recipe.schema import Recipe, deep_merge
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
 

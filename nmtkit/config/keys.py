@@ -11,10 +11,10 @@ from dataclasses import dataclass, is_dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
+from nmtkit.config.schema import Recipe
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import group_classes
 from nmtkit.metrics.metric import METRICS, text_metrics
-from nmtkit.recipe.schema import Recipe
 
 KIND = "kind"
 """The key that chooses among the kinds of a group."""
