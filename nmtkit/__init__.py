@@ -18,10 +18,10 @@ limit_spinning()
 __all__ = ["ParagraphTranslator", "Recipe", "Run", "Summarizer", "Translator", "__version__"]
 
 _ROOMS = {
-    "ParagraphTranslator": "translation.long_texts",
+    "ParagraphTranslator": "inference.long_texts",
     "Recipe": "config",
     "Run": "experiment.run",
-    "Summarizer": "translation.long_texts",
+    "Summarizer": "inference.long_texts",
     "Translator": "experiment.loading",
 }
 

@@ -9,7 +9,9 @@ from tests.house import traced
 
 NEEDLESS = {"jinja2", "matplotlib", "numpy.random", "requests", "rouge_score", "sacrebleu"}
 NEEDLESS |= {"PIL", "ctranslate2", "scipy", "tensorboard", "tokenizers", "torch._dynamo", "transformers"}
-OURS_NEEDLESS = {"datasets", "datacheck", "metrics", "plots", "training"}
+OURS_NEEDLESS = {"datasets", "datacheck", "metrics", "plots"}
+TRAINING_NEEDED = {"checkpoints", "parallel"}
+"""Parts of `nmtkit.training` that decoding uses."""
 NEEDED = ("recipe.yaml", "inference.json", "vocabulary", "checkpoints")
 
 
@@ -32,8 +34,10 @@ def test_a_line_is_translated_with_what_it_needs(trained: Path, tmp_path: Path) 
     assert "torch" in imported
     assert not imported & NEEDLESS
     rooms = {name.split(".")[1] for name in imported if name.startswith("nmtkit.")}
-    assert "search" in rooms
+    assert "decoding" in rooms
     assert not rooms & OURS_NEEDLESS
+    parts = {name.split(".")[2] for name in imported if name.startswith("nmtkit.training.")}
+    assert parts <= TRAINING_NEEDED
     assert 20 < len(entered) < 80
     torch_alone = subprocess.run(
         [sys.executable, "-c", "import torch, sys; print(*sys.modules)"], capture_output=True, text=True, check=True

@@ -74,7 +74,7 @@ def broken(value: float) -> HeadsPicture:
 
 
 @pytest.mark.parametrize(
-    ("plots", "message"),
+    ("pictures", "message"),
     [
         ([], "no sentences"),
         ([head_pictures(), head_pictures(SRC, [])], "sentence 2 has no words"),
