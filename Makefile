@@ -38,7 +38,7 @@ test: $(READY)
 
 # What one runs while writing: one model of each kind, no trainings, no commands in processes of their own. Under a minute.
 quick: $(READY)
-	$(PYTEST) --quick tests/contracts/test_models.py tests/data/text tests/data tests/layers tests/metrics tests/models tests/models/rnn tests/decoding
+	$(PYTEST) --quick tests/contracts/test_models.py tests/data tests/decoding tests/layers tests/metrics tests/models
 
 # Every test, the slow ones too.   A part of them:  make ARGS='-m slow --part 3/8' test-all
 # Those that compile the kernels for CUDA are skipped where Triton cannot be installed.

@@ -6,7 +6,7 @@ import pytest
 import reference_search
 from reference_search import NO_REQUEST, EnsembleSentence, Request, Sentence
 
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Decoder, as_seq2seq

@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.losses.objective import GradientAccumulator, build_objectives

@@ -63,7 +63,7 @@ def imports(path: Path, nested: bool) -> list[str]:
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            # `from nmtkit.data import batch` may name a module, `from nmtkit.data.batch import X` names a thing in one.
+            # `from nmtkit.core import files` may name a module, `from nmtkit.core.files import X` a thing in one.
             found += [f"{node.module}.{alias.name}" for alias in node.names]
     return found
 

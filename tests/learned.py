@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from nmtkit.core.columns import Column
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import DataReport
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 
 
 def learn_tokenizers(

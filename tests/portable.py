@@ -23,9 +23,9 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.core.settings import parse
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.loading import load_translator
 from nmtkit.inference.translator import Translator
 from nmtkit.models.base import Seq2Seq

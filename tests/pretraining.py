@@ -2,10 +2,10 @@
 
 import torch
 
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 
 MASK = 4
 WORDS = 100

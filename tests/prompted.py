@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import EOS, PAD
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import EOS, PAD
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import LearnedPositions, SelfAttention
 from nmtkit.models.base import Decoder, DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from walk import Told
 
-from nmtkit.data.batch import ABSENT, Batch
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.batches.batch import ABSENT, Batch
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.rules import SearchConfig, coverage_penalty, length_penalty, max_lengths, min_lengths
 from nmtkit.models.base import Decoder, ModelOutput
 from nmtkit.models.output import log_probabilities

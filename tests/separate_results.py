@@ -12,7 +12,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import joined_corpora
 from nmtkit.data.text.splitting import choose_hold_out
-from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, Resampling, Texts, score_all
 from nmtkit.metrics.systems import score_texts
 

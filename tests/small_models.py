@@ -10,8 +10,8 @@ from torch import Tensor
 import nmtkit.models
 import nmtkit.models.rnn  # noqa: F401  # both fill the registry
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 
 V = 12

@@ -17,7 +17,7 @@ import torch
 from nmtkit import config
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
-from nmtkit.data.batch import collate
+from nmtkit.data.batches.batch import collate
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.experiment.run import Run

@@ -10,7 +10,7 @@ import torch
 from seeds import moved
 from torch import nn
 
-from nmtkit.data.batch import Batch, CopySource, Inputs, Targets
+from nmtkit.data.batches.batch import Batch, CopySource, Inputs, Targets
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.rnn.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training.checkpoints.manager import CheckpointManager

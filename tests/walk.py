@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.decoding.engine import BatchSource
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Memory, Model, ModelOutput, Seq2Seq

@@ -13,8 +13,8 @@ from nmtkit.autotune.training import CyclingStream
 from nmtkit.core import device as devices
 from nmtkit.core.errors import TrainingError
 from nmtkit.core.processes import free_memory
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import widths
+from nmtkit.data.batches.batch_stream import widths
+from nmtkit.data.batches.store import Store
 from nmtkit.runs.batches import longest_examples
 from nmtkit.runs.saved import SavedRun, build_model
 from nmtkit.training import randomness

@@ -16,8 +16,8 @@ from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.timing import InterleavedTimings, TimeLimitError
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
-from nmtkit.data.batch import collate
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.batches.batch import collate
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.decoding.engine import FEW_SENTENCES
 from nmtkit.inference.inputs import SearchSpeedConfig, default_speed_config
 from nmtkit.layers.inference import (

@@ -19,10 +19,10 @@ from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.timing import TimeLimitError
 from nmtkit.config import Recipe
 from nmtkit.core import device as devices
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import widths
-from nmtkit.data.vocabulary import EOS, SPECIALS
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.batches.batch_stream import widths
+from nmtkit.data.batches.store import Store
+from nmtkit.data.tokenizers.vocabulary import EOS, SPECIALS
 from nmtkit.models.base import MODELS, Model, VocabularySizes
 from nmtkit.runs.batches import training_batches
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of

@@ -16,7 +16,7 @@ from nmtkit.cli.reporting import note
 from nmtkit.cli.terminal.trees import tree_lines
 from nmtkit.core.trees import Tree, read_linear, read_penn
 from nmtkit.data.text.text import read_lines
-from nmtkit.data.tokenizer import Tokenizer
+from nmtkit.data.tokenizers.tokenizer import Tokenizer
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.inference.result import Translation
 from nmtkit.plots.pages import picture_format

@@ -6,8 +6,8 @@ from pathlib import Path
 from nmtkit.cli import inference, results, terminal
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import tell
-from nmtkit.data.shards import manifest_path
-from nmtkit.data.store import Store
+from nmtkit.data.batches.shards import manifest_path
+from nmtkit.data.batches.store import Store
 from nmtkit.experiment.evaluation import count_words, fit_text
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.runs.saved import find_run

@@ -18,7 +18,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.formats import read_yaml_text
 from nmtkit.core.settings import Settings
 from nmtkit.data.text.text import read_lines
-from nmtkit.data.wordpiece import replay
+from nmtkit.data.tokenizers.wordpiece import replay
 from nmtkit.experiment import checks
 from nmtkit.experiment.run import Run
 

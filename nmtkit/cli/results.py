@@ -22,8 +22,8 @@ from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_user_path, write_errors
 from nmtkit.data.text.names import COMPRESSED_ENDS
-from nmtkit.data.tokenizer import WORD_START, Tokenizer
-from nmtkit.data.vocabulary import SPECIALS, UNK
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, UNK
 from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.long_texts import JoinedTranslation
 from nmtkit.inference.requests import words_of

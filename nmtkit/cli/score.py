@@ -13,7 +13,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.alignments import AlignmentFile, GoldAlignment, parse_alignments, reverse_links
 from nmtkit.data.text.json_records import EXTRACT_HINT
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.metrics import METRICS, Options, Resampling, aer, by_length
 from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems, titles
 from nmtkit.plots import picture_format

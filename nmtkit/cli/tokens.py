@@ -9,7 +9,7 @@ from nmtkit.cli.output_folder import output_folder
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
 from nmtkit.runs.saved import find_run
 
 

@@ -5,8 +5,6 @@ from typing import Annotated, Any, Literal
 
 from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator
-from nmtkit.data.huggingface_tokenizer import LANGUAGE
-from nmtkit.data.languages import affixes_in_direction, find_language, language_names
 from nmtkit.data.text.config import (
     LANGUAGE_KEYS,
     DataConfig,
@@ -15,7 +13,9 @@ from nmtkit.data.text.config import (
     language_directions,
     language_tags,
 )
-from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE
+from nmtkit.data.tokenizers.languages import affixes_in_direction, find_language, language_names
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS

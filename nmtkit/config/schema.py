@@ -13,10 +13,10 @@ from nmtkit.core.errors import shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names, suggest_registered
 from nmtkit.core.settings import Field, Name, Settings, field_validator, model_validator, parse
+from nmtkit.data.batches.batch_stream import BatchConfig
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
-from nmtkit.data.streams.batch_stream import BatchConfig
 from nmtkit.data.text.config import DataConfig, SplitFiles
-from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, Decoder, VocabularySizes

@@ -34,9 +34,9 @@ from nmtkit.convert.importing import READERS, exported_task, license_of
 from nmtkit.convert.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.data.tokenizer import WORD_START, Tokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, PAD, SPECIALS
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, PAD, SPECIALS
 from nmtkit.models.transformer import TransformerConfig
 
 _VERSION, _SPECIFICATION, _REVISION = 6, "TransformerSpec", 7

@@ -20,7 +20,7 @@ from nmtkit.convert.exporting import require_comparable as require_comparable
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bytes_checksum, file_sha256, new_folder, write_errors
 from nmtkit.core.version import __version__
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import SearchConfig, max_lengths, score_given
 from nmtkit.inference.inputs import SourceLine

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmtkit.convert.import_weights import SUPPRESSED_BIAS, transformer_names
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.models.base import ModelConfig, Seq2Seq, as_headed
 from nmtkit.models.transformer import TransformerConfig
 

@@ -15,13 +15,13 @@ from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.registry import Registry
 from nmtkit.core.version import __version__
-from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
-from nmtkit.data.languages import chosen_languages
-from nmtkit.data.sentencepiece_model import with_number_rules
 from nmtkit.data.text.config import FILE_KINDS
-from nmtkit.data.tokenizer import SentencePieceTokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.tokenizers.languages import chosen_languages
+from nmtkit.data.tokenizers.sentencepiece_model import with_number_rules
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Model, Seq2Seq
 from nmtkit.models.transformer import TransformerConfig

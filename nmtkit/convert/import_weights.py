@@ -13,7 +13,7 @@ from nmtkit.convert.external_files import ExternalWeights
 from nmtkit.convert.vocabulary import Maps
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.layers.transformer import SinusoidKind, sinusoids
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.saved import sizes_of

@@ -14,7 +14,7 @@ from nmtkit.convert.vocabulary import ExternalVocabulary, find_sentencepiece_mod
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
-from nmtkit.data.tokenizer import WORD_START
+from nmtkit.data.tokenizers.tokenizer import WORD_START
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.rnn.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig

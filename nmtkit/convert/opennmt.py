@@ -27,8 +27,8 @@ from nmtkit.convert.importing import READERS
 from nmtkit.convert.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Depth, Field, Width, parse
-from nmtkit.data.tokenizer import WORD_START
-from nmtkit.data.vocabulary import PAD
+from nmtkit.data.tokenizers.tokenizer import WORD_START
+from nmtkit.data.tokenizers.vocabulary import PAD
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.rnn.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig

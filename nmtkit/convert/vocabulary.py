@@ -16,13 +16,13 @@ from torch import Tensor
 from nmtkit.convert.external_files import read_file, unsupported
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
-from nmtkit.data.huggingface_tokenizer import LANGUAGE_TOKEN
-from nmtkit.data.sentencepiece_model import bytes_field, message_fields
 from nmtkit.data.text.config import TEXT_COLUMNS
-from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
-from nmtkit.data.wordpiece import WordPieceTokenizer
+from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE_TOKEN
+from nmtkit.data.tokenizers.sentencepiece_model import bytes_field, message_fields
+from nmtkit.data.tokenizers.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
 
 @dataclass(frozen=True)

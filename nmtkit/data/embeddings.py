@@ -15,8 +15,8 @@ import numpy.typing as npt
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Settings, model_validator
 from nmtkit.data.text.text import read_lines
-from nmtkit.data.tokenizer import WORD_START
-from nmtkit.data.vocabulary import Vocabulary
+from nmtkit.data.tokenizers.tokenizer import WORD_START
+from nmtkit.data.tokenizers.vocabulary import Vocabulary
 
 Side = Literal["src", "tgt"]
 

@@ -7,17 +7,17 @@ import numpy as np
 
 from nmtkit.core.columns import Column, ColumnType
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.encoding import PairEncoder, UncountedBlock, encode_blocks
+from nmtkit.data.batches.encoding import PairEncoder, UncountedBlock, encode_blocks
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.text.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, FaultLocation
 from nmtkit.data.text.hashes import Mask
 from nmtkit.data.text.normalization import normalize
 from nmtkit.data.text.reading import read_blocks
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.report import ReportTable, share
 

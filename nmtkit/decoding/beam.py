@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtkit.data.batch import Rows
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import Rows
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.rules import INFINITY
 from nmtkit.layers.kernels import block_tops
 

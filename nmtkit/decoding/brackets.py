@@ -15,10 +15,10 @@ from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.trees import is_closing, is_opening
-from nmtkit.data.batch import Batch, Rows
-from nmtkit.data.tokenizer import WORD_START, Tokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.data.batches.batch import Batch, Rows
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import EOS, UNK
 from nmtkit.decoding.rules import INFINITY, SearchConfig, allow_if_possible
 
 MAX_DEPTH = 100

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtkit.data.batch import Rows
-from nmtkit.data.vocabulary import EOS, PAD
+from nmtkit.data.batches.batch import Rows
+from nmtkit.data.tokenizers.vocabulary import EOS, PAD
 from nmtkit.decoding.beam import StepCandidates, top_continuations
 from nmtkit.decoding.rules import INFINITY, allow_eos_if_stuck
 from nmtkit.models.base import Memory

@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 
 from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import NEW_WORD, Batch
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.batches.batch import NEW_WORD, Batch
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding import rules
 from nmtkit.decoding.beam import (
     BLOCK,

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from nmtkit.core.device import send, trim_malloc
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import ABSENT, Batch
+from nmtkit.data.batches.batch import ABSENT, Batch
 from nmtkit.decoding import graphs
 from nmtkit.decoding.beam import LoggedStep
 from nmtkit.decoding.brackets import OUTER_BRACKETS

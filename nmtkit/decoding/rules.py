@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Beam, Field, Length, Settings, model_validator
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 
 INFINITY = float("inf")
 MIN_ATTENTION = 2.0**-24

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.beam import BLOCK, StepCandidates
 from nmtkit.decoding.rules import INFINITY, SearchConfig
 from nmtkit.models.base import Memory

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import atomic_user_path, write_errors
-from nmtkit.data.batch import NEW_WORD, Batch
+from nmtkit.data.batches.batch import NEW_WORD, Batch
 from nmtkit.data.text.alignments import Link
 from nmtkit.data.text.text import read_lines
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import PAD, SPECIALS
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import PAD, SPECIALS
 
 HEAD = "nmtkit shortlist 1"
 END = "end"

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.core.device import send
-from nmtkit.data.batch import Batch, CopySource, Rows
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.batches.batch import Batch, CopySource, Rows
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.beam import BLOCK, NO_TOKEN, StepCandidates
 from nmtkit.decoding.brackets import BracketTokens, TreeProgress
 from nmtkit.decoding.constraints import ConstraintProgress, Constraints

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.decoding.beam import LoggedStep
 from nmtkit.decoding.decoding_batch import DecodingBatch, Integers
 from nmtkit.decoding.hypotheses import CompactionSpan, Hypothesis, SentenceRecord, read_hypotheses

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.decoding.beam import LoggedStep
 from nmtkit.decoding.decoding_batch import DecodingBatch
 from nmtkit.decoding.engine import Engine

@@ -17,8 +17,6 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
 from nmtkit.core.formats import dump_yaml
 from nmtkit.data.embeddings import check_size
-from nmtkit.data.huggingface_tokenizer import LANGUAGE, missing_language_message
-from nmtkit.data.languages import language_names, sides_without_language
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.config import FILE_KINDS, LANGUAGE_KEYS, TEXT_COLUMNS, SplitFiles
 from nmtkit.data.text.faults import UNREADABLE
@@ -26,9 +24,11 @@ from nmtkit.data.text.features import require_one_layout
 from nmtkit.data.text.names import text_path
 from nmtkit.data.text.reading import read_blocks, read_pairs, require_link_base
 from nmtkit.data.text.text import read_lines
-from nmtkit.data.tokenizer_training import describe_shortfall
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE, missing_language_message
+from nmtkit.data.tokenizers.languages import language_names, sides_without_language
+from nmtkit.data.tokenizers.tokenizer_training import describe_shortfall
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.datacheck.findings import Diagnosis
 from nmtkit.datacheck.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
 from nmtkit.metrics.metric import text_metrics

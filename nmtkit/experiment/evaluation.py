@@ -25,17 +25,17 @@ from nmtkit.config import Recipe
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig
-from nmtkit.data.streams.running_text import RunningText
+from nmtkit.data.batches.batch_stream import BatchConfig
+from nmtkit.data.batches.running_text import RunningText
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.alignments import SoftAlignment, parse_alignments
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.text.text import read_lines
-from nmtkit.data.tokenizer import Tokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.words import word_spans
+from nmtkit.data.tokenizers.tokenizer import Tokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.words import word_spans
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
 from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.result import Translation

@@ -18,9 +18,15 @@ from nmtkit.autotune.timing import time_limit
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.core.registry import suggest_names
-from nmtkit.data.languages import chosen_languages, copy_first_input, in_direction, language_names, require_languages
 from nmtkit.data.text.config import language_of_tag, language_tag
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.languages import (
+    chosen_languages,
+    copy_first_input,
+    in_direction,
+    language_names,
+    require_languages,
+)
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.decoding.engine import StepMode, require_graph_support
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.decoding.shortlist import read_shortlist

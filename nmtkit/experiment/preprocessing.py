@@ -8,14 +8,14 @@ from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
-from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split, fingerprint
-from nmtkit.data.store import Store
+from nmtkit.data.batches.encoding import PairEncoder, PreprocessingProgress, encode_split, fingerprint
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.checking import DataReport, FileChecksums, PairChecker, read_checksums
 from nmtkit.data.text.reading import read_blocks, require_plain_text
-from nmtkit.data.tokenizer_training import TokenizerSample, describe_shortfall, learn_from_sample
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS, UNK
+from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, describe_shortfall, learn_from_sample
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, UNK
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.findings import Diagnosis
 from nmtkit.experiment.checks import require_sound

@@ -10,10 +10,10 @@ from nmtkit.autotune.cache import machine_facts
 from nmtkit.config import Recipe
 from nmtkit.core import device as devices
 from nmtkit.core.files import write_json
+from nmtkit.data.batches.batch_stream import BatchStream
+from nmtkit.data.batches.store import Store
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchStream
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.models.base import Model

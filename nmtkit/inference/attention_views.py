@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.batch import Batch, Targets
+from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.text.alignments import SoftAlignment
 from nmtkit.data.text.features import Rows
 from nmtkit.data.text.text import split_sentences
-from nmtkit.data.tokenizer import WORD_START
-from nmtkit.data.vocabulary import BOS
-from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
+from nmtkit.data.tokenizers.tokenizer import WORD_START
+from nmtkit.data.tokenizers.vocabulary import BOS
+from nmtkit.data.tokenizers.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
 from nmtkit.inference.inputs import SourceLine, TargetLine, TextModel, make_batch, require_list, require_pairs
 from nmtkit.inference.result import Translation
 from nmtkit.models.base import HeadedModel, as_headed, as_seq2seq
@@ -45,7 +45,7 @@ def align(
     weights.
 
     `src_words` and `tgt_words` are the same lines with white space added between words, if words are to be counted
-    otherwise (see `nmtkit.data.words.cut_words`). `first` is the number of the first pair, for messages.
+    otherwise (see `nmtkit.data.tokenizers.words.cut_words`). `first` is the number of the first pair, for messages.
     """
     reader.require_attention("align words by")
     require_list(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)

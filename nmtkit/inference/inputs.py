@@ -12,16 +12,16 @@ from typing_extensions import override
 
 from nmtkit.core.device import send
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError, shorten
-from nmtkit.data.batch import NEW_WORD, Batch, collate
-from nmtkit.data.huggingface_tokenizer import SENTINEL
-from nmtkit.data.languages import in_direction
-from nmtkit.data.streams.batch_stream import bucket_by_length
+from nmtkit.data.batches.batch import NEW_WORD, Batch, collate
+from nmtkit.data.batches.batch_stream import bucket_by_length
 from nmtkit.data.text.config import language_of_tag
 from nmtkit.data.text.features import Rows
-from nmtkit.data.tokenizer import WORD_START, Tokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import EOS, PAD, UNK
-from nmtkit.data.words import known_ids
+from nmtkit.data.tokenizers.huggingface_tokenizer import SENTINEL
+from nmtkit.data.tokenizers.languages import in_direction
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import EOS, PAD, UNK
+from nmtkit.data.tokenizers.words import known_ids
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.inference.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word

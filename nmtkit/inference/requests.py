@@ -14,8 +14,8 @@ from nmtkit.data.text.features import Rows
 from nmtkit.data.text.json_records import is_list_of_strings, parse_record
 from nmtkit.data.text.normalization import comparable
 from nmtkit.data.text.scripts import mark_class, unspaced_class, unspaced_runs
-from nmtkit.data.tokenizer import WORD_START, Tokenizer
-from nmtkit.data.vocabulary import PAD, SPECIALS
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.vocabulary import PAD, SPECIALS
 
 
 @dataclass(frozen=True)

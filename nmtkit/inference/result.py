@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.tokenizer import Tokenizer
-from nmtkit.data.words import word_spans
+from nmtkit.data.tokenizers.tokenizer import Tokenizer
+from nmtkit.data.tokenizers.words import word_spans
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.inference.numbers import missing_numbers
 from nmtkit.inference.requests import Request

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.decoding.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.inference.inputs import SourceLine, make_batch

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.data.text.features import Rows
 from nmtkit.decoding.brackets import BracketTokens
 from nmtkit.decoding.engine import FEW_SENTENCES, Engine, StepMode

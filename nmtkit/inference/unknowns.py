@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizer import WORD_START, Tokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import EOS, SPECIALS, UNK
-from nmtkit.data.words import known_ids, word_spans
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import EOS, SPECIALS, UNK
+from nmtkit.data.tokenizers.words import known_ids, word_spans
 
 MIN_UNKNOWN_SHARE = 0.25
 """An unknown source word is preferred to the most attended word if it has at least this share of its weight."""

@@ -38,9 +38,9 @@ from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings, TaggedUnion
-from nmtkit.data.batch import ABSENT, Batch, CopySource, Rows
+from nmtkit.data.batches.batch import ABSENT, Batch, CopySource, Rows
 from nmtkit.data.embeddings import Side
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.layers.copying import mix, mix_wanted
 from nmtkit.layers.inference import Precision
 from nmtkit.layers.kv_cache import KVCache

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Depth, Field, Width, field_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout, run_by_length
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache

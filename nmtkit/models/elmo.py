@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.recurrent import build_rnn, gather_positions, init_weights, reversed_positions, run_rnn
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes

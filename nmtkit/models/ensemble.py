@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Field
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Decoder, DecoderState, Memory, Model, ModelConfig, ModelOutput, Seq2Seq, extended_to_unk

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from nmtkit.core.settings import Field, Width
-from nmtkit.data.batch import Batch, Inputs
-from nmtkit.data.vocabulary import PAD
+from nmtkit.data.batches.batch import Batch, Inputs
+from nmtkit.data.tokenizers.vocabulary import PAD
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.recurrent import RecurrentEncoder, init_weights

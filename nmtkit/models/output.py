@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtkit.data.batch import Rows
-from nmtkit.data.vocabulary import PAD
+from nmtkit.data.batches.batch import Rows
+from nmtkit.data.tokenizers.vocabulary import PAD
 from nmtkit.layers.elementary import at_least_float32
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Depth, Field, Width, field_validator, model_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.data.embeddings import Side
 from nmtkit.layers.elementary import Dropout, at_least_float32, mask_without_eos, run_by_length
 from nmtkit.layers.experts import ExpertsConfig, place_experts, use_of_experts

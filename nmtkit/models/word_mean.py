@@ -10,8 +10,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width
-from nmtkit.data.batch import Batch, Inputs
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import Batch, Inputs
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.recurrent import init_weights
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes

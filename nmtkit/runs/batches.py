@@ -7,12 +7,12 @@ import torch
 
 from nmtkit.config import Recipe
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import Batch
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchStream, Corruption, sorted_batches, widest_batch
-from nmtkit.data.streams.running_text import BlockStream, blocks_in_order
-from nmtkit.data.streams.sampled_text import SampledStream
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.batches.batch_stream import BatchStream, Corruption, sorted_batches, widest_batch
+from nmtkit.data.batches.running_text import BlockStream, blocks_in_order
+from nmtkit.data.batches.sampled_text import SampledStream
+from nmtkit.data.batches.store import Store
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.training.losses.objective import build_objectives
 
 

@@ -17,10 +17,10 @@ from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import file_sha256, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
-from nmtkit.data.languages import copy_first_input, language_names, tie_shared_rows, with_affixes
 from nmtkit.data.text.config import COLUMNS, SplitFiles
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import read_vocabulary_file
+from nmtkit.data.tokenizers.languages import copy_first_input, language_names, tie_shared_rows, with_affixes
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import read_vocabulary_file
 from nmtkit.models.base import MODELS, PARTS, Model
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.saved import SavedRun, build_model, find_run

@@ -18,7 +18,7 @@ from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, parse
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, VocabularySizes, as_decoder
 from nmtkit.models.ensemble import Ensemble, Mean

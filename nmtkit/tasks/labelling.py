@@ -52,7 +52,7 @@ class LabellingTask(Task):
         import torch
 
         from nmtkit.core.device import threads_for
-        from nmtkit.data.streams.batch_stream import bucket_by_length
+        from nmtkit.data.batches.batch_stream import bucket_by_length
         from nmtkit.inference.inputs import make_batch
         from nmtkit.inference.requests import Request
 

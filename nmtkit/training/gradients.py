@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.errors import TrainingError
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.models.base import Model
 from nmtkit.training.losses.objective import GradientAccumulator, Objective
 from nmtkit.training.parallel import processes

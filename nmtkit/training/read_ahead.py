@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.training.parallel import processes
 
 AHEAD = 3

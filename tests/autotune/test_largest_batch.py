@@ -10,7 +10,7 @@ import torch
 from nmtkit import config
 from nmtkit.autotune import largest_batch as finding
 from nmtkit.core.errors import RecipeError, TrainingError
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.experiment.run import Run
 from nmtkit.models.transformer import Transformer

@@ -23,7 +23,7 @@ from nmtkit.autotune.training import (
     tune_training,
 )
 from nmtkit.core import device as devices
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training.config import TrainingConfig

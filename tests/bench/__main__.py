@@ -22,7 +22,7 @@ from nmtkit.convert.export_weights import LIBRARIES
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
-from nmtkit.data.store import Store
+from nmtkit.data.batches.store import Store
 from nmtkit.experiment.bench import spread
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.models.rnn.luong import LuongConfig
 from nmtkit.models.rnn.pointer_generator import PointerGeneratorConfig
 from nmtkit.models.rnn.recurrent import RecurrentConfig

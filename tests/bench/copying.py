@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language.ntm import Ntm, NtmConfig
 from nmtkit.models.language.rnn_lm import RnnLM, RnnLMConfig

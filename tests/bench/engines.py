@@ -14,9 +14,9 @@ from nmtkit.autotune.searching import candidate_search_configs
 from nmtkit.convert import export_weights
 from nmtkit.convert.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.core import device as devices
-from nmtkit.data.batch import Batch
-from nmtkit.data.streams.batch_stream import bucket_by_length
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.batches.batch_stream import bucket_by_length
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.rules import SearchConfig, max_lengths
 from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
 from nmtkit.experiment.loading import DecodingOptions, build_workers, open_translator

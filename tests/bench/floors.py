@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import PAD
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import PAD
 from nmtkit.models.transformer import TransformerConfig
 
 SMOOTHING = 0.1

@@ -16,8 +16,8 @@ import torch
 
 from nmtkit.cli import terminal
 from nmtkit.core.device import prepare
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.layers.inference import Precision, quantize_for_inference, supported_precisions

@@ -17,8 +17,8 @@ import torch
 from nmtkit.cli import terminal
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.batch import ABSENT, Batch, collate
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import ABSENT, Batch, collate
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Decoder, as_decoder

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.layers.experts import ExpertsConfig
 from nmtkit.models.convs2s import ConvS2SConfig
 from nmtkit.models.hierarchical_attention import AttentionConfig, HierarchicalAttentionConfig

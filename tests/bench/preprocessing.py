@@ -9,8 +9,8 @@ from typing import Any
 
 from nmtkit.cli import terminal
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.store import Store
 
 from .made_text import FAR, write_pairs
 

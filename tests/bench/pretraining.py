@@ -17,10 +17,10 @@ import torch
 from nmtkit.cli import terminal
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 from nmtkit.models.base import Model, VocabularySizes
 from nmtkit.models.elmo import Elmo
 from nmtkit.models.language.bert import Bert

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.models.elmo import ElmoConfig
 from nmtkit.models.language.bert import BertConfig, EncoderConfig
 from nmtkit.models.language.electra import ElectraConfig

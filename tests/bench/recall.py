@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import torch
 
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.rnnsearch import RnnSearch, RnnSearchConfig
 

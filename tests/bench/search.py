@@ -15,8 +15,8 @@ import torch
 
 from nmtkit.cli import terminal
 from nmtkit.core import device
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.decoding.engine import Engine, beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes

@@ -6,7 +6,7 @@ import pytest
 import torch
 from seeds import moved
 
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 
 from .copying import DELIMITER, FIRST, LONGEST, build, copies, log_probs_of_copies, right, train
 

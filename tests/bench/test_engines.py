@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.batches.store import Store
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig

@@ -2,7 +2,7 @@
 
 import torch
 
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.tokenizers.vocabulary import EOS
 
 from .recall import ASKED, FIRST_VALUE, PAIRS, questions
 

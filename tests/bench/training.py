@@ -16,11 +16,11 @@ from nmtkit.cli import terminal
 from nmtkit.config import load as load_recipe
 from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.batch import Batch
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream, Corruption
-from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, Corruption
+from nmtkit.data.batches.store import Store
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.experiment.bench import TrainingSpeed, measure_training, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig

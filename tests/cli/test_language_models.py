@@ -11,8 +11,8 @@ from commands import Command, json_lines, lines_in, refused, sentence_pairs, set
 from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import config
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.experiment.run import Run
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun

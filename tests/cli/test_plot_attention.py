@@ -11,7 +11,7 @@ from commands import WORDS, Command, refused, succeeded
 from untrained_runs import SUMMARIZATION, TRANSFORMER, make_run
 
 from nmtkit import Translator
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.inference.attention_views import positions
 from nmtkit.models.base import MODELS
 

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from commands import Command, Finished, logged, refused, sets, succeeded
 
-from nmtkit.data import encoding, store
-from nmtkit.data.store import Store
+from nmtkit.data.batches import encoding, store
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text import text
 
 STOPPED = """
 import os, signal
-from nmtkit.data import encoding, store
+from nmtkit.data.batches import encoding
+from nmtkit.data.batches import store
 from nmtkit.data.text import text
-from nmtkit.data.encoding import PreprocessingProgress
+from nmtkit.data.batches.encoding import PreprocessingProgress
 
 store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS, text.BLOCK_BYTES, text.BLOCK_LINES = 400, 1, 2000, 1
 note = PreprocessingProgress.complete_shard

@@ -13,8 +13,8 @@ from daily import daily
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
-from nmtkit.data.shards import RaggedArray
-from nmtkit.data.store import StoreWriter
+from nmtkit.data.batches.shards import RaggedArray
+from nmtkit.data.batches.store import StoreWriter
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.text.splitting import choose_hold_out, write_splits

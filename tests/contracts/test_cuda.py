@@ -17,8 +17,8 @@ from variants import EVERY, build, by_turns, in_turns
 from walk import Walk, source_of, told
 
 from nmtkit.core.device import prepare
-from nmtkit.data.batch import Batch, Rows
-from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.data.batches.batch import Batch, Rows
+from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.decoding.engine import Engine, beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.layers.transformer import sinusoids

@@ -20,8 +20,8 @@ from variants import ONE_OF_EACH_THAT_COPIES, VOCABULARY, in_turns
 from walk import source_of
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import PAD, UNK
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import PAD, UNK
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.engine import BatchSource, Engine
 from nmtkit.decoding.rules import SearchConfig

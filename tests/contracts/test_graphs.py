@@ -16,7 +16,7 @@ from variants import EVERY, FIRST, build, in_turns, with_contract
 from walk import source_of
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.decoding import engine as engines
 from nmtkit.decoding import graphs
 from nmtkit.decoding.decoding_batch import DecodingBatch

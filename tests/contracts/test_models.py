@@ -19,8 +19,8 @@ from torch.nn.functional import pad
 from variants import EVERY, ONE_OF_EACH, VARIANTS, VOCABULARY, as_regions, asked, build, enlarged, few, in_turns
 from walk import Walk, source_of, told
 
-from nmtkit.data.batch import Batch, Inputs, Targets, collate
-from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.data.batches.batch import Batch, Inputs, Targets, collate
+from nmtkit.data.tokenizers.vocabulary import EOS, UNK
 from nmtkit.decoding.engine import Engine, beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.decoding.state import TokenClasses

@@ -18,7 +18,7 @@ from variants import VOCABULARY, enlarged, in_turns
 from walk import Told
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import Decoder, Seq2Seq

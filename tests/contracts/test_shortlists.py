@@ -14,7 +14,7 @@ from variants import EVERY, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, by_turns
 from walk import source_of
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.vocabulary import PAD, SPECIALS, UNK
+from nmtkit.data.tokenizers.vocabulary import PAD, SPECIALS, UNK
 from nmtkit.decoding.engine import Engine, beam_search
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import SearchConfig

@@ -37,7 +37,7 @@ from nmtkit.convert.exporting import export_run
 from nmtkit.convert.import_weights import SUPPRESSED_BIAS
 from nmtkit.convert.importing import import_run
 from nmtkit.core.formats import load_yaml
-from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import Seq2Seq
 

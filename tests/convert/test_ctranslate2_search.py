@@ -13,7 +13,7 @@ from nmtkit.autotune.cache import TuningResult
 from nmtkit.convert import ctranslate2_search, export_weights
 from nmtkit.convert.ctranslate2_search import CTranslate2Search
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.experiment.loading import beside_ctranslate2
 from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation

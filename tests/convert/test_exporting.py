@@ -15,11 +15,11 @@ from nmtkit.convert import export_weights
 from nmtkit.convert.exporting import export_run, require_comparable
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.batch import collate
-from nmtkit.data.shards import VERSION
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import EOS, LabelVocabulary
+from nmtkit.data.batches.batch import collate
+from nmtkit.data.batches.shards import VERSION
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import EOS, LabelVocabulary
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.inference.translator import Translator
 from nmtkit.models.rnn.rnnsearch import RnnSearchConfig

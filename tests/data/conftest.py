@@ -8,10 +8,10 @@ import pytest
 from learned import learn_tokenizers
 from stored import checker, write_store
 
-from nmtkit.data.store import Store
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 
 NOUNS = [
     *("house", "dog", "river", "mountain", "teacher", "window"),

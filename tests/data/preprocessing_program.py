@@ -10,9 +10,9 @@ from pathlib import Path
 
 from stored import blocks_of, checker, write_store
 
-from nmtkit.data import encoding, store
-from nmtkit.data.encoding import PreprocessingProgress
-from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.batches import encoding, store
+from nmtkit.data.batches.encoding import PreprocessingProgress
+from nmtkit.data.batches.store import Store, StoreWriter
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import SplitReport
 

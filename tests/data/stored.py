@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split
+from nmtkit.data.batches.encoding import PairEncoder, PreprocessingProgress, encode_split
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 
 
 def checker(**settings: object) -> PairChecker:

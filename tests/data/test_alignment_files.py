@@ -14,17 +14,17 @@ from stored import checker, write_store
 
 from nmtkit.config import load as load_recipe
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.data.batch import collate
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.batch import collate
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import PairChecker
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs, require_link_base
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.data.words import cut_words, share_table, token_links, token_spans
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.tokenizers.words import cut_words, share_table, token_links, token_spans
 
 TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n", "a.align": "0-0 1-1 2-2\n0-0\n\n"}
 

@@ -10,7 +10,7 @@ import pytest
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, WordVectors, check_size, read_vectors
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 
 SETTING = "model.embedding_size"
 GLOVE = "the 1.5 -2 0\nhouse 0.25 3 1e-2\nBach 7 8 9\nthe 4 4 4\n"

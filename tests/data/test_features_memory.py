@@ -11,14 +11,14 @@ import pytest
 from commands import environment
 
 from nmtkit.core.columns import Column
-from nmtkit.data.encoding import PairEncoder, encode_split
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.encoding import PairEncoder, encode_split
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.text.reading import read_blocks
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, learn_from_sample
 
 EXAMPLES, ROWS, WIDTH = 6000, 16, 1024  # 188 MiB in float16
 MARGIN = 48 << 20

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.huggingface_tokenizer import LANGUAGE, HuggingFaceTokenizer
-from nmtkit.data.languages import (
+from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE, HuggingFaceTokenizer
+from nmtkit.data.tokenizers.languages import (
     chosen_languages,
     copy_first_input,
     find_language,
@@ -16,9 +16,9 @@ from nmtkit.data.languages import (
     sides_without_language,
     tie_shared_rows,
 )
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, Vocabulary
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS, Vocabulary
 
 EN, FR = 4, 5
 THE, DOG = 6, 7

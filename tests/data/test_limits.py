@@ -7,13 +7,13 @@ import torch
 from stored import checker, write_store
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream, sorted_batches
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, sorted_batches
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport, PairChecker
-from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import EOS, SPECIALS, UNK, Vocabulary
 
 # Known words are a to d, with ids 4 to 7; V is 8.
 KNOWN = WordTokenizer(TokenizerConfig(kind="word"), Vocabulary([*SPECIALS, "▁a", "▁b", "▁c", "▁d"]))

@@ -11,13 +11,13 @@ import sentencepiece
 from learned import learn_tokenizers
 from stored import checker, write_store
 
-from nmtkit.data.sentencepiece_model import with_number_rules
-from nmtkit.data.store import Store
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.normalization import OTHER_SPACES, comparable, nfkc_exceptions, normalize
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.words import cut_words
+from nmtkit.data.tokenizers.sentencepiece_model import with_number_rules
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.words import cut_words
 
 KINDS = ["bpe", "unigram", "char", "wordpiece", "word", "whitespace", "pieces"]
 RULES = ["nfkc_numbers", "nfkc", "none"]

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.data.batch import Batch
-from nmtkit.data.shards import RaggedArray
-from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
-from nmtkit.data.streams.running_text import BlockStream, RunningText, blocks_in_order
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.running_text import BlockStream, RunningText, blocks_in_order
+from nmtkit.data.batches.shards import RaggedArray
+from nmtkit.data.batches.store import Store, StoreWriter
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 BLOCK = 7
 FILES = (30, 20, 10)

@@ -10,10 +10,10 @@ from nmtkit.core.columns import Column
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
-from nmtkit.data.words import known_ids
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS, UNK
+from nmtkit.data.tokenizers.words import known_ids
 
 MARKS = ["<mask>", "<c,l>"]
 LINES = ["the cat sees a dog", "a<mask>b and <mask> here", "the <c,l> bird sings", "dogs and cats"] * 20

@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 from learned import learn_tokenizers
 
-from nmtkit.data.subword_sampling import UnigramSampler, generator_for
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.subword_sampling import UnigramSampler, generator_for
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.vocabulary import UNK
 
 TEXTS = ["the old man sees the 犬犬 in a gardenx", "  wide   \u3000spaces ▁ and ½ ", "犬", "", "-- 犬 犬 --", "x" * 80]
 SIZES = {"bpe": 120, "unigram": 60}
@@ -102,5 +102,5 @@ def test_cached_words_are_dropped_when_there_are_too_many(pairs: list[Example], 
         expected = tokenizer_of(kind, pairs, sampling=0.3).encode_many(texts, seed=5)
         with monkeypatch.context() as patch:
             for name in ("_MAX_CACHED_WORDS", "_MAX_CACHED_LATTICES"):
-                patch.setattr(f"nmtkit.data.subword_sampling.{name}", 3)
+                patch.setattr(f"nmtkit.data.tokenizers.subword_sampling.{name}", 3)
             assert tokenizer_of(kind, pairs, sampling=0.3).encode_many(texts, seed=5) == expected

@@ -9,10 +9,10 @@ from learned import learn_tokenizers
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import DataReport
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizer_training import describe_shortfall
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizer_training import describe_shortfall
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
 KINDS = ["bpe", "unigram", "char", "word"]
 SENTENCE = "Otto opens the window and Süßmann sees the bridge."

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from learned import learn_tokenizers
 
-from nmtkit.data import tokenizer_training
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import DataReport
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import TokenizerSample
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers import tokenizer_training
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 
 Build = Callable[..., Store]
 SIZES = (400, 200, 100)

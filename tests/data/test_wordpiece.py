@@ -11,10 +11,10 @@ from learned import learn_tokenizers
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import UNK
-from nmtkit.data.wordpiece import Merges, WordPieceTokenizer, replay
+from nmtkit.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import UNK
+from nmtkit.data.tokenizers.wordpiece import Merges, WordPieceTokenizer, replay
 
 LECTURE = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
 """The dictionary of Sennrich et al. 2016's example, which lectures show."""

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from learned import learn_tokenizers
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
-from nmtkit.data.words import (
+from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.tokenizers.words import (
     WORDS_AT_ONCE,
     WordSegmentation,
     cut_words,

@@ -13,8 +13,8 @@ from nmtkit.data.text.checking import DataReport
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.text.faults import UNSEEN
 from nmtkit.data.text.reading import read_blocks, read_pairs
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.datacheck import tokens
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.tokens import TokenReport

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import SearchConfig

@@ -12,7 +12,7 @@ from table_model import A, B, C, D, TableModel, by_hand, many, random_tables, se
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, RecipeError
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding import beam, engine
 from nmtkit.decoding.beam import stable_topk, top_continuations
 from nmtkit.decoding.engine import beam_search

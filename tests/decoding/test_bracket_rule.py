@@ -10,8 +10,8 @@ from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.trees import read_linear
-from nmtkit.data.batch import collate
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import collate
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.brackets import MAX_DEPTH, BracketTokens, TreeProgress
 from nmtkit.decoding.engine import Engine, beam_search
 from nmtkit.decoding.hypotheses import Hypothesis

@@ -8,8 +8,8 @@ from daily import daily
 from table_model import START, TableModel, many, random_tables, sources, unlimited
 from walk import source_of
 
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding import engine
 from nmtkit.decoding.engine import Engine, beam_search, compaction_order
 from nmtkit.decoding.hypotheses import Hypothesis

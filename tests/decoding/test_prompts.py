@@ -10,8 +10,8 @@ from prompted import MODELS_WITHOUT_SOURCE, AttendingModel, RecurrentModel, prom
 from reference_search import Request, Sentence
 
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.engine import Engine, beam_search
 from nmtkit.decoding.hypotheses import Hypothesis

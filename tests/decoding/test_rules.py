@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.data.vocabulary import EOS, PAD, UNK
+from nmtkit.data.tokenizers.vocabulary import EOS, PAD, UNK
 from nmtkit.decoding.rules import (
     CoverageKind,
     LengthPenalty,

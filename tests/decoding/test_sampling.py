@@ -10,7 +10,7 @@ from reference_search import hashed as plain_hash
 from table_model import A, B, C, TableModel, by_hand, random_tables, search, sources
 from torch import Tensor
 
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.decoding.engine import Engine
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import SearchConfig

@@ -9,11 +9,11 @@ import torch
 from learned import learn_tokenizers
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.batch import collate
+from nmtkit.data.batches.batch import collate
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.decoding import shortlist as shortlists
 from nmtkit.decoding.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
 

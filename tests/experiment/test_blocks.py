@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from nmtkit.config import load as load_recipe
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.batches.store import Store
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.experiment.run import Run
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, VocabularySizes

@@ -16,13 +16,13 @@ from commands import Command
 from nmtkit import config
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.data import store as store_module
-from nmtkit.data.encoding import PreprocessingProgress
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream, sorted_batches
+from nmtkit.data.batches import store as store_module
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, sorted_batches
+from nmtkit.data.batches.encoding import PreprocessingProgress
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text import text
 from nmtkit.data.text.checking import DataReport
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.experiment.run import Run
 from nmtkit.runs.saved import sizes_of
 from nmtkit.tasks.task import TASKS, Task

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from nmtkit import Translator
 from nmtkit.config import load as load_recipe
-from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 from nmtkit.experiment.presets.fine_tuning import score_before
 from nmtkit.experiment.run import Run
 from nmtkit.models.base import MODELS, VocabularySizes

@@ -12,8 +12,8 @@ from nmtkit import config
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload, candidate_training_configs, workload_of_run
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.store import Store
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.experiment import run as running
 from nmtkit.experiment.costs import operations_a_token
 from nmtkit.experiment.report import save_report

@@ -13,9 +13,9 @@ from commands import WORDS, write_lines
 from nmtkit import config
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
-from nmtkit.data.streams.sampled_text import SampledStream
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.sampled_text import SampledStream
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.experiment.evaluation import Validation

@@ -13,8 +13,8 @@ import generate
 import pytest
 from news import corpus, draw, earnings, goals, writing
 
-from nmtkit.data.tokenizer import WORD_START, TokenizerConfig, WordTokenizer
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.tokenizers.tokenizer import WORD_START, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 from nmtkit.metrics import score_all, split_sentences
 
 pytestmark = pytest.mark.slow  # as those of the grammar

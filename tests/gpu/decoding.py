@@ -7,7 +7,7 @@ from statistics import median
 
 import torch
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.decoding.engine import Engine
 from tests.bench.search import POINTER_GENERATOR, TOY, Network, measure_summaries, run_engine
 from tests.bench.timing import summary, time_in_turns

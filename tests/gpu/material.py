@@ -2,7 +2,7 @@
 
 import torch
 
-from nmtkit.data.store import Store
+from nmtkit.data.batches.store import Store
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model

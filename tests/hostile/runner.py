@@ -30,7 +30,8 @@ for number in {closed}:
 """
 SMALL_SHARDS = """\
 from nmtkit.data.text import text
-from nmtkit.data import encoding, store
+from nmtkit.data.batches import encoding
+from nmtkit.data.batches import store
 store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS, text.BLOCK_BYTES, text.BLOCK_LINES = 150, 1, 2000, 1
 """
 """Preprocessing makes many small shards, with helpers, of text for which one would do."""

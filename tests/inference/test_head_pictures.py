@@ -8,8 +8,8 @@ import torch
 from untrained import learned, untrained
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.batch import collate
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import collate
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.inference.translator import Translator
 
 LINES = ["the dog sees Anna and Otto", "Otto sees the dogs", "dogs and Anna"]

@@ -10,8 +10,8 @@ from commands import Command
 from untrained import KNOWN, WORDS, imported, learned, untrained
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.inference.requests import Request, Terminology, starts_word, term_tokens, unmet_constraints, words_of

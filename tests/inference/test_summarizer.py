@@ -12,7 +12,7 @@ from untrained import imported, learned, marian
 
 from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.inference.inputs import SourceLine
 from nmtkit.inference.requests import Request

@@ -7,7 +7,7 @@ import pytest
 from untrained import imported, learned, marian, untrained
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.inference.requests import parse_dictionary
 from nmtkit.inference.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
 

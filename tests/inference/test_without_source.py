@@ -11,7 +11,7 @@ from untrained import WORDS, untrained
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.text.features import Rows
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.inference.requests import Request, Terminology

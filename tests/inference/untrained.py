@@ -8,11 +8,11 @@ from learned import learn_tokenizers
 
 import nmtkit.models
 import nmtkit.models.rnn  # noqa: F401  # both fill the registry
-from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.inference.translator import Translator
 from nmtkit.models.base import MODELS, VocabularySizes

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nmtkit.data.batch import collate
+from nmtkit.data.batches.batch import collate
 from nmtkit.layers.non_finite import where_they_begin
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig

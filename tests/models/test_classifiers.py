@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from seeds import moved
 from torch import Tensor, nn
 
-from nmtkit.data.batch import Batch, Inputs
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import Batch, Inputs
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.models.base import MODELS, Model, VocabularySizes
 
 WORDS, LABELS = 14, 3

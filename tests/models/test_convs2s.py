@@ -10,7 +10,7 @@ from formulas import Array, linear, sigmoid, softmax
 from small_models import batch_of, build
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.layers.elementary import dropout
 
 SOURCE, TARGET = [5, 7, 4, 9, 6, 8, 11], [7, 4, 4, 10, 6]

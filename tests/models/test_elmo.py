@@ -8,8 +8,8 @@ from pretraining import seeded, texts, tokenizers
 from seeds import moved
 from torch import Tensor, nn
 
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.models.elmo import ContextualEmbedding, Elmo, ElmoConfig
 from nmtkit.training.config import TrainingConfig

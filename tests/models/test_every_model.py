@@ -6,7 +6,7 @@ from small_models import SMALL, V, batch_of, build
 from walk import Walk, told
 
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 
 ONE_LAYER = "residual: an encoder of one layer has none to connect; set layers or encoder_layers"

@@ -8,10 +8,10 @@ import pytest
 import torch
 from typing_extensions import override
 
-from nmtkit.data.batch import Batch
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchStream, sorted_batches
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.batches.batch_stream import BatchStream, sorted_batches
+from nmtkit.data.batches.store import Store
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.runs.batches import loss_batches, training_batches
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun

@@ -14,8 +14,8 @@ from commands import Command, lines_in, refused, succeeded, write_lines
 
 from nmtkit import config
 from nmtkit.core.errors import NmtkitError, RecipeError
-from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.experiment.presets.without_recipe import RecipeRequest, propose_recipe
 from nmtkit.experiment.run import Run
 from nmtkit.plots.documents import DocumentPicture, save_documents

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nmtkit.config import Recipe
 from nmtkit.config import load as load_recipe
 from nmtkit.core.columns import Column
-from nmtkit.data.batch import ABSENT, Batch
+from nmtkit.data.batches.batch import ABSENT, Batch
 from nmtkit.experiment.run import Run
 from nmtkit.inference import inputs
 from nmtkit.layers.kv_cache import KVCache

@@ -14,7 +14,7 @@ from nmtkit.config import Recipe
 from nmtkit.config import load as load_recipe
 from nmtkit.core.columns import Column
 from nmtkit.core.settings import Field, Width
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.experiment.run import Run
 from nmtkit.inference import inputs
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes

@@ -14,7 +14,7 @@ import nmtkit.models
 import nmtkit.models.language
 import nmtkit.models.rnn  # noqa: F401  # all fill the registry
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch, Inputs, collate
+from nmtkit.data.batches.batch import Batch, Inputs, collate
 from nmtkit.models.base import MODELS, VocabularySizes, as_decoder
 from nmtkit.training.losses.attention import AlignmentLoss, alignment_loss, coverage_loss
 from nmtkit.training.losses.likelihood import likelihood

@@ -16,7 +16,7 @@ from test_parts import build
 from tiny_training import CPU, FromList, ended, run, settings, steps
 
 from nmtkit.core.errors import TrainingError
-from nmtkit.data.batch import collate
+from nmtkit.data.batches.batch import collate
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.training import gradients
 from nmtkit.training.checkpoints.manager import CheckpointManager

@@ -20,7 +20,7 @@ from nmtkit.convert.huggingface.reading import FAMILIES, read_config, read_varia
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel
 from nmtkit.core.settings import Field
-from nmtkit.data.languages import language_names
+from nmtkit.data.tokenizers.languages import language_names
 from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 
 _FORMS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from nmtkit.convert.huggingface.reading import ACTIVATIONS, FAMILIES, renamed
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.core.settings import Depth, Field, Width, parse
-from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
+from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.models.language.bert import BertConfig
 from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 

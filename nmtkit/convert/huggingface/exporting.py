@@ -22,10 +22,10 @@ from nmtkit.convert.import_weights import SUPPRESSED_BIAS, SourceNames
 from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.files import write_errors, write_json
 from nmtkit.core.registry import Registry
-from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
-from nmtkit.data.languages import chosen_languages
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.tokenizers.languages import chosen_languages
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.models.base import Model
 from nmtkit.runs.folder import RunFolder
 from nmtkit.training.checkpoints.tensor_files import write_bare_tensors

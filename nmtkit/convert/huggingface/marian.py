@@ -16,9 +16,9 @@ from nmtkit.convert.importing import exported_task
 from nmtkit.convert.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.models.transformer import TransformerConfig
 
 _SAME_SETTINGS = {"encoder_layers", "decoder_layers", "dropout", "attention_dropout", "activation_dropout"}

@@ -11,10 +11,10 @@ from nmtkit.convert.external_files import ExternalSettings, read_file, read_json
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.formats import KeyPath
 from nmtkit.core.settings import Field, parse
-from nmtkit.data.huggingface_tokenizer import library
-from nmtkit.data.sentencepiece_model import message_fields
-from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, SentencePieceTokenizer, TokenizerConfig
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.tokenizers.huggingface_tokenizer import library
+from nmtkit.data.tokenizers.sentencepiece_model import message_fields
+from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE, SentencePieceTokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 
 REMEDY = "download the folder again, or let AutoTokenizer of transformers read it and write a tokenizer.json"
 _CONFIG = "tokenizer_config.json"

@@ -13,8 +13,8 @@ from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.formats import KeyPath
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Beam, Field, Length, parse
-from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 
 FAMILIES: Registry[Callable[[Path], ImportedModel]] = Registry("model type")

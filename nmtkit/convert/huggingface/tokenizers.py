@@ -11,7 +11,8 @@ from nmtkit.convert.huggingface.older_tokenizers import REMEDY, older_content, r
 from nmtkit.convert.vocabulary import Maps, map_vocabulary
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.data.huggingface_tokenizer import (
+from nmtkit.data.text.config import TEXT_COLUMNS
+from nmtkit.data.tokenizers.huggingface_tokenizer import (
     LANGUAGE,
     LANGUAGE_TOKEN,
     SENTINEL,
@@ -19,10 +20,9 @@ from nmtkit.data.huggingface_tokenizer import (
     library,
     parse_tokenizer,
 )
-from nmtkit.data.text.config import TEXT_COLUMNS
-from nmtkit.data.tokenizer import WORD_START, TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import EOS, SPECIALS
+from nmtkit.data.tokenizers.tokenizer import WORD_START, TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import EOS, SPECIALS
 
 _MASK = "<mask>"
 

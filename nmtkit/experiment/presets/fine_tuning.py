@@ -19,11 +19,11 @@ from nmtkit import metrics
 from nmtkit.config import Recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import write_json
-from nmtkit.data.huggingface_tokenizer import missing_language_message
-from nmtkit.data.languages import chosen_languages, find_language, language_names, sides_without_language
 from nmtkit.data.text.config import SplitFiles, language_of_tag
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.text.statistics import CorpusStatistics
+from nmtkit.data.tokenizers.huggingface_tokenizer import missing_language_message
+from nmtkit.data.tokenizers.languages import chosen_languages, find_language, language_names, sides_without_language
 from nmtkit.experiment.loading import DecodingOptions, open_system
 from nmtkit.experiment.presets.fitting import padded_tokens
 from nmtkit.experiment.presets.proposal import ProposedRecipe

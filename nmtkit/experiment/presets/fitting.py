@@ -314,7 +314,10 @@ def _vocabulary_size(text: SideStatistics, wanted: int, coverage: float) -> int:
 @lru_cache(maxsize=8)  # the same text is asked about for each preset that is considered
 def _learned_size(lines: tuple[str, ...], size: int, coverage: float) -> int:
     """The tokens of the vocabulary that is learned from some lines, at most `size`."""
-    from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig  # slow to load; not every plan needs it
+    from nmtkit.data.tokenizers.tokenizer import (  # slow to load; not every plan needs it
+        SentencePieceTokenizer,
+        TokenizerConfig,
+    )
 
     config = TokenizerConfig(kind="bpe", vocab_size=size, character_coverage=coverage)
     return len(SentencePieceTokenizer.learn(config, lines).vocabulary)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Depth, Field, Width, model_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout, run_by_length
 from nmtkit.layers.transformer import Activation, EncoderLayer, LayerStack, LearnedPositions
 from nmtkit.models.base import MODELS, Model, ModelOutput, VocabularySizes

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.language.bert import Bert, BertConfig, EncoderConfig, PretrainedEncoder
 

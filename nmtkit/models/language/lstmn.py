@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.lstmn import LookBack, look_back_step

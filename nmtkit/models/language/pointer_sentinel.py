@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.layers.copying import MIN_SHARE
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights, rnn_step, run_rnn

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Field
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.models.base import Decoder, ModelConfig, ModelOutput, Seq2Seq
 from nmtkit.models.ensemble import EnsembleMemory, EnsembleOutput, SideBySide
 

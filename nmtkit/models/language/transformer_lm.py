@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import Activation, DecoderLayer, LayerStack, LearnedPositions, SinusoidalPositions

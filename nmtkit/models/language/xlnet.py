@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.transformer import FeedForward, LayerStack, Residual, SinusoidalPositions, merge_heads

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Depth, Field, model_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers import recurrent
 from nmtkit.layers.attention import Additive, Attention
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes

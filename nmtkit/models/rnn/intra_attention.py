@@ -44,7 +44,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Depth, Field, Width, field_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import General
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.inference import Precision, UnquantizedLinear

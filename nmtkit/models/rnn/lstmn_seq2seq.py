@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Depth, Field, model_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import Additive, Attention
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.lstmn import LookBack, look_back_step

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nmtkit.core.settings import Field, Width, model_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers import recurrent
 from nmtkit.layers.attention import SCORES, Attention, Draws, ScoreKind, WindowKind, build_window
 from nmtkit.layers.elementary import at_least_float32, mask_without_eos

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Depth, Field, Width, model_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.recurrent import (
     Bridge,

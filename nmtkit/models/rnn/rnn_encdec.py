@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width, model_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, build_rnn, init_weights, layers_first, rnn_step, run_rnn

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width, model_validator
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import SCORES, Additive, Attention, Draws, ScoreKind
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.kv_cache import KVCache

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field, Width
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights, layers_first, rnn_step, run_rnn

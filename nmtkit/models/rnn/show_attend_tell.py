@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, Draws
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, StackedCells, init_weights

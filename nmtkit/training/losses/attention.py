@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.core.settings import Field, Settings
-from nmtkit.data.batch import Batch
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.models.base import Model
 from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput

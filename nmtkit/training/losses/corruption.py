@@ -16,10 +16,10 @@ from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field, Settings
-from nmtkit.data.batch import ABSENT, Batch, CopySource, Inputs, Targets
-from nmtkit.data.tokenizer import WORD_START
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.batches.batch import ABSENT, Batch, CopySource, Inputs, Targets
+from nmtkit.data.tokenizers.tokenizer import WORD_START
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.training.losses.likelihood import Likelihood
 from nmtkit.training.losses.objective import OBJECTIVES
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from nmtkit.core.device import send
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.training.losses.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from nmtkit.core.settings import Field, Settings
-from nmtkit.data.batch import ABSENT, Batch
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.batches.batch import ABSENT, Batch
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.training.losses.corruption import MASK, Pretraining, inputs_of, special_id, texts_of, whole_texts
 from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput

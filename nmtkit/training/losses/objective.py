@@ -17,8 +17,8 @@ from torch import Tensor
 from nmtkit.core.device import send
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
-from nmtkit.data.batch import Batch
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.models.base import Memory, Model, ModelOutput, as_headed
 
 OBJECTIVES: Registry["type[Objective]"] = Registry("training objective")

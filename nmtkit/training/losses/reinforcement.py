@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Length, Settings
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Decoder, Memory, as_decoder

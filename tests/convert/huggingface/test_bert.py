@@ -10,8 +10,8 @@ from public import TEXTS, word_piece
 from safetensors.torch import load_file
 
 from nmtkit.convert.importing import import_run
-from nmtkit.data.batch import Batch, Inputs
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.batches.batch import Batch, Inputs
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 

@@ -10,8 +10,8 @@ from portable import opened, raw
 from public import TEXTS, byte_level
 
 from nmtkit.convert.importing import import_run
-from nmtkit.data.batch import collate
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.batches.batch import collate
+from nmtkit.data.tokenizers.vocabulary import BOS
 
 transformers = pytest.importorskip("transformers")
 END = "<|endoftext|>"

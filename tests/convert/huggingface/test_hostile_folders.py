@@ -13,7 +13,7 @@ from portable import Harm, Spoil, changed, copied, gone, import_refused
 
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.huggingface_tokenizer import parse_tokenizer
+from nmtkit.data.tokenizers.huggingface_tokenizer import parse_tokenizer
 
 pytest.importorskip("transformers")
 from test_gpt2 import gpt2

@@ -15,7 +15,7 @@ from nmtkit.config import load as load_recipe
 from nmtkit.convert.exporting import export_run
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.store import Store
+from nmtkit.data.batches.store import Store
 from nmtkit.experiment.run import Run
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from nmtkit.convert import external_files
 from nmtkit.convert.importing import import_run
-from nmtkit.data.batch import collate
+from nmtkit.data.batches.batch import collate
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 

@@ -11,8 +11,8 @@ from public import TEXTS, byte_level, hostile_strings, unigram, word_piece
 
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.languages import in_direction, language_names
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.languages import in_direction, language_names
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 
 transformers = pytest.importorskip("transformers")
 

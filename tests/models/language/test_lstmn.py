@@ -8,8 +8,8 @@ import torch
 from formulas import Array, linear, look_back, softmax
 from torch import Tensor
 
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.layers import lstmn as file_of_layers
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import VocabularySizes

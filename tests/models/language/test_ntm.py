@@ -10,8 +10,8 @@ from formulas import Array, linear, sigmoid, softmax
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language.ntm import EMPTY, Ntm, NtmConfig, move, write
 

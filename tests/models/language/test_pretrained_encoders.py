@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language.bert import Bert, BertConfig, PretrainedEncoder
 from nmtkit.models.language.electra import Electra, ElectraConfig

@@ -9,8 +9,8 @@ import torch
 from formulas import Array, linear, sigmoid, softmax
 from torch import Tensor
 
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language import rnn_lm
 from nmtkit.models.language.pointer_sentinel import PointerSentinel, PointerSentinelConfig

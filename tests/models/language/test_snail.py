@@ -9,8 +9,8 @@ import torch
 from formulas import linear, sigmoid, softmax
 from seeds import moved
 
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language.snail import Snail, SnailConfig
 

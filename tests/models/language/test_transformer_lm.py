@@ -8,8 +8,8 @@ import pytest
 import torch
 from formulas import Array, layer_norm, linear, multi_head, softmax
 
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language.transformer_lm import TransformerLM, TransformerLMConfig
 

@@ -8,7 +8,7 @@ import torch
 from seeds import moved
 from torch import Tensor
 
-from nmtkit.data.batch import Batch, Inputs
+from nmtkit.data.batches.batch import Batch, Inputs
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language.xlnet import XLNet, XLNetConfig
 

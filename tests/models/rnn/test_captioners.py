@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import VocabularySizes

@@ -10,7 +10,7 @@ from formulas import Array, linear, recurrent_step, softmax
 from small_models import batch_of
 from walk import Walk, told
 
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.layers.inference import quantize_for_inference
 
 build = partial(small_models.build, "gnmt")

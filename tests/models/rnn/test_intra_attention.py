@@ -12,8 +12,8 @@ from small_models import V, batch_of, finite_gradients
 from torch import Tensor
 from walk import Walk, told
 
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.vocabulary import BOS, UNK
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.tokenizers.vocabulary import BOS, UNK
 from nmtkit.layers import inference
 from nmtkit.layers.inference import InferenceLinear, quantize_for_inference, supported_precisions
 from nmtkit.layers.kernels import masked_softmax

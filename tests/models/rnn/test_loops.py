@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.data.batch import collate
+from nmtkit.data.batches.batch import collate
 from nmtkit.models.base import MODELS, Model, ModelConfig, VocabularySizes
 from nmtkit.models.output import log_probabilities, log_probabilities_of
 from nmtkit.models.rnn import luong, rnnsearch

@@ -12,7 +12,7 @@ from small_models import batch_of
 from torch import Tensor
 from walk import told
 
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.layers import lstmn as file_of_layers
 
 build = partial(small_models.build, "lstmn_seq2seq")

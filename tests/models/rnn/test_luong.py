@@ -12,8 +12,8 @@ from seeds import moved
 from small_models import batch_of
 from walk import Walk, told
 
-from nmtkit.data.batch import Targets, collate
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.batches.batch import Targets, collate
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.layers.attention import WindowKind

@@ -16,7 +16,7 @@ from small_models import V, batch_of, finite_gradients
 from torch import nn
 from walk import told
 
-from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.data.tokenizers.vocabulary import EOS, UNK
 from nmtkit.decoding.engine import beam_search
 from nmtkit.decoding.rules import SearchConfig
 from nmtkit.models.base import VocabularySizes

@@ -6,7 +6,7 @@ import torch
 from small_models import batch_of
 from walk import Walk
 
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 
 build = partial(small_models.build, "rnn_encdec")
 SUTSKEVER = {"cell": "lstm", "layers": 2, "maxout_size": None, "feed_context": False, "reverse_source": True}

@@ -7,7 +7,7 @@ from small_models import batch_of
 from torch import Tensor
 from walk import Walk, told
 
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.tokenizers.vocabulary import BOS
 
 build = partial(small_models.build, "rnnsearch")
 SENTENCE = batch_of([[4, 5, 6]])

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from nmtkit.cli import guide
 from nmtkit.core.errors import DataError
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.losses.corruption import hide_spans, infill, permute_sentences, random_spans
 from nmtkit.training.losses.objective import Objective, build_objectives

@@ -10,7 +10,7 @@ from test_guided_alignment import Reversing, fit, transformer
 from tiny_training import settings
 from torch import Tensor
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.experts import Experts
 from nmtkit.models.base import Memory, ModelOutput
 from nmtkit.models.transformer import Transformer

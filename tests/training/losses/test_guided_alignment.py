@@ -11,7 +11,7 @@ from seeds import moved
 from tiny_training import FromList, TinyStream, same_weights, settings, start, steps
 from walk import told
 
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training.events import Event

@@ -16,7 +16,7 @@ import nmtkit.models.rnn  # noqa: F401  # fills the registry
 from nmtkit.config.schema import Recipe
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.layers.attention import Draws
 from nmtkit.models.base import MODELS, Model, VocabularySizes
 from nmtkit.training.losses.attention import HardAttention, HardAttentionConfig

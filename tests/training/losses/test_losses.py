@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nmtkit.data.batch import collate
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import collate
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.training.losses.attention import alignment_loss, coverage_loss, linked_positions
 from nmtkit.training.losses.likelihood import likelihood
 

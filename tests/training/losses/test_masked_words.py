@@ -11,8 +11,8 @@ from torch import Tensor
 
 from nmtkit.config import Recipe, load
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.data.batches.batch import Batch, Targets
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language.electra import Electra, ElectraConfig

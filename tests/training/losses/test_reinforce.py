@@ -17,8 +17,8 @@ from walk import Walk
 import nmtkit.models
 import nmtkit.models.rnn  # noqa: F401  # both fill the registry
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch, CopySource, collate
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.batches.batch import Batch, CopySource, collate
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 from nmtkit.training.losses.reinforcement import (

@@ -18,8 +18,8 @@ from nmtkit.cli.terminal import TrainingDisplay
 from nmtkit.config import load
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import EOS
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.layers.attention import SCORES, AttentionScore
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.luong import Luong, LuongConfig

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from seeds import moved
 
 from nmtkit import Run, config
-from nmtkit.data.store import Store
+from nmtkit.data.batches.store import Store
 from nmtkit.runs.batches import training_batches
 from nmtkit.training.parallel import processes
 from nmtkit.training.read_ahead import ReadAhead

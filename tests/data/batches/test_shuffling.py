@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.data import store as stores
-from nmtkit.data.batch import Batch
-from nmtkit.data.shards import RaggedArray
-from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.streams import shuffling
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
-from nmtkit.data.streams.running_text import BlockStream
-from nmtkit.data.streams.shuffling import EpochOrder
+from nmtkit.data.batches import shuffling
+from nmtkit.data.batches import store as stores
+from nmtkit.data.batches.batch import Batch
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.running_text import BlockStream
+from nmtkit.data.batches.shards import RaggedArray
+from nmtkit.data.batches.shuffling import EpochOrder
+from nmtkit.data.batches.store import Store, StoreWriter
 
 SIZES = (500, 70, 30)
 WINDOW = 150

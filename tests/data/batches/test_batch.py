@@ -12,14 +12,14 @@ import torch
 from learned import learn_tokenizers
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
-from nmtkit.data.streams.sampled_text import SampledStream
+from nmtkit.data.batches.batch import Batch, collate
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
+from nmtkit.data.batches.sampled_text import SampledStream
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 Build = Callable[..., Store]
 Ids = tuple[tuple[int, ...], tuple[int, ...]]
@@ -297,7 +297,7 @@ def test_each_repetition_of_an_example_is_cut_by_itself(
     sampling = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.5), pairs)
     distinct = [*{pair.src: pair for pair in pairs}.values()][:60]
     store = build(distinct, sampling, keep_text=True)
-    monkeypatch.setattr("nmtkit.data.streams.shuffling.BLOCK", 4)
+    monkeypatch.setattr("nmtkit.data.batches.shuffling.BLOCK", 4)
     for shuffle_window in (1000, 50):  # the latter makes several parts of an epoch
         config = BatchConfig(batch_tokens=200, shuffle_window=shuffle_window)
         stream = SampledStream(store, config, seed=1, weights=[3.0], tokenizers=sampling)

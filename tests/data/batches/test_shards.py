@@ -18,15 +18,15 @@ from stored import checker, write_store
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import verify_checksum, with_checksum
-from nmtkit.data import encoding, store
-from nmtkit.data.encoding import PreprocessingProgress
-from nmtkit.data.shards import RaggedArray
-from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches import encoding, store
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batches.encoding import PreprocessingProgress
+from nmtkit.data.batches.shards import RaggedArray
+from nmtkit.data.batches.store import Store, StoreWriter
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import SplitReport
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 
 SETTINGS = {"max_length": 150, "drop_duplicates": True}
 
@@ -174,7 +174,9 @@ def test_ragged_rows_by_hand() -> None:
 def run(folder: Path, place: str, processes: int = 1) -> int | None:
     """Runs the program as a process of its own, which begins with everything loaded; gives its exit code."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["nmtkit.data.encoding", "nmtkit.data.store", "nmtkit.data.tokenizer"])
+    forks.set_forkserver_preload(
+        ["nmtkit.data.batches.encoding", "nmtkit.data.batches.store", "nmtkit.data.tokenizers.tokenizer"]
+    )
     process = forks.Process(target=preprocess, args=(folder, place, processes))
     process.start()
     process.join(120)

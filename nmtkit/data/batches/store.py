@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import bytes_checksum, with_checksum, write_errors, write_json
-from nmtkit.data.shards import VERSION, Ids, RaggedArray, Shard, column_files, manifest_path, read_manifest
+from nmtkit.data.batches.shards import VERSION, Ids, RaggedArray, Shard, column_files, manifest_path, read_manifest
 
 SHARD_EXAMPLES = 500_000
 SHARD_SIZE = 1 << 25

@@ -13,11 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.huggingface_tokenizer import LANGUAGE, LANGUAGE_TOKEN, HuggingFaceTokenizer, missing_language_message
 from nmtkit.data.text.config import TEXT_COLUMNS
-from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.tokenizers.huggingface_tokenizer import (
+    LANGUAGE,
+    LANGUAGE_TOKEN,
+    HuggingFaceTokenizer,
+    missing_language_message,
+)
+from nmtkit.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import BOS
 
 Affixes = Mapping[str, Mapping[str, Sequence[str]]]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.vocabulary import UNK
 
 _MAX_CACHED_WORDS = 200_000
 """The cache of words, about 250 bytes each, is emptied when it has reached this size."""

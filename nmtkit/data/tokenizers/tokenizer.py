@@ -20,11 +20,11 @@ from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
-from nmtkit.data.sentencepiece_model import with_space_rules
-from nmtkit.data.subword_sampling import BpeDropout, SubwordSampler, UnigramSampler, generator_for
 from nmtkit.data.text.normalization import DEFAULT, Normalization, normalize, separate_words
 from nmtkit.data.text.text import split_sentences
-from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
+from nmtkit.data.tokenizers.sentencepiece_model import with_space_rules
+from nmtkit.data.tokenizers.subword_sampling import BpeDropout, SubwordSampler, UnigramSampler, generator_for
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 WORD_START = "▁"
 """Marks the first piece of a word."""

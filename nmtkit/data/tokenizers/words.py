@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.alignments import Link
 from nmtkit.data.text.scripts import SCRIPTS, UNSPACED, script_of
-from nmtkit.data.tokenizer import WORD_START, Tokenizer
-from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS, UNK
 
 PieceShare = tuple[int, list[float]]
 """The pieces of a word: index of the first, and the share of each from there on."""

@@ -10,12 +10,18 @@ from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import parse
-from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.text.normalization import TextForms
-from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
-from nmtkit.data.vocabulary import RESTORE_HINT, LabelVocabulary, Vocabulary, check_sums, read_vocabulary_file
-from nmtkit.data.wordpiece import WordPieceTokenizer
+from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.vocabulary import (
+    RESTORE_HINT,
+    LabelVocabulary,
+    Vocabulary,
+    check_sums,
+    read_vocabulary_file,
+)
+from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
 _SETTINGS, _SUMS, _LABELS = "tokenizer.json", "sums.json", "labels.vocab"
 """Files of the settings, checksums and labels."""

@@ -8,13 +8,13 @@ from learned import learn_tokenizers
 from stored import checker, write_store
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.encoding import fingerprint
-from nmtkit.data.shards import RaggedArray
-from nmtkit.data.store import Store, StoreWriter
+from nmtkit.data.batches.encoding import fingerprint
+from nmtkit.data.batches.shards import RaggedArray
+from nmtkit.data.batches.store import Store, StoreWriter
 from nmtkit.data.text.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import UNK
 
 Build = Callable[..., Store]
 

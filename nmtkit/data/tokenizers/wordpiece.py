@@ -16,8 +16,8 @@ import numpy as np
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerConfig, WordTokenizer
-from nmtkit.data.vocabulary import SPECIALS, Vocabulary
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 
 Pair = tuple[str, str]
 

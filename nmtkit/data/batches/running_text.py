@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from nmtkit.data.batch import Batch, Numbers, Targets
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchConfig, BatchStream, Corruption, corrupted, length_batches
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.batches.batch import Batch, Numbers, Targets
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, Corruption, corrupted, length_batches
+from nmtkit.data.batches.store import Store
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 
 class RunningText:

@@ -8,10 +8,10 @@ import torch
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
-from nmtkit.data.batch import Batch, Numbers, collate
-from nmtkit.data.store import Store
-from nmtkit.data.streams.shuffling import EpochOrder
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.batches.batch import Batch, Numbers, collate
+from nmtkit.data.batches.shuffling import EpochOrder
+from nmtkit.data.batches.store import Store
+from nmtkit.data.tokenizers.vocabulary import UNK
 
 LengthLimits: TypeAlias = tuple[int, int]
 """The most tokens of a source and of a target, without EOS; longer ones are truncated."""

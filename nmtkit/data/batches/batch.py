@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.device import send
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
 Sequences: TypeAlias = Sequence[Sequence[int]] | Sequence[Numbers]

@@ -9,10 +9,10 @@ from nmtkit.core.columns import Column, label_type
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport
-from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import LabelVocabulary, split_labels
-from nmtkit.data.wordpiece import WordPieceTokenizer
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import LabelVocabulary, split_labels
+from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
 MAX_SAMPLE_CHARACTERS = 1 << 27
 """Limits a sample of long documents."""

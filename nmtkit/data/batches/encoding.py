@@ -17,16 +17,16 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import ordered_map
-from nmtkit.data.languages import in_direction
-from nmtkit.data.shards import VERSION, RaggedArray
-from nmtkit.data.store import StoreWriter
+from nmtkit.data.batches.shards import VERSION, RaggedArray
+from nmtkit.data.batches.store import StoreWriter
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.checking import FilterDecisions, Lengths, PairChecker, SplitReport
 from nmtkit.data.text.config import DataConfig
 from nmtkit.data.text.hashes import Mask
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import UNK, LabelVocabulary, split_labels
-from nmtkit.data.words import token_links, token_spans
+from nmtkit.data.tokenizers.languages import in_direction
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import UNK, LabelVocabulary, split_labels
+from nmtkit.data.tokenizers.words import token_links, token_spans
 
 SERIAL_CHARACTERS = 1 << 22
 """Characters that are encoded before worker processes start, which takes about as long."""
@@ -82,7 +82,7 @@ class EncodedChunk:
     unknown: Mapping[str, Lengths]
     """Unknown tokens of each side after truncation, `(n,)`."""
     columns: Mapping[str, RaggedArray]
-    """See `nmtkit.data.store`."""
+    """See `nmtkit.data.batches.store`."""
 
 
 @dataclass(frozen=True)

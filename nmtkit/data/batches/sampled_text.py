@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from nmtkit.data.batch import Batch, Numbers
-from nmtkit.data.store import Store
-from nmtkit.data.streams.batch_stream import BatchStream, length_batches, load, widths
-from nmtkit.data.subword_sampling import generator_for
+from nmtkit.data.batches.batch import Batch, Numbers
+from nmtkit.data.batches.batch_stream import BatchStream, length_batches, load, widths
+from nmtkit.data.batches.store import Store
 from nmtkit.data.text.config import TEXT_COLUMNS
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.data.tokenizers.subword_sampling import generator_for
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import SPECIALS
 
 
 class SampledStream(BatchStream):

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError, shorten
-from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerConfig
-from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer, TokenizerConfig
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 LANGUAGE = "<language>"
 """In `TokenizerConfig.affixes`, the place of a language that is not chosen yet."""

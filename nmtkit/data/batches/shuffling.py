@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nmtkit.data.batch import Numbers
+from nmtkit.data.batches.batch import Numbers
 
 BLOCK = 8192
 """Neighbours that come together into a part: much less would map much more, for the kernel maps 64 KiB at a time."""
