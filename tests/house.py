@@ -1,6 +1,6 @@
-"""What the house looks like in numbers, read from the source with `ast`.   Print them:  python -m tests.house
+"""The size and complexity of the source in numbers, read with `ast`.   Print them:  python -m tests.house
 
-A room is a folder of the package, or a file beside the folders.
+A room is a top folder of the package.
 """
 
 import ast
@@ -9,17 +9,19 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import click
+
+from nmtkit.cli import cli
+from tests.tools.density import SHORTEST, Function, code_lines, functions
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "nmtkit"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ENTRANCES = {"__init__.py", "__main__.py"}
-SCREEN = 50
-"""A function with more lines does not fit on a screen."""
 
 
 def name_of(path: Path) -> str:
@@ -42,14 +44,8 @@ def length_of(path: Path) -> int:
 
 @cache
 def code_of(path: Path) -> int:
-    """Lines of code: neither blank nor within a docstring."""
-    docstrings: set[int] = set()
-    for node in ast.walk(tree_of(path)):
-        for one in node.body if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) else []:
-            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str):
-                docstrings |= set(range(one.lineno, (one.end_lineno or one.lineno) + 1))
-    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-    return sum(bool(line.strip()) and number not in docstrings for number, line in lines)
+    """Lines of code: neither blank, nor a comment, nor within a docstring."""
+    return len(code_lines(path.read_text(encoding="utf-8")))
 
 
 @cache
@@ -97,13 +93,79 @@ def sizes_of_rooms() -> dict[str, tuple[int, int, int]]:
     }
 
 
-def functions() -> Iterator[tuple[int, str]]:
-    """Lines and name of every function."""
-    for path in FILES:
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.FunctionDef):
-                assert node.end_lineno is not None
-                yield node.end_lineno - node.lineno + 1, f"{name_of(path)}: {node.name}"
+def all_functions() -> list[tuple[str, Function]]:
+    """The functions of all files, each with its file."""
+    return [(name_of(path), function) for path in FILES for function in functions(path)]
+
+
+def subclasses_of(root: str) -> list[ast.ClassDef]:
+    """The classes of the package that inherit from a class of this name, also through others."""
+    classes = [node for path in FILES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    names = {root}
+    while True:
+        found = [node for node in classes if names & {ast.unparse(base).split("[")[0] for base in node.bases}]
+        if names.issuperset(node.name for node in found):
+            return found
+        names.update(node.name for node in found)
+
+
+def count_settings() -> int:
+    """Fields of all classes of settings; a field that is inherited counts once."""
+    fields = [
+        part for settings in subclasses_of("Settings") for part in settings.body if isinstance(part, ast.AnnAssign)
+    ]
+    return sum("ClassVar" not in ast.unparse(field.annotation) for field in fields)
+
+
+def commands_and_options() -> tuple[int, int]:
+    """The number of commands, and of different options."""
+    commands = 0
+    options: set[str] = set()
+
+    def visit(command: click.Command, context: click.Context) -> None:
+        nonlocal commands
+        options.update(max(part.opts, key=len) for part in command.params if isinstance(part, click.Option))
+        if not isinstance(command, click.Group):
+            commands += 1
+            return
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            visit(below, below.context_class(below, info_name=name, parent=context))
+
+    visit(cli, click.Context(cli, info_name="nmtkit"))
+    return commands, len(options)
+
+
+BASE_CLASSES = ("Model", "Decoder", "Seq2Seq")
+
+
+def overridable() -> set[str]:
+    """The methods and attributes of the base classes of models that a subclass may override."""
+    classes = [node for node in tree_of(PACKAGE / "models" / "base.py").body if isinstance(node, ast.ClassDef)]
+    parts = [part for node in classes if node.name in BASE_CLASSES for part in node.body]
+    names = set()
+    for part in parts:
+        if isinstance(part, ast.FunctionDef) and not any("final" in ast.unparse(mark) for mark in part.decorator_list):
+            names.add(part.name)
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+            names.add(part.target.id)
+    return {name for name in names if not name.startswith("_")}
+
+
+def complexity() -> dict[str, int]:
+    """The numbers that may only fall; `tests/test_architecture.py` has their limits."""
+    sizes = [function for _, function in all_functions()]
+    commands, options = commands_and_options()
+    return {
+        "functions above 10 nodes per line": sum(size.code_lines >= SHORTEST and size.density > 10 for size in sizes),
+        "functions above 80 lines of code": sum(size.code_lines > 80 for size in sizes),
+        "settings": count_settings(),
+        "options": options,
+        "commands": commands,
+        "overridable parts of models": len(overridable()),
+        "raise statements": sum(isinstance(node, ast.Raise) for path in FILES for node in ast.walk(tree_of(path))),
+    }
 
 
 COUNTING = """
@@ -167,20 +229,24 @@ def reads() -> dict[str, object]:
 
 def main() -> None:
     lengths = sorted(((length_of(path), name_of(path)) for path in FILES), reverse=True)
-    longest = sorted(functions(), reverse=True)
+    measured = all_functions()
+    longest = sorted(measured, key=lambda function: -function[1].code_lines)
+    densest = sorted((one for one in measured if one[1].code_lines >= SHORTEST), key=lambda one: -one[1].density)
     rows = {
         "files, lines": f"{len(lengths)}, {sum(length for length, _ in lengths):,}",
-        f"functions over {SCREEN} lines": sum(length > SCREEN for length, _ in longest),
-        "names defined twice in a room": f"{len(names_defined_twice())} {names_defined_twice() or ''}",
+        **complexity(),
+        "nodes per line, median function": f"{densest[len(densest) // 2][1].density:.1f}",
+        "names defined twice in a folder": f"{len(names_defined_twice())} {names_defined_twice() or ''}",
         **reads(),
         "longest files": ", ".join(f"{name} {length}" for length, name in lengths[:10]),
-        "longest functions": ", ".join(f"{name} {length}" for length, name in longest[:10]),
+        "longest functions": ", ".join(f"{name}: {size.name} {size.code_lines}" for name, size in longest[:10]),
+        "densest functions": ", ".join(f"{name}: {size.name} {size.density:.1f}" for name, size in densest[:10]),
         "rooms (files, lines, of code)": "; ".join(
             f"{room} {files}, {lines:,}, {code:,}" for room, (files, lines, code) in sorted(sizes_of_rooms().items())
         ),
     }
     for name, value in rows.items():
-        print(f"{name:34}{value}")
+        print(f"{name:36}{value}")
 
 
 if __name__ == "__main__":
