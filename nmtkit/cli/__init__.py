@@ -82,7 +82,7 @@ COMMANDS = [name for section in SECTIONS.values() for name in section]
 ALIASES = {"visualize-alignment": "plot-attention"}
 """Other names of commands."""
 ALLOCATIONS_PER_COLLECTION = 50_000
-"""Python's garbage collector starts after 700 allocations by default, which takes a fifth of the time of a start."""
+"""New objects after which Python collects garbage; its default of 700 takes a fifth of the time of a start."""
 
 
 class LazyGroup(click.Group):

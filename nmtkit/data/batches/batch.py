@@ -197,7 +197,7 @@ class Batch(Rows):
     prompt: Tensor | None = None
     """Texts that a search goes on with: ids `(B,P)` without BOS, padded with PAD on the right."""
     terms: Rows | None = None
-    """Terms that translations must contain or avoid; `nmtkit.decoding.constraints.Terms`."""
+    """Terms that translations must contain or avoid; `nmtkit.decoding.constraints.Constraints`."""
     next_sentence: Tensor | None = None
     """Whether the second segment of each text is its own, 0, or of another text, 1: `(B,)`."""
     soft: Tensor | None = None

@@ -110,21 +110,21 @@ def size() -> int:
 
 def all_reduce_sum(tensor: Tensor) -> None:
     """Replaces a tensor by its sum over all processes."""
-    _reduced(tensor)
+    _all_reduce(tensor)
 
 
 def sum_over_ranks(numbers: Sequence[int]) -> list[int]:
     """The sum of each number over all processes; one message for all of them."""
-    return _reduced(torch.tensor(numbers), group=_groups.get("messages")).tolist()
+    return _all_reduce(torch.tensor(numbers), group=_groups.get("messages")).tolist()
 
 
 def max_over_ranks(numbers: Sequence[float]) -> list[float]:
     """The largest of each number in any process; one message for all of them."""
     largest = torch.tensor(numbers, dtype=torch.float64)
-    return _reduced(largest, op=dist.ReduceOp.MAX, group=_groups.get("messages")).tolist()
+    return _all_reduce(largest, op=dist.ReduceOp.MAX, group=_groups.get("messages")).tolist()
 
 
-def _reduced(
+def _all_reduce(
     tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None
 ) -> Tensor:
     if is_initialized():
