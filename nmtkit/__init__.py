@@ -1,33 +1,46 @@
 """nmtkit: neural machine translation and summarization in PyTorch."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nmtkit.core.openmp import limit_spinning
+from nmtkit.core.registry import lazy_names
 from nmtkit.core.version import __version__
 
 if TYPE_CHECKING:
     from nmtkit.config import Recipe as Recipe
-    from nmtkit.experiment.run import Run as Run
-    from nmtkit.inference.long_texts import ParagraphTranslator as ParagraphTranslator
-    from nmtkit.inference.long_texts import Summarizer as Summarizer
-    from nmtkit.inference.translator import Translator as Translator
+    from nmtkit.core.user_module import load_user_module as load_user_module
+    from nmtkit.experiment.execute import execute as execute
+    from nmtkit.experiment.plan import plan as plan
+    from nmtkit.inference import ParagraphTranslator as ParagraphTranslator
+    from nmtkit.inference import Summarizer as Summarizer
+    from nmtkit.inference import Translator as Translator
+    from nmtkit.runs.run import Run as Run
 
 limit_spinning()
 
-__all__ = ["ParagraphTranslator", "Recipe", "Run", "Summarizer", "Translator", "__version__"]
+__all__ = [
+    "ParagraphTranslator",
+    "Recipe",
+    "Run",
+    "Summarizer",
+    "Translator",
+    "__version__",
+    "execute",
+    "load_user_module",
+    "plan",
+]
 
-_ROOMS = {
-    "ParagraphTranslator": "inference.long_texts",
-    "Recipe": "config",
-    "Run": "experiment.run",
-    "Summarizer": "inference.long_texts",
-    "Translator": "experiment.loading",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports what is in `__all__` on use, so that `nmtkit --help` needs no torch."""
-    if name not in _ROOMS:
-        raise AttributeError(f"module 'nmtkit' has no attribute {name!r}")
-    return getattr(import_module(f"nmtkit.{_ROOMS[name]}"), name)
+# `nmtkit --help` needs no torch.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ParagraphTranslator": "inference",
+        "Recipe": "config",
+        "Run": "runs.run",
+        "Summarizer": "inference",
+        "Translator": "inference",
+        "execute": "experiment.execute",
+        "load_user_module": "core.user_module",
+        "plan": "experiment.plan",
+    },
+)

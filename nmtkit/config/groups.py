@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
+from nmtkit.config.tasks.builtin import TRANSLATION
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator
 from nmtkit.data.text.config import (
@@ -17,8 +19,6 @@ from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE
 from nmtkit.data.tokenizers.languages import affixes_in_direction, find_language, language_names
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
-from nmtkit.tasks.builtin import TRANSLATION
-from nmtkit.tasks.task import TASKS
 
 STAGE_GROUPS = ("task", "data", "model", "batch", "training", "search", "evaluation")
 """What a stage may change of a recipe: the task, and these groups."""
@@ -84,8 +84,7 @@ def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dic
         changed = stage.get("training")
         names_another = isinstance(changed, Mapping) and "best_metric" in changed
         if names_another or not _is_measured(training.get("best_metric"), left, stage):
-            chosen = ("best_metric", "higher_is_better")
-            left["training"] = {key: value for key, value in training.items() if key not in chosen}
+            left["training"] = {key: value for key, value in training.items() if key != "best_metric"}
     return left
 
 
@@ -115,8 +114,7 @@ def _named_metrics(evaluation: Any) -> list[str] | None:
 def with_best_metric(given: Any) -> Any:
     """The values of a recipe, with the metric that chooses the best checkpoint.
 
-    If the recipe names none, it is the metric of the task; whether higher is better follows from the metric. Invalid
-    values are left for the check of the group.
+    If the recipe names none, it is the metric of the task. Invalid values are left for the check of the group.
     """
     if not isinstance(given, dict):
         return given
@@ -126,9 +124,7 @@ def with_best_metric(given: Any) -> Any:
     if not isinstance(training, dict) or named is None or not isinstance(task, str) or task not in TASKS.names():
         return given
     training = dict(training)
-    best = training.setdefault("best_metric", TASKS.get(task).choose_best_metric(named))
-    if isinstance(best, str) and best in METRICS.names():
-        training.setdefault("higher_is_better", METRICS.get(best).higher_is_better)
+    training.setdefault("best_metric", TASKS.get(task).choose_best_metric(named))
     return {**given, "training": training}
 
 
@@ -155,8 +151,6 @@ class EvaluationConfig(Settings):
     metrics: Annotated[list[Name] | None, METRICS] = None
     """Metrics of validation beside loss and perplexity; names as in `nmtkit score --metrics`. Default: the task's, such
     as bleu, for summaries rouge. The test after training uses them too."""
-    batch_tokens: int = Field(default=4096, ge=1)
-    """Padded tokens of the longer side in a batch of the validation loss."""
 
     @property
     def options(self) -> Options:

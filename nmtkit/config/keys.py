@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from nmtkit.config.schema import Recipe
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import group_classes
+from nmtkit.core.settings import group_classes, members_by_name, members_of
 from nmtkit.metrics.metric import METRICS, text_metrics
 
 KIND = "kind"
@@ -82,6 +82,9 @@ def all_keys() -> list[RecipeKey]:
                 value = "(required)" if field.is_required() else field.get_default(call_default_factory=True)
                 about = (path, "-" if value is None else str(value), group.meaning(name))
                 merged[about] = (*dict.fromkeys((*merged.get(about, ()), *([kind] if kind else []))),)
+            if members := members_by_name(field):
+                for member in members.names():
+                    merged[f"{path}.{member}", "-", members.meaning(member)] = ()
     return [RecipeKey(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items()]
 
 
@@ -97,6 +100,9 @@ def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         for group in group_classes(field):
             yield f"{above}{key}", group
             yield from _groups(group, f"{above}{key}.")
+        for name, group in members_of(field).items():
+            yield f"{above}{key}.{name}", group
+            yield from _groups(group, f"{above}{key}.{name}.")
 
 
 def _owners(path: Sequence[str]) -> list[Any]:
@@ -123,9 +129,11 @@ def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
 
 def _members(field: Any) -> list[KeyChoice]:
     """The members of its registry; of metrics those that compare texts, which alone a recipe can name."""
-    registries = [one for one in field.metadata if isinstance(one, Registry)][:1]
-    names = [(one, name) for one in registries for name in ([*text_metrics()] if one is METRICS else one.names())]
-    return [KeyChoice(name, _first_line(one.get(name))) for one, name in names]
+    members = []
+    for registry in [mark for mark in field.metadata if isinstance(mark, Registry)][:1]:
+        names = [metric.name for metric in text_metrics()] if registry is METRICS else registry.names()
+        members += [KeyChoice(name, _first_line(registry.get(name))) for name in names]
+    return members
 
 
 def _values(annotation: Any) -> list[KeyChoice]:

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.config.groups import MAX_STAGES, STAGE_GROUPS, with_best_metric, without_replaced
+from nmtkit.config.renamed import translate
 from nmtkit.config.schema import Recipe, deep_merge
+from nmtkit.config.tasks.builtin import TRANSLATION
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import MAX_DEPTH, KeyPath, load_yaml, parse_value
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import parse
+from nmtkit.core.user_module import load_copy
 from nmtkit.data.text.config import FILE_KINDS, joined_corpora
 from nmtkit.models.base import MODELS, PARTS
-from nmtkit.tasks.builtin import TRANSLATION
-from nmtkit.tasks.task import TASKS
 
 PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""
@@ -39,7 +41,6 @@ class Layer:
         replaced: set[KeyPath] = set()
         kind = _kind_of_model(self) or _kind_of_model(base)
         upper, base = self.expand_shorthands(kind), base.expand_shorthands(kind)
-        base = base.without_direction_of_metric(upper)
         data = deep_merge(base.data, upper.data, replaced)
         gone = {path for path in base.places if any(path[:n] in replaced for n in range(1, len(path) + 1))}
         kept = {path: place for path, place in base.places.items() if path not in gone}
@@ -58,15 +59,6 @@ class Layer:
             model |= dict.fromkeys(keys, model.pop(short))
             places |= {("model", key): places.get(("model", short), self.name) for key in keys}
         return replace(self, data={**self.data, "model": model}, places=places)
-
-    def without_direction_of_metric(self, upper: "Layer") -> "Layer":
-        """Without `training.higher_is_better` if the layer above names another metric: it follows from the metric."""
-        training = self.data.get("training")
-        above = upper.data.get("training")
-        if not isinstance(training, dict) or not isinstance(above, dict) or "best_metric" not in above:
-            return self
-        left = {key: value for key, value in training.items() if key != "higher_is_better"}
-        return replace(self, data={**self.data, "training": left})
 
     def only(self, keys: Collection[str]) -> "Layer":
         """Without the other keys."""
@@ -121,12 +113,14 @@ def locate(recipe: str) -> Path:
     )
 
 
-def _read(path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = False) -> Layer:
+def _read(path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = False, trained: bool = False) -> Layer:
     """What a recipe's file says, over what it extends; `in_folder`: its texts are meant from a folder given later."""
     if path.resolve() in extended_by:
         chain = " -> ".join(str(one) for one in (*extended_by, path.resolve()))
         raise RecipeError(f"{path}: `extends` goes round in a circle: {chain}")
-    data, places = load_yaml(path)
+    if path.name in ("recipe.yaml", "chosen.yaml"):  # of a run
+        load_copy(path.parent)
+    data, places = translate(*load_yaml(path), str(path), trained)
     _settle_paths(data, path, in_folder)
     parent = data.get("extends")
     own = Layer(data, places, str(path)).only(data.keys() - {"extends"})
@@ -190,7 +184,8 @@ def _beside(given: Any, path: Path) -> Any:
 def _settle_folders(data: dict[str, Any], start: Path) -> None:
     """Makes the paths of folders whole that are there, so that they mean the same from everywhere.
 
-    `data.folder` begins at `start`; the run to begin from is there as well, or here, or under `runs/`.
+    `data.folder` begins at `start`; the run to begin from is there as well, or here, or under `runs/`. What a user's
+    file in that run registers can then be named.
     `init_from: RUN` is short for `init_from: {run: RUN}`.
     """
     folder, origin = _value_at(data, ("data", "folder")), data.get("init_from")
@@ -204,6 +199,7 @@ def _settle_folders(data: dict[str, Any], start: Path) -> None:
             places = (start.resolve() / run, Path(run), Path("runs", run)) if isinstance(run, str) and run else ()
             if there := [str(place.absolute()) for place in places if place.is_dir()]:
                 data["init_from"][key] = there[0]
+                load_copy(Path(there[0]))
 
 
 def _over_run(layer: Layer) -> Layer:
@@ -230,14 +226,27 @@ def _over_run(layer: Layer) -> Layer:
     return layer.over(Layer(taken, {(key,): str(path) for key in taken}, str(path)))
 
 
-def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def run_name(recipe: str, overrides: Sequence[str] = ()) -> str:
+    """Returns the name of a recipe, which may have other faults."""
+    path = locate(recipe)
+    name = load_yaml(path)[0].get("name", path.stem)
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key.strip() == "name":
+            name = value.strip()
+    return str(name)
+
+
+def load(recipe: str | Path, overrides: Sequence[str] = (), trained: bool = False) -> Recipe:
     """Reads a recipe, which is a file or the name of one that comes with nmtkit, what it extends, and the overrides.
 
     An override is `KEY=VALUE`, the key dotted: `training.lr=0.001`. A RecipeError has all faults, each with its
-    place, the dotted key, what was given and what is valid.
+    place, the dotted key, what was given and what is valid. `trained`: it is the recipe of a run, which is read to use
+    its model.
     """
     path = locate(str(recipe))
-    layer = _read(path, in_folder=any(text.partition("=")[0].strip() == "data.folder" for text in overrides))
+    in_folder = any(text.partition("=")[0].strip() == "data.folder" for text in overrides)
+    layer = _read(path, in_folder=in_folder, trained=trained)
     for text in overrides:
         layer = _overridden(layer, text)
     data = {"name": path.stem, **layer.data}
@@ -281,7 +290,8 @@ def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -
     if any(not isinstance(_value_at(layer.data, keys[:n]), dict | None) for n in range(1, len(keys))):
         raise RecipeError(f"--set {text}: `{key}` is inside a key that has a single value, not a group")
     place = f"--set {text}"
-    return Layer(nested, {tuple(keys[:n]): place for n in range(1, len(keys) + 1)}, layer.name)
+    places: dict[KeyPath, str] = {tuple(keys[:n]): place for n in range(1, len(keys) + 1)}
+    return Layer(*translate(nested, places, place), layer.name)
 
 
 def _value_at(group: Any, keys: Sequence[str]) -> Any:

@@ -4,10 +4,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import nmtkit.models
-import nmtkit.models.language
-import nmtkit.models.rnn  # noqa: F401  # importing them registers every model
 from nmtkit.config import groups
+from nmtkit.config.tasks.builtin import TRANSLATION
+from nmtkit.config.tasks.task import TASKS, with_settings_of_task
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
@@ -17,11 +16,10 @@ from nmtkit.data.batches.batch_stream import BatchConfig
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
-from nmtkit.decoding.rules import SearchConfig
-from nmtkit.metrics import METRICS
+from nmtkit.decoding.settings import AnySearch, BeamConfig, merge_search
+from nmtkit.models.abilities import auxiliary_objective, pretraining_objectives, reads_sentences, shows_one_head
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, Decoder, VocabularySizes
-from nmtkit.tasks.builtin import TRANSLATION
-from nmtkit.tasks.task import TASKS, with_settings_of_task
+from nmtkit.models.embeddings import EMBEDDINGS
 from nmtkit.training.checkpoints.manager import NAMED_WEIGHTS
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.losses.objective import OBJECTIVES, chosen_objectives
@@ -90,8 +88,8 @@ class Recipe(Settings):
     """How training batches are made."""
     training: TrainingConfig
     """How the model is trained."""
-    search: SearchConfig = SearchConfig()
-    """Search settings: beam, penalties, limits."""
+    search: AnySearch = BeamConfig()
+    """How outputs are searched: `kind` is beam, sampling or mbr; penalties and limits."""
     evaluation: groups.EvaluationConfig = groups.EvaluationConfig()
     """How validation and test judge the model."""
     stages: list[groups.Stage] = Field(default_factory=list, max_length=groups.MAX_STAGES)
@@ -164,8 +162,11 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _weights_and_stages(self) -> "Recipe":
         runs = self.init_from.runs if self.init_from else {}
-        if getattr(self.model, "elmo", None) and not {"run", "src_embedding"} & {*runs}:
-            raise ValueError("`model.elmo`: what reads the context is of another run: set `init_from.src_embedding`")
+        embedding = getattr(self.model, "src_embedding", None)
+        if embedding and EMBEDDINGS.get(embedding.kind).is_pretrained and not {"run", "src_embedding"} & {*runs}:
+            raise ValueError(
+                f"`model.src_embedding`: {embedding.kind} has weights of another run: set `init_from.src_embedding`"
+            )
         if "run" in runs and self.pretrained_embeddings is not None:
             raise ValueError("`init_from` gives the model all weights and vectors: leave `pretrained_embeddings` out")
         tasks = [stage.task or self.task for stage in self.stages] or [self.task]
@@ -190,7 +191,7 @@ class Recipe(Settings):
         cut = any(self.tokenizer.for_column(name).sentences for name in ("src", "tgt"))
         if cut and "tgt" in columns:
             raise ValueError(f"`tokenizer.sentences`: a {self.task} writes texts, which end in one EOS; leave it out")
-        if self.model.reads_sentences and not cut:
+        if reads_sentences(self.model) and not cut:
             raise ValueError(f"`model.kind`: {self.model.kind} reads sentences: set `tokenizer.sentences` to true")
         if self.batch.block_tokens is None:
             return self
@@ -210,7 +211,7 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _best_metric(self) -> "Recipe":
-        name, higher = self.training.best_metric, self.training.higher_is_better
+        name = self.training.best_metric
         given = (*self.validation_metrics, "loss", "perplexity")
         if self.evaluation.metrics and not TASKS.get(self.task).references:
             raise ValueError(
@@ -221,26 +222,26 @@ class Recipe(Settings):
             raise ValueError(
                 f"`training.best_metric`: validation of a {self.task} gives no {name!r}: {suggest_names(name, given)}"
             )
-        if higher != METRICS.get(name).higher_is_better:
-            raise ValueError(f"`training.higher_is_better` must be {str(not higher).lower()} for {name!r}")
         return self
 
     @model_validator(mode="after")
     def _attention(self) -> "Recipe":
         kind, training, linked = self.model.kind, self.training, self.data.train.has_links
-        guided = training.guided_alignment
-        needed = {key: getattr(training, key) for key in ("coverage_weight", "doubly_stochastic", "guided_alignment")}
-        needed |= {
-            f"objectives.{name}": OBJECTIVES.get(name).needs in ("attention", "heads") for name in training.objectives
-        }
+        losses = training.objectives
+        guided = losses.get("guided_alignment")
         attends = MODELS.get(kind).has_attention and label_type(TASKS.get(self.task).columns) is None
-        for key in [key for key, value in needed.items() if value and not attends]:
-            raise ValueError(f"`training.{key}`: {kind} has no attention of written words to compute it from")
-        if training.reinforce is not None and not issubclass(MODELS.get(kind), Decoder):
-            raise ValueError(f"`training.reinforce`: {kind} writes no text that could be rewarded; leave it out")
-        if getattr(self.model, "hard_attention", False) != (training.hard_attention is not None):
-            both = "`model.hard_attention: true` and `training.hard_attention` belong together"
-            raise ValueError(f"{both}: set both (`training.hard_attention: {{}}` takes the defaults), or neither")
+        for name in losses:
+            reads_attention = OBJECTIVES.get(name).needs in ("attention", "heads") and name != "hard_attention"
+            if reads_attention and not attends:
+                key = TrainingConfig.key_of(name)
+                raise ValueError(f"`{key}`: {kind} has no attention of written words to compute it from")
+        if "reinforce" in losses and not issubclass(MODELS.get(kind), Decoder):
+            key = TrainingConfig.key_of("reinforce")
+            raise ValueError(f"`{key}`: {kind} writes no text that could be rewarded; leave it out")
+        if getattr(self.model, "hard_attention", False) != ("hard_attention" in losses):
+            key = TrainingConfig.key_of("hard_attention")
+            both = f"`model.hard_attention: true` and `{key}` belong together"
+            raise ValueError(f"{both}: set both (`{key}: {{}}` takes the defaults), or neither")
         if self.tokenizer.sampling and (linked or self.model.copies):
             raise ValueError(
                 f"`{'data.train.alignment' if linked else 'model.kind'}`: alignment links, and words that are copied, "
@@ -248,33 +249,37 @@ class Recipe(Settings):
             )
         if guided is not None and guided.source == "file" and not linked:
             must = "so `data.train.alignment` must name Pharaoh files (one line of i-j links a pair)"
-            raise ValueError(f"`training.guided_alignment`: its source is file, {must}")
-        if guided is not None and guided.source == "model" and not self.model.shows_one_head:
+            raise ValueError(f"`training.objectives.guided_alignment`: its source is file, {must}")
+        if guided is not None and guided.source == "model" and not shows_one_head(self.model):
             must = "so the model must be a transformer and `model.alignment_heads` a head number"
             if getattr(self.model, "copying", None) == "learned":
                 must = "and `model.copying: learned` shows an attention of its own: set it to head or none"
-            raise ValueError(f"`training.guided_alignment`: with source model all heads of a layer teach one, {must}")
+            key = "training.objectives.guided_alignment"
+            raise ValueError(f"`{key}`: with source model all heads of a layer teach one, {must}")
         return self
 
     @model_validator(mode="after")
     def _pretraining(self) -> "Recipe":
         kind, columns = self.model.kind, [column.name for column in TASKS.get(self.task).columns]
-        ways, chosen = MODELS.get(kind).pretrained_by, chosen_objectives(self.training)
+        ways, chosen = pretraining_objectives(MODELS.get(kind)), chosen_objectives(self.training)
         if columns == ["tgt"] and ways and not {*ways} & {*chosen} and not self.stages:
-            raise ValueError(f"`training`: {kind} learns from texts by {' or '.join(ways)}: set `training.{ways[0]}`")
+            key = TrainingConfig.key_of(ways[0])
+            raise ValueError(f"`training`: {kind} learns from texts by {' or '.join(ways)}: set `{key}`")
+        # A model from outside that writes nothing need not say what it is trained by.
+        is_open = not ways and not issubclass(MODELS.get(kind), Decoder)
         for name, one in chosen.items():
-            own = one.replaces_likelihood and name not in self.training.objectives
-            if own and (name not in ways or columns != ["tgt"]):
-                can = [other for other in MODELS.names() if name in MODELS.get(other).pretrained_by]
+            key = TrainingConfig.key_of(name)
+            is_named = name in ways and columns == ["tgt"]
+            if one.replaces_likelihood and not is_named and not (is_open and name in self.training.objectives):
+                can = [other for other in MODELS.names() if name in pretraining_objectives(MODELS.get(other))]
                 raise ValueError(
-                    f"`training.{name}`: it trains no {kind} for {self.task}, but for language-modelling: "
-                    f"{', '.join(can)}"
+                    f"`{key}`: it trains no {kind} for {self.task}, but for language-modelling: {', '.join(can)}"
                 )
-            if one.needs == "output" and self.model.further_head != name:
-                raise ValueError(f"`training.{name}`: this {kind} has no head for it; see the settings of `model`")
+            if one.needs == "output" and auxiliary_objective(self.model) != name:
+                raise ValueError(f"`{key}`: this {kind} has no head for it; see the settings of `model`")
             if missing := [token for token in one.specials if token not in self.tokenizer.special_tokens]:
                 add = f"add {missing} to `tokenizer.specials` (<extra_id_N>: `tokenizer.sentinels: 100`)"
-                raise ValueError(f"`training.{name}`: it needs special tokens: {add}")
+                raise ValueError(f"`{key}`: it needs special tokens: {add}")
         return self
 
     def by_stage(self, taken: Sequence[float] = ()) -> dict[str, "Recipe"]:
@@ -373,7 +378,9 @@ def deep_merge(
     for key, value in extra.items():
         old: Any = base.get(key)
         groups = isinstance(value, dict) and isinstance(old, dict)
-        if groups and value.get("kind", old.get("kind")) == old.get("kind"):
+        if groups and (*path, key) == ("search",):
+            data[key] = merge_search(old, value)
+        elif groups and value.get("kind", old.get("kind")) == old.get("kind"):
             data[key] = deep_merge(old, value, replaced, (*path, key))
         else:
             data[key] = value

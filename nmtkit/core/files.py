@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,13 @@ def bundled_path(folder: str, name: str = "") -> Path:
     package = Path(__file__).resolve().parent.parent
     inside = package / folder / name
     return inside if os.path.exists(inside) else package.parent / folder / name  # false where no name is so long
+
+
+def user_cache() -> Path:
+    """`nmtkit` in $XDG_CACHE_HOME, else in ~/.cache; without a home directory, among the temporary files."""
+    bases = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
+    base = next(filter(os.path.isabs, bases), f"{tempfile.gettempdir()}/cache-{os.getuid()}")
+    return Path(base, "nmtkit")
 
 
 @contextmanager

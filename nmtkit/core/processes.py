@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.user_module import execute_again, loaded_modules
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,7 +48,8 @@ class WorkerProcess:
     """A process that runs a program.
 
     With `main` it is a fork, which shares this process's memory (Linux only) and closes the connections of `siblings`.
-    Without it is a new interpreter that runs the program sent as the first message, and imports only what that needs.
+    Without it is a new interpreter that runs the program sent as the second message, and imports only what that needs;
+    the first are the files of the user that it executes before.
     """
 
     def __init__(self, main: Main | None = None, siblings: Sequence["WorkerProcess"] = ()) -> None:
@@ -98,6 +100,7 @@ def _run_fork(main: Main, connection: Connection, inherited: Sequence[Connection
 def run_worker(file: int) -> None:
     """The program of a new interpreter; `file` is the descriptor of its connection."""
     connection = Connection(file)
+    execute_again(connection.recv())
     _run(connection.recv(), connection)
 
 
@@ -117,6 +120,7 @@ def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> lis
         for main in mains:
             started.append(WorkerProcess(main if fork else None, started))
         for worker, main in zip(started, () if fork else mains, strict=False):
+            worker.connection.send(loaded_modules())
             worker.connection.send(main)
     except OSError as fault:
         for worker in started:

@@ -1,8 +1,13 @@
-"""Names for the things a recipe can choose from."""
+"""Names for the things a recipe can choose from, and names that a package imports on first use."""
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Generic, TypeVar
 
 from nmtkit.core.errors import RecipeError
 
@@ -33,43 +38,100 @@ def suggest_names(given: str, valid: Iterable[str], most: int = MAX_NAMES, what:
 
 
 def suggest_registered(given: str, valid: Sequence[str]) -> str:
-    """The same for names that a user's file may register; if no valid name is similar, says how to run such a file."""
+    """The same for names that a user's file may register; if no valid name is similar, names the option for one."""
     names = suggest_names(given, valid) if valid else "none is registered"
     if names.startswith("did you mean"):
         return names
-    return f"{names}; if a file of yours registers it, run that file in place of nmtkit: `python mine.py COMMAND ...`"
+    return f"{names}; if a file of yours registers it, add `--user-module FILE.py`"
+
+
+@dataclass
+class Entries:
+    """What a file from outside of nmtkit has registered."""
+
+    gives_way: bool = False
+    """Whether names that another file from outside has registered, which does not give way, are left to that file."""
+    names: set[tuple[str, str]] = field(default_factory=set)
+    """What each member is, such as "model", and its name."""
+
+
+_entries: ContextVar[Entries | None] = ContextVar("entries", default=None)
+"""Those of the file that is executed now."""
+
+
+@contextmanager
+def noting(entries: Entries) -> Iterator[None]:
+    """Notes in `entries` what is registered within."""
+    token = _entries.set(entries)
+    try:
+        yield
+    finally:
+        _entries.reset(token)
 
 
 class Registry(Generic[T]):
-    """A table from names to things, filled by decorators where the things are defined.
+    """A table from names to members, which decorators enter where the members are defined.
 
-    Messages call the members `what`: "model", "tokenizer".
+    Messages call the members `what`: "model", "tokenizer". `modules` names the module that registers each member of the
+    package; it is imported when the member is first asked for. Members from outside are registered by their decorators.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, modules: Mapping[str, str] | None = None) -> None:
         self.what = what
+        self._modules = dict(modules or {})
         self._members: dict[str, T] = {}
+        self._outside: dict[str, Entries] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
         """Returns a decorator that enters its argument under `name`; a name can be taken once."""
 
         def enter(member: T) -> T:
+            entries = _entries.get()
+            before = self._outside.get(name)
+            if entries is not None and entries.gives_way and before is not None and not before.gives_way:
+                return member
+            # While the module that registers a member is imported, `sys.modules` has it.
+            is_reserved = name in self._modules and self._modules[name] not in sys.modules
+            assert not is_reserved, f"{self.what} {name!r} belongs to nmtkit: choose another name"
             assert name not in self._members, f"{self.what} {name!r} is registered twice"
             self._members[name] = member
+            if entries is not None:
+                entries.names.add((self.what, name))
+                self._outside[name] = entries
             return member
 
         return enter
 
     def get(self, name: str) -> T:
         """The member of that name; raises RecipeError if there is none."""
+        if name not in self:
+            raise RecipeError(f"unknown {self.what} {name!r}: {suggest_names(name, self)}")
         if name not in self._members:
-            raise RecipeError(f"unknown {self.what} {name!r}: {suggest_names(name, self._members)}")
+            import_module(self._modules[name])
         return self._members[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._members or name in self._modules
+
     def __iter__(self) -> Iterator[str]:
-        """All names in the order in which they were entered."""
-        return iter(self._members)
+        """All names: those of the package in the order of `modules`, then others in the order of registration."""
+        return iter(dict.fromkeys([*self._modules, *self._members]))
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return sorted(self._members)
+        return sorted(self)
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns the `__getattr__` of a package whose public names are imported on first use.
+
+    `modules` names the module of each public name, relative to the package. So a package can offer names that need
+    torch and still be imported by `nmtkit --help`, which does not.
+    """
+
+    def import_name(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return import_name

@@ -2,11 +2,11 @@
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from textwrap import dedent
-from typing import Annotated, Any, TypeVar, Union, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -18,16 +18,23 @@ from pydantic import (
     ValidationError,
     field_validator,
     model_validator,
+    with_config,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import core_schema
+from pydantic_core import PydanticKnownError, core_schema
+from typing_extensions import TypedDict
 
 from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.formats import KeyPath
 from nmtkit.core.limits import MAX_INT
 from nmtkit.core.registry import MAX_KEYS, Registry, suggest_names, suggest_registered
 
-__all__ = ["Field", "field_validator", "model_validator"]  # of pydantic, passed on to the settings of every part
+__all__ = [
+    "BeforeValidator",
+    "Field",
+    "field_validator",
+    "model_validator",
+]  # of pydantic, passed on to the settings of every part
 
 Locations = Mapping[KeyPath, str]
 
@@ -121,13 +128,29 @@ def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
 
 
 class TaggedUnion:
-    """The type of a group whose `kind` names one of the classes that are given when settings are checked."""
+    """The type of a group whose `kind` names a member of a registry, which has its settings as `Config`.
 
-    def __init__(self, classes: Callable[[], Sequence[type[Settings]]]) -> None:
-        self.classes = classes
+    Only the module of the member that is named is imported; the others are imported for faults, help and schemas.
+    """
+
+    def __init__(self, registry: Registry[Any], optional: bool = False) -> None:
+        self.registry = registry
+        self.optional = optional
+        """Whether the group may be null."""
+
+    def classes(self) -> list[type[Settings]]:
+        """The settings of all members."""
+        return [self.registry.get(name).Config for name in self.registry.names()]
 
     def _checked(self, value: Any) -> Any:
-        settings = _union(tuple(self.classes())).validate_python(value)
+        if value is None and self.optional:
+            return None
+        kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
+        if isinstance(kind, str) and kind in self.registry:
+            classes = [self.registry.get(kind).Config]
+        else:
+            classes = self.classes()  # the fault lists them
+        settings = _union(tuple(classes)).validate_python(value)
         type(settings).model_rebuild()  # the type of the field is Any: who writes it out asks its own class how
         return settings
 
@@ -135,20 +158,92 @@ class TaggedUnion:
         return core_schema.no_info_plain_validator_function(self._checked)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        return handler(_union(tuple(self.classes())).core_schema)
+        union = handler(_union(tuple(self.classes())).core_schema)
+        return {"anyOf": [union, {"type": "null"}]} if self.optional else union
+
+
+class SettingsByName:
+    """The type of a group whose keys are names of a registry: each has a weight, or the settings of the member.
+
+    The settings of a member are its `Config`. 0 and null switch a member off. Only members that are named are imported.
+    """
+
+    def __init__(self, registry: Registry[Any], left_out: Callable[[], Collection[str]] = frozenset) -> None:
+        self.registry = registry
+        self.left_out = left_out
+
+    def names(self) -> list[str]:
+        """The names that may be given."""
+        left_out = self.left_out()
+        return [name for name in self.registry if name not in left_out]
+
+    def settings(self, name: str) -> type[Settings]:
+        """The settings of a member."""
+        settings: type[Settings] = self.registry.get(name).Config
+        return settings
+
+    def _checked(self, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise PydanticKnownError("dict_type")
+        forms: dict[str, Any] = {}
+        for name, member in value.items():
+            if name not in self.names():
+                raise ValueError(f"unknown {self.registry.what} {name!r}: {suggest_registered(name, self.names())}")
+            is_off = member is None or (member == 0 and not isinstance(member, bool))
+            if not is_off:
+                is_weight = isinstance(member, int | float) and not isinstance(member, bool)
+                forms[name] = Annotated[float, Field(ge=0)] if is_weight else self.settings(name)
+        chosen = {name: value[name] for name in forms}
+        return TypeAdapter(_dictionary(forms)).validate_python(chosen)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def meaning(self, name: str) -> str:
+        """The first sentence about a member."""
+        return " ".join((inspect.getdoc(self.registry.get(name)) or "").split("\n\n")[0].split())
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        forms = {name: Annotated[float, Field(ge=0)] | self.settings(name) | None for name in self.names()}
+        json_schema: dict[str, Any] = handler(TypeAdapter(_dictionary(forms)).core_schema)
+        for name, described in handler.resolve_ref_schema(json_schema).get("properties", {}).items():
+            described["description"] = self.meaning(name)
+        return json_schema
+
+
+def _dictionary(forms: Mapping[str, Any]) -> Any:
+    """The type of a dictionary with these keys, which need not all be there."""
+    dictionary = TypedDict("dictionary", dict(forms), total=False)  # type: ignore[misc]  # noqa: UP013  # known only now
+    return with_config(ConfigDict(strict=True, allow_inf_nan=False))(dictionary)
+
+
+class _Kinds:
+    """Marks the type of a union of classes by their `kind`; unlike pydantic's own, there may be only one class."""
+
+    def __init__(self, classes: Sequence[type[Settings]]) -> None:
+        self.classes = classes
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        schemas = {cls.model_fields["kind"].default: handler.generate_schema(cls) for cls in self.classes}
+        return core_schema.tagged_union_schema(schemas, "kind", strict=True)
 
 
 @cache
 def _union(classes: tuple[type[Settings], ...]) -> TypeAdapter[Any]:
-    form: Any = Annotated[Union[classes], Field(discriminator="kind")]  # noqa: UP007  # known only now
-    return TypeAdapter(form)
+    return TypeAdapter(Annotated[Any, _Kinds(classes)])
 
 
 def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] | None, KeyPath]:
     """Follows a fault's location from `cls`; the location's union tags, which no file holds, are left out."""
     kept: list[str | int] = []
     here: list[type[BaseModel]] = [cls]
+    members: SettingsByName | None = None
     for part in path:
+        if members is not None:
+            kept.append(part)
+            here = [members.settings(str(part))]
+            members = None
+            continue
         fields = [c.model_fields[part] for c in here if part in c.model_fields]
         tagged = [c for c in here if "kind" in c.model_fields and c.model_fields["kind"].default == part]
         if tagged and not fields:
@@ -157,6 +252,7 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
         kept.append(part)
         if fields:
             here = [c for field in fields for c in group_classes(field)]
+            members = members_by_name(fields[0])
         elif not isinstance(part, int):
             break
     return (here[0] if len(here) == 1 else None), tuple(kept)
@@ -166,6 +262,17 @@ def group_classes(field: FieldInfo) -> list[type[BaseModel]]:
     """The groups of settings that a field may hold."""
     named: list[type[BaseModel]] = [c for one in field.metadata if isinstance(one, TaggedUnion) for c in one.classes()]
     return named or _classes_in(field.annotation)
+
+
+def members_by_name(field: FieldInfo) -> SettingsByName | None:
+    """The members that a field may have settings of, if it is a group of them."""
+    return next((mark for mark in field.metadata if isinstance(mark, SettingsByName)), None)
+
+
+def members_of(field: FieldInfo) -> dict[str, type[Settings]]:
+    """The settings of the registered members that a field may name, by name; empty if it is no group of members."""
+    members = members_by_name(field)
+    return {} if members is None else {name: members.settings(name) for name in members.names()}
 
 
 def _classes_in(annotation: Any) -> list[type[BaseModel]]:
@@ -180,6 +287,9 @@ def key_paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
         yield (*above, key)
         for inner in group_classes(field):
             yield from key_paths(inner, (*above, key))
+        for name, inner in members_of(field).items():
+            yield (*above, key, name)
+            yield from key_paths(inner, (*above, key, name))
 
 
 def _is_registered(cls: type[BaseModel], path: KeyPath) -> bool:

@@ -1,9 +1,7 @@
 """The tasks that come with nmtkit: what an example consists of, what the task is called, and how it is judged."""
 
+from nmtkit.config.tasks.task import TASKS, GenerationTask, LabellingTask
 from nmtkit.core.columns import Column
-from nmtkit.tasks.generation import GenerationTask
-from nmtkit.tasks.labelling import LabellingTask
-from nmtkit.tasks.task import TASKS
 
 TRANSLATION = TASKS.register("translation")(
     GenerationTask(
@@ -16,21 +14,6 @@ TRANSLATION = TASKS.register("translation")(
         test_metrics=("bleu", "chrf"),
         demo="demo",
         presets="preset-",
-    )
-)
-
-
-CAPTIONING = TASKS.register("captioning")(
-    GenerationTask(
-        name="captioning",
-        command="caption",
-        about="Caption pictures: one sentence for each.",
-        columns=(Column("features", "features"), Column("tgt", required=("train", "valid"), plural="captions")),
-        done="captioned",
-        result="caption",
-        validation_metrics=("bleu", "chrf"),
-        test_metrics=("bleu1", "bleu2", "bleu3", "bleu", "chrf", "cider"),
-        demo="demo-captions",
     )
 )
 
@@ -59,23 +42,6 @@ LANGUAGE_MODELLING = TASKS.register("language-modelling")(
         done="continued",
         result="text",
         presets="preset-lm-",
-    )
-)
-
-
-_BRACKETS = ("bracket-f1", "bracket-exact")
-
-PARSING = TASKS.register("parsing")(
-    GenerationTask(
-        name="parsing",
-        command="parse",
-        columns=(Column("src", plural="sentences"), Column("tgt", required=("train", "valid"), plural="trees")),
-        done="parsed",
-        result="tree",
-        validation_metrics=_BRACKETS,
-        test_metrics=("bracket-f1", "bracket-precision", "bracket-recall", "bracket-exact"),
-        search={"brackets": True, "max_length_ratio": 6.0},
-        demo="demo-parsing",
     )
 )
 

@@ -1,41 +1,31 @@
-"""The contract of a task: all that differs between those that a recipe can name."""
+"""The contract of a task: all that differs between those that a recipe can name.
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+A task is a description. `nmtkit.inference.answering` finds the answers of a model for it and scores them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nmtkit.core.columns import Column, label_type
 from nmtkit.core.registry import Registry
 
-if TYPE_CHECKING:
-    from nmtkit.data.text.blocks import Example
-    from nmtkit.inference.inputs import TextModel
-    from nmtkit.metrics import Options, Score
-
-TASKS: Registry["Task"] = Registry("task")
-
-
-@dataclass(frozen=True)
-class TestResult:
-    """A test set, what the model answered to it, and the scores."""
-
-    examples: Sequence["Example"]
-    outputs: list[str]
-    """The answer to each example; none if the task has no answers."""
-    scores: list["Score"]
-    """Empty if an example lacks its reference."""
-    seconds: float
-    """Time that the answers took, without opening the model."""
-    cut: int = 0
-    """The number of examples of which only the beginning was read, as in training."""
-    tokens: int = 0
-    """Tokens that a search has written, EOS included."""
+TASKS: Registry["Task"] = Registry(
+    "task",
+    {
+        "translation": "nmtkit.config.tasks.builtin",
+        "captioning": "nmtkit.zoo.captioning.task",
+        "classification": "nmtkit.config.tasks.builtin",
+        "language-modelling": "nmtkit.config.tasks.builtin",
+        "parsing": "nmtkit.zoo.parsing.task",
+        "summarization": "nmtkit.config.tasks.builtin",
+    },
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task: its words, and what it does to examples and scores; alone it answers nothing."""
+    """One task: its words, the columns of its examples, and its metrics; its models answer nothing."""
 
     name: str
     command: str = ""
@@ -68,6 +58,10 @@ class Task:
     """The recipe that shows it; empty where there is none."""
     presets: str = ""
     """How the names of its presets begin, before the size; empty where it has none."""
+    predict: Callable[[Any, Sequence[Any]], Iterable[str]] | None = None
+    """Answers examples in another way than the class of the task does.
+
+    It is called with an opened model (`nmtkit.inference.inputs.TextModel`) and examples (`Example`)."""
 
     @property
     def searches(self) -> bool:
@@ -85,54 +79,29 @@ class Task:
         preferred = (self.best_metric, *self.validation_metrics[:1])
         return next((name for name in preferred if name in measured), measured[0])
 
-    def read(self, examples: Sequence["Example"]) -> list[Any]:
-        """Returns what the model reads of each example: its first column, with its tags and languages if it has any."""
-        from nmtkit.inference.requests import Request
-
-        read = []
-        for example in examples:
-            text = getattr(example, self.columns[0].name)
-            if example.tags or any(example.languages):
-                text = Request(text, tags=example.tags, languages=example.languages)
-            read.append(text)
-        return read
-
-    def predict(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[str]:
-        """The answer to each example, in order; here there are none.
-
-        Of an example nothing but the first column need be given. All examples are in memory: commands give them in
-        windows.
-        """
-        return iter(())
-
-    def judge(
-        self, system: "TextModel", examples: Sequence["Example"], names: Sequence[str], options: "Options"
-    ) -> TestResult:
-        """The answers and their scores by some metrics, in validation and test; empty where nothing is answered.
-
-        Loss and perplexity are computed for every task beside it.
-        """
-        begun = time.monotonic()
-        outputs = list(self.predict(system, examples)) if names else []
-        seconds = time.monotonic() - begun
-        return TestResult(examples, outputs, self.score(outputs, examples, names, options), seconds)
-
-    def score(
-        self, outputs: Sequence[str], examples: Sequence["Example"], names: Sequence[str], options: "Options"
-    ) -> list["Score"]:
-        """The scores of answers by some metrics, in their order; none if an example lacks its reference."""
-        from nmtkit.metrics import score_all
-
-        references = [getattr(example, self.references) for example in examples] if names else []
-        if not names or None in references:
-            return []
-        sources = [example.src for example in examples] if "src" in [column.name for column in self.columns] else None
-        return score_all(self.comparable(outputs), [self.comparable(references)], names, options, sources)
-
     def comparable(self, texts: Sequence[str]) -> list[str]:
         """Answers or references as metrics read them: a label of several words is one word."""
         is_label = self.references == "labels" and label_type(self.columns) == "label"
         return ["_".join(text.split()) for text in texts] if is_label else list(texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationTask(Task):
+    """A task whose model writes the `tgt` of an example, as a search finds it.
+
+    A model that reads nothing goes on with the beginning of a text.
+    """
+
+    references: str = "tgt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabellingTask(Task):
+    """A task whose model predicts the `labels` of an example: one for the example, or one for each of its tokens."""
+
+    references: str = "labels"
+    validation_metrics: tuple[str, ...] = ("accuracy",)
+    test_metrics: tuple[str, ...] = ("accuracy",)
 
 
 def with_settings_of_task(given: Any) -> Any:

@@ -1,0 +1,258 @@
+"""Keys of recipes that earlier versions had, and what became of them: one table, read in one place.
+
+Every recipe that is read goes through `translate`: files, what they extend, `--set`, and the recipes of saved runs. A
+saved run has every key of its time with its value, so most of what is found here had no effect. Its settings for
+decoding, `inference.json`, are a copy of its recipe: with keys of an earlier version the recipe is read instead.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nmtkit.core.errors import RecipeError, shorten
+from nmtkit.core.formats import KeyPath
+from nmtkit.decoding.settings import KINDS, SEARCH_FIELDS, with_kind
+
+Tree = dict[str, Any]
+"""The values of a recipe, or of a stage, as YAML gives them."""
+Places = dict[KeyPath, str]
+"""Where each key is given; see `load_yaml`."""
+
+
+class _AnyValue:
+    """Is equal to every value."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+ANY_VALUE = _AnyValue()
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A key that has another name now."""
+
+    key: str
+    new_key: str
+    convert: Callable[[Any], Any] = _same
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A key that is gone. Its harmless values mean what nmtkit always does now; they are dropped."""
+
+    key: str
+    harmless: tuple[Any, ...]
+    remedy: str
+    """What to do instead of another value."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of models that lost the key; none: all."""
+
+
+def _brackets(is_set: Any) -> Any:
+    if isinstance(is_set, bool):
+        return "brackets" if is_set else None
+    return is_set
+
+
+def _elmo(settings: Any) -> Any:
+    return {"kind": "elmo", **settings} if isinstance(settings, dict) else settings
+
+
+def _search_of_one_kind(settings: Any) -> Any:
+    """A search that had the keys of all kinds: those of its own kind."""
+    if not isinstance(settings, dict):
+        return settings
+    search = with_kind(settings)
+    if "kind" in settings or "kind" not in search:
+        return search
+    own = KINDS[search["kind"]].model_fields
+    return {key: value for key, value in search.items() if key in own or key not in SEARCH_FIELDS}
+
+
+def _stop(value: Any) -> Any:
+    return "first_k" if value in ("joeynmt", "opennmt-py") else value
+
+
+_STACKED = ("rnnsearch", "rnn_encdec", "luong", "pointer_generator")
+LOSSES = (
+    "guided_alignment",
+    "coverage_weight",
+    "expert_balance",
+    "doubly_stochastic",
+    "hard_attention",
+    "reinforce",
+    "masked_words",
+    "span_corruption",
+    "denoising",
+)
+"""Losses that were keys of `training`."""
+
+
+def columns_of_json(split: Any) -> Any:
+    """A split of JSON lines whose labels or links are named by a key: each column is named with its file instead."""
+    if isinstance(split, list):
+        return [columns_of_json(corpus) for corpus in split]
+    if not isinstance(split, dict):
+        return split
+    fields = {"labels": split.get("labels_field"), "alignment": split.get("alignment_field")}
+    if not any(fields.values()):
+        return {key: value for key, value in split.items() if key not in ("labels_field", "alignment_field")}
+    if "jsonl" not in split:
+        return split
+    files = split["jsonl"] if isinstance(split["jsonl"], list) else [split["jsonl"]]
+    fields |= {"src": split.get("src_field", "src"), "tgt": split.get("tgt_field", "tgt")}
+    gone = ("jsonl", *(f"{column}_field" for column in fields))
+    columns = {key: value for key, value in split.items() if key not in gone}
+    for column, field in fields.items():
+        if field:
+            columns[column] = [f"{file}#{field}" for file in files]
+    return columns
+
+
+SPLITS = ("data.train", "data.valid", "data.test", "init_from.test")
+
+CHANGES: tuple[Moved | Removed, ...] = (
+    Removed("training.higher_is_better", (ANY_VALUE,), "it follows from `training.best_metric`"),
+    Moved("training.next_sentence", "training.objectives.next_sentence"),
+    Moved("training.replaced_tokens", "training.objectives.replaced_tokens"),
+    Moved("training.permutation", "training.objectives.permutation"),
+    Moved("training.both_directions", "training.objectives.both_directions"),
+    Moved("search.brackets", "search.rule", _brackets),
+    *(Moved(split, split, columns_of_json) for split in SPLITS),
+    *(Moved(f"training.{loss}", f"training.objectives.{loss}") for loss in LOSSES),
+    Removed("training.objectives.hard_attention.entropy_weight", (0.01,), "leave it out: it is 0.01"),
+    Removed("training.objectives.hard_attention.soft_share", (0.5,), "leave it out: it is 0.5"),
+    Removed("training.objectives.span_corruption.mean_length", (3,), "leave it out: it is 3"),
+    Removed("training.objectives.denoising.mean_length", (3,), "leave it out: it is 3"),
+    Removed("training.objectives.denoising.permute_sentences", (True,), "leave it out: sentences are always permuted"),
+    Removed("training.objectives.masked_words.random", (0.5,), "leave it out: it is 0.5"),
+    Removed("training.objectives.reinforce.max_length_ratio", (1.5,), "leave it out: it is 1.5; set `max_length`"),
+    Removed("training.objectives.permutation.predict_one_in", (6,), "leave it out: it is 6"),
+    Removed("training.rho", (0.95,), "leave it out: it is 0.95"),
+    Removed("training.momentum", (0,), "take `training.optimizer: adam`"),
+    Removed("training.schedule.factor", (0.5,), "leave it out: the rate is halved"),
+    Removed("evaluation.batch_tokens", (ANY_VALUE,), "leave it out"),
+    Removed("tokenizer.train_lines", (ANY_VALUE,), "leave it out"),
+    Removed("pretrained_embeddings.rescale", (True,), "leave it out: vectors are always scaled"),
+    Removed("model.residual", (False,), "take `model.kind: gnmt`", _STACKED),
+    Removed("model.kernel_size", (3,), "leave it out: it is 3", ("convs2s",)),
+    Removed("model.generator_size", (0.25,), "leave it out: it is a quarter", ("electra",)),
+    Removed("model.embedding_norm", (False,), "leave it out: a t5 does not normalize embeddings", ("t5",)),
+    Removed("model.scale_embeddings", (False,), "leave it out: a t5 does not scale embeddings", ("t5",)),
+    Removed("model.positions", ("relative",), "leave it out: a t5 learns distances", ("t5",)),
+    Removed("model.max_positions", (1024,), "leave it out: a t5 reads texts of any length", ("t5",)),
+    Removed("model.intra_temporal", (True,), "take `model.kind: pointer_generator`", ("intra_attention",)),
+    Removed("model.intra_decoder", (True,), "take `model.kind: pointer_generator`", ("intra_attention",)),
+    Removed("model.layers", (1,), "leave it out: it has one layer", ("intra_attention", "ntm")),
+    Removed("model.shift", (1,), "leave it out: it is 1", ("ntm",)),
+    Removed("model.tie", ("decoder",), "leave it out: embedding and output layer are tied", ("ntm", "snail")),
+    Removed("model.experts.noise", (True,), "leave it out: there is always noise"),
+    Moved("model.elmo", "model.src_embedding", _elmo),
+    Removed("search.word_reward", (0,), "leave it out, and take another `search.length_penalty`"),
+    Removed("search.no_repeat_except", ("",), "leave it out: blocked n-grams have no exceptions"),
+    Removed("search.diversity_strength", (ANY_VALUE,), "it is 0.5"),
+    Removed("search.patience", (1,), "raise `search.beam_size`, so that more hypotheses end"),
+    Removed("search.prefix_bias", (1,), "leave it out: a prefix is always forced"),
+    Moved("search.stop", "search.stop", _stop),
+    Moved("search", "search", _search_of_one_kind),
+)
+"""All changes, in the order in which they are applied."""
+
+
+OF_TRAINING = ("training", "evaluation", "pretrained_embeddings")
+"""Groups of a recipe that a trained model no longer depends on."""
+
+
+def translate(
+    data: Mapping[str, Any], places: Mapping[KeyPath, str], where: str, trained: bool = False
+) -> tuple[Tree, Places]:
+    """Returns the values of a recipe, and the places of its keys, with today's keys.
+
+    Values that are not of the expected form stay as they are; the check of the recipe reports them. `where` is the
+    place of keys that `places` lacks. `trained`: it is the recipe of a run, which is read to use its model; how it was
+    trained may then be something that nmtkit no longer does.
+
+    Raises:
+        RecipeError: a key is gone, and its value asks for something that nmtkit no longer does.
+    """
+    recipe = _Recipe(copy.deepcopy(dict(data)), dict(places), where, trained)
+    stages = recipe.data.get("stages")
+    above: list[KeyPath] = [()]
+    if isinstance(stages, list):
+        above += [("stages", number) for number in range(len(stages))]
+    faults: list[str] = []
+    for path in above:
+        for change in CHANGES:
+            if fault := recipe.apply(change, path):
+                faults.append(fault)
+    if faults:
+        raise RecipeError(*faults)
+    return recipe.data, recipe.places
+
+
+@dataclass
+class _Recipe:
+    data: Tree
+    places: Places
+    where: str
+    trained: bool
+
+    def apply(self, change: Moved | Removed, above: KeyPath) -> str:
+        """Makes one change below a path, where a recipe or one of its stages is; returns the fault, if there is one."""
+        path = (*above, *change.key.split("."))
+        group = self._group(path[:-1])
+        key = path[-1]
+        if group is None or key not in group:
+            return ""
+        if isinstance(change, Moved):
+            self._move(path, (*above, *change.new_key.split(".")), change.convert)
+            return ""
+        if change.kinds and group.get("kind") not in change.kinds:
+            return ""
+        value = group[key]
+        has_no_effect = self.trained and change.key.split(".")[0] in OF_TRAINING
+        if value not in change.harmless and not has_no_effect:
+            place = self.places.get(path, self.where)
+            return f"{place}: `{change.key}: {shorten(str(value))}`: this setting was removed: {change.remedy}"
+        self._take(path)
+        return ""
+
+    def _group(self, path: Sequence[str | int]) -> Any:
+        """The group at a path; None if something else, or nothing, is there."""
+        group: Any = self.data
+        for key in path:
+            try:
+                group = group[key]
+            except (KeyError, TypeError, IndexError):
+                return None
+        return group if isinstance(group, dict) else None
+
+    def _take(self, path: KeyPath) -> Any:
+        """Removes a key and returns its value."""
+        for other in [other for other in self.places if other[: len(path)] == path]:
+            del self.places[other]
+        return self._group(path[:-1]).pop(path[-1])
+
+    def _move(self, path: KeyPath, new_path: KeyPath, convert: Callable[[Any], Any]) -> None:
+        moved = {}
+        for other, place in self.places.items():
+            if other[: len(path)] == path:
+                moved[(*new_path, *other[len(path) :])] = place
+        value = convert(self._take(path))
+        group: Any = self.data
+        for key in new_path[:-1]:
+            if isinstance(group, dict):
+                group.setdefault(key, {})
+            group = group[key]
+        if isinstance(group, dict):
+            group.setdefault(new_path[-1], value)
+        self.places.update(moved)

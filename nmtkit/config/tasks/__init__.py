@@ -1,0 +1,1 @@
+"""Tasks: what a recipe can train a model for."""

@@ -1,0 +1,168 @@
+"""A Python file of the user that registers models, losses, tasks and the like: `--user-module`.
+
+A training keeps a copy of the file in its run, and later commands load that copy. Since a run may come from somebody
+else, a copy is executed only if this user has named a file with the same content before, on this machine; the checksums
+of such files are in the user's cache folder.
+"""
+
+import hashlib
+import os
+import sys
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import user_cache, write_errors
+from nmtkit.core.registry import Entries, noting
+
+OPTION = "--user-module"
+COPY = "user_module.py"
+"""The name of the copy in a run."""
+
+
+@dataclass(frozen=True)
+class UserModule:
+    """A file that this process has executed."""
+
+    path: Path
+    code: bytes
+    entries: Entries
+    """What it has registered. A copy in a run gives way to a file that the user names."""
+
+    @property
+    def checksum(self) -> str:
+        """The SHA-256 of the content."""
+        return hashlib.sha256(self.code).hexdigest()
+
+
+_loaded: list[UserModule] = []
+
+
+def load_user_module(path: str | Path) -> None:
+    """Executes a Python file that registers models, losses, tasks and the like, once.
+
+    Trainings from now on keep a copy of it in their run. Raises NmtkitError with file and line if the file has a fault,
+    and OSError if it cannot be read.
+    """
+    module = UserModule(Path(path), Path(path).read_bytes(), Entries())
+    _execute(module)
+    _remember(module.checksum)
+
+
+def load_copy(folder: Path) -> None:
+    """Executes the copy in the folder of a run, if it has one.
+
+    Raises NmtkitError if this user has never named a file with this content, unless another file was named: that one
+    may stand in for the copy.
+    """
+    path = folder / COPY
+    if not path.is_file():  # a pipe would be waited for
+        return
+    module = UserModule(path, path.read_bytes(), Entries(gives_way=True))
+    if _is_executed(module) or _is_imported(module.code):
+        return
+    if module.checksum in _remembered():
+        _execute(module)
+    elif all(other.entries.gives_way for other in _loaded):
+        raise NmtkitError(
+            f"{path}: the run needs this Python file, which would be executed, and may come from somebody else: read "
+            f"it, then add `{OPTION} {path}` to the command, once (in Python: nmtkit.load_user_module)"
+        )
+
+
+def loaded_modules() -> list[UserModule]:
+    """Returns the files that this process has executed, for other processes to do the same."""
+    return list(_loaded)
+
+
+def execute_again(modules: list[UserModule]) -> None:
+    """Executes what another process of this command has executed."""
+    for module in modules:
+        _execute(UserModule(module.path, module.code, Entries(module.entries.gives_way)))
+
+
+def module_to_keep() -> UserModule | None:
+    """Returns the file that a run which begins now has to keep, if any.
+
+    Raises NmtkitError if there are several.
+    """
+    needed = [module for module in _loaded if module.entries.names or not module.entries.gives_way]
+    if len(needed) > 1:
+        names = " and ".join(str(module.path) for module in needed)
+        raise NmtkitError(f"{names}: a run keeps one such file: put what they register into one, and name that")
+    return needed[0] if needed else None
+
+
+def _is_executed(module: UserModule) -> bool:
+    return any(module.code == other.code for other in _loaded)
+
+
+def _is_imported(code: bytes) -> bool:
+    """Returns whether Python has imported a file with this content, or runs it as a program."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.endswith(".py"):
+            with suppress(OSError):
+                if os.path.getsize(path) == len(code) and Path(path).read_bytes() == code:
+                    return True
+    return False
+
+
+def _execute(module: UserModule) -> None:
+    if _is_executed(module):
+        return
+    # The name is the same in all processes, so that they can exchange objects.
+    name = f"nmtkit_user_module_{module.checksum[:16]}"
+    made = ModuleType(name)
+    made.__file__ = str(module.path)
+    sys.modules[name] = made
+    try:
+        with noting(module.entries):
+            exec(compile(module.code, str(module.path), "exec"), vars(made))
+    except (Exception, SystemExit) as fault:
+        del sys.modules[name]
+        raise NmtkitError(_describe(fault, module.path)) from fault
+    _loaded.append(module)
+
+
+def _describe(fault: BaseException, path: Path) -> str:
+    """Returns the message for a fault that a file has raised: its last line that was executed, and the exception."""
+    lines = [frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if frame.filename == str(path)]
+    line = lines[-1] if lines else None
+    what = f"{type(fault).__name__}: {fault}"
+    if isinstance(fault, (NmtkitError, AssertionError)):
+        what = str(fault) or what
+    if isinstance(fault, SyntaxError) and fault.filename == str(path):
+        line = fault.lineno
+        what = f"{type(fault).__name__}: {fault.msg}"
+    return f"{path}{f', line {line}' if line else ''}: {what}"
+
+
+def _remembered_file() -> Path:
+    return user_cache() / "user-modules"
+
+
+def _remembered() -> set[str]:
+    """Returns the checksums of the files that this user has named."""
+    path = _remembered_file()
+    try:
+        with path.open(encoding="ascii") as file:
+            # The folder may lie among the temporary files, where others can write.
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                return set()
+            return set(file.read().split())
+    except (OSError, ValueError):
+        return set()
+
+
+def _remember(checksum: str) -> None:
+    if checksum in _remembered():
+        return
+    path = _remembered_file()
+    with suppress(NmtkitError), write_errors(path):  # without it the option is needed again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="ascii") as file:
+            file.write(f"{checksum}\n")
