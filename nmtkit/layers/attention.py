@@ -28,8 +28,8 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import registry_name
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.layers.inference import UnquantizedLinear
 from nmtkit.layers.kernels import additive_energies, masked_softmax
+from nmtkit.layers.linear import UnpackedLinear
 
 WindowKind = Literal["global", "local_m", "local_p"]
 
@@ -153,7 +153,7 @@ class Location(AttentionScore):
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
-        self.positions = UnquantizedLinear(query_size, max_positions, bias=False)
+        self.positions = UnpackedLinear(query_size, max_positions, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
         """The encoder states themselves, `(B,S,Hm)`, of which only S will count; at most `max_positions`."""

@@ -94,3 +94,15 @@ def run_by_length(read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padde
     return [
         torch.cat([F.pad(one, (0, 0, 0, width - one.shape[-2])) for one in same]) for same in zip(*parts, strict=True)
     ]
+
+
+@torch.no_grad()
+def set_rows(matrix: Tensor, rows: Tensor, vectors: Tensor) -> float:
+    """Sets the rows `(M,)` of a matrix `(V,E)` to vectors `(M,E)`, which are not all zero.
+
+    All of them are multiplied by one factor, so that the mean square of their elements becomes that of the matrix
+    before. Returns the factor.
+    """
+    factor = float(matrix.square().mean().sqrt() / vectors.square().mean().sqrt())
+    matrix[rows] = vectors.to(matrix) * factor
+    return factor

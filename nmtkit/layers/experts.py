@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Settings
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.layers.inference import UnquantizedLinear
+from nmtkit.layers.linear import UnpackedLinear
 from nmtkit.layers.transformer import FeedForward, LayerConfig
 
 
@@ -34,8 +34,6 @@ class ExpertsConfig(Settings):
     """How many of them read a word (k); all, where there are fewer. Of one alone the gate is 1, and learns nothing."""
     every: int = Field(default=2, ge=1)
     """Every second layer of each side has experts, from the second on; 1: all have; 3: every third; and so on."""
-    noise: bool = True
-    """Whether noise of a learned size, in training alone, lets other experts be chosen now and then."""
 
 
 class Experts(nn.Module):
@@ -48,13 +46,14 @@ class Experts(nn.Module):
         super().__init__()
         width, count, self.used = config.hidden_size, settings.count, min(settings.used, settings.count)
         self.experts = nn.ModuleList(FeedForward(config) for _ in range(count))
-        self.gate = UnquantizedLinear(width, count, bias=False)
-        self.noise = UnquantizedLinear(width, count, bias=False) if settings.noise else None
+        self.gate = UnpackedLinear(width, count, bias=False)
+        # Noise of a learned size, in training alone, lets other experts be chosen now and then.
+        self.noise = UnpackedLinear(width, count, bias=False)
         self.initialize()
 
     def initialize(self) -> None:
-        """Where there is noise, it alone chooses at first: appendix A."""
-        for weights in (self.gate, self.noise) if self.noise is not None else ():
+        """Noise alone chooses at first: appendix A."""
+        for weights in (self.gate, self.noise):
             nn.init.zeros_(weights.weight)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,14 +77,13 @@ class Experts(nn.Module):
         """G of states `(...,H)`: `(...,n)`."""
         means = self.gate(states)
         means = noisy = means.to(at_least_float32(means))  # x W_g
-        noise = self.noise if self.training else None
-        if noise is not None:
-            spread = F.softplus(noise(states).to(means.dtype))
+        if self.training:
+            spread = F.softplus(self.noise(states).to(means.dtype))
             noisy = means + torch.randn_like(means) * spread  # H
         best, chosen = noisy.topk(min(self.used + 1, noisy.shape[-1]), -1)
         gates = torch.zeros_like(means).scatter(-1, chosen[..., : self.used], best[..., : self.used].softmax(-1))
         routed = [gates]
-        if noise is not None and best.shape[-1] > self.used:
+        if self.training and best.shape[-1] > self.used:
             last = best[..., self.used - 1 : self.used]
             others = torch.where(noisy >= last, best[..., self.used :], last)
             routed.append(torch.special.ndtr((means - others) / spread))

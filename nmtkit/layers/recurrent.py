@@ -82,16 +82,14 @@ def rnn_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | N
     hiddens, cells = [], []
     with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
         inputs, hidden = inputs.to(dtype), hidden.to(dtype)
-        plain = torch.gru_cell if cell is None else torch.lstm_cell
-        # Cells of lower precision are those of `nmtkit.layers.inference.quantize_for_inference`.
-        steps: Any = getattr(layer, "cells", None) or [plain] * layer.num_layers
         for number, weights in enumerate(layer.all_weights):
             inputs = F.dropout(inputs, layer.dropout, layer.training) if number else inputs
             if cell is None:
-                inputs = steps[number](inputs, hidden[:, number], *weights)
+                inputs = torch.gru_cell(inputs, hidden[:, number], *weights)  # (N,H)
             else:
-                inputs, kept = steps[number](inputs, (hidden[:, number], cell[:, number].to(dtype)), *weights)
-                cells.append(kept)
+                before = (hidden[:, number], cell[:, number].to(dtype))
+                inputs, new_cell = torch.lstm_cell(inputs, before, *weights)  # (N,H) each
+                cells.append(new_cell)
             hiddens.append(inputs)
     return torch.stack(hiddens, 1), torch.stack(cells, 1) if cells else None
 

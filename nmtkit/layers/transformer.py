@@ -10,7 +10,7 @@ Queries, keys and values of all heads are `(B,A,*,D)`. Masks are True where a ke
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from nmtkit.core.errors import DataError
 from nmtkit.layers.elementary import Dropout, dropout
-from nmtkit.layers.inference import InferenceLinear
 from nmtkit.layers.kv_cache import KVCache
 
 Norm = Literal["pre", "post"]
@@ -211,14 +210,24 @@ class LayerConfig(Protocol):
     attention_dropout: float
     activation_dropout: float
 
+
+@runtime_checkable
+class HasLayerForm(Protocol):
+    """Settings of layers that differ from those of Vaswani et al. 2017."""
+
     @property
     def layer_form(self) -> LayerForm:
         """The form of the layers."""
 
 
+def layer_form_of(config: object) -> LayerForm:
+    """Returns the form of the layers that a config describes: `layer_form`, or the default."""
+    return config.layer_form if isinstance(config, HasLayerForm) else LayerForm()
+
+
 def normalization(config: LayerConfig) -> nn.Module:
     """A normalization of states `(...,H)`."""
-    kind = nn.RMSNorm if config.layer_form.rms_norm else nn.LayerNorm
+    kind = nn.RMSNorm if layer_form_of(config).rms_norm else nn.LayerNorm
     return kind(config.hidden_size, config.norm_epsilon)
 
 
@@ -227,7 +236,7 @@ class _HeadedAttention(nn.Module):
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        form, self.heads, self.rate = config.layer_form, config.heads, config.attention_dropout
+        form, self.heads, self.rate = layer_form_of(config), config.heads, config.attention_dropout
         self.width, self.has_bias = config.hidden_size, form.bias
         self.inner = self.heads * (form.head_size or self.width // self.heads)
         self.scale = 1.0 if form.scaled else math.sqrt(self.inner / self.heads)
@@ -325,7 +334,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        form, width, inner = config.layer_form, config.hidden_size, config.feed_forward_size
+        form, width, inner = layer_form_of(config), config.hidden_size, config.feed_forward_size
         self.inner: nn.Module = _xavier(nn.Linear(width, inner, bias=form.bias), 1)
         self.gate = _xavier(nn.Linear(width, inner, bias=form.bias), 1) if form.gated else None
         self.out = _xavier(nn.Linear(inner, width, bias=form.bias), 1)
@@ -338,8 +347,6 @@ class FeedForward(nn.Module):
             inner = F.silu(self.inner(states))
         elif self.activation != "relu":
             inner = F.gelu(self.inner(states), approximate="tanh" if self.activation == "gelu_tanh" else "none")
-        elif isinstance(self.inner, InferenceLinear) and isinstance(self.out, InferenceLinear):
-            inner = self.inner.forward_relu(states)
         else:
             inner = F.relu(self.inner(states), inplace=True)
         out: Tensor = self.out(self.dropout(inner if self.gate is None else inner * self.gate(states)))

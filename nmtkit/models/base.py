@@ -28,7 +28,7 @@ hypothesis is a tensor, since the hypotheses of one step may stand at different 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -41,13 +41,39 @@ from nmtkit.core.settings import Settings, TaggedUnion
 from nmtkit.data.batches.batch import ABSENT, Batch, CopySource, Rows
 from nmtkit.data.embeddings import Side
 from nmtkit.data.tokenizers.vocabulary import UNK
-from nmtkit.layers.copying import mix, mix_wanted
-from nmtkit.layers.inference import Precision
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, LayerForm
-from nmtkit.models.output import ShortlistedOutput, log_probabilities, log_probabilities_of, project_to_vocabulary
+from nmtkit.models.output import ShortlistedOutput, log_probabilities, project_to_vocabulary
 
-MODELS: Registry["type[Model]"] = Registry("model")
+MODELS: Registry["type[Model]"] = Registry(
+    "model",
+    {
+        "attention_classifier": "nmtkit.models.hierarchical_attention",
+        "bert": "nmtkit.models.language.bert",
+        "convs2s": "nmtkit.models.convs2s",
+        "electra": "nmtkit.zoo.electra",
+        "elmo": "nmtkit.zoo.elmo",
+        "gnmt": "nmtkit.models.rnn.gnmt",
+        "hierarchical_attention": "nmtkit.models.hierarchical_attention",
+        "intra_attention": "nmtkit.models.rnn.intra_attention",
+        "lstmn": "nmtkit.zoo.lstmn.language_model",
+        "lstmn_seq2seq": "nmtkit.zoo.lstmn.seq2seq",
+        "luong": "nmtkit.models.rnn.luong",
+        "ntm": "nmtkit.zoo.ntm",
+        "pointer_generator": "nmtkit.models.rnn.pointer_generator",
+        "pointer_sentinel": "nmtkit.zoo.pointer_sentinel",
+        "rnn_encdec": "nmtkit.models.rnn.rnn_encdec",
+        "rnn_lm": "nmtkit.models.language.rnn_lm",
+        "rnnsearch": "nmtkit.models.rnn.rnnsearch",
+        "show_and_tell": "nmtkit.zoo.captioning.show_and_tell",
+        "show_attend_tell": "nmtkit.zoo.captioning.show_attend_tell",
+        "snail": "nmtkit.zoo.snail",
+        "t5": "nmtkit.models.t5",
+        "transformer": "nmtkit.models.transformer",
+        "transformer_lm": "nmtkit.models.language.transformer_lm",
+        "word_mean": "nmtkit.models.word_mean",
+        "xlnet": "nmtkit.zoo.xlnet",
+    },
+)
 
 
 class VocabularySizes(dict[str, int]):
@@ -97,29 +123,9 @@ class ModelConfig(Settings):
     """Which model."""
 
     @property
-    def shows_one_head(self) -> bool:
-        """Whether the attention that the model shows is that of one head among several of a layer."""
-        return False
-
-    @property
     def copies(self) -> bool:
         """Whether the model can write words of its source that the vocabulary lacks: its setting `copying`, if any."""
         return getattr(self, "copying", "none") not in (False, "none")
-
-    @property
-    def further_head(self) -> str:
-        """The objective that trains a head beside the output layer, as `next_sentence`; empty without such a head."""
-        return ""
-
-    @property
-    def reads_sentences(self) -> bool:
-        """Whether it reads texts by their sentences, which `tokenizer.sentences` must tell."""
-        return False
-
-    @property
-    def layer_form(self) -> LayerForm:
-        """The form of its Transformer layers, if it has any."""
-        return LayerForm()
 
     @property
     def bf16_allowed(self) -> bool:
@@ -130,7 +136,7 @@ class ModelConfig(Settings):
 if TYPE_CHECKING:
     AnyModelConfig = ModelConfig
 else:  # the models are asked for when settings are checked, so that one that came later can be named too
-    AnyModelConfig = Annotated[Any, TaggedUnion(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
+    AnyModelConfig = Annotated[Any, TaggedUnion(MODELS)]
 
 
 @dataclass(frozen=True)
@@ -191,23 +197,6 @@ class ModelOutput(Rows):
         return steps[0].mapped(lambda _: torch.stack([next(own) for own in tensors], 1))
 
 
-@dataclass(frozen=True)
-class LayerAttentions(Rows):
-    """Attention weights of every head: one tensor for each of the L layers of a side, first layer first.
-
-    Rows are queries, columns are keys. A real row sums to one over the keys that it may read; rows and columns of
-    padding are zero. Row t of `decoder` and `cross` is the position that *predicts* target token t (`Targets.ids`). The
-    columns of `decoder` are the decoder's inputs (`Targets.shifted`), BOS first; row t reads columns 0 to t.
-    """
-
-    encoder: tuple[Tensor, ...]
-    """Self-attention of the encoder, L x `(B,A,S,S)`."""
-    decoder: tuple[Tensor, ...]
-    """Self-attention of the decoder, L x `(B,A,T,T)`."""
-    cross: tuple[Tensor, ...]
-    """Attention of the decoder to the encoder's states, L x `(B,A,T,S)`."""
-
-
 M = TypeVar("M", bound=Memory, default=Any)
 """The memory of a model."""
 S = TypeVar("S", bound=DecoderState, default=Any)
@@ -225,8 +214,6 @@ class Model(nn.Module, ABC):
     """The column whose ids the model predicts."""
     output: Any
     """The output layer: a module from features `(...,*)` to `(...,V)`."""
-    pretrained_by: ClassVar[Sequence[str]] = ()
-    """The objectives that hide a part of a text which can train it on texts alone; without one of them it cannot be."""
     has_attention: bool = False
     """Whether the outputs can carry attention over what the model reads."""
 
@@ -235,73 +222,32 @@ class Model(nn.Module, ABC):
         self.config = config
         self.sizes = sizes
 
-    def models(self) -> "Sequence[Model]":
-        """The model itself, or the members of an ensemble."""
-        return [self]
-
-    def layers(self) -> list[nn.Module]:
-        """Its Transformer layers, of encoder and decoder."""
-        return [one for one in self.modules() if isinstance(one, EncoderLayer | DecoderLayer)]
-
-    def finalize(self, precision: Precision) -> None:
-        """Computes what no input changes, once for all; the model is then converted, and can no longer be trained."""
-
     @property
+    @final
     def vocabulary_size(self) -> int:
         """V."""
         return self.sizes[self.output_column]
 
+    @final
     def embedding(self, side: Side) -> nn.Embedding:
         """The word vectors of a text column, which are its `src_embedding` or `tgt_embedding`."""
         embedding: nn.Embedding = getattr(self, f"{side}_embedding")
         return embedding
 
-    @torch.no_grad()
-    def init_embedding(self, side: Side, ids: Tensor, vectors: Tensor, rescale: bool) -> float:
-        """Initialises words `ids` `(M,)` of one side with pretrained vectors `(M,E)`, which are not all zero.
-
-        With `rescale` all of them are multiplied by one factor, so that the mean square of their elements becomes that
-        of the embedding before. Returns the factor, 1 without rescaling.
-        """
-        weight = self.embedding(side).weight
-        factor = float(weight.square().mean().sqrt() / vectors.square().mean().sqrt()) if rescale else 1.0
-        weight[ids] = vectors.to(weight) * factor
-        return factor
-
     @abstractmethod
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, Any]:
         """What `predict` needs: the output at all positions, and the memory, or None in a model without one."""
-
-    def memory_lengths(self, batch: Batch) -> Tensor:
-        """How many positions of the memory are real, `(B,)` on the CPU; of several models together the first's."""
-        first = self.models()[0]
-        return batch.lengths if first is self else first.memory_lengths(batch)
 
     def logits(self, output: ModelOutput, memory: Any) -> Tensor:
         """The output layer `(...,V)`, for the leading axes of `output.features`, before the softmax."""
         logits: Tensor = self.output(output.features)
         return logits
 
-    def part(self, name: str) -> dict[str, Tensor]:
-        """The weights of one of `PARTS` as another model can begin with them, by name; empty without that part."""
-        weights = {full: one for full, one in self.state_dict(keep_vars=True).items() if full.startswith(PARTS[name])}
-        return weights if any(full.startswith(name) for full in weights) else {}
-
-    def further_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
-        """Of the head that `ModelConfig.further_head` names, for a batch and what `read` gave of it."""
-        raise NotImplementedError(f"{self.config.kind} has no further head")
-
     def predict(self, output: ModelOutput, memory: Any) -> Tensor:
         """Log-probabilities `(...,X)`. Training calls it on parts of an output, one after the other."""
         return log_probabilities(self.logits(output, memory))
 
-    def log_likelihood(self, output: ModelOutput, memory: Any, wanted: Tensor, summed: bool) -> tuple[Tensor, Tensor]:
-        """What `predict` says of the wanted id of each of M rows, which `ModelOutput.gather` gave: `(M,)`.
-
-        If `summed`, and where it does not copy, also of all words together, `(M,)`.
-        """
-        return log_probabilities_of(wanted, self.logits(output, memory), summed)
-
+    @final  # type: ignore[misc]  # torch declares it as an attribute
     def forward(self, batch: Batch, keep: Tensor | None = None) -> Tensor:
         """The log-probabilities of teacher forcing, `(B,T,X)`; `(M,X)` of the positions in `keep`, if given."""
         output, memory = self.read(batch)
@@ -319,16 +265,8 @@ class Decoder(Model, Generic[M, S]):
     output_column = "tgt"
     tgt_embedding: nn.Embedding
     """The target's word vectors."""
-    prefills_at_once: ClassVar[bool] = False
-    """Whether a step remembers nothing but what it writes into the cache, and asks it for `KVCache.positions`. Then
-    `advance` can read all positions of a prompt in one pass."""
-    looks_back: ClassVar[bool] = False
-    """Whether its `attentions` say where it looks among the words before: `(B,L,T,T)` of a batch, BOS first."""
-    source_end: bool = True
-    """Whether a memory ends with the EOS of its source."""
-    normalized: ClassVar[bool] = True
-    """Whether the probabilities of `predict` sum to one. Then a search may compute few of them, from `logits`."""
 
+    @final
     def tie_output(self) -> None:
         """Makes the word vectors the matrix of the output layer, where `tie` says so."""
         if getattr(self.config, "tie", "none") in ("decoder", "all"):
@@ -343,10 +281,6 @@ class Decoder(Model, Generic[M, S]):
     def start(self, memory: M) -> S:
         """The state before the first word, one row per sentence (N = B); by default nothing: all is in the cache."""
         return cast(S, DecoderState())
-
-    def reserve_positions(self, length: int) -> bool:
-        """Prepares decoding of up to `length` steps; returns whether the model can decode so many."""
-        return True
 
     @abstractmethod
     def advance(
@@ -366,48 +300,21 @@ class Decoder(Model, Generic[M, S]):
         """The output layer, `(...,V)`, or `(N,V')` with a shortlist."""
         return project_to_vocabulary(self.output, output.features, memory.shortlist)
 
-    def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
-        """The matrix `(V,*)` and the bias `(V,)` that `logits` ends in; further rows mean nothing."""
-        output = getattr(self, "output", None)
-        weight, bias = getattr(output, "weight", None), getattr(output, "bias", None)
-        if not isinstance(weight, Tensor) or weight.layout != torch.strided:  # packed for one product
-            raise RecipeError(f"{self.config.kind} has no output layer that a shortlist could take rows of; go without")
-        return weight, weight.new_zeros(len(weight)) if bias is None else bias
-
-    def with_shortlist(self, memory: M, candidates: Tensor | None) -> M:
-        """The same memory, with `logits` for candidates only, if given; see `ShortlistedOutput.gathered`."""
-        if candidates is None:
-            return replace(memory, shortlist=None)
-        return replace(memory, shortlist=ShortlistedOutput.gathered(*self.output_layer(memory), candidates))
-
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
-        """Log-probabilities `(...,X)`; with the words of the source where the model copies."""
+        """Returns log-probabilities `(...,V)`."""
+        assert output.copy_gate is None, "a model that copies inherits from `nmtkit.models.abilities.Copying`"
+        return self.vocabulary_log_probs(output, memory)
+
+    @final
+    def vocabulary_log_probs(self, output: ModelOutput, memory: M) -> Tensor:
+        """Returns the logarithm of the softmax of `logits`, `(...,V)`."""
         logits = self.logits(output, memory)
-        assert memory.shortlist is None or memory.shortlist.bias.shape[1] == logits.shape[-1], "see `logits`"
-        log_probs = log_probabilities(logits)
-        return log_probs if output.copy_gate is None else self.copied(log_probs, output, memory)
-
-    def copied(self, log_probs: Tensor, output: ModelOutput, memory: M, excess: Tensor | None = None) -> Tensor:
-        """The end of `predict` in a model that copies: `(...,X)` from `(...,V)`; see `nmtkit.layers.copying.mix`."""
-        assert output.copy_gate is not None, "a model that copies has a gate"
-        n_oov = 0 if memory.copy is ABSENT else memory.copy.n_oov
-        weights, words = self.copyable(output, memory)
-        return mix(log_probs, weights, output.copy_gate, words, n_oov, excess)
-
-    def copyable(self, output: ModelOutput, memory: M) -> tuple[Tensor, Tensor]:
-        """The weights of the words that can be copied, and these: `attention` and `src_extended` of `mix`."""
-        assert output.attention is not None, "a model that copies shows where it looks"
-        src = memory.copy.extended if output.sentence is None else memory.copy.extended[output.sentence]
-        return output.attention, memory.columns_of(src)
-
-    def log_likelihood(self, output: ModelOutput, memory: M, wanted: Tensor, summed: bool) -> tuple[Tensor, Tensor]:
-        """As in any model; of a mixture only the wanted words are computed."""
-        if output.copy_gate is None:
-            return super().log_likelihood(output, memory, wanted, summed)
-        (weights, words), logits = self.copyable(output, memory), self.logits(output, memory)
-        of_vocabulary, sums = log_probabilities_of(wanted.clamp(max=logits.shape[-1] - 1), logits)
-        generated = of_vocabulary.masked_fill(wanted >= logits.shape[-1], -torch.inf)
-        return mix_wanted(wanted, generated, weights, output.copy_gate, words), sums
+        if memory.shortlist is not None:
+            shortlisted = memory.shortlist.bias.shape[1]
+            # The logits of an ensemble have the copied words already.
+            copied = 0 if memory.copy is ABSENT else memory.copy.n_oov
+            assert logits.shape[-1] in (shortlisted, shortlisted + copied), "see `logits`"
+        return log_probabilities(logits)
 
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None
@@ -418,11 +325,6 @@ class Decoder(Model, Generic[M, S]):
         prompts that are padded on the right, the state is that behind their `lengths` `(B,)`, which are on the CPU, and
         `KVCache.end_prompts` makes the cache forget the padding.
         """
-        if self.prefills_at_once:
-            cache.begin_prompts(prompt.shape[1])
-            output, state = self.advance(prompt.flatten(), state, memory, cache)
-            cache.next_step()
-            return output.mapped(lambda tensor: tensor.view(*prompt.shape, *tensor.shape[1:])), state
         steps = []
         lengths = torch.full((len(prompt),), prompt.shape[1]) if lengths is None else lengths
         ends = send(lengths.argsort(), prompt.device)
@@ -457,39 +359,28 @@ class Seq2Seq(Decoder[M, S]):
 
     src_embedding: nn.Embedding
     """The source's word vectors; the same module as the target's where one matrix serves both sides."""
-    pretrained_by = ("span_corruption", "denoising")
     has_attention = True
-    window_half_width: int | None = None
-    """How many source tokens the model may look at on either side of a centre; None where it may look at all."""
 
     @abstractmethod
     def encode(self, batch: Batch) -> M:
         """Runs the encoder and projects the keys once."""
 
 
-class HeadedModel(Seq2Seq[M, S]):
-    """A model with layers of multi-head attention, whose weights can be read."""
+class Combined(Decoder[M, S]):
+    """Several decoders that decode together as one."""
 
-    @abstractmethod
-    def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[ModelOutput, Tensor]:
-        """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`."""
-
-    @abstractmethod
-    def attentions(self, batch: Batch) -> LayerAttentions:
-        """The weights of every head of every layer while the given targets are read; without their dropout."""
-
-    @abstractmethod
-    def positions(self, most: int) -> tuple[str, Tensor]:
-        """The kind of position vectors of the source, and the first of them `(P,H)`, at most so many."""
-
-    @abstractmethod
-    def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Chooses the attention that `need_attention` returns: of a layer, from 1, and of all or one of its heads."""
+    members: nn.ModuleList
+    """The decoders, which may be combined themselves."""
 
 
-def as_headed(model: Model) -> HeadedModel | None:
-    """The model, if it has layers of multi-head attention."""
-    return model if isinstance(model, HeadedModel) else None
+def members_of(model: Model) -> list[Model]:
+    """Returns the models that a model combines, or the model itself."""
+    if not isinstance(model, Combined):
+        return [model]
+    found = []
+    for member in model.members:
+        found += members_of(cast(Model, member))
+    return found
 
 
 def as_decoder(model: Model) -> Decoder | None:
@@ -499,7 +390,7 @@ def as_decoder(model: Model) -> Decoder | None:
 
 def as_seq2seq(model: Model) -> Seq2Seq | None:
     """The model, if it writes texts from texts; of several together the first decides."""
-    return model if isinstance(model, Seq2Seq) and isinstance(model.models()[0], Seq2Seq) else None
+    return model if isinstance(model, Seq2Seq) and isinstance(members_of(model)[0], Seq2Seq) else None
 
 
 def rows_per_sentence(state_rows: int, memory: Memory) -> int:

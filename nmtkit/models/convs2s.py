@@ -28,12 +28,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.core.settings import Depth, Field, Width, field_validator
+from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout, run_by_length
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import LayerStack, LearnedPositions
+from nmtkit.models.abilities import LimitedPositions
 from nmtkit.models.base import (
     MODELS,
     DecoderState,
@@ -47,6 +48,8 @@ from nmtkit.models.base import (
     rows_per_sentence,
 )
 
+KERNEL_SIZE = 3
+"""How many states a convolution sees (k), as in section 5. It is odd: the encoder sees as many words on either side."""
 HALF = math.sqrt(0.5)  # what a sum of two is multiplied by: section 3.4
 
 
@@ -66,21 +69,12 @@ class ConvS2SConfig(ModelConfig):
     """Layers of the encoder."""
     decoder_layers: Depth = Field(default=3, ge=1)
     """Layers of the decoder, each with an attention of its own."""
-    kernel_size: int = Field(default=3, ge=1)
-    """How many states a convolution sees (k), an odd number."""
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
     """Dropout of embeddings, of what every convolution reads, and of what the output layer reads."""
     max_positions: Width = Field(default=1024, ge=1)
     """How many positions are learned: the longest text, in tokens with its end mark."""
     tie: Tie = "decoder"
     """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
-
-    @field_validator("kernel_size")
-    @classmethod
-    def _has_a_middle(cls, value: int) -> int:
-        if value % 2 == 0:
-            raise ValueError("the encoder sees as many words on either side of one: give an odd number")
-        return value
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ class GatedConvolution(nn.Module):
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__()
         width = config.hidden_size
-        self.map = _linear(config.kernel_size * width, 2 * width, 4 * (1 - config.dropout))
+        self.map = _linear(KERNEL_SIZE * width, 2 * width, 4 * (1 - config.dropout))
 
     def forward(self, windows: Tensor, states: Tensor) -> Tensor:
         """`(B,Q,d)` from what is seen `(B,Q,k*d)` and the states `(B,Q,d)` themselves."""
@@ -144,7 +138,7 @@ class AttendingConvolution(GatedConvolution):
 
 
 @MODELS.register("convs2s")
-class ConvS2S(Seq2Seq[ConvMemory, ConvState]):
+class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvState]):
     """Convolutions with an attention in every decoder layer; see the head of this file."""
 
     Config = ConvS2SConfig
@@ -152,7 +146,7 @@ class ConvS2S(Seq2Seq[ConvMemory, ConvState]):
     def __init__(self, config: ConvS2SConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         require_shared_vocabulary(config.tie, sizes)
-        embedding, width, self.reach = config.embedding_size, config.hidden_size, config.kernel_size - 1
+        embedding, width, self.reach = config.embedding_size, config.hidden_size, KERNEL_SIZE - 1
         self.tgt_embedding = nn.Embedding(sizes["tgt"], embedding)
         shared = config.tie in ("embeddings", "all")
         self.src_embedding = self.tgt_embedding if shared else nn.Embedding(sizes["src"], embedding)

@@ -17,29 +17,33 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.settings import Field
 from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import Decoder, DecoderState, Memory, Model, ModelConfig, ModelOutput, Seq2Seq, extended_to_unk
-from nmtkit.models.output import log_probabilities
+from nmtkit.models.abilities import Copying
+from nmtkit.models.base import (
+    Combined,
+    Decoder,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    Seq2Seq,
+    extended_to_unk,
+)
 
 Mean = Literal["probabilities", "log-probabilities"]
 """What is averaged. Averaging probabilities gives a mixture: one confident member is enough. Averaging
 log-probabilities lets any member veto a word."""
 
 
-class EnsembleConfig(ModelConfig):
-    """The settings of an ensemble."""
+class CombinedConfig(ModelConfig):
+    """Models that decode together; no recipe has it."""
 
-    kind: Literal["ensemble"] = "ensemble"
-    """Which model."""
-    copying: bool = False
-    """Whether one of the members copies."""
-    mean: Mean = "probabilities"
-    """What is averaged."""
-    weights: list[float] = Field(min_length=1)
-    """How much each member counts; they are divided by their sum."""
+    kind: Literal["ensemble", "shallow_fusion"]
+    """How they are combined."""
+    copying: bool
+    """Whether one of them copies."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,11 @@ class EnsembleOutput(ModelOutput):
     members: tuple[ModelOutput, ...] = ()
 
 
-class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
+class SideBySide(
+    Combined[EnsembleMemory, EnsembleState],
+    Copying[EnsembleMemory, EnsembleState],
+    Seq2Seq[EnsembleMemory, EnsembleState],
+):
     """Models in evaluation mode, on one device, that decode together; each encodes the source, language models none.
 
     A subclass combines their predictions in `logits` and their outputs in `_joined`.
@@ -76,12 +84,7 @@ class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
         super().__init__(config, members[0].sizes)
         self.members = nn.ModuleList(members)
         self.has_attention = any(one.has_attention for one in members)
-        self.source_end = "src" in self.sizes  # rows of numbers have none
         self.eval()
-
-    def models(self) -> list[Model]:
-        """The members, and theirs."""
-        return [model for one in self._members() for model in one.models()]
 
     def encode(self, batch: Batch) -> EnsembleMemory:
         """Runs the encoder of each."""
@@ -94,10 +97,6 @@ class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
         """The first state of each."""
         members = zip(self._members(), memory.members, strict=True)
         return EnsembleState(tuple(one.start(own) for one, own in members))
-
-    def reserve_positions(self, length: int) -> bool:
-        """Whether all can make so many steps."""
-        return min(one.reserve_positions(length) for one in self._members())
 
     def advance(
         self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, cache: KVCache, need_attention: bool = False
@@ -116,16 +115,6 @@ class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
         """All steps of each."""
         members = zip(self._members(), memory.members, strict=True)
         return self._joined([one.unroll(batch, own, need_attention) for one, own in members], need_attention)
-
-    def with_shortlist(self, memory: EnsembleMemory, candidates: Tensor | None) -> EnsembleMemory:
-        """The same memory, with the output layer of each for candidates only."""
-        pairs = zip(self._members(), memory.members, strict=True)
-        members = tuple(one.with_shortlist(own, candidates) for one, own in pairs)
-        return replace(memory, members=members, shortlist=members[0].shortlist)
-
-    def predict(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """Log-probabilities `(...,X)`."""
-        return log_probabilities(self.logits(readout, memory))
 
     def copied(
         self, log_probs: Tensor, readout: ModelOutput, memory: EnsembleMemory, excess: Tensor | None = None
@@ -150,7 +139,7 @@ class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
 class Ensemble(SideBySide):
     """A mean of models over one vocabulary; by default all weigh the same."""
 
-    Config = EnsembleConfig
+    Config = CombinedConfig
 
     def __init__(
         self, members: Sequence[Decoder], mean: Mean = "probabilities", weights: Sequence[float] | None = None
@@ -162,22 +151,22 @@ class Ensemble(SideBySide):
         if any(one.sizes != sizes for one in members):
             raise RecipeError("the models of an ensemble have one vocabulary, and these have several sizes of it")
         copying = any(one.config.copies for one in members)
-        super().__init__(EnsembleConfig(copying=copying, mean=mean, weights=list(weights)), members)
-        self._of_logs = mean == "log-probabilities"
-        self._shares = [weight / sum(weights) for weight in weights]
+        super().__init__(CombinedConfig(kind="ensemble", copying=copying), members)
+        self.of_logs = mean == "log-probabilities"
+        self.shares = [weight / sum(weights) for weight in weights]
 
     def logits(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
         """The mean `(...,X)`, with copies; normalised for probabilities, not for log-probabilities."""
         width = self.sizes["tgt"] if memory.shortlist is None else memory.shortlist.bias.shape[1]
         width += memory.copy.n_oov if self.config.copies else 0
         means: list[Tensor] = []
-        for log_probs, share in zip(self._predictions(readout, memory), self._shares, strict=True):
+        for log_probs, share in zip(self._predictions(readout, memory), self.shares, strict=True):
             log_probs = pad(log_probs, (0, width - log_probs.shape[-1]), value=-torch.inf)
-            means.append(log_probs * share if self._of_logs else log_probs + math.log(share))
-        return reduce(torch.add if self._of_logs else torch.logaddexp, means)
+            means.append(log_probs * share if self.of_logs else log_probs + math.log(share))
+        return reduce(torch.add if self.of_logs else torch.logaddexp, means)
 
     def _joined(self, readouts: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
-        shared = list(zip(readouts, self._shares, strict=True))
+        shared = list(zip(readouts, self.shares, strict=True))
         looks = [(one.attention, share) for one, share in shared if one.attention is not None]
         attention = gate = None
         if looks and (need_attention or self.config.copies):

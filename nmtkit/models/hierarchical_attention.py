@@ -31,6 +31,7 @@ from nmtkit.data.tokenizers.vocabulary import PAD
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.recurrent import RecurrentEncoder, init_weights
+from nmtkit.models.abilities import ReadsSentences
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes
 from nmtkit.models.word_mean import words_of
 
@@ -60,11 +61,6 @@ class HierarchicalAttentionConfig(AttentionConfig):
 
     kind: Literal["hierarchical_attention"] = "hierarchical_attention"
     """Which model."""
-
-    @property
-    def reads_sentences(self) -> bool:
-        """It does."""
-        return True
 
 
 class AttentiveGRU(nn.Module):
@@ -113,7 +109,7 @@ class AttentionClassifier(Model):
 
 
 @MODELS.register("hierarchical_attention")
-class HierarchicalAttention(AttentionClassifier):
+class HierarchicalAttention(ReadsSentences, AttentionClassifier):
     """Attention over the words of each sentence, and over the sentences; see the head of this file."""
 
     Config = HierarchicalAttentionConfig

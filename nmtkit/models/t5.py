@@ -26,13 +26,13 @@ from nmtkit.layers.experts import Experts
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import LayerForm, RelativePositions
 from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
-from nmtkit.models.transformer import Transformer, TransformerConfig, TransformerMemory
+from nmtkit.models.transformer import StacksConfig, Transformer, TransformerConfig, TransformerMemory
 
 
-class T5Config(TransformerConfig):
+class T5Config(StacksConfig):
     """The defaults suit small corpora; T5-small is 512, 2048, 8 heads of 64, 6 + 6 layers."""
 
-    kind: Literal["t5"] = "t5"  # type: ignore[assignment]  # another kind
+    kind: Literal["t5"] = "t5"
     """Which model."""
     head_size: Width = Field(default=64, ge=1)
     """Width of a head (d_kv)."""
@@ -48,17 +48,12 @@ class T5Config(TransformerConfig):
     """Normalize before each sub-layer."""
     norm_epsilon: float = Field(default=1e-6, gt=0.0, le=1e-2)
     """What a normalization adds to the mean square."""
-    embedding_norm: Literal[False] = False
-    """There is none."""
-    scale_embeddings: Literal[False] = False
-    """Word vectors are not scaled."""
-    positions: Literal["relative"] = "relative"  # type: ignore[assignment]  # another kind
-    """By distance."""
+    embedding_norm: ClassVar[bool] = False
+    scale_embeddings: ClassVar[bool] = False
+    positions: ClassVar[str] = "relative"
 
     @model_validator(mode="after")
     def _require_valid_distances(self) -> "T5Config":
-        if self.max_positions != TransformerConfig.model_fields["max_positions"].default:
-            raise ValueError("max_positions: it learns distances, and reads texts of any length: leave it out")
         if self.relative_buckets % 4 or self.relative_distance <= self.relative_buckets // 2:
             raise ValueError("relative_buckets must be a multiple of 4, and less than twice relative_distance")
         return self
@@ -77,7 +72,7 @@ class T5(Transformer):
     first_entry = 1  # before them are positions
 
     def __init__(self, config: T5Config, sizes: VocabularySizes) -> None:
-        super().__init__(config, sizes)
+        super().__init__(cast(TransformerConfig, config), sizes)  # as far as `Transformer` reads it
         self.encoder_norm = nn.Sequential(self.encoder_norm, Dropout(config.dropout))
         self.decoder_norm = nn.Sequential(self.decoder_norm, Dropout(config.dropout))
         self.output_scale = self.width**-0.5 if config.scale_output else 1.0
@@ -85,7 +80,7 @@ class T5(Transformer):
 
     @staticmethod
     def _positions(config: TransformerConfig, side: Side) -> RelativePositions:
-        own = cast(T5Config, config)
+        own = cast(T5Config, cast(StacksConfig, config))
         return RelativePositions(own.heads, own.relative_buckets, own.relative_distance, behind=side == "src")
 
     @torch.no_grad()

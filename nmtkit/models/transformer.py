@@ -33,17 +33,25 @@ from nmtkit.layers.transformer import (
     Activation,
     DecoderLayer,
     EncoderLayer,
+    LayerForm,
     LayerStack,
     LearnedPositions,
     SinusoidalPositions,
     attention_weights,
     normalization,
 )
+from nmtkit.models.abilities import (
+    AuxiliaryHead,
+    Copying,
+    HeadedModel,
+    LayerAttentions,
+    LimitedPositions,
+    OptionalSourceEnd,
+    ParallelPrefill,
+)
 from nmtkit.models.base import (
     MODELS,
     DecoderState,
-    HeadedModel,
-    LayerAttentions,
     Memory,
     ModelConfig,
     ModelOutput,
@@ -53,7 +61,7 @@ from nmtkit.models.base import (
     require_shared_vocabulary,
     rows_per_sentence,
 )
-from nmtkit.models.elmo import ContextualEmbedding, ElmoConfig
+from nmtkit.models.embeddings import AnyEmbeddingConfig, source_embedding
 
 
 class LayersConfig(ModelConfig):
@@ -85,17 +93,20 @@ class LayersConfig(ModelConfig):
         return self
 
     @property
+    def layer_form(self) -> LayerForm:
+        """The form of the layers."""
+        return LayerForm()
+
+    @property
     def bf16_allowed(self) -> bool:
         """Yes."""
         return True
 
 
-class TransformerConfig(LayersConfig):
-    """The defaults suit small corpora; the paper's "base" is 512, 2048, 8 heads, 6 + 6 layers, post-norm."""
+class StacksConfig(LayersConfig):
+    """The settings of an encoder and a decoder of Transformer layers, which T5 has as well."""
 
     shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
-    kind: Literal["transformer"] = "transformer"
-    """Which model."""
     layers: Depth | None = Field(default=None, ge=1)
     """Layers of the encoder and of the decoder, instead of encoder_layers and decoder_layers; not beside them."""
     encoder_layers: Depth = Field(default=3, ge=1)
@@ -104,25 +115,16 @@ class TransformerConfig(LayersConfig):
     """Layers of the decoder; fewer than in the encoder translate faster."""
     source_end: bool = True
     """The encoder reads </s> behind the source. false, as in OpenNMT-py: nothing looks at it."""
-    embedding_norm: bool = False
-    """Normalize what the first layers read, as BART (Lewis et al. 2020) and mBART do."""
-    positions: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq", "learned"] = "sinusoidal"
-    """Positions as sines of fixed wavelengths, or one trained vector each. Halves: all sines stand before all cosines,
-    as in Marian. fairseq: so, too, with other wavelengths, as in M2M100."""
-    scale_embeddings: bool = True
-    """Multiply word vectors by the square root of hidden_size before positions are added, as in the paper."""
-    max_positions: Width = Field(default=1024, ge=1)
-    """How many positions are learned; sinusoidal positions have no limit."""
     tie: Tie = "decoder"
     """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
     alignment_layer: int | None = Field(default=None, ge=1)
     """Decoder layer, counted from 1, whose attention is shown as the alignment. Default: the last but one."""
     alignment_heads: Literal["mean"] | int = "mean"
     """The heads of that layer that are shown: the mean of all, or one head, counted from 1."""
-    elmo: ElmoConfig | None = None
-    """What reads the context of source words: an elmo run, which `init_from.src_embedding` names. Default: nothing."""
+    src_embedding: AnyEmbeddingConfig = None
+    """Source embeddings that read words in their context: `kind` and its settings. Default: a table of vectors."""
     experts: ExpertsConfig | None = None
-    """A mixture of feed-forward parts in some layers, kept in use by `training.expert_balance`; `{}`: the defaults."""
+    """A mixture of feed-forward parts in some layers, kept in use by the loss expert_balance; `{}`: the defaults."""
     copying: Literal["none", "head", "learned"] = "none"
     """Whether the decoder can copy source words, unknown ones too. head: by the attention of alignment_layer and
     alignment_heads. learned: by one more attention, which is then the one shown."""
@@ -145,7 +147,7 @@ class TransformerConfig(LayersConfig):
         return value
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "TransformerConfig":
+    def _fits_together(self) -> "StacksConfig":
         if self.alignment_layer is not None and self.alignment_layer > self.decoder_layers:
             raise ValueError(
                 f"alignment_layer {self.alignment_layer} does not exist: decoder_layers is {self.decoder_layers}"
@@ -157,11 +159,6 @@ class TransformerConfig(LayersConfig):
         return self
 
     @property
-    def further_head(self) -> str:
-        """The balance of the gates between experts."""
-        return "expert_balance" if self.experts else ""
-
-    @property
     def shown(self) -> tuple[int, slice]:
         """The decoder layer whose attention is shown, counted from 0, and which of its heads."""
         layer = self.alignment_layer or max(self.decoder_layers - 1, 1)
@@ -169,14 +166,25 @@ class TransformerConfig(LayersConfig):
         return layer - 1, heads
 
     @property
-    def shows_one_head(self) -> bool:
-        """Whether `alignment_heads` names a head; the attention that learns to copy, which then is shown, is none."""
-        return self.alignment_heads != "mean" and self.copying != "learned"
-
-    @property
     def bf16_allowed(self) -> bool:
         """Yes, but for a copying one, whose small probabilities are sums."""
         return not self.copies
+
+
+class TransformerConfig(StacksConfig):
+    """The defaults suit small corpora; the paper's "base" is 512, 2048, 8 heads, 6 + 6 layers, post-norm."""
+
+    kind: Literal["transformer"] = "transformer"
+    """Which model."""
+    embedding_norm: bool = False
+    """Normalize what the first layers read, as BART (Lewis et al. 2020) and mBART do."""
+    positions: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq", "learned"] = "sinusoidal"
+    """Positions as sines of fixed wavelengths, or one trained vector each. Halves: all sines stand before all cosines,
+    as in Marian. fairseq: so, too, with other wavelengths, as in M2M100."""
+    scale_embeddings: bool = True
+    """Multiply word vectors by the square root of hidden_size before positions are added, as in the paper."""
+    max_positions: Width = Field(default=1024, ge=1)
+    """How many positions are learned; sinusoidal positions have no limit."""
 
 
 @dataclass(frozen=True)
@@ -196,11 +204,17 @@ class TransformerMemory(Memory):
 
 
 @MODELS.register("transformer")
-class Transformer(HeadedModel[TransformerMemory]):
+class Transformer(
+    AuxiliaryHead,
+    Copying[TransformerMemory, DecoderState],
+    LimitedPositions[TransformerMemory, DecoderState],
+    OptionalSourceEnd[TransformerMemory, DecoderState],
+    ParallelPrefill[TransformerMemory, DecoderState],
+    HeadedModel[TransformerMemory, DecoderState],
+):
     """Encoder and decoder of attention and feed-forward layers; see the head of this file."""
 
     Config: ClassVar[type[ModelConfig]] = TransformerConfig
-    prefills_at_once = True
     first_entry: ClassVar[int] = 0
     """The first entry of the decoder's layers in the cache."""
 
@@ -213,7 +227,7 @@ class Transformer(HeadedModel[TransformerMemory]):
         self.tgt_embedding = self._embedding(sizes["tgt"])
         shared = config.tie in ("embeddings", "all")
         own = self.tgt_embedding if shared else self._embedding(sizes["src"])
-        self.src_embedding = ContextualEmbedding(own, config.elmo) if config.elmo else own
+        self.src_embedding = source_embedding(own, config.src_embedding)
         self.src_positions, self.tgt_positions = self._positions(config, "src"), self._positions(config, "tgt")
         self.dropout = Dropout(config.dropout)
 
@@ -325,7 +339,17 @@ class Transformer(HeadedModel[TransformerMemory]):
         assert weights is not None
         return self._read(states, words, weights[:, self.shown_heads], memory), weights
 
-    def further_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
+    @classmethod
+    def shows_one_head(cls, config: TransformerConfig) -> bool:
+        """Whether `alignment_heads` names a head; the attention that learns to copy, which then is shown, is none."""
+        return config.alignment_heads != "mean" and config.copying != "learned"
+
+    @classmethod
+    def auxiliary_objective(cls, config: TransformerConfig) -> str:
+        """Returns that for the balance of the gates between experts."""
+        return "expert_balance" if config.experts else ""
+
+    def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
         """How much the experts were used in the pass that gave `output`: `(R,n)`, see `use_of_experts`."""
         return use_of_experts((self.encoder, batch.inputs.mask), (self.decoder, batch.targets.mask))
 
@@ -392,6 +416,8 @@ class Transformer(HeadedModel[TransformerMemory]):
         """
         attention = None if weights is None else weights.mean(1)  # (B,Q,S)
         if self.copy_gate is None:
+            if attention is not None:
+                attention = attention.to(at_least_float32(attention))  # NumPy has no bfloat16
             return ModelOutput(states, attention)
         if self.copy_query is not None:
             assert memory.copy_keys is not None

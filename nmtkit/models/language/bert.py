@@ -19,7 +19,8 @@ from nmtkit.core.settings import Depth, Field, Width, model_validator
 from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout, run_by_length
 from nmtkit.layers.transformer import Activation, EncoderLayer, LayerStack, LearnedPositions
-from nmtkit.models.base import MODELS, Model, ModelOutput, VocabularySizes
+from nmtkit.models.abilities import AdaptedParts, AuxiliaryHead, Pretrained
+from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
@@ -62,13 +63,8 @@ class BertConfig(EncoderConfig):
             raise ValueError("next_sentence: its texts have two segments: set segments to 2, or next_sentence to false")
         return self
 
-    @property
-    def further_head(self) -> str:
-        """That for the next sentence, if there is one."""
-        return "next_sentence" if self.next_sentence else ""
 
-
-class PretrainedEncoder(Model):
+class PretrainedEncoder(AdaptedParts, Pretrained):
     """Embeddings and encoder, which BERT and ELECTRA have in common."""
 
     output_column = "tgt"
@@ -102,16 +98,15 @@ class PretrainedEncoder(Model):
             states = layer(states, bias)
         return [self.encoder_norm(states)]
 
-    def part(self, name: str) -> dict[str, Tensor]:
+    def adapt_part(self, name: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """In a model without segments all words are in the first, whose vector is added to those of positions."""
-        weights = super().part(name)
         if name == "encoder":
             weights["src_positions.table"] = self.src_positions.table + self.segment_embedding.weight[0]
         return weights
 
 
 @MODELS.register("bert")
-class Bert(PretrainedEncoder):
+class Bert(AuxiliaryHead, PretrainedEncoder):
     """An encoder and its heads; see the head of this file."""
 
     Config = BertConfig
@@ -132,7 +127,12 @@ class Bert(PretrainedEncoder):
         """The states of all positions; there is no memory."""
         return ModelOutput(self.encode(batch)), None
 
-    def further_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
+    @classmethod
+    def auxiliary_objective(cls, config: BertConfig) -> str:
+        """Returns that for the next sentence, if there is a head for it."""
+        return "next_sentence" if config.next_sentence else ""
+
+    def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
         """Whether the second segment follows the first, `(B,2)`."""
         logits: Tensor = self.next_sentence(torch.tanh(self.pooler(output.features[:, 0])))
         return logits

@@ -98,15 +98,15 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         words = batch.targets.shifted
         if not self.training:
             return ModelOutput(run_rnn(self.decoder, self.tgt_embedding(words))[0])
-        states = self._entered(words)
+        states = self.embed(words)
         for weights in self.decoder.all_weights:
-            states = self._dropped(self._layer(states, *weights))
+            states = self.drop(self._layer(states, *weights))
         return ModelOutput(states)
 
-    def _entered(self, words: Tensor) -> Tensor:
+    def embed(self, words: Tensor) -> Tensor:
         """The vectors `(B,T,H)` of words `(B,T)` in training, some words and some numbers dropped."""
         kept = dropout(torch.ones_like(self.tgt_embedding.weight[:, :1]), self.rates.word_dropout, self.training)
-        return self._dropped(self.tgt_embedding(words) * F.embedding(words, kept))
+        return self.drop(self.tgt_embedding(words) * F.embedding(words, kept))
 
     def _layer(self, inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *biases: Tensor) -> Tensor:
         """A layer over `(B,T,H)`, some columns of whose recurrent matrix `(4H,H)` are dropped."""
@@ -117,7 +117,7 @@ class RnnLM(Decoder[Memory, RnnLMState]):
             states, *_ = torch.lstm(inputs.to(of_hidden), zeros, weights, True, 1, 0.0, self.training, False, True)
         return states
 
-    def _dropped(self, states: Tensor) -> Tensor:
+    def drop(self, states: Tensor) -> Tensor:
         """`(B,T,H)` after dropout."""
         if not self.rates.variational:
             return dropout(states, self.rates.dropout, self.training)

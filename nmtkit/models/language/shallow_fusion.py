@@ -10,27 +10,14 @@ has is unknown: it reads UNK, and a copy of any such word has the probability th
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.settings import Field
 from nmtkit.data.tokenizers.vocabulary import UNK
-from nmtkit.models.base import Decoder, ModelConfig, ModelOutput, Seq2Seq
-from nmtkit.models.ensemble import EnsembleMemory, EnsembleOutput, SideBySide
-
-
-class ShallowFusionConfig(ModelConfig):
-    """The settings of a shallow fusion."""
-
-    kind: Literal["shallow_fusion"] = "shallow_fusion"
-    """Which model."""
-    copying: bool = False
-    """Whether the translation model copies."""
-    weight: float = Field(ge=0.0)
-    """beta."""
+from nmtkit.models.base import Decoder, ModelOutput, Seq2Seq
+from nmtkit.models.ensemble import CombinedConfig, EnsembleMemory, EnsembleOutput, SideBySide
 
 
 class ShallowFusion(SideBySide):
@@ -39,14 +26,15 @@ class ShallowFusion(SideBySide):
     Attention is that of the translation model. No p_gen is shown: what was copied cannot be told from these sums.
     """
 
-    Config = ShallowFusionConfig
-    normalized = False
+    Config = CombinedConfig
 
     def __init__(self, translation_model: Seq2Seq, language_model: Decoder, weight: float) -> None:
         sizes, copies = (translation_model.sizes["tgt"], language_model.sizes["tgt"]), translation_model.config.copies
         if sizes[0] != sizes[1]:
             raise RecipeError(f"a target vocabulary of {sizes[0]} tokens, and a language model of {sizes[1]}")
-        super().__init__(ShallowFusionConfig(copying=copies, weight=weight), [translation_model, language_model])
+        if weight < 0:
+            raise RecipeError(f"the weight of a language model is {weight:g}: give 0 or more")
+        super().__init__(CombinedConfig(kind="shallow_fusion", copying=copies), [translation_model, language_model])
         self._weight = weight
 
     def logits(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:

@@ -19,7 +19,8 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import Activation, DecoderLayer, LayerStack, LearnedPositions, SinusoidalPositions
-from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelOutput, VocabularySizes, rows_per_sentence
+from nmtkit.models.abilities import LimitedPositions, ParallelPrefill
+from nmtkit.models.base import MODELS, DecoderState, Memory, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
@@ -46,11 +47,10 @@ class TransformerLMConfig(LayersConfig):
 
 
 @MODELS.register("transformer_lm")
-class TransformerLM(Decoder[Memory, DecoderState]):
+class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memory, DecoderState]):
     """Decoder layers over the words so far; see the head of this file."""
 
     Config = TransformerLMConfig
-    prefills_at_once = True
 
     def __init__(self, config: TransformerLMConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)

@@ -43,14 +43,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.core.settings import Depth, Field, Width, field_validator
+from nmtkit.core.settings import Field, Width, field_validator
 from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import General
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.layers.inference import Precision, UnquantizedLinear
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache
+from nmtkit.layers.linear import Precision, UnpackedLinear
 from nmtkit.layers.recurrent import Bridge, RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
+from nmtkit.models.abilities import Copying, MadeOutput, matrix_and_bias
 from nmtkit.models.base import MODELS, ModelOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
@@ -95,25 +96,20 @@ class IntraDecoderAttention(nn.Module):
 
 
 class IntraAttentionConfig(RecurrentConfig):
-    """The defaults suit small corpora; the paper has embeddings of 100 (GloVe), 400 units and no dropout."""
+    """The defaults suit small corpora; the paper has embeddings of 100 (GloVe), 400 units and no dropout.
+
+    `hidden_size` is that of the decoder; each direction of the encoder has half as many units.
+    """
 
     kind: Literal["intra_attention"] = "intra_attention"
     """Which model."""
     embedding_size: Width = Field(default=128, ge=1)
     """Numbers per word, on either side."""
-    hidden_size: Width = Field(default=256, ge=2)
-    """Units of the decoder; half of them are those of each direction of the encoder."""
-    layers: Depth = Field(default=1, ge=1, le=1)
-    """Recurrent layers of the encoder and of the decoder: one, as in the paper."""
     tie: Tie = "decoder"
     """What shares one matrix: nothing; both embeddings (needs one vocabulary); target embedding and output, whose
     matrix is then tanh(W_emb W_proj) (eq. 13); or all three, as in the paper."""
     copying: bool = True
     """The decoder can copy words of the article, unknown ones too."""
-    intra_temporal: bool = True
-    """Source positions that were looked at before count less (eq. 3)."""
-    intra_decoder: bool = True
-    """The decoder attends to its own earlier states (eq. 6 to 8)."""
     own_words: float = Field(default=0.25, ge=0, le=1)
     """Probability, in training, that the decoder reads its own last word instead of the reference's."""
 
@@ -151,12 +147,16 @@ class IntraAttentionMemory(AttentionMemory):
 class IntraAttentionState(RecurrentState):
     """The decoder between two words; its earlier states are in the cache."""
 
-    past: Tensor | None
-    """Accumulated energies of the source positions `(N,S)`, see `penalize`; None without intra-temporal attention."""
+    past: Tensor
+    """Accumulated energies of the source positions `(N,S)`, see `penalize`."""
 
 
 @MODELS.register("intra_attention")
-class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
+class IntraAttention(
+    Copying[IntraAttentionMemory, IntraAttentionState],
+    MadeOutput[IntraAttentionMemory, IntraAttentionState],
+    RecurrentModel[IntraAttentionMemory, IntraAttentionState],
+):
     """Intra-temporal and intra-decoder attention with a pointer; see the head of this file."""
 
     Config = IntraAttentionConfig
@@ -169,12 +169,11 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         self.bridge = Bridge("copy", "lstm", hidden, hidden, 1)
         self.decoder = build_rnn("lstm", embedding, hidden)
         self.score = General(hidden, hidden, 0, 0)
-        self.intra_temporal = config.intra_temporal
-        self.intra_decoder = IntraDecoderAttention(hidden) if config.intra_decoder else None
-        features = hidden * (3 if config.intra_decoder else 2)
+        self.intra_decoder = IntraDecoderAttention(hidden)
+        features = 3 * hidden
         self.switch = nn.Linear(features, 1) if config.copying else None
         self.projection = nn.Linear(embedding, features, bias=False) if output_tied else None
-        self.output: Any = None if output_tied else UnquantizedLinear(features, sizes["tgt"], bias=False)
+        self.output: Any = None if output_tied else UnpackedLinear(features, sizes["tgt"], bias=False)
         self._made: Tensor | None = None  # W_out, where `_keeps_made`
         self._keeps_made = False
         self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))
@@ -210,7 +209,7 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
     def start(self, memory: IntraAttentionMemory) -> IntraAttentionState:
         """The encoder's last states; nothing has been looked at or written yet."""
         past = torch.full_like(memory.mask, EMPTY_SUM, dtype=at_least_float32(memory.hidden))
-        return IntraAttentionState(memory.hidden, memory.cell, past if self.intra_temporal else None)
+        return IntraAttentionState(memory.hidden, memory.cell, past)
 
     def advance(
         self,
@@ -225,14 +224,13 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         hidden, cell = rnn_step(self.decoder, self._embedded(tokens), state.hidden, state.cell)  # (N,1,H)
         states = hidden.view(-1, beam, hidden.shape[2])  # (B,K,H)
         energies = self._energies(states, memory)  # (B,K,S)
-        past = None if state.past is None else state.past.view(energies.shape)
+        past = state.past.view(energies.shape)
         contexts, weights = self._look(energies, past, memory)
-        features = [states, contexts]
-        if self.intra_decoder is not None:
-            cache.append(0, hidden.squeeze(1))
-            features.append(self.intra_decoder(states, cache.read(0), cache.visible_before()))
-        past = None if past is None else torch.logaddexp(past, energies).flatten(0, 1)
-        readout = self._readout(torch.cat(features, -1).flatten(0, 1), weights.flatten(0, 1))
+        cache.append(0, hidden.squeeze(1))
+        earlier = self.intra_decoder(states, cache.read(0), cache.visible_before())  # (B,K,H)
+        past = torch.logaddexp(past, energies).flatten(0, 1)  # (N,S)
+        features = torch.cat([states, contexts, earlier], -1).flatten(0, 1)  # (N,3H)
+        readout = self._readout(features, weights.flatten(0, 1))
         return readout, IntraAttentionState(hidden, cell, past)
 
     def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> ModelOutput:
@@ -242,9 +240,9 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
             read = self._with_own_words(read, memory)
         states, _ = run_rnn(self.decoder, self._embedded(read), layers_first(memory.hidden, memory.cell))
         energies = self._energies(states, memory)  # (B,T,S)
-        contexts, weights = self._look(energies, accumulated_before(energies) if self.intra_temporal else None, memory)
-        own = [] if self.intra_decoder is None else [self.intra_decoder.all_steps(states)]
-        return self._readout(torch.cat([states, contexts, *own], -1), weights)
+        contexts, weights = self._look(energies, accumulated_before(energies), memory)
+        features = torch.cat([states, contexts, self.intra_decoder.all_steps(states)], -1)  # (B,T,3H)
+        return self._readout(features, weights)
 
     def logits(self, readout: ModelOutput, memory: IntraAttentionMemory) -> Tensor:
         """`(...,V)`, before the softmax of eq. 9; eq. 12 is `predict`'s."""
@@ -254,9 +252,9 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         return project_to_vocabulary(partial(F.linear, weight=weight, bias=bias), readout.features, memory.shortlist)
 
     def output_layer(self, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
-        """Of W_out, made or learned."""
+        """Returns W_out, made or learned, and its bias."""
         if self._is_converted:
-            return super().output_layer(memory)
+            return matrix_and_bias(self)
         weight = memory.output_weight if self.output is None else self.output.weight
         assert weight is not None
         return weight, self.output_bias
@@ -274,10 +272,9 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         energies: Tensor = self.score(states, memory.keys)
         return energies.to(at_least_float32(energies))
 
-    def _look(self, energies: Tensor, past: Tensor | None, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
+    def _look(self, energies: Tensor, past: Tensor, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
         """Contexts `(B,Q,H)` and weights `(B,Q,S)`: eq. 3 to 5."""
-        energies = energies if past is None else penalize(energies, past)
-        weights = masked_softmax(energies, memory.mask.unsqueeze(1))
+        weights = masked_softmax(penalize(energies, past), memory.mask.unsqueeze(1))
         return torch.matmul(weights.to(memory.values.dtype), memory.values), weights
 
     def _readout(self, features: Tensor, weights: Tensor) -> ModelOutput:

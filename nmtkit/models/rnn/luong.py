@@ -19,12 +19,10 @@ With `reverse_source` (section 4.1) weights, positions and windows are those of 
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batches.batch import Batch
@@ -33,8 +31,8 @@ from nmtkit.layers.attention import SCORES, Attention, Draws, ScoreKind, WindowK
 from nmtkit.layers.elementary import at_least_float32, mask_without_eos
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import layers_first, rnn_step, rows_first, run_rnn
+from nmtkit.models.abilities import Copying, LocalWindow, OptionalSourceEnd
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, extended_to_unk
-from nmtkit.models.rnn.loops import Look, gains, looped_attention, looped_cells
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
@@ -59,7 +57,7 @@ class LuongConfig(StackedConfig):
     window_size: Width = Field(default=10, ge=1)
     """D: how many source tokens a local window reaches to either side of its centre; a global one has none."""
     hard_attention: bool = False
-    """A word looks at one place, which is drawn while `training.hard_attention` trains it, in place of at all."""
+    """A word looks at one place, which is drawn while the objective hard_attention trains it, in place of at all."""
     input_feeding: bool = True
     """The decoder reads its last attentional state with the next word (section 3.3). false trains faster."""
 
@@ -115,7 +113,12 @@ class LuongState(RecurrentState):
 
 
 @MODELS.register("luong")
-class Luong(RecurrentModel[LuongMemory, LuongState]):
+class Luong(
+    Copying[LuongMemory, LuongState],
+    LocalWindow[LuongMemory, LuongState],
+    OptionalSourceEnd[LuongMemory, LuongState],
+    RecurrentModel[LuongMemory, LuongState],
+):
     """Stacked encoder, update then look, local windows; see the head of this file."""
 
     Config = LuongConfig
@@ -176,7 +179,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         embedded = self._words(tokens)  # (N,E)
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed], -1)
         hidden, cell = rnn_step(self.decoder, inputs, state.hidden, state.cell)
-        looked = self._look(hidden[:, -1:], state.position, memory, self.attention)
+        looked = self._look(hidden[:, -1:], state.position, memory)
         attentional, weights, centres = (None if part is None else part.squeeze(1) for part in looked)
         assert attentional is not None
         fed = None if state.fed is None else attentional
@@ -187,21 +190,12 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         """All steps: the whole target at once, or word by word where each word is fed what came of the one before."""
         embedded = self._words(batch.targets.shifted)  # (B,T,E)
         state, draws = self.start(memory), self.attention.draws(batch.soft)
-        look: Look = self.attention
-        update = None
-        if self.input_feeding and gains(embedded):
-            between = partial(functional.dropout, p=self.decoder.dropout, training=self.training)
-            look, update = looped_attention(self.attention, memory), looped_cells(self.decoder.all_weights, between)
         features, looks, centres = [], [], []
         for words in torch.split(embedded, 1 if self.input_feeding else embedded.shape[1], 1):
             inputs = words if state.fed is None else torch.cat([words, state.fed.unsqueeze(1)], -1)
-            if update is None:
-                states, last = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (B,1 or T,H)
-                hidden, cell = rows_first(last)
-            else:
-                hidden, cell = update(inputs.squeeze(1), state.hidden, state.cell)
-                states = hidden[:, -1:]
-            part, weights, places = self._look(states, state.position, memory, look, draws)
+            states, last = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (B,1 or T,H)
+            hidden, cell = rows_first(last)
+            part, weights, places = self._look(states, state.position, memory, draws)
             fed = None if state.fed is None else part[:, -1]
             state = LuongState(hidden, cell, fed, state.position + words.shape[1])
             features.append(part)
@@ -227,7 +221,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         return torch.sigmoid(gate.to(at_least_float32(gate)))
 
     def _look(
-        self, states: Tensor, position: Tensor, memory: LuongMemory, look: Look, draws: Draws | None = None
+        self, states: Tensor, position: Tensor, memory: LuongMemory, draws: Draws | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """From T states `(N,T,H)`, the first at a position `(N,)`: the states of eq. 5, weights `(N,T,S)`, centres."""
         rows, steps, _ = states.shape
@@ -235,7 +229,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         queries = states.reshape(sentences, -1, states.shape[2])  # (B,Q,H), Q = K*T
         positions = position.unsqueeze(1) + torch.arange(steps, device=states.device)  # (N,T)
         centres = self.attention.centres(queries, positions.view(sentences, -1), memory.lengths)  # (B,Q)
-        contexts, weights = look(queries, memory.keys, memory.values, memory.mask, centres)
+        contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask, centres)
         contexts = draws.contexts(weights, memory.values) if draws else contexts
         attentional = self.attentional(torch.cat([contexts, queries], -1))  # (B,Q,H)
         attentional = self.dropout(torch.tanh(attentional) if self.ends_in_tanh else attentional)

@@ -33,7 +33,8 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import Bridge, CellKind, Initialisation, StackedCells, init_weights
+from nmtkit.layers.recurrent import Bridge, CellKind, StackedCells, init_weights
+from nmtkit.models.abilities import Copying
 from nmtkit.models.base import MODELS, ModelOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
@@ -60,10 +61,7 @@ class PointerGeneratorConfig(StackedConfig):
     copying: bool = True
     """The decoder can copy source words, unknown ones too. false: the plain attention baseline."""
     coverage: bool = False
-    """The attention reads how much each source word was looked at before (see training.coverage_weight)."""
-    initialisation: Initialisation = "xavier"
-    """How weights start: xavier, or as in the authors' program (recurrent: uniform between -0.02 and 0.02; embeddings,
-    reduced state and output words: normal with deviation 0.0001, cut at two; the others: xavier)."""
+    """The attention reads how much each source word was looked at before (see training.objectives.coverage_weight)."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,13 @@ class PointerGeneratorState(RecurrentState):
     context: Tensor
     """h* of the last look, `(N,M)`; zero at first."""
     coverage: Tensor | None
-    """The attention reads how much each source word was looked at before (see training.coverage_weight)."""
+    """The attention reads how much each source word was looked at before (see training.objectives.coverage_weight)."""
 
 
 @MODELS.register("pointer_generator")
-class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
+class PointerGenerator(
+    Copying[AttentionMemory, PointerGeneratorState], RecurrentModel[AttentionMemory, PointerGeneratorState]
+):
     """Looks back, reads, looks, and writes or copies; see the head of this file."""
 
     Config = PointerGeneratorConfig

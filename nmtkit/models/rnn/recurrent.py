@@ -30,7 +30,7 @@ from nmtkit.models.base import (
     VocabularySizes,
     require_shared_vocabulary,
 )
-from nmtkit.models.elmo import ContextualEmbedding, ElmoConfig
+from nmtkit.models.embeddings import AnyEmbeddingConfig, source_embedding
 
 
 class RecurrentConfig(ModelConfig):
@@ -44,8 +44,8 @@ class RecurrentConfig(ModelConfig):
     """Probability, on embeddings, between layers and before the output words; with attention on encoder states too."""
     tie: Tie = "none"
     """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
-    elmo: ElmoConfig | None = None
-    """What reads the context of source words: an elmo run, which `init_from.src_embedding` names. Default: nothing."""
+    src_embedding: AnyEmbeddingConfig = None
+    """Source embeddings that read words in their context: `kind` and its settings. Default: a table of vectors."""
 
     @abstractmethod
     def encoder(self) -> RecurrentEncoder:
@@ -73,8 +73,6 @@ class StackedConfig(RecurrentConfig):
     """The recurrent cell."""
     bidirectional: bool = False
     """The encoder reads the source in both directions."""
-    residual: bool = False
-    """Residual connections between the encoder's layers."""
     reverse_source: bool = False
     """The encoder reads the source from the last word to the first; for a one-directional encoder."""
     initialisation: Initialisation = "xavier"
@@ -83,8 +81,6 @@ class StackedConfig(RecurrentConfig):
 
     @model_validator(mode="after")
     def _encoder_fits_together(self) -> "StackedConfig":
-        if self.residual and self.depth == 1:
-            raise ValueError("residual: an encoder of one layer has none to connect; set layers or encoder_layers")
         if self.reverse_source and self.bidirectional:
             raise ValueError("reverse_source: a bidirectional encoder reads the source both ways: set one to false")
         return self
@@ -124,7 +120,12 @@ class StackedConfig(RecurrentConfig):
     def encoder(self) -> RecurrentEncoder:
         """A new encoder."""
         return RecurrentEncoder(
-            self.cell, self.embedding_size, self.width, self.depth, self.bidirectional, self.residual, self.dropout
+            cell=self.cell,
+            input_size=self.embedding_size,
+            hidden_size=self.width,
+            layers=self.depth,
+            bidirectional=self.bidirectional,
+            dropout=self.dropout,
         )
 
 
@@ -169,7 +170,7 @@ class RecurrentModel(Seq2Seq[M, S]):
         self.tgt_embedding = nn.Embedding(sizes["tgt"], config.embedding_size)
         shared = config.tie in ("embeddings", "all")
         own = self.tgt_embedding if shared else nn.Embedding(sizes["src"], config.embedding_size)
-        self.src_embedding = ContextualEmbedding(own, config.elmo) if config.elmo else own
+        self.src_embedding = source_embedding(own, config.src_embedding)
         self.encoder = config.encoder()
 
     def encode_source(self, batch: Batch, need_cell: bool) -> RecurrentEncoderOutput:

@@ -20,7 +20,7 @@ The program looks first with s_0 itself, and then with the state that has read y
 which is read with a context of zeros. Maxout and output layer have biases, as in the program; the
 paper leaves them out.
 
-The encoder may be deeper than the decoder and have residual connections (Wu et al. 2016, section 3.1); the score may be
+The encoder may be deeper than the decoder; the score may be
 any of those in nmtkit/layers/attention.py.
 """
 
@@ -38,7 +38,6 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.models.rnn.loops import Layers, Update, gains, looped_attention, looped_cells
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
@@ -58,7 +57,7 @@ class RnnSearchConfig(StackedConfig):
     max_positions: Width = Field(default=1024, ge=1)
     """The longest source, in tokens with its end mark, that a location score can take; the others take any."""
     hard_attention: bool = False
-    """A word looks at one place, which is drawn while `training.hard_attention` trains it, in place of at all."""
+    """A word looks at one place, which is drawn while the objective hard_attention trains it, in place of at all."""
     bridge: BridgeKind = "tanh"
     """The decoder's first state: a map of the encoder's last, with a tanh (the paper's) or linear; a copy; or zero."""
     order: Literal["appendix", "look_generate_update"] = "appendix"
@@ -126,20 +125,16 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
     ) -> tuple[ModelOutput, RnnSearchState]:
         """Looks, then updates, or the other way round."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
-        read, context, weights, state = self._step(embedded, state, memory, (self.attention, self.decoder))
+        read, context, weights, state = self._step(embedded, state, memory)
         return ModelOutput(torch.cat([read, embedded, context], -1), weights), state
 
     def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
         """All steps: words are embedded before the loop and features joined after it, each in one go."""
         embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B,T,E)
         state, draws = self.start(memory), self.attention.draws(batch.soft)
-        layers: Layers = self.attention, self.decoder
-        if gains(embedded):
-            update = looped_cells([one.parameters() for one in self.decoder.cells], self.decoder.dropout)
-            layers = looped_attention(self.attention, memory), update
         states, contexts, looks = [], [], []
         for word in embedded.unbind(1):
-            read, context, weights, state = self._step(word, state, memory, layers, draws)
+            read, context, weights, state = self._step(word, state, memory, draws)
             states.append(read)
             contexts.append(context)
             looks.append(weights)
@@ -152,28 +147,23 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
 
     def _step(
-        self,
-        embedded: Tensor,
-        state: RnnSearchState,
-        memory: AttentionMemory,
-        layers: Layers,
-        draws: Draws | None = None,
+        self, embedded: Tensor, state: RnnSearchState, memory: AttentionMemory, draws: Draws | None = None
     ) -> tuple[Tensor, Tensor, Tensor, RnnSearchState]:
         """From words `(N,E)` to states to read `(N,H)`, contexts `(N,M)`, weights `(N,S)` and the next state."""
-        beam, (look, update) = rows_per_sentence(embedded.shape[0], memory), layers
+        beam = rows_per_sentence(embedded.shape[0], memory)
         if state.context is not None:
-            state = _updated(update, embedded, state.context, state)
+            state = self._updated(embedded, state.context, state)
         before = state.hidden[:, -1]
         queries = before.reshape(-1, beam, before.shape[1])  # (B,K,H)
-        contexts, weights = look(queries, memory.keys, memory.values, memory.mask)
+        contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
         contexts = draws.contexts(weights, memory.values) if draws else contexts
         context, weights = contexts.flatten(0, 1), weights.flatten(0, 1)
         if self.update_before_look:
             return before, context, weights, replace(state, context=context)
-        state = _updated(update, embedded, context, state)
+        state = self._updated(embedded, context, state)
         return before if self.read_before_update else state.hidden[:, -1], context, weights, state
 
-
-def _updated(update: Update, embedded: Tensor, context: Tensor, state: RnnSearchState) -> RnnSearchState:
-    hidden, cell = update(torch.cat([embedded, context], -1), state.hidden, state.cell)
-    return replace(state, hidden=hidden, cell=cell)
+    def _updated(self, embedded: Tensor, context: Tensor, state: RnnSearchState) -> RnnSearchState:
+        inputs = torch.cat([embedded, context], -1)  # (N,E+M)
+        hidden, cell = self.decoder(inputs, state.hidden, state.cell)
+        return replace(state, hidden=hidden, cell=cell)

@@ -6,18 +6,25 @@
 Below the LSTMs, as layer 0, are word vectors in place of convolutions over characters; layers are not projected.
 """
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from typing_extensions import override
 
 from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.data.batches.batch import Batch
+from nmtkit.data.batches.batch import ABSENT, Batch
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.recurrent import build_rnn, gather_positions, init_weights, reversed_positions, run_rnn
-from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes
+from nmtkit.models.abilities import Pretrained
+from nmtkit.models.base import MODELS, ModelConfig, ModelOutput, VocabularySizes
+from nmtkit.models.embeddings import EMBEDDINGS, SourceEmbedding
+from nmtkit.training.losses.corruption import Pretraining, whole_texts, within
+from nmtkit.training.losses.objective import OBJECTIVES
 
 
 class ElmoConfig(ModelConfig):
@@ -54,12 +61,16 @@ class BiLM(nn.Module):
         return self.dropout(torch.stack(ordered))  # type: ignore[no-any-return]
 
 
-class ContextualEmbedding(nn.Embedding):
+@EMBEDDINGS.register("elmo")
+class ContextualEmbedding(SourceEmbedding):
     """The vectors of `words` in whole texts, to which ELMo is added; its language models are not trained."""
 
+    Config = ElmoConfig
+    is_pretrained = True
+
     def __init__(self, words: nn.Embedding, config: ElmoConfig) -> None:
-        super().__init__(*words.weight.shape)
-        self.weight, size = words.weight, words.embedding_dim
+        super().__init__(words, config)
+        size = words.embedding_dim
         self.context = BiLM(config, words.num_embeddings).requires_grad_(False)
         self.s, self.gamma = nn.Parameter(torch.zeros(config.layers + 1)), nn.Parameter(torch.full((1,), size**-0.5))
         self.map = nn.Linear(2 * config.hidden_size, size, bias=False)
@@ -72,7 +83,7 @@ class ContextualEmbedding(nn.Embedding):
 
 
 @MODELS.register("elmo")
-class Elmo(Model):
+class Elmo(Pretrained):
     """The language models."""
 
     Config = ElmoConfig
@@ -89,3 +100,16 @@ class Elmo(Model):
         """What tells each word in either direction, `(B,2,S,H)`; zeros where nothing was read. There is no memory."""
         top = self.src_embedding["context"](batch.inputs.ids)[-1] * batch.inputs.mask[:, None, :, None]
         return ModelOutput(torch.stack([pad(top[:, 0], (0, 0, 1, -1)), pad(top[:, 1], (0, 0, -1, 1))], 1)), None
+
+
+@OBJECTIVES.register("both_directions")
+@dataclass(frozen=True, kw_only=True)
+class BothDirections(Pretraining):
+    """Section 3.1: each token is predicted from those before it, and from those behind it."""
+
+    @override
+    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
+        inputs = whole_texts(batch)
+        told = pad(inputs.mask[:, 1:], (1, 0)), within(inputs.lengths - 1, inputs.ids.shape[1])
+        labels = torch.stack([inputs.ids.masked_fill(~one, -1) for one in told], 1)
+        return replace(batch, inputs=inputs, targets=ABSENT, labels=labels)

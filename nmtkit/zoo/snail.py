@@ -12,7 +12,7 @@ before it. A linear map to the size of an embedding stands before the output lay
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -43,8 +43,7 @@ class SnailConfig(ModelConfig):
     """Size of queries, keys and values."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout of embeddings, and of what the output layer reads."""
-    tie: Literal["none", "decoder"] = "decoder"
-    """Whether embedding and output layer share one matrix."""
+    tie: ClassVar[str] = "decoder"  # embedding and output layer share one matrix
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,20 @@ that has learned nothing stays about where it was. The output layer reads a line
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.core.settings import Depth, Field, Width, model_validator
+from nmtkit.core.settings import Field, Width
 from nmtkit.layers.elementary import Dropout, at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights, rnn_step
 from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, VocabularySizes
 
+SHIFT = 1
+"""How many slots a head can shift in one step, either way."""
 EMPTY, LEAST, STAY = 1e-6, 1e-20, 2.0
 """The numbers of a memory before anything was written; the least w~, for its logarithm; how far g begins closed."""
 
@@ -46,29 +48,18 @@ class NtmConfig(ModelConfig):
     embedding_size: Width = Field(default=256, ge=1)
     """Size of the embeddings."""
     controller: Literal["lstm", "feedforward"] = "lstm"
-    """What moves the heads: LSTM layers, or one tanh layer, which remembers nothing itself."""
+    """What moves the heads: an LSTM layer, or a tanh layer, which remembers nothing itself."""
     hidden_size: Width = Field(default=256, ge=1)
-    """Units of every layer of the controller."""
-    layers: Depth = Field(default=1, ge=1)
-    """LSTM layers of the controller."""
+    """Units of the controller."""
     memory_slots: Width = Field(default=128, ge=1)
     """Rows of the memory (N)."""
     memory_width: Width = Field(default=64, ge=1)
     """Numbers in a row of the memory (M)."""
     heads: int = Field(default=1, ge=1, le=64)
     """So many heads read, and as many write."""
-    shift: int = Field(default=1, ge=0, le=64)
-    """How many slots a head can shift in one step, either way."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout of embeddings, and of what the output layer reads."""
-    tie: Literal["none", "decoder"] = "decoder"
-    """Whether embedding and output layer share one matrix."""
-
-    @model_validator(mode="after")
-    def _require_one_layer(self) -> "NtmConfig":
-        if self.controller == "feedforward" and self.layers > 1:
-            raise ValueError("layers: a feedforward controller has one: set layers to 1, or controller to lstm")
-        return self
+    tie: ClassVar[str] = "decoder"  # embedding and output layer share one matrix
 
 
 @dataclass(frozen=True)
@@ -95,8 +86,8 @@ class Ntm(Decoder[Memory, NtmState]):
         self.tgt_embedding = nn.Embedding(sizes["tgt"], width)
         self.decoder: nn.Module = nn.Linear(width + reads, hidden)
         if config.controller == "lstm":
-            self.decoder = build_rnn("lstm", width + reads, hidden, config.layers)
-        moves = reads + config.heads * (3 + 2 * config.shift + 1)
+            self.decoder = build_rnn("lstm", width + reads, hidden)
+        moves = reads + config.heads * (3 + 2 * SHIFT + 1)
         self.decoder_heads = nn.ModuleList([nn.Linear(hidden, 2 * reads + moves), nn.Linear(hidden, moves)])
         self.decoder_last = nn.Linear(hidden + reads, width)
         self.output = nn.Linear(width, sizes["tgt"])
@@ -107,7 +98,7 @@ class Ntm(Decoder[Memory, NtmState]):
     def start(self, memory: Memory) -> NtmState:
         """Nothing was read or written, and all heads are on the first slot."""
         size, weight, count = self.size, self.tgt_embedding.weight, len(memory.mask)
-        zeros = weight.new_zeros(count, size.layers * (size.controller == "lstm"), size.hidden_size)
+        zeros = weight.new_zeros(count, int(size.controller == "lstm"), size.hidden_size)
         slots = weight.new_full((count, size.memory_slots, size.memory_width), EMPTY, dtype=at_least_float32(weight))
         heads = F.pad(slots.new_ones(count, 2 * size.heads, 1), (0, size.memory_slots - 1))
         return NtmState(zeros, zeros, heads, slots.new_zeros(count, size.heads * size.memory_width), slots)

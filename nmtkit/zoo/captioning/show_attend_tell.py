@@ -23,7 +23,7 @@ from nmtkit.layers.recurrent import Bridge, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentState
-from nmtkit.models.rnn.show_and_tell import Captioner, CaptionerConfig
+from nmtkit.zoo.captioning.show_and_tell import Captioner, CaptionerConfig
 
 
 class ShowAttendTellConfig(CaptionerConfig):
@@ -34,7 +34,7 @@ class ShowAttendTellConfig(CaptionerConfig):
     attention_size: Width = Field(default=256, ge=1)
     """Units in which a region is compared with the state."""
     hard_attention: bool = False
-    """A word looks at one region, which is drawn while `training.hard_attention` trains it, in place of at all."""
+    """A word looks at one region, which is drawn while the objective hard_attention trains it, in place of at all."""
 
 
 @MODELS.register("show_attend_tell")

@@ -23,6 +23,7 @@ from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.layers.copying import MIN_SHARE
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.abilities import Copying
 from nmtkit.models.base import MODELS, Memory, ModelOutput, VocabularySizes
 from nmtkit.models.language.rnn_lm import RecurrentLMConfig, RnnLM, RnnLMState
 
@@ -58,7 +59,7 @@ class PointerOutput(ModelOutput):
 
 
 @MODELS.register("pointer_sentinel")
-class PointerSentinel(RnnLM):
+class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
     """An LSTM that points at earlier words, or by a sentinel at the vocabulary; see the head of this file."""
 
     Config = PointerSentinelConfig

@@ -1,7 +1,7 @@
 """The LSTMN as a language model: Cheng, Dong and Lapata 2016, sections 3.2 and 3.3.
 
-It is `rnn_lm` whose layers look back at all their states; `nmtkit/layers/lstmn.py` has the equations. Dropout is that
-of `rnn_lm`; `recurrent_dropout` is of h~ where the gates read it.
+It is `rnn_lm` whose layers look back at all their states; `layers.py` has the equations. Dropout is that of `rnn_lm`;
+`recurrent_dropout` is of h~ where the gates read it.
 """
 
 from typing import Any, Literal
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import dropout
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.lstmn import LookBack, look_back_step
 from nmtkit.layers.recurrent import init_weights
+from nmtkit.models.abilities import LooksBack
 from nmtkit.models.base import MODELS, Memory, ModelOutput, VocabularySizes
 from nmtkit.models.language.rnn_lm import RecurrentLMConfig, RnnLM, RnnLMState
+from nmtkit.zoo.lstmn.layers import LookBack, look_back_step
 
 
 class LstmnConfig(RecurrentLMConfig):
@@ -27,11 +28,10 @@ class LstmnConfig(RecurrentLMConfig):
 
 
 @MODELS.register("lstmn")
-class Lstmn(RnnLM):
+class Lstmn(LooksBack[Memory, RnnLMState], RnnLM):
     """An LSTM that looks back at all its states; of its own, `hidden` and `cell` are h~ and c~ of the last word."""
 
     Config = LstmnConfig
-    looks_back = True
 
     def __init__(self, config: LstmnConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
@@ -51,17 +51,17 @@ class Lstmn(RnnLM):
         return ModelOutput(self._run(batch)[0])
 
     @torch.no_grad()
-    def attentions(self, batch: Batch) -> Tensor:
+    def history_weights(self, batch: Batch) -> Tensor:
         """The weights s of every layer, `(B,L,T,T)`: row t is where input t looks back, BOS first; row 0 is zero."""
         looks = self._run(batch)[1]
         return torch.stack([torch.stack([F.pad(one, (0, len(of) - one.shape[1])) for one in of], 1) for of in looks], 1)
 
     def _run(self, batch: Batch) -> tuple[Tensor, list[list[Tensor]]]:
         """The top layer's h `(B,T,H)`, and s of each layer and word, over the words before it, L x T x `(B,t)`."""
-        states, looks = self._entered(batch.targets.shifted), []
+        states, looks = self.embed(batch.targets.shifted), []
         for look, (of_inputs, of_hidden, *biases) in zip(self.decoder_looks, self.decoder.all_weights, strict=True):
             kept = dropout(torch.ones_like(of_hidden[:1]), self.rates.recurrent_dropout, self.training)
             states, shares = look.run(states, [of_inputs, of_hidden * kept, *biases])
-            states = self._dropped(states)
+            states = self.drop(states)
             looks.append(shares)
         return states, looks

@@ -21,6 +21,7 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights, layers_first, rnn_step, run_rnn
+from nmtkit.models.abilities import OwnMemoryLengths
 from nmtkit.models.base import MODELS, M, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.rnn.recurrent import RecurrentMemory, RecurrentState
@@ -64,10 +65,8 @@ class PictureEncoder(nn.Module):
         return states.flatten(2).transpose(1, 2)
 
 
-class Captioner(Seq2Seq[M, RecurrentState]):
+class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
     """Regions, and an LSTM of one layer; a model says what this reads."""
-
-    source_end = False
 
     def __init__(self, config: CaptionerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)

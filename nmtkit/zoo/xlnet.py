@@ -15,17 +15,23 @@ earlier segments and the segment encodings (sections 2.4 and 2.5): each text sta
 """
 
 import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from nmtkit.data.batches.batch import Batch
+from nmtkit.data.batches.batch import ABSENT, Batch, Rows
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.transformer import FeedForward, LayerStack, Residual, SinusoidalPositions, merge_heads
-from nmtkit.models.base import MODELS, Model, ModelOutput, VocabularySizes
+from nmtkit.models.abilities import Pretrained
+from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.language.bert import INITIAL_STD, StackConfig
+from nmtkit.training.losses.corruption import Pretraining, pack, texts_of, within
+from nmtkit.training.losses.objective import OBJECTIVES
 
 
 class XLNetConfig(StackConfig):
@@ -33,6 +39,16 @@ class XLNetConfig(StackConfig):
 
     kind: Literal["xlnet"] = "xlnet"
     """Which model."""
+
+
+@dataclass(frozen=True)
+class Order(Rows):
+    """The order in which the words of each text are predicted."""
+
+    ranks: Tensor
+    """The rank of each position `(B,S)`, int64, lowest first."""
+    asked: Tensor
+    """The positions that are asked for `(B,Q)`, int64."""
 
 
 class RelativeAttention(nn.Module):
@@ -84,7 +100,7 @@ class TwoStreamLayer(nn.Module):
 
 
 @MODELS.register("xlnet")
-class XLNet(Model):
+class XLNet(Pretrained):
     """An encoder of texts in any order; see the head of this file."""
 
     Config = XLNetConfig
@@ -110,11 +126,11 @@ class XLNet(Model):
 
         In a text without an order all positions see one another. There is no memory.
         """
-        ids, mask, order = batch.inputs.ids, batch.inputs.mask[:, None, None], batch.inputs.order
+        ids, mask, order = batch.inputs.ids, batch.inputs.mask[:, None, None], batch.extra(Order)
         length = ids.shape[1]
         streams, places = self.src_embedding(ids), torch.arange(length, device=ids.device).expand_as(ids)
         if order is not None:
-            ranks, asked = order
+            ranks, asked = order.ranks, order.asked
             own = ranks.gather(1, asked)
             mask = mask & (torch.cat([ranks, own - 1], 1)[:, None, :, None] >= ranks[:, None, None])  # (B,1,S+Q,S)
             streams = torch.cat([streams, self.asked.expand(*asked.shape, -1)], 1)
@@ -133,3 +149,34 @@ class XLNet(Model):
         behind = ahead.clone()
         behind[:, : (behind.shape[1] + 1) // 2].neg_()  # sines are odd, cosines even
         return torch.cat([ahead.flip(0), behind[1:]])
+
+
+PREDICT_ONE_IN = 6
+"""One token in so many is predicted, the last ones of the order (K of section 2.3: 6 or 7)."""
+
+
+@OBJECTIVES.register("permutation")
+@dataclass(frozen=True, kw_only=True)
+class Permutation(Pretraining):
+    """Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language Understanding", equations 3 and 5.
+
+    The last tokens of a random order are predicted, each from those before it in the order. Those that are not
+    predicted, and EOS, see one another, as in the authors' program.
+    """
+
+    @override
+    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
+        ids, lengths = texts_of(batch)
+        inputs = pack(ids.masked_fill(~within(lengths, ids.shape[1]), -1))
+        width = inputs.ids.shape[1]
+        keys = torch.rand(inputs.ids.shape, generator=generator, dtype=torch.float64)
+        order = (keys + ~within(lengths, width)).argsort(1)
+        counts = (lengths // PREDICT_ONE_IN).clamp(min=1).minimum(lengths)
+        turns = torch.arange(int(counts.max())).expand(len(ids), -1)  # (B,Q)
+        asked = turns < counts[:, None]
+        places = order.gather(1, (lengths - counts)[:, None] + turns * asked)
+        ranks = torch.zeros(len(ids), width + 1, dtype=torch.long)
+        ranks.scatter_(1, places.masked_fill(~asked, width), turns + 1)
+        labels = inputs.ids.gather(1, places).masked_fill(~asked, -1)
+        batch = replace(batch, inputs=inputs, targets=ABSENT, labels=labels)
+        return batch.with_extra(Order(ranks[:, :width].contiguous(), places))

@@ -1,6 +1,6 @@
 """The LSTMN as encoder and decoder: Cheng, Dong and Lapata 2016, section 4, shallow attention fusion.
 
-Both are LSTMs whose layers look back at all their states (intra-attention); `nmtkit/layers/lstmn.py` has the equations.
+Both are LSTMs whose layers look back at all their states (intra-attention); `layers.py` has the equations.
 For each target word x_t the decoder first looks at the source (inter-attention), with the state that it has, as in
 Bahdanau et al. 2015; g_j is what the encoder's top layer made of source word j:
 
@@ -19,10 +19,10 @@ from nmtkit.core.settings import Depth, Field, model_validator
 from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.attention import Additive, Attention
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.lstmn import LookBack, look_back_step
 from nmtkit.layers.recurrent import build_rnn, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
+from nmtkit.zoo.lstmn.layers import LookBack, look_back_step
 
 
 class LstmnSeq2SeqConfig(RecurrentConfig):

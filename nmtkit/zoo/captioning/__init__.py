@@ -1,0 +1,1 @@
+"""Captions of pictures: task, two models, and a metric."""

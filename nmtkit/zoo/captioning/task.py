@@ -1,0 +1,18 @@
+"""The task of captioning: from a picture, or from features of its regions, to a sentence."""
+
+from nmtkit.config.tasks.task import TASKS, GenerationTask
+from nmtkit.core.columns import Column
+
+TASKS.register("captioning")(
+    GenerationTask(
+        name="captioning",
+        command="caption",
+        about="Caption pictures: one sentence for each.",
+        columns=(Column("features", "features"), Column("tgt", required=("train", "valid"), plural="captions")),
+        done="captioned",
+        result="caption",
+        validation_metrics=("bleu", "chrf"),
+        test_metrics=("bleu1", "bleu2", "bleu3", "bleu", "chrf", "cider"),
+        demo="demo-captions",
+    )
+)

@@ -1,0 +1,126 @@
+"""ELECTRA: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators".
+
+Section 2: a small generator G tells masked words as BERT does. In their places words are drawn from its distribution,
+and the discriminator D tells of each token whether it is the one that was there:
+
+    D(x, t) = sigmoid(w . gelu(W h_t + b) + c)      the probability that token t was replaced
+    loss    = L_MLM(G) + lambda L_Disc(D)           `masked_words` and `replaced_tokens` of `training`
+
+Both have the same embeddings (section 3.2), which a linear map brings to the width of G. Nothing else of G learns
+from L_Disc. The discriminator is what stays: its encoder has the names of the one in `models/transformer.py`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from typing_extensions import override
+
+from nmtkit.data.batches.batch import Batch
+from nmtkit.layers.elementary import at_least_float32
+from nmtkit.models.abilities import AuxiliaryHead, auxiliary_logits
+from nmtkit.models.base import MODELS, ModelConfig, ModelOutput, VocabularySizes
+from nmtkit.models.language.bert import Bert, BertConfig, EncoderConfig, PretrainedEncoder
+from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
+
+GENERATOR_SHARE = 0.25
+"""Heads and feed-forward width of the generator as a share of the discriminator's, with as many layers and heads as
+wide. A quarter to a half is best (section 3.2)."""
+
+
+class ElectraConfig(EncoderConfig):
+    """The defaults suit small corpora; ELECTRA-small is 256, embeddings 128, 1024, 4 heads, 12 layers, generator 0.25.
+
+    Validation's loss and perplexity are the generator's.
+    """
+
+    kind: Literal["electra"] = "electra"
+    """Which model."""
+
+    @property
+    def generator(self) -> BertConfig:
+        """The settings of the generator."""
+        heads, inner = (max(1, round(GENERATOR_SHARE * size)) for size in (self.heads, self.feed_forward_size))
+        sizes = {"heads": heads, "hidden_size": heads * (self.hidden_size // self.heads), "feed_forward_size": inner}
+        sizes["embedding_size"] = self.embedding_size or self.hidden_size
+        return BertConfig.model_validate(self.model_dump(exclude={"kind"}) | sizes)
+
+
+@MODELS.register("electra")
+class Electra(AuxiliaryHead, PretrainedEncoder):
+    """A discriminator with a generator; what it predicts as a model is what the generator does."""
+
+    Config = ElectraConfig
+
+    def __init__(self, config: ElectraConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        self.dense, self.replaced = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, 1)
+        self.generator = Bert(config.generator, sizes)
+        for name in ("src_embedding", "src_positions", "segment_embedding", "src_embedding_norm"):
+            setattr(self.generator, name, getattr(self, name))
+        self.generator.output.words.weight = self.src_embedding.weight
+
+    def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
+        """The generator's states of all positions; there is no memory."""
+        return self.generator.read(batch)
+
+    def logits(self, output: ModelOutput, memory: None) -> Tensor:
+        """The generator's, `(...,V)`."""
+        return self.generator.logits(output, memory)
+
+    @classmethod
+    def auxiliary_objective(cls, config: ElectraConfig) -> str:
+        """Returns the discriminator's."""
+        return "replaced_tokens"
+
+    def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
+        """The discriminator's for a batch in which words were replaced, `(B,S)`: above 0 is replaced."""
+        logits: Tensor = self.replaced(F.gelu(self.dense(self.encode(batch)))).squeeze(-1)
+        return logits
+
+
+@OBJECTIVES.register("replaced_tokens")
+@dataclass(frozen=True)
+class ReplacedTokens(Objective):
+    """Replaced-token detection, Clark et al. 2020, section 2: the mean of L_Disc over the real tokens of the texts.
+
+    Words are drawn from the distributions that `masked_words` trains, in their places. A drawn word that is the one
+    that was there counts as original. The draws come from torch's generator, whose state a training saves.
+    """
+
+    normalizers: ClassVar = {"replaced_loss": "read"}
+    needs: ClassVar[InputKind] = "output"
+
+    @override
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"read": int(batch.inputs.mask.sum())}
+
+    @override
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        batch, read = inputs.device_batch, inputs.device_batch.inputs
+        with torch.no_grad():
+            drawn = draw_words(inputs.model.logits(inputs.output.gather(inputs.batch.loss_mask), None))
+        ids = read.ids.masked_scatter(batch.loss_mask, drawn)
+        replaced = ids != torch.where(batch.loss_mask, batch.labels, read.ids)  # (B,S)
+        logits = auxiliary_logits(inputs.model, replace(batch, inputs=replace(read, ids=ids)), inputs.output)
+        logits = logits.to(at_least_float32(logits))
+        each = binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
+        return {"replaced_loss": (each * read.mask).sum()}
+
+    @classmethod
+    @override
+    def fault_without(cls, model: ModelConfig, begins_from_run: bool) -> str:
+        return (
+            f"without it {model.kind} trains its generator alone, and the encoder, which is what stays of it, remains "
+            "random; set it (50 in the paper)"
+        )
+
+
+def draw_words(logits: Tensor) -> Tensor:
+    """A word `(M,)` from each of the distributions softmax(logits), `(M,V)`: where a uniform draw falls in its sums."""
+    sums = torch.softmax(logits, -1, dtype=at_least_float32(logits)).cumsum(-1)
+    draws = torch.rand_like(sums[:, :1]) * sums[:, -1:]
+    return torch.searchsorted(sums, draws, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)

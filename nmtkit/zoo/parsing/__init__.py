@@ -1,0 +1,1 @@
+"""Constituency parsing as translation: task, trees, the rule of the search, metrics, and commands."""

@@ -1,0 +1,164 @@
+"""The rule of parsing: a hypothesis is the beginning of a well-formed tree in linear form.
+
+A bracket is closed by its own label and never empty. The tree has as many placeholders as the source has words, and the
+hypothesis ends with it. A bracket opens only if the length limit leaves room for the words that are left and for all
+closing ones, so that every hypothesis can be completed at any time; the limit is raised where a sentence is longer.
+Letters as in `nmtkit.decoding.beam_search`. `nmtkit.zoo.parsing.trees` explains the form.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from typing_extensions import override
+
+from nmtkit.core.errors import RecipeError
+from nmtkit.data.batches.batch import Batch, Rows
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.data.tokenizers.vocabulary import EOS, UNK
+from nmtkit.decoding.rules import INFINITY, RULES, LiveHypotheses, Rule, allow_if_possible
+from nmtkit.decoding.settings import SearchConfig
+from nmtkit.zoo.parsing.trees import is_closing, is_opening
+
+MAX_DEPTH = 100
+OTHER, OPENING, CLOSING, WORD, END = range(5)
+OUTER_BRACKETS = 2
+"""The fewest tokens of a tree beside its words: one pair of brackets."""
+
+
+@dataclass(frozen=True)
+class BracketTokens:
+    """What the tokens of both vocabularies are to a tree, on the model's device."""
+
+    kinds: Tensor
+    """OPENING, CLOSING, WORD, END or OTHER `(V,)`, int64."""
+    closings: Tensor
+    """The id that closes what each token opens `(V,)`, int64."""
+    counts: Tensor
+    """Words of the source that each source token begins `(V_src,)`, int64: 0 or 1."""
+
+    @classmethod
+    def of_tokens(cls, tokens: Sequence[str], own: range, counts: Sequence[int]) -> Self:
+        """Of target tokens, of which `own` are no special ones; on the CPU."""
+        closing = {tokens[number][1:]: number for number in own if is_closing(tokens[number])}
+        kinds = [OTHER] * len(tokens)
+        closings = [0] * len(tokens)
+        for number in own:
+            token = tokens[number]
+            if is_opening(token) and token[1:] in closing:
+                kinds[number] = OPENING
+                closings[number] = closing[token[1:]]
+            elif is_closing(token):
+                kinds[number] = CLOSING
+            elif not is_opening(token):
+                kinds[number] = WORD
+        kinds[EOS] = END
+        if not {OPENING, WORD} <= {*kinds}:
+            raise RecipeError(
+                "search.rule brackets: the target vocabulary has no brackets such as (NP and )NP, or no placeholder: "
+                "set `tokenizer.columns.tgt.kind` to whitespace, and train on linearized trees (nmtkit linearize)"
+            )
+        return cls(torch.tensor(kinds), torch.tensor(closings), torch.tensor(counts))
+
+    def to(self, device: torch.device) -> "BracketTokens":
+        """Returns the same on a device."""
+        return BracketTokens(self.kinds.to(device), self.closings.to(device), self.counts.to(device))
+
+
+def _starts(tokenizer: Tokenizer) -> list[int]:
+    """For each source token whether it begins a word, or is one."""
+    kind, vocabulary = tokenizer.config.kind, tokenizer.vocabulary
+    if kind not in ("whitespace", "bpe", "unigram", "char"):
+        raise RecipeError(
+            f"search.rule brackets: a source tokenizer of kind {kind} does not tell where words begin; set "
+            "`tokenizer.kind` to whitespace, bpe, unigram or char"
+        )
+    own = [int(kind == "whitespace" or token.startswith(WORD_START)) for token in vocabulary.tokens]
+    own[: vocabulary.n_specials] = [0] * vocabulary.n_specials
+    own[UNK] = int(kind == "whitespace")  # subwords begin with the mark, and an unknown letter comes behind it
+    return own
+
+
+@RULES.register("brackets")
+@dataclass(frozen=True)
+class Brackets(Rows, Rule):
+    """Only tokens follow with which a well-formed tree can still be written."""
+
+    reads_history = True
+
+    tokens: BracketTokens
+    """Shared by all sentences."""
+    words: Tensor | None = None
+    """Words of each source `(B,)`, int64; None before `begin`."""
+
+    @classmethod
+    @override
+    def fault(cls, search: SearchConfig) -> str:
+        if not (search.min_length or search.min_length_ratio or search.no_repeat_ngram):
+            return ""
+        return (
+            "the words of the source decide how long a tree is and what it repeats: leave min_length, "
+            "min_length_ratio and no_repeat_ngram out"
+        )
+
+    @classmethod
+    @override
+    def of(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
+        """Makes the rule; RecipeError if brackets are no tokens, or words of the source cannot be counted."""
+        tokens = [token.removeprefix(WORD_START) for token in tokenizers.tgt.vocabulary.tokens]
+        own = range(tokenizers.tgt.vocabulary.n_specials, len(tokens))
+        return cls(BracketTokens.of_tokens(tokens, own, _starts(tokenizers.src)).to(device))
+
+    @override
+    def begin(self, batch: Batch) -> "Brackets":
+        """Counts the words of each source; RecipeError unless the model reads a text."""
+        if not batch.reads_text:
+            raise RecipeError("search.rule brackets: a tree has the words of a text, and this model reads none")
+        is_start = self.tokens.counts[batch.inputs.ids] * batch.inputs.mask  # (B,S)
+        return replace(self, words=is_start.sum(1))
+
+    @override
+    def fewest_tokens(self) -> Tensor:
+        assert self.words is not None, "`begin` has counted them"
+        return self.words.cpu() + OUTER_BRACKETS
+
+    @override
+    def most_needed(self, columns: int) -> int:
+        return columns + OUTER_BRACKETS
+
+    @override
+    def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
+        """Forbids what breaks the tree; tokens that are copied are always forbidden."""
+        assert self.words is not None
+        assert live.history is not None
+        history = live.history  # (N,t)
+        is_token = (history >= 0) & (history < len(self.tokens.kinds))
+        kind = self.tokens.kinds[history.clamp(min=0, max=len(self.tokens.kinds) - 1)].masked_fill(~is_token, OTHER)
+        is_opening_token = kind == OPENING
+        depths = (is_opening_token.long() - (kind == CLOSING).long()).cumsum(1)  # (N,t): after each token
+        depth = depths[:, -1] if depths.shape[1] else torch.zeros_like(live.tokens_left)  # (N,)
+        left = live.of_sentences(self.words) - (kind == WORD).sum(1)  # (N,): words without a placeholder
+        has_begun = is_opening_token.any(1)
+        # The innermost open bracket is the last one that opened at the present depth.
+        places = torch.arange(1, history.shape[1] + 1, device=history.device)
+        place = ((is_opening_token & (depths == depth[:, None])) * places).amax(1) if len(places) else depth
+        opener = pad(history, (1, 0)).gather(1, place[:, None])  # (N,1)
+        is_empty = place == live.lengths  # the last token has opened it
+
+        is_open = depth > 0
+        has_words = left > 0
+        may_open = has_words & (is_open | ~has_begun) & (depth < MAX_DEPTH)
+        may_open = may_open & (live.tokens_left > left + depth + 2)
+        may_close = is_open & ~is_empty & ((depth > 1) | ~has_words)
+        may_end = ~is_open & (has_begun | ~has_words)
+        never = torch.zeros_like(is_open)
+        by_kind = torch.stack([never, may_open, never, is_open & has_words, may_end], 1)  # by OTHER, OPENING, ...
+        allowed = by_kind.index_select(1, self.tokens.kinds)  # (N,V)
+        closing = self.tokens.closings[opener.clamp(min=0, max=len(self.tokens.closings) - 1)]  # (N,1)
+        allowed = allowed.scatter(1, closing, allowed.gather(1, closing) | may_close[:, None])
+        allowed = pad(allowed, (0, log_probs.shape[1] - allowed.shape[1]))  # (N,X)
+        return allow_if_possible(log_probs).masked_fill(~allowed, -INFINITY)
