@@ -10,10 +10,10 @@ or ends the sentence: the tokens of "Hund" also begin "Hunde". The bank of a hyp
 constraints it has, boundary tokens included. In every step the best hypothesis of the highest bank goes on, and can
 always be continued into the next: so all constraints are met in time.
 
-Letters as in `nmtkit.decoding.beam`, and:
+Letters as in `nmtkit.decoding.beam_search`, and:
 
     U  positive constraints of a sentence at most       R  negative constraints of a sentence at most
-    L  tokens of a constraint at most                   M  candidates considered
+    L  tokens of a constraint at most                   M  candidates considered: W * (U + 1) + 2 * K
     "..." N hypotheses, or candidates `(B,M)`
 """
 
@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtkit.data.batches.batch import Rows
+from nmtkit.data.batches.batch import NEW_WORD, Rows
 from nmtkit.data.tokenizers.vocabulary import EOS, PAD
-from nmtkit.decoding.beam import StepCandidates, top_continuations
-from nmtkit.decoding.rules import INFINITY, allow_eos_if_stuck
+from nmtkit.decoding.candidates import Candidates, top_continuations
+from nmtkit.decoding.rules import INFINITY, allow_end_if_stuck
 from nmtkit.models.base import Memory
 
 
@@ -44,8 +44,8 @@ class Constraints(Rows):
     copied_starts: Tensor | None = None
     """Which tokens of the source begin a word `(B,S)`, bool; for a model that copies."""
 
-    def room(self) -> Tensor:
-        """The most tokens that the positive constraints of each sentence take, boundary tokens included: `(B,)`."""
+    def tokens_needed(self) -> Tensor:
+        """Returns the most tokens that the positive constraints take, boundary tokens included: `(B,)`."""
         lengths = _lengths(self.positive)
         return (lengths + (lengths > 0)).sum(1)
 
@@ -78,140 +78,195 @@ class ConstrainedBeam:
     progress: ConstraintProgress
 
     @classmethod
-    def begin(cls, terms: Constraints, starts: Callable[[], Tensor] | None) -> "ConstrainedBeam":
-        """One empty hypothesis for each sentence."""
-        assert starts is not None, "terms are of whole words: which tokens begin one must be known"
-        positive, negative = terms.positive, terms.negative
-        nothing = ConstraintProgress(positive.bool() & False, _lengths(positive) == 0, negative.bool() & False)
-        return cls(terms, starts(), nothing)
+    def begin(cls, terms: Constraints, starts: Tensor) -> "ConstrainedBeam":
+        """Returns the beam with one empty hypothesis for each sentence."""
+        progress = ConstraintProgress(
+            reached=torch.zeros_like(terms.positive, dtype=torch.bool),
+            met=_lengths(terms.positive) == 0,
+            negative=torch.zeros_like(terms.negative, dtype=torch.bool),
+        )
+        return cls(terms, starts, progress)
 
-    def forbid(self, log_probs: Tensor, end: Tensor, free: Tensor | None, memory: Memory) -> None:
+    def forbid(self, log_probs: Tensor, end: Tensor, forced: Tensor | None, memory: Memory) -> None:
         """Forbids, in place, the last token of negative constraints, and EOS before all positive ones are met.
 
         Where nothing else is left EOS is allowed, with the model's own log-probability `end` `(N,)`. `log_probs`
-        `(N,X)` are under all other rules; `free` `(N,)` are hypotheses without a forced token, None: all.
+        `(N,X)` are under the rules; hypotheses whose next token is `forced` `(N,)` are left alone.
         """
-        free = torch.ones_like(log_probs[:, 0], dtype=torch.bool) if free is None else free
-        early = free & ~self._is_enough(self.progress)
-        log_probs[:, EOS].masked_fill_(early, -INFINITY)
+        is_free = torch.ones_like(end, dtype=torch.bool)  # (N,)
+        if forced is not None:
+            is_free = (forced == PAD) | (forced == NEW_WORD)
+        is_early = is_free & ~self._is_enough(self.progress)
+        log_probs[:, EOS].masked_fill_(is_early, -INFINITY)
         if self.terms.negative.shape[1]:
-            negative = self._of_hypotheses(self.terms.negative)
-            lengths = _lengths(negative)
-            last = (lengths - 1).clamp(min=0)[..., None]  # (N,R,1)
-            before = pad(self.progress.negative[..., :-1], (1, 0), value=True).gather(2, last)[..., 0]
-            again = before & (lengths > 0) & free[:, None]
-            ban = torch.zeros_like(again, dtype=log_probs.dtype).masked_fill_(again, -INFINITY)
-            log_probs.scatter_add_(1, memory.columns_of(negative.gather(2, last)[..., 0]), ban)
-        allow_eos_if_stuck(log_probs, end)
+            self._forbid_last_tokens(log_probs, is_free, memory)
+        allow_end_if_stuck(log_probs, end)
 
-    def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> StepCandidates:
-        """One step of constrained beam search, from `log_probs` `(N,X)` and `scores` `(B,W)`.
+    def _forbid_last_tokens(self, log_probs: Tensor, is_free: Tensor, memory: Memory) -> None:
+        """Forbids, in place, tokens that would complete a negative constraint of a free hypothesis `(N,)`."""
+        negative = self._of_hypotheses(self.terms.negative)  # (N,R,L)
+        lengths = _lengths(negative)  # (N,R)
+        last = (lengths - 1).clamp(min=0)[..., None]  # (N,R,1)
+        last_tokens = negative.gather(2, last)[..., 0]  # (N,R)
+        # Whether the hypothesis ends with all tokens but the last one.
+        has_rest = pad(self.progress.negative[..., :-1], (1, 0), value=True)  # (N,R,L)
+        has_rest = has_rest.gather(2, last)[..., 0]  # (N,R)
+        is_forbidden = has_rest & (lengths > 0) & is_free[:, None]
+        ban = torch.zeros_like(is_forbidden, dtype=log_probs.dtype).masked_fill_(is_forbidden, -INFINITY)
+        # Added, not assigned: a token that ends several constraints stays forbidden if any of them is near its end.
+        log_probs.scatter_add_(1, memory.columns_of(last_tokens), ban)
+
+    def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> Candidates:
+        """Chooses the candidates of a step from `log_probs` `(N,X)` and `scores` `(B,W)`.
 
         It considers for each hypothesis the next token of every constraint and the best token that begins a word, and
         the 2K best of all other continuations of the sentence. A candidate that ends is finished if it is among the K
-        best of its bank. If all candidates are in one bank, the step is that of `beam_step`.
+        best of its bank. If all candidates are in one bank, the result is that of `best_candidates`.
         """
-        values, places = self._candidates(log_probs, scores, beam_size, memory)
+        values, places = self._continuations(log_probs, scores, beam_size, memory)  # (B,M)
         parents = places // log_probs.shape[1]
-        tokens = places - parents * log_probs.shape[1]
-        rows = parents + torch.arange(len(scores), device=scores.device)[:, None] * scores.shape[1]
-        progress = self.after(rows, memory.ids_of(tokens))
-        of_met = ((_lengths(self.terms.positive) + 1)[:, None] * progress.met).sum(2)
-        bank = of_met + _count(progress.reached).amax(2)
-        real, is_end = values > -INFINITY, tokens == EOS
-        # The best of each bank, the highest bank first; then the second of each.
-        turn = _turns(bank, real & ~is_end).masked_fill(~real | is_end, bank.shape[1])
-        down = bank.sort(dim=1, stable=True, descending=True)[1]
-        kept = down.gather(1, turn.gather(1, down).sort(dim=1, stable=True)[1])[:, :beam_size]
-        ends = is_end & real & (_turns(bank, real) < beam_size)  # at most one for each hypothesis
-        both = torch.cat([kept, ends.sort(dim=1, stable=True, descending=True)[1][:, :beam_size]], 1)  # (B,C)
-        ended = ends.gather(1, both)
-        ended[:, :beam_size] = False  # where fewer than K go on, what ended fills their places
-        scores = values.gather(1, both)
-        going_on = (real & ~is_end).gather(1, kept)
-        kept_scores = scores[:, :beam_size].masked_fill(~going_on, -INFINITY)
-        places = torch.arange(beam_size, device=scores.device).expand_as(kept)
-        return StepCandidates(tokens.gather(1, both), parents.gather(1, both), scores, ended, places, kept_scores)
+        columns = places % log_probs.shape[1]
+        bank = self._bank(self.after(_rows(parents, scores.shape[1]), memory.ids_of(columns)))  # (B,M)
+        is_possible = values > -INFINITY
+        is_end = columns == EOS
+        goes_on = is_possible & ~is_end
 
-    def ranked(self, choice: StepCandidates, final: Tensor) -> Tensor:
-        """Ranking scores `(B,C)`; minus infinity before all constraints are met, unless no candidate meets them."""
-        width = self.progress.met.shape[0] // len(final)
-        rows = choice.parents + torch.arange(len(final), device=final.device)[:, None] * width
-        enough = self._is_enough(self.after(rows, choice.tokens)) | (choice.tokens == EOS)
-        some = (enough & (choice.scores > -INFINITY)).any(1, keepdim=True)
-        return final.masked_fill(~enough & some, -INFINITY)
+        # What goes on: the best of each bank, the highest bank first; then the second of each, and so on.
+        turn = _rank_in_bank(bank, goes_on).masked_fill(~goes_on, bank.shape[1])
+        by_bank = bank.sort(dim=1, stable=True, descending=True)[1]
+        by_turn = turn.gather(1, by_bank).sort(dim=1, stable=True)[1]
+        going_on = by_bank.gather(1, by_turn)[:, :beam_size]  # (B,K)
+
+        # What ends: at most one candidate of each hypothesis.
+        may_end = is_end & is_possible & (_rank_in_bank(bank, is_possible) < beam_size)
+        ending = may_end.sort(dim=1, stable=True, descending=True)[1][:, :beam_size]  # (B,K)
+        chosen = torch.cat([going_on, ending], 1)  # (B,C): what goes on has the numbers 0 to K-1
+        ended = may_end.gather(1, chosen)
+        ended[:, :beam_size] = False  # where fewer than K go on, what ended fills their places
+        chosen_scores = values.gather(1, chosen)
+        return Candidates(
+            columns=columns.gather(1, chosen),
+            parents=parents.gather(1, chosen),
+            scores=chosen_scores,
+            ended=ended,
+            kept=torch.arange(beam_size, device=scores.device).expand_as(going_on),
+            kept_scores=chosen_scores[:, :beam_size].masked_fill(~goes_on.gather(1, going_on), -INFINITY),
+        )
+
+    def ranked(self, parents: Tensor, tokens: Tensor, scores: Tensor, ranking: Tensor) -> Tensor:
+        """Returns ranking scores `(B,C)`, minus infinity where constraints are not met, unless no candidate meets them.
+
+        Parents, tokens (by their ids) and log-probabilities of the candidates are `(B,C)` too.
+        """
+        width = len(self.progress.met) // len(ranking)
+        progress = self.after(_rows(parents, width), tokens)
+        is_met = self._is_enough(progress) | (tokens == EOS)
+        any_is_met = (is_met & (scores > -INFINITY)).any(1, keepdim=True)
+        return ranking.masked_fill(~is_met & any_is_met, -INFINITY)
 
     def enough(self, scores: Tensor) -> Tensor:
-        """Scores of hypotheses `(B,W)`; minus infinity before all constraints are met, if others meet them."""
-        met = self._is_enough(self.progress).view_as(scores) & (scores > -INFINITY)
-        return scores.masked_fill(~met & met.any(1, keepdim=True), -INFINITY)
+        """Returns scores of hypotheses `(B,W)`, minus infinity before all constraints are met, unless none is."""
+        is_met = self._is_enough(self.progress).view_as(scores) & (scores > -INFINITY)
+        return scores.masked_fill(~is_met & is_met.any(1, keepdim=True), -INFINITY)
 
-    def _candidates(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> tuple[Tensor, Tensor]:
+    def after(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
+        """Returns the progress of hypotheses, by number `(B,M)`, after one more token each `(B,M)`, by its id."""
+
+        def of_rows(tensor: Tensor) -> Tensor:
+            chosen = tensor.index_select(0, rows.flatten())
+            return chosen.view(*rows.shape, *tensor.shape[1:])
+
+        progress = self.progress.mapped(of_rows)
+        positive = self.terms.positive[:, None]  # (B,1,U,L)
+        negative = self.terms.negative[:, None]  # (B,1,R,*)
+        has_ended_term = _is_whole(progress.reached, positive) & self._begins_word(tokens)[..., None]
+        met = progress.met | has_ended_term  # (B,M,U)
+        may_go_on = ~met & self._may_begin(met)
+        reached = _extended(progress.reached, positive, tokens) & may_go_on[..., None]  # (B,M,U,L)
+        return ConstraintProgress(reached=reached, met=met, negative=_extended(progress.negative, negative, tokens))
+
+    def _continuations(
+        self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory
+    ) -> tuple[Tensor, Tensor]:
         """Continuations `(B,M)`, best first: scores and numbers, parent * X + column; none comes twice."""
-        size, (n_sentences, width) = log_probs.shape[1], scores.shape
-        whole = log_probs.reshape(n_sentences, width, size)
-        starting = whole.masked_fill(~self._columns_that_start(size, memory), -INFINITY).argmax(2).view(-1, 1)
-        own = torch.cat([memory.columns_of(self._next()), starting], 1)  # (N,U+1)
-        twice = (own[:, :, None] == own[:, None, :]).tril(-1).any(2) | (own == PAD)
-        of_own = log_probs.gather(1, own).masked_fill(twice, -INFINITY).view(n_sentences, width, -1)
-        of_own = (of_own + scores[:, :, None]).flatten(1)
-        first = torch.arange(width, device=scores.device)[:, None] * size
-        places = (own.view(n_sentences, width, -1) + first).flatten(1)
-        others = top_continuations(log_probs.scatter(1, own, -INFINITY), scores, 2 * beam_size)
-        values, places = torch.cat([of_own, others[0]], 1), torch.cat([places, others[1]], 1)
+        size = log_probs.shape[1]
+        n_sentences, width = scores.shape
+        of_sentences = log_probs.reshape(n_sentences, width, size)
+        is_start = self._columns_that_start(size, memory)
+        best_start = of_sentences.masked_fill(~is_start, -INFINITY).argmax(2).view(-1, 1)  # (N,1)
+        wanted = torch.cat([memory.columns_of(self._next_tokens()), best_start], 1)  # (N,U+1)
+        is_same = wanted[:, :, None] == wanted[:, None, :]
+        is_left_out = is_same.tril(-1).any(2) | (wanted == PAD)  # it came before, or there is none
+        values = log_probs.gather(1, wanted).masked_fill(is_left_out, -INFINITY)
+        values = values.view(n_sentences, width, -1) + scores[:, :, None]  # (B,W,U+1)
+        first_places = torch.arange(width, device=scores.device)[:, None] * size
+        places = wanted.view(n_sentences, width, -1) + first_places
+        without_wanted = log_probs.scatter(1, wanted, -INFINITY)
+        other_values, other_places = top_continuations(without_wanted, scores, 2 * beam_size)
+        values = torch.cat([values.flatten(1), other_values], 1)
+        places = torch.cat([places.flatten(1), other_places], 1)
+        # First by number, so that of equal values the first comes first.
         places, order = places.sort(dim=1, stable=True)
-        values, order = values.gather(1, order).sort(dim=1, stable=True, descending=True)
-        return values, places.gather(1, order)
+        values, by_value = values.gather(1, order).sort(dim=1, stable=True, descending=True)
+        return values, places.gather(1, by_value)
+
+    def _bank(self, progress: ConstraintProgress) -> Tensor:
+        """How many tokens of constraints candidates have, boundary tokens included, `(B,M)`."""
+        lengths = _lengths(self.terms.positive) + 1  # (B,U)
+        of_met = (lengths[:, None] * progress.met).sum(2)
+        return of_met + _count(progress.reached).amax(2)
 
     def _columns_that_start(self, size: int, memory: Memory) -> Tensor:
         """The columns of words' first tokens: `(X,)` or `(B,1,X)`, bool."""
-        known = self.starts if memory.shortlist is None else self.starts[memory.shortlist.index.words]
+        starts = self.starts if memory.shortlist is None else self.starts[memory.shortlist.index.words]
         copied = self.terms.copied_starts
         if copied is None:
-            return pad(known, (0, size - len(known)))
-        both = torch.cat([known.expand(len(copied), -1), copied], 1)
-        return pad(both, (0, size - both.shape[1]))[:, None]
+            return pad(starts, (0, size - len(starts)))
+        columns = torch.cat([starts.expand(len(copied), -1), copied], 1)
+        return pad(columns, (0, size - columns.shape[1]))[:, None]
 
-    def _starts(self, ids: Tensor) -> Tensor:
+    def _begins_word(self, ids: Tensor) -> Tensor:
         """Whether tokens `(B,M)` begin a word, or end the sentence."""
-        known = self.starts[ids.clamp(max=len(self.starts) - 1)] | (ids == EOS)
+        vocabulary = len(self.starts)
+        begins = self.starts[ids.clamp(max=vocabulary - 1)] | (ids == EOS)
         copied = self.terms.copied_starts
         if copied is None:
-            return known
-        places = (ids - len(self.starts)).clamp(min=0, max=copied.shape[1] - 1)
-        return torch.where(ids < len(self.starts), known, copied.gather(1, places))
-
-    def _of_hypotheses(self, values: Tensor) -> Tensor:
-        return values.repeat_interleave(len(self.progress.met) // len(values), 0)
-
-    def after(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
-        """The progress of hypotheses, by number `(B,M)`, after one more token each `(B,M)`, by its id."""
-        now = self.progress.mapped(lambda one: one.index_select(0, rows.flatten()).view(*rows.shape, *one.shape[1:]))
-        positive = self.terms.positive[:, None]
-        met = now.met | (_is_whole(now.reached, positive) & self._starts(tokens)[..., None])
-        reached = _extended(now.reached, positive, tokens) & (~met & self._may_begin(met))[..., None]
-        return ConstraintProgress(reached, met, _extended(now.negative, self.terms.negative[:, None], tokens))
+            return begins
+        places = (ids - vocabulary).clamp(min=0, max=copied.shape[1] - 1)  # in the source
+        return torch.where(ids < vocabulary, begins, copied.gather(1, places))
 
     def _may_begin(self, met: Tensor) -> Tensor:
         """Constraints that may begin `(B,M,U)`: all, or in order those without an unmet one before them."""
-        before = pad(met, (1, 0), value=True)[..., :-1].long().cumprod(-1).bool()
-        return before | ~self.terms.in_order[:, None, None]
+        all_before_are_met = pad(met, (1, 0), value=True)[..., :-1].long().cumprod(-1).bool()
+        return all_before_are_met | ~self.terms.in_order[:, None, None]
 
-    def _next(self) -> Tensor:
+    def _next_tokens(self) -> Tensor:
         """The next token of every constraint `(N,U)`; PAD where it has none."""
-        positive = self._of_hypotheses(self.terms.positive)
-        count = _count(self.progress.reached)
-        met = self.progress.met.view(len(self.terms.in_order), -1, self.terms.positive.shape[1])
-        wanted = ~self.progress.met & self._may_begin(met).flatten(0, 1)
-        token = pad(positive, (0, 1), value=PAD).gather(2, count[..., None])[..., 0]
-        return token.masked_fill(~wanted, PAD)
+        n_sentences, n_terms, _ = self.terms.positive.shape
+        met = self.progress.met.view(n_sentences, -1, n_terms)  # (B,W,U)
+        is_wanted = ~self.progress.met & self._may_begin(met).flatten(0, 1)  # (N,U)
+        positive = pad(self._of_hypotheses(self.terms.positive), (0, 1), value=PAD)  # (N,U,L+1)
+        count = _count(self.progress.reached)  # (N,U)
+        token = positive.gather(2, count[..., None])[..., 0]
+        return token.masked_fill(~is_wanted, PAD)
 
     def _is_enough(self, progress: ConstraintProgress) -> Tensor:
         """Whether all positive constraints are met if the sentence ends here `(...)`."""
-        positive = self.terms.positive[:, None]
         if progress.met.dim() == 2:
-            positive = self._of_hypotheses(self.terms.positive)
+            positive = self._of_hypotheses(self.terms.positive)  # (N,U,L)
+        else:
+            positive = self.terms.positive[:, None]  # (B,1,U,L)
         return (progress.met | _is_whole(progress.reached, positive)).all(-1)
+
+    def _of_hypotheses(self, rows: Tensor) -> Tensor:
+        """Repeats the row of each sentence `(B,*)` for its hypotheses: `(N,*)`."""
+        return rows.repeat_interleave(len(self.progress.met) // len(rows), 0)
+
+
+def _rows(parents: Tensor, width: int) -> Tensor:
+    """The rows of hypotheses that are numbered within their sentences, `(B,M)`."""
+    first_rows = torch.arange(len(parents), device=parents.device)[:, None] * width
+    return parents + first_rows
 
 
 def _lengths(ids: Tensor) -> Tensor:
@@ -221,19 +276,24 @@ def _lengths(ids: Tensor) -> Tensor:
 
 def _extended(reached: Tensor, ids: Tensor, tokens: Tensor) -> Tensor:
     """What was reached `(B,M,*,L)` of constraints `(B,1,*,L)`, after one more token each `(B,M)`."""
-    return pad(reached[..., :-1], (1, 0), value=True) & (ids == tokens[..., None, None]) & (ids != PAD)
+    has_tokens_before = pad(reached[..., :-1], (1, 0), value=True)
+    is_next = (ids == tokens[..., None, None]) & (ids != PAD)
+    return has_tokens_before & is_next
 
 
 def _count(reached: Tensor) -> Tensor:
     """How many tokens of each constraint `(...,U,L)` the hypothesis ends with."""
-    return (reached * torch.arange(1, reached.shape[-1] + 1, device=reached.device)).amax(-1)
+    counts = torch.arange(1, reached.shape[-1] + 1, device=reached.device)
+    return (reached * counts).amax(-1)
 
 
 def _is_whole(reached: Tensor, ids: Tensor) -> Tensor:
     """Whether the hypothesis ends with all tokens of each constraint, `(...,U)`."""
-    return (reached & (pad(ids, (0, 1), value=PAD)[..., 1:] == PAD)).any(-1)
+    is_last = pad(ids, (0, 1), value=PAD)[..., 1:] == PAD
+    return (reached & is_last).any(-1)
 
 
-def _turns(bank: Tensor, real: Tensor) -> Tensor:
-    """How many better candidates of its bank each has before it `(B,M)`; candidates come best first."""
-    return ((bank[:, :, None] == bank[:, None, :]) & real[:, None, :]).tril(-1).sum(2)
+def _rank_in_bank(bank: Tensor, counts: Tensor) -> Tensor:
+    """How many candidates before it, of those that count, are in the bank of each `(B,M)`; best first."""
+    is_same_bank = bank[:, :, None] == bank[:, None, :]
+    return (is_same_bank & counts[:, None, :]).tril(-1).sum(2)

@@ -1,9 +1,8 @@
-"""Captures the decoding steps of a batch with fixed slots, and replays them: a CUDA graph on GPUs, a tape on CPUs.
+"""Captures the decoding steps of a batch with fixed slots as CUDA graphs, and replays them.
 
-A GPU works through a step of a small model faster than Python can launch it, and on a CPU a step of one sentence takes
-as long in Python as in its operations. Both captures repeat operations, not Python: so the tensors of the batch stay
-where they are, every step copies its results back into them, and one capture serves only the steps that read as many
-positions.
+A GPU works through a step of a small model faster than Python can launch its operations. A graph launches all of them
+at once. It repeats operations, not Python: so the tensors of the batch stay where they are, every step copies its
+results back into them, and one graph serves only the steps that read as many positions.
 """
 
 import threading
@@ -15,75 +14,76 @@ from typing import Any
 
 import torch
 
-from nmtkit.decoding.beam import LoggedStep
-from nmtkit.decoding.decoding_batch import DecodingBatch
-from nmtkit.layers import tapes
+from nmtkit.decoding.beam_search import BeamSearch, StepResult
+from nmtkit.decoding.search_state import SearchState
 
 LENGTH_STEP = 16
 """Captured steps read a multiple of so many positions."""
 PATIENCE = 50
-"""Capturing a CUDA graph costs about as much as so many steps, so it begins after them; a tape pays at once."""
+"""Capturing a graph costs about as much as so many steps, so it begins after them."""
 WARM_UP = 2
-MAX_SHAPES = {"cpu": 16, "cuda": 4}
+MAX_SHAPES = 4
 """Captured batches that are kept, each with its memory."""
 
-Captured = tuple[Callable[[], LoggedStep], LoggedStep]
-"""A function that replays a step, and the result of the step that was captured."""
 
+class CapturedSteps:
+    """The steps of a batch with room for so many sentences and positions.
 
-class CapturedBatch:
-    """A decoding batch with room for so many sentences and positions, and the captures of its steps.
-
-    It begins with `fresh` sentences, after their first step. Each kind of step is captured the first time if `at_once`,
-    else after `PATIENCE` of them.
+    It begins with `fresh` sentences, after their first step. Steps that read a certain number of positions are captured
+    the first time if `at_once`, else after `PATIENCE` of them.
     """
 
-    def __init__(self, fresh: DecodingBatch, slots: int, length: int, at_once: bool) -> None:
-        self._length = length
-        self.decoding = fresh.in_slots(slots, length)
+    def __init__(self, search: BeamSearch, fresh: SearchState, slots: int, length: int, at_once: bool) -> None:
+        self.state = fresh.in_slots(slots, length, search.length_penalty)
         self.replayed = 0
         """Steps that replayed a capture."""
+        self._search = search
+        self._length = length
         self._patience = 0 if at_once else PATIENCE
         self._made: Counter[int] = Counter()  # steps by how many positions they read
-        self._captures: dict[int, Callable[[], LoggedStep]] = {}
+        self._captures: dict[int, Callable[[], StepResult]] = {}
 
-    def fill(self, fresh: DecodingBatch) -> None:
+    def fill(self, fresh: SearchState) -> None:
         """Begins anew with other sentences."""
-        done = self.decoding.sentences.done.fill_(True)
-        self.decoding.insert(torch.arange(len(fresh.limits), device=done.device), fresh)
+        assert len(fresh.divisors) <= len(self.state.divisors), "`BeamSearch.most_tokens` is too low"
+        done = self.state.sentences.done.fill_(True)
+        slots = torch.arange(len(fresh.limits), device=done.device)
+        self.state.insert(slots, fresh, self._search.model)
 
-    def step(self, need_attention: bool, length: int) -> LoggedStep:
+    def step(self, length: int) -> StepResult:
         """Makes one step; `length` counts the positions of the sentence that has come farthest."""
-        extent = min(-(-(length + 1) // LENGTH_STEP) * LENGTH_STEP, self._length)
-        if extent < self.decoding.cache.length:  # sentences that had come farther are done
-            self.decoding.cache.position.clamp_(max=extent - 1)
-        self.decoding.cache.length = extent
+        needed = length + 1  # the step also moves each sentence on to its next position
+        rounded = -(-needed // LENGTH_STEP) * LENGTH_STEP
+        extent = min(rounded, self._length)
+        cache = self.state.cache
+        if extent < cache.length:  # sentences that had come farther are done
+            cache.position.clamp_(max=extent - 1)
+        cache.length = extent
         self._made[extent] += 1
-
-        def once() -> LoggedStep:
-            after = self.decoding.shallow_copy()
-            result = after.step(need_attention)
-            for kept, new in zip(self.decoding.changing(), after.changing(), strict=True):
-                if kept is not new:
-                    kept.copy_(new)
-            return result
-
         if self._made[extent] <= self._patience:
-            return once()
+            return self._step_in_place()
         if extent in self._captures:
             self.replayed += 1
             return self._captures[extent]()
-        if supports_cuda_graphs(self.decoding.sentences.done.device):
-            self._captures[extent], result = capture_cuda_graph(
-                once, lambda: self.decoding.shallow_copy().step(need_attention)
-            )
-        else:
-            self._captures[extent], result = trace_ops(once)
+        self._captures[extent], result = capture_cuda_graph(self._step_in_place, self._trial_step)
         return result
+
+    def _step_in_place(self) -> StepResult:
+        """A step that copies all that it changes into the tensors of the state."""
+        after = self.state.shallow_copy()
+        result = self._search.step(after)
+        for kept, new in zip(self.state.changing(), after.changing(), strict=True):
+            if kept is not new:
+                kept.copy_(new)
+        return result
+
+    def _trial_step(self) -> StepResult:
+        """The same step without its effect; it writes cache entries, which the step itself overwrites."""
+        return self._search.step(self.state.shallow_copy())
 
 
 def supports_cuda_graphs(device: torch.device) -> bool:
-    """Whether steps on a device can be captured as CUDA graphs."""
+    """Returns whether steps on a device can be captured as CUDA graphs."""
     return device.type == "cuda" and torch.cuda.is_available()
 
 
@@ -91,8 +91,14 @@ _turn = threading.RLock()
 """All graphs share the memory of intermediate results: a thread that replays one reads its result before the next."""
 
 
-def capture_cuda_graph(once: Callable[[], LoggedStep], trial: Callable[[], object]) -> Captured:
-    """A step as a CUDA graph; `trial` computes the same, and the step overwrites what it wrote."""
+def capture_cuda_graph(
+    step: Callable[[], StepResult], trial: Callable[[], object]
+) -> tuple[Callable[[], StepResult], StepResult]:
+    """Captures a step; `trial` computes the same, and the step overwrites what it wrote.
+
+    Returns:
+        A function that replays the step, and the result of the step itself.
+    """
     with _turn:
         pool, stream, _ = _capturing_on(torch.cuda.current_device())
         with _aside(stream):
@@ -101,14 +107,15 @@ def capture_cuda_graph(once: Callable[[], LoggedStep], trial: Callable[[], objec
         graph = torch.cuda.CUDAGraph()
         # Threads that read or search go on meanwhile, so only this one is kept from what would spoil the capture.
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            result = once()
+            result = step()
 
-    def again() -> LoggedStep:
+    def replay() -> StepResult:
         with _turn:
             graph.replay()
             return result.mapped(torch.clone)
 
-    return again, again()
+    first = replay()  # capturing has not executed the step
+    return replay, first
 
 
 @contextmanager
@@ -123,20 +130,9 @@ def _aside(stream: torch.cuda.Stream) -> Iterator[None]:
 @cache
 def _capturing_on(device: int) -> tuple[Any, torch.cuda.Stream, torch.cuda.CUDAGraph]:
     """The pool and the stream of all captures, and a graph that keeps the pool: it ends with the last graph in it."""
-    pool, stream, keeper = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+    pool = torch.cuda.graph_pool_handle()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch does not type it
+    keeper = torch.cuda.CUDAGraph()
     with torch.cuda.graph(keeper, pool=pool, stream=stream, capture_error_mode="thread_local"):
         torch.zeros(1, device=f"cuda:{device}")
     return pool, stream, keeper
-
-
-def trace_ops(once: Callable[[], LoggedStep]) -> Captured:
-    """A step as a tape; computed anew where sizes may change."""
-    result, tape = tapes.record(once, LoggedStep.tensors)
-    if tape is None:
-        return once, result
-
-    def again() -> LoggedStep:
-        tapes.play(tape)
-        return result.mapped(torch.clone)
-
-    return again, result.mapped(torch.clone)

@@ -9,7 +9,7 @@ done first for blocks of words, by the probability of each block, then for the w
 is exact as well, and needs noise for few of the words. Running sums would need less, but their rounding, which differs
 from batch to batch, would decide between rare words.
 
-Letters as in `nmtkit.decoding.beam`.
+Letters as in `nmtkit.decoding.beam_search`.
 """
 
 import math
@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.beam import BLOCK, StepCandidates
-from nmtkit.decoding.rules import INFINITY, SearchConfig
+from nmtkit.decoding.candidates import BLOCK, Candidates
+from nmtkit.decoding.rules import INFINITY
+from nmtkit.decoding.settings import SamplingConfig
 from nmtkit.models.base import Memory
 
 STEP = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -33,32 +34,43 @@ TOP_P_FIRST_WORDS = 512
 
 
 def sample_step(
-    log_probs: Tensor, scores: Tensor, lines: Tensor, positions: Tensor, config: SearchConfig, memory: Memory
-) -> StepCandidates:
+    log_probs: Tensor, scores: Tensor, lines: Tensor, positions: Tensor, config: SamplingConfig, memory: Memory
+) -> Candidates:
     """One step of sampling: one continuation of each live hypothesis; in the first step, all from a single one.
 
     Scores `(B,W)` are minus infinity for samples that have ended; `lines` and `positions` `(B,)` number the sentences
     and their steps.
     """
     n_sentences, width = scores.shape
-    of_lines = splitmix64(torch.full_like(lines, config.seed), lines)
-    of_samples = splitmix64(of_lines[:, None], torch.arange(config.samples, device=lines.device))
-    keys = splitmix64(of_samples, positions[:, None])  # (B,K)
-    weighed = keep_top_p(keep_top_k(log_probs / config.temperature, config.top_k), config.top_p)
-    weighed = keep_epsilon(weighed, config.epsilon)
+    samples = torch.arange(config.samples, device=lines.device)  # (K,)
+    line_keys = splitmix64(torch.full_like(lines, config.seed), lines)  # (B,)
+    sample_keys = splitmix64(line_keys[:, None], samples)  # (B,K)
+    keys = splitmix64(sample_keys, positions[:, None])  # (B,K)
+    keys_of_rows = keys.view(len(log_probs), -1)  # (N,K/W): all K in the first step, then one
+
+    truncated = keep_top_k(log_probs / config.temperature, config.top_k)  # (N,X)
+    truncated = keep_top_p(truncated, config.top_p)
+    truncated = keep_epsilon(truncated, config.epsilon)
     if memory.shortlist is None:
-        drawn = draw(weighed, keys.view(len(log_probs), -1))  # (N,K/W)
+        drawn = draw(truncated, keys_of_rows)  # (N,K/W)
     else:
         index = memory.shortlist.index
-        whole = expand_shortlist(weighed, index.words, len(index.columns))
-        drawn = index.columns_of(draw(whole, keys.view(len(log_probs), -1)))
-    tokens = drawn.view(keys.shape)
-    parents = torch.arange(width, device=keys.device).repeat_interleave(keys.shape[1] // width).expand(n_sentences, -1)
+        whole = expand_shortlist(truncated, index.words, len(index.columns))
+        drawn = index.columns_of(draw(whole, keys_of_rows))
+
+    columns = drawn.view(keys.shape)  # (B,K)
+    parents = torch.arange(width, device=keys.device).repeat_interleave(config.samples // width)
+    parents = parents.expand(n_sentences, -1)  # (B,K)
     scores = scores.gather(1, parents) + log_probs.gather(1, drawn).view(keys.shape)
-    is_end = tokens == EOS
-    kept, kept_scores = torch.arange(keys.shape[1], device=keys.device), scores.masked_fill(is_end, -INFINITY)
-    ended = is_end & (scores > -INFINITY)
-    return StepCandidates(tokens, parents, scores, ended, kept.expand(n_sentences, -1), kept_scores)
+    is_end = columns == EOS
+    return Candidates(
+        columns=columns,
+        parents=parents,
+        scores=scores,
+        ended=is_end & (scores > -INFINITY),
+        kept=samples.expand(n_sentences, -1),
+        kept_scores=scores.masked_fill(is_end, -INFINITY),
+    )
 
 
 def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import atomic_user_path, write_errors
 from nmtkit.data.batches.batch import NEW_WORD, Batch
 from nmtkit.data.text.alignments import Link
-from nmtkit.data.text.text import read_lines
+from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import PAD, SPECIALS
 
@@ -69,17 +69,24 @@ class Shortlist:
         `copies`: include source tokens that are in the target vocabulary. `prefix` `(B,P)`: further extended ids to
         include.
         """
-        src, size = batch.inputs.ids, len(self.always)
-        begin = self.starts[src].flatten()
+        src = batch.inputs.ids  # (B,S)
+        begin = self.starts[src].flatten()  # (B*S,): where the candidates of each token begin in `words`
         counts = self.starts[src + 1].flatten() - begin  # (B*S,)
-        before = counts.cumsum(0) - counts
-        sentences = torch.arange(batch.size, device=src.device).repeat_interleave(src.shape[1])
-        places = (begin - before).repeat_interleave(counts)
-        chosen = self.always.repeat(batch.size, 1)
-        words = self.words[places + torch.arange(len(places), device=src.device)]
+        # Entry m of what follows is one candidate of one source token; there are M = counts.sum() of them.
+        before = counts.cumsum(0) - counts  # (B*S,): entries of the tokens before
+        first = (begin - before).repeat_interleave(counts)  # (M,)
+        words = self.words[first + torch.arange(len(first), device=src.device)]  # (M,)
+        sentences = torch.arange(batch.size, device=src.device).repeat_interleave(src.shape[1])  # (B*S,)
+        chosen = self.always.repeat(batch.size, 1)  # (B,V)
         chosen[sentences.repeat_interleave(counts), words] = True
-        for ids in ([batch.inputs.copy.extended] if copies else []) + ([] if prefix is None else [prefix]):
-            chosen.scatter_(1, ids.masked_fill((ids >= size) | (ids == NEW_WORD), PAD), True)
+        further = []
+        if copies:
+            further.append(batch.inputs.copy.extended)
+        if prefix is not None:
+            further.append(prefix)
+        for ids in further:
+            is_no_word = (ids >= len(self.always)) | (ids == NEW_WORD)
+            chosen.scatter_(1, ids.masked_fill(is_no_word, PAD), True)
         return chosen
 
 
@@ -105,12 +112,14 @@ class LinkCounts:
             self._count()
 
     def _count(self) -> None:
-        links, counts = np.unique(np.array(self._recent, dtype=np.int64), return_counts=True)
+        recent = np.array(self._recent, dtype=np.int64)
         self._recent = []
-        self._links, where = np.unique(np.concatenate([self._links, links]), return_inverse=True)
-        total = np.zeros(len(self._links), dtype=np.int64)
-        np.add.at(total, where, np.concatenate([self._counts, counts]))
-        self._counts = total
+        links, counts = np.unique(recent, return_counts=True)
+        all_links = np.concatenate([self._links, links])
+        all_counts = np.concatenate([self._counts, counts])
+        self._links, places = np.unique(all_links, return_inverse=True)
+        self._counts = np.zeros(len(self._links), dtype=np.int64)
+        np.add.at(self._counts, places, all_counts)
 
     def candidates(self, best: int) -> list[list[int]]:
         """For each source token the most often linked target tokens, at most `best`."""

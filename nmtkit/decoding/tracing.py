@@ -1,4 +1,4 @@
-"""The search of one sentence, step by step, and what rules forbade; letters as in `nmtkit.decoding.beam`."""
+"""The search of one sentence, step by step, and what rules forbade; letters as in `nmtkit.decoding.beam_search`."""
 
 from dataclasses import dataclass, replace
 
@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch
-from nmtkit.data.tokenizers.vocabulary import BOS, PAD
-from nmtkit.decoding.beam import LoggedStep
-from nmtkit.decoding.decoding_batch import DecodingBatch
-from nmtkit.decoding.engine import Engine
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
+from nmtkit.decoding.batching import Engine
+from nmtkit.decoding.beam_search import StepResult
 from nmtkit.decoding.hypotheses import CompactionSpan, Hypothesis, SentenceRecord, read_hypotheses
-from nmtkit.decoding.rules import INFINITY
+from nmtkit.decoding.rules import INFINITY, ForbiddenTokens, ForcedPrefix, MinLength, Rule, allow_end_if_stuck
+from nmtkit.decoding.search_state import SearchState
+from nmtkit.models.abilities import memory_lengths
 
 
 @dataclass(frozen=True)
@@ -55,97 +56,132 @@ class SearchTracer(Engine):
 
     @torch.no_grad()
     def trace(self, batch: Batch, number: int = 0) -> SearchTrace:
-        """The search of the one sentence of a batch, with the same hypotheses as `run`, where it has this number."""
+        """Searches for the one sentence of a batch, with the same hypotheses as `run`, where it has this number."""
         assert batch.size == 1, f"{batch.size} sentences where one is traced"
-        decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_classes, self.shortlist)
-        decoding.sentences = replace(decoding.sentences, number=decoding.sentences.number + number)
+        search = self.search
+        config = search.config
+        state = search.begin(batch)
+        state.sentences = replace(state.sentences, number=state.sentences.number + number)
         forbidden: list[list[TracedCandidate]] = []
-        before: list[Tensor] = []
-        results: list[LoggedStep] = []
-        while not results or not bool(decoding.sentences.done[0]):
-            before.append(decoding.sentences.scores[0])
-            forbidden.append(_forbidden(decoding, self.config.beam_size))
-            results.append(decoding.step(self.need_attention))
-        length, limit, last = int(self.model.memory_lengths(batch)[0]), decoding.limits[0], len(results) - 1
-        extended = batch.inputs.copy.extended[0] if self.model.config.copies else None
-        sentence = SentenceRecord(0, length, limit, extended, results[0], row=0, start=0, end=last)
-        size, span = self.model.sizes["tgt"], CompactionSpan(0, np.zeros(0, dtype=np.int64), results[1:])
-        (hypotheses,) = read_hypotheses([sentence], [span], self.config.beam_size, size, self.config)
+        scores_before: list[Tensor] = []  # of each step: the log-probabilities of its hypotheses (W,)
+        results: list[StepResult] = []
+        while not results or not bool(state.sentences.done[0]):
+            scores_before.append(state.sentences.scores[0])
+            forbidden.append(self._forbidden(state, config.hypotheses))
+            results.append(search.step(state))
+        limit = state.limits[0]
+        sentence = SentenceRecord(
+            number=0,
+            length=int(memory_lengths(search.model, batch)[0]),
+            limit=limit,
+            extended=batch.inputs.copy.extended[0] if search.model.config.copies else None,
+            first=results[0],
+            row=0,
+            start=0,
+            end=len(results) - 1,
+        )
+        size = search.model.sizes["tgt"]
+        span = CompactionSpan(0, np.zeros(0, dtype=np.int64), results[1:])
+        (hypotheses,) = read_hypotheses([sentence], [span], config.hypotheses, size, config)
         steps = []
-        for result, sums, blocked in zip(results, before, forbidden, strict=True):
-            least = float(result.step.scores[0].min())  # of what the step considered
-            both = self._candidates(result, sums) + [one for one in blocked if one.log_prob >= least]
-            steps.append([replace(one, token=sentence.extended_ids([one.token], size)[0]) for one in both])
+        for result, scores, blocked in zip(results, scores_before, forbidden, strict=True):
+            least = float(result.candidates.scores[0].min())  # of what the step considered
+            candidates = self._candidates(result, scores)
+            candidates += [candidate for candidate in blocked if candidate.log_prob >= least]
+            steps.append([_with_extended_id(candidate, sentence, size) for candidate in candidates])
         return SearchTrace(steps, hypotheses, limit)
 
-    def _candidates(self, result: LoggedStep, before: Tensor) -> list[TracedCandidate]:
-        """The candidates of a step, best first; `before` are the log-probabilities of its hypotheses `(W,)`."""
-        step = result.step
-        slots = {number: slot for slot, number in enumerate(step.kept[0].tolist())}
-        in_group = step.tokens.shape[1] // self.config.diversity_groups
-        own = step.scores - before[step.parents]
-        columns = (step.tokens, step.parents, own, step.scores, step.ended, result.final)
-        rows = zip(*(column[0].tolist() for column in columns), strict=True)
-        return [
-            TracedCandidate(token, parent, log_prob, total, slots.get(number), ended, number // in_group, score)
-            for number, (token, parent, log_prob, total, ended, score) in enumerate(rows)
-            if total > -INFINITY  # fewer continuations exist than a step considers
-        ]
+    def _candidates(self, result: StepResult, scores: Tensor) -> list[TracedCandidate]:
+        """The candidates of a step, best first; `scores` are the log-probabilities of its hypotheses `(W,)`."""
+        candidates = result.candidates
+        slots = {number: slot for slot, number in enumerate(candidates.kept[0].tolist())}
+        config = self.search.config
+        width = len(scores)
+        group_size = candidates.columns.shape[1] // config.groups
+        group_width = config.hypotheses // config.groups
+        token_log_probs = candidates.scores - scores[candidates.parents]
+        columns = {
+            "token": result.tokens,
+            "parent": candidates.parents,
+            "token_log_prob": token_log_probs,
+            "log_prob": candidates.scores,
+            "ended": candidates.ended,
+            "score": result.ranking,
+        }
+        rows = zip(*(column[0].tolist() for column in columns.values()), strict=True)
+        traced = []
+        for number, row in enumerate(rows):
+            facts = dict(zip(columns, row, strict=True))
+            if facts["log_prob"] > -INFINITY:  # fewer continuations exist than a step considers
+                # In the first step all groups continue the same hypothesis.
+                group = number // group_size if width == 1 else facts["parent"] // group_width
+                traced.append(TracedCandidate(**facts, slot=slots.get(number), group=group))
+        return traced
 
+    def _forbidden(self, state: SearchState, count: int) -> list[TracedCandidate]:
+        """The likeliest continuations that some rule forbids in the next step, at most `count`, best first.
 
-def _forbidden(decoding: DecodingBatch, count: int) -> list[TracedCandidate]:
-    """The likeliest continuations that some rule forbids in the next step, at most `count`, best first.
-
-    PAD and BOS, which never follow, are left out. The cache entries of the next position are written, as the step
-    itself will do again.
-    """
-    alone = _each_rule_alone(decoding)
-    if not alone:
-        return []
-    sentences, model = decoding.sentences, decoding.model
-    readout, _ = model.advance(
-        sentences.tokens.flatten(), decoding.beam.state, decoding.memory, decoding.cache, need_attention=True
-    )
-    own = model.predict(readout, decoding.memory)  # (W,X): the model's own distribution
-    sums = own + sentences.scores[0, :, None]
-    named = torch.full(own.shape, -1, dtype=torch.long, device=own.device)
-    for number, other in reversed([*enumerate(alone.values())]):  # the first rule names what several forbid
-        named.masked_fill_(other.under_rules(own.clone()) == -INFINITY, number)
-    named.masked_fill_(decoding.under_rules(own.clone()) > -INFINITY, -1)  # allowed again by a later rule
-    named[:, [PAD, BOS]] = -1
-    sums = sums.masked_fill(named < 0, -INFINITY).flatten()
-    best, places = sums.sort(descending=True, stable=True)
-    places = places[:count][best[:count] > -INFINITY]
-    best = best[: len(places)]
-    ids = decoding.memory.ids_of(places % own.shape[1])
-    rules, columns = list(alone), (ids, places // own.shape[1], own.flatten()[places], best, named.flatten()[places])
-    return [
-        TracedCandidate(token, parent, log_prob, total, rule=rules[rule])
-        for token, parent, log_prob, total, rule in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-
-
-def _each_rule_alone(decoding: DecodingBatch) -> dict[str, DecodingBatch]:
-    """By the name of every rule that holds, the batch with this rule only."""
-    config, sentences = decoding.config, decoding.sentences
-    off: dict[str, object] = {"no_repeat_ngram": 0, "forbid_unknown": False}
-    bare = replace(sentences, min_lengths=None, prefix=None)
-    minimum = "min_length" if config.min_length else "min_length_ratio"
-    rules = {
-        "prefix": (sentences.prefix is not None, off, replace(bare, prefix=sentences.prefix)),
-        "forbid_unknown": (config.forbid_unknown, off | {"forbid_unknown": True}, bare),
-        minimum: (sentences.min_lengths is not None, off, replace(bare, min_lengths=sentences.min_lengths)),
-        "brackets": (decoding.beam.tree is not None, off, bare),
-        "no_repeat_ngram": (config.no_repeat_ngram > 0, off | {"no_repeat_ngram": config.no_repeat_ngram}, bare),
-    }
-    beam = decoding.beam
-    return {
-        name: replace(
-            decoding,
-            config=config.model_copy(update=settings),
-            sentences=rows,
-            beam=beam if name == "brackets" else replace(beam, tree=None),
+        PAD and BOS, which never follow, are left out. The cache entries of the next position are written, as the step
+        itself will do again.
+        """
+        sentences = state.sentences
+        rules: dict[str, Rule] = {}
+        # A forced prefix goes before all others, and so names what several rules forbid.
+        for rule in sorted(sentences.rules, key=lambda rule: rule.name != ForcedPrefix.name):
+            name = self._name(rule)
+            if name:
+                rules[name] = rule
+        if not rules:
+            return []
+        model = self.search.model
+        memory = sentences.memory
+        output, _ = model.advance(
+            sentences.tokens.flatten(), state.hypotheses.model, memory, state.cache, need_attention=True
         )
-        for name, (holds, settings, rows) in rules.items()
-        if holds
-    }
+        log_probs = model.predict(output, memory)  # (W,X): the model's own distribution
+        sums = log_probs + sentences.scores[0, :, None]
+        live = self.search.live_hypotheses(state, log_probs)
+        forbidden_by = torch.full(log_probs.shape, -1, dtype=torch.long, device=log_probs.device)  # (W,X)
+        for number, rule in reversed([*enumerate(rules.values())]):  # the first rule names what several forbid
+            alone = rule.apply(log_probs.clone(), live)
+            if rule.may_forbid_all:
+                allow_end_if_stuck(alone, log_probs[:, EOS])
+            forbidden_by.masked_fill_(alone == -INFINITY, number)
+        # A later rule may allow again what an earlier one forbids.
+        allowed = self.search.apply_rules(state, log_probs.clone()) > -INFINITY
+        forbidden_by.masked_fill_(allowed, -1)
+        forbidden_by[:, [PAD, BOS]] = -1
+        sums = sums.masked_fill(forbidden_by < 0, -INFINITY).flatten()
+        best, places = sums.sort(descending=True, stable=True)
+        places = places[:count][best[:count] > -INFINITY]
+        best = best[: len(places)]
+        names = list(rules)
+        columns = (
+            memory.ids_of(places % log_probs.shape[1]),
+            places // log_probs.shape[1],
+            log_probs.flatten()[places],
+            best,
+            forbidden_by.flatten()[places],
+        )
+        traced = []
+        for token, parent, log_prob, total, rule_number in zip(*(column.tolist() for column in columns), strict=True):
+            traced.append(
+                TracedCandidate(
+                    token=token, parent=parent, token_log_prob=log_prob, log_prob=total, rule=names[rule_number]
+                )
+            )
+        return traced
+
+    def _name(self, rule: Rule) -> str:
+        """The setting that a rule comes from; empty for what always holds."""
+        config = self.search.config
+        if rule.name == ForbiddenTokens.name and not config.forbid_unknown:
+            return ""
+        if rule.name == MinLength.name and not config.min_length:
+            return "min_length_ratio"
+        return rule.name or config.rule or ""
+
+
+def _with_extended_id(candidate: TracedCandidate, sentence: SentenceRecord, size: int) -> TracedCandidate:
+    (token,) = sentence.extended_ids([candidate.token], size)
+    return replace(candidate, token=token)

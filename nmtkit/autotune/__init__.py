@@ -1,1 +1,0 @@
-"""Measures the fastest settings of this machine, and caches them."""

@@ -1,0 +1,141 @@
+"""How hypotheses are scored: length penalties and coverage penalties, which are registered by name.
+
+Beam search ranks a hypothesis Y of the source X by
+
+    score(Y, X) = log P(Y|X) / lp(Y) + cp(X, Y)        Wu et al. 2016, "Google's Neural Machine Translation System",
+                                                       equation 14
+
+where lp is the length penalty that `search.length_penalty` names and cp the coverage penalty of `search.coverage_kind`.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from typing_extensions import override
+
+from nmtkit.core.registry import Registry
+from nmtkit.data.tokenizers.vocabulary import PAD
+
+MIN_ATTENTION = 2.0**-24
+"""Attention is clamped to at least this: the smallest number of the narrowest type that a model computes in."""
+
+
+class LengthPenalty(ABC):
+    """The number that the log-probability of a hypothesis is divided by; `alpha` is `search.alpha`."""
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    @abstractmethod
+    def divisors(self, lengths: Tensor) -> Tensor:
+        """Returns the divisor for each length in tokens, EOS included, of any shape; float64.
+
+        It must not fall as the length grows: the `exact` stop relies on it.
+        """
+
+
+LENGTH_PENALTIES: Registry[type[LengthPenalty]] = Registry("length penalty")
+
+
+@LENGTH_PENALTIES.register("none")
+class NoLengthPenalty(LengthPenalty):
+    """The score is the log-probability itself."""
+
+    @override
+    def divisors(self, lengths: Tensor) -> Tensor:
+        return torch.ones_like(lengths, dtype=torch.double)
+
+
+@LENGTH_PENALTIES.register("average")
+class AverageLengthPenalty(LengthPenalty):
+    """|Y|^alpha: with alpha 1 the score is the mean log-probability of a token."""
+
+    @override
+    def divisors(self, lengths: Tensor) -> Tensor:
+        return lengths.double().pow(self.alpha)
+
+
+@LENGTH_PENALTIES.register("gnmt")
+class GnmtLengthPenalty(LengthPenalty):
+    """((5 + |Y|) / 6)^alpha: Wu et al. 2016, equation 14."""
+
+    @override
+    def divisors(self, lengths: Tensor) -> Tensor:
+        return ((5 + lengths.double()) / 6).pow(self.alpha)
+
+
+class CoveragePenalty(ABC):
+    """A number, zero or less, that is added to the score of a hypothesis: cp(Y, X).
+
+    `beta` is `search.coverage_penalty`. The attention of all target words j so far to source word i sums up to
+    c_i = sum_j a_ij.
+    """
+
+    guides_choice: ClassVar[bool] = False
+    """Whether it also guides which candidates a step keeps; if not, it counts once a hypothesis has ended."""
+
+    def __init__(self, beta: float) -> None:
+        self.beta = beta
+
+    @abstractmethod
+    def score(self, coverage: Tensor, words: Tensor) -> Tensor:
+        """Returns the penalty of each hypothesis `(...)`, zero or less and finite, in float32 or wider.
+
+        `coverage` is c `(...,S)`, in float32 or wider; `words` is the mask of source words to be covered, without EOS.
+        """
+
+
+COVERAGE_PENALTIES: Registry[type[CoveragePenalty]] = Registry("coverage penalty")
+
+
+@COVERAGE_PENALTIES.register("gnmt")
+class GnmtCoveragePenalty(CoveragePenalty):
+    """beta * sum_i log(min(c_i, 1)), for words with less than one word's attention: Wu et al. 2016, equation 14.
+
+    A word without any attention counts like one with `MIN_ATTENTION`.
+    """
+
+    @override
+    def score(self, coverage: Tensor, words: Tensor) -> Tensor:
+        logs = coverage.clamp(min=MIN_ATTENTION, max=1.0).log()  # (...,S)
+        return self.beta * logs.masked_fill(~words, 0.0).sum(-1)
+
+
+@COVERAGE_PENALTIES.register("summary")
+class SummaryCoveragePenalty(CoveragePenalty):
+    """-beta * sum_i (max(c_i, 1) - 1), for words with more than one word's attention.
+
+    Gehrmann, Deng and Rush 2018, "Bottom-Up Abstractive Summarization", section 5, where cp has the other sign.
+    """
+
+    guides_choice = True
+
+    @override
+    def score(self, coverage: Tensor, words: Tensor) -> Tensor:
+        excess = coverage.clamp(min=1.0) - 1.0  # (...,S)
+        return -self.beta * excess.masked_fill(~words, 0.0).sum(-1)
+
+
+def coverage_score(penalty: CoveragePenalty, coverage: Tensor, words: Tensor) -> Tensor:
+    """Returns `penalty.score` of a coverage in any type; see there."""
+    wide = coverage.to(torch.promote_types(coverage.dtype, torch.float32))
+    return penalty.score(wide, words)
+
+
+def source_words(mask: Tensor) -> Tensor:
+    """Returns the mask `(B,S)` of real tokens without the EOS at their end."""
+    return mask & pad(mask[:, 1:], (0, 1))
+
+
+def apply_repetition_penalty(log_probs: Tensor, history: Tensor, penalty: float) -> Tensor:
+    """Multiplies the log-probabilities `(N,X)`, never positive, of tokens in the history `(N,t)` by `penalty`.
+
+    Keskar et al. 2019, "CTRL", section 4.1. The history is negative after its last token. The result is a new tensor.
+    """
+    is_repeated = torch.zeros_like(log_probs, dtype=torch.bool)  # (N,X)
+    # Columns after the end of a history are written to PAD, which never follows.
+    is_repeated.scatter_(1, history.clamp(min=PAD), history >= 0)
+    return torch.where(is_repeated, log_probs * penalty, log_probs)
