@@ -1,40 +1,53 @@
-"""CTranslate2 as a search engine: the weights of a run are converted once, kept beside the run, and searched there.
+"""CTranslate2 as a search engine: the weights of a run are converted once, cached, and searched there.
 
-With the settings of `require_comparable` it searches as nmtkit does: what ends leaves the beam, and K ended hypotheses
-end a search. But tokens that are forbidden leave their probability to the others.
+It searches as nmtkit does: what ends leaves the beam, and K ended hypotheses end a search.
 """
 
 import json
 import math
+import os
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from typing_extensions import override
 
-from nmtkit.convert.export_weights import library, require_convertible, to_ctranslate2
-from nmtkit.convert.exporting import require_comparable as require_comparable
+from nmtkit.convert.ctranslate2 import to_ctranslate2
+from nmtkit.convert.engines import ctranslate2_options, library, missing_settings, renormalizing_settings, unconvertible
+from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import bytes_checksum, file_sha256, new_folder, write_errors
+from nmtkit.core.files import bytes_checksum, file_sha256, new_folder, user_cache, write_errors
 from nmtkit.core.version import __version__
-from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding.hypotheses import Hypothesis
-from nmtkit.decoding.rules import SearchConfig, max_lengths, score_given
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, Vocabulary
+from nmtkit.decoding.hypotheses import Hypothesis, score_given
+from nmtkit.decoding.settings import SearchConfig, max_lengths
 from nmtkit.inference.inputs import SourceLine
-from nmtkit.runs.saved import SavedRun
+from nmtkit.inference.loading.options import DecodingOptions
+from nmtkit.inference.translator import ENGINES, OtherSearch
+from nmtkit.models.base import ModelConfig
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.tensor_files import open_checkpoint
 
-COMPUTE_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fastest": "auto"}
-"""Its names of our precisions; all others have one name."""
-POSITIONS = 4096  # longer texts are refused
-NEARLY_NONE = 1e-9
-"""A length penalty that changes no score in float32: without any it would end a search before K hypotheses have."""
+COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fastest": "auto"}
+"""CTranslate2's names of our precisions; all others have one name."""
+POSITIONS = 4096
+"""Position vectors of a converted model with sinusoids."""
+FORMAT = 2
+"""Changes with what `to_ctranslate2` writes, so that earlier conversions are made anew."""
+MOST_SHIFT = 1e-3
+"""If suppressed tokens change a score by less, they hardly change what is found."""
+CACHE = "ctranslate2"
+"""The folder in the user's cache for conversions of runs whose folder cannot be written."""
 
 
-class CTranslate2Search:
+@ENGINES.register("ctranslate2")
+class CTranslate2Search(OtherSearch):
     """Finds the best hypotheses of sources; the log-probabilities of tokens are NaN unless they are asked for.
 
     A batch has one limit of length, the largest. The last of the K hypotheses of a source ended in the last step of its
@@ -43,115 +56,338 @@ class CTranslate2Search:
     wait for 2K, and then returns all of them, not the best K.
     """
 
-    def __init__(self, run: SavedRun, which: str, device: torch.device, precision: str, threads: int) -> None:
-        package, kind = library("ctranslate2"), device.type
-        model = require_convertible(run.inference.model, "ctranslate2")
-        self._most = model.max_positions if model.positions == "learned" else 1 << 31
-        if kind not in ("cpu", "cuda") or (kind == "cuda" and not package.get_cuda_device_count()):
-            raise NmtkitError(f"engine ctranslate2 sees no device {kind}: take --device cpu, or another engine")
-        known, wanted = package.get_supported_compute_types(kind), COMPUTE_TYPES.get(precision, precision)
-        if wanted not in ("auto", *known):
-            others = ", ".join(sorted(known))
-            raise NmtkitError(f"engine ctranslate2 has no precision {precision} on this {kind}: take fastest, {others}")
+    name = "ctranslate2"
+
+    def __init__(self, run: Run, which: str, device: torch.device, precision: str) -> None:
+        threads = torch.get_num_threads()
+        workers = threads if device.type == "cpu" else 1
+        self.searches = 2 * workers  # so that a batch waits for each worker while Python works on others
+        self._positions = _positions(run.inference.model)
+        self._known_limits: tuple[SearchConfig | None, dict[int, int]] = None, {}  # by length, of a search
         tokenizers = run.load_tokenizers()
-        self._src, self._tgt = tokenizers.src.vocabulary, tokenizers.tgt.vocabulary
-        place, threads = self._converted(run, which), threads if kind == "cpu" else 1
-        how = {"device_index": device.index or 0, "inter_threads": threads, "intra_threads": 1}
-        remedy = f"remove {place} if it is damaged"
-        self._translator = self._call(remedy, package.Translator, str(place), kind, compute_type=wanted, **how)
+        self._src = tokenizers.src.vocabulary
+        self._tgt = tokenizers.tgt.vocabulary
+        options = {
+            "device": device.type,
+            "device_index": device.index or 0,
+            "compute_type": COMPUTE_TYPES.get(precision, precision),
+            "inter_threads": workers,
+            "intra_threads": 1,
+        }
+        try:
+            self._translator = _open(run, which, (self._src, self._tgt), options)
+        finally:
+            torch.set_num_threads(threads)  # the library changes OpenMP's number of threads
 
-    def _converted(self, run: SavedRun, which: str) -> Path:
-        """The folder of the converted model; it is made, in place of those of other weights, if need be."""
-        path, src, tgt = run.weights(which), self._src.tokens, self._tgt.tokens
-        with open_checkpoint(path) as (_, header):
-            facts = [header.sums or file_sha256(path), run.inference.model.model_dump(mode="json"), __version__]
-        place = run.folder.ctranslate2 / bytes_checksum(json.dumps([*facts, src, tgt], sort_keys=True).encode())
-        if not place.is_dir():
-            model: Any = run.open_for_inference(torch.device("cpu"), which)[0]  # a Transformer
-            try:
-                with new_folder(place, "remove it") as beside, write_errors(place):
-                    to_ctranslate2(model, src, tgt, POSITIONS).save(str(beside))
-            except NmtkitError:
-                if not place.is_dir():  # else another process has made it meanwhile
-                    raise
-            for other in place.parent.iterdir():
-                if place.name not in other.name:  # as those have that are being made
-                    shutil.rmtree(other, ignore_errors=True)
-        return place
-
-    def __call__(
-        self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int, log_probs: bool
-    ) -> list[list[Hypothesis]]:
-        """The `n_best` of every source; raises NmtkitError for what it does not have."""
-        require_comparable("ctranslate2", config)
-        for request in (source.request for source in sources if source.is_asked):
-            where = "a text" if request is None else request.where
-            raise NmtkitError(f"{where}: engine ctranslate2 has no prefixes and terms; take another engine")
-        if n_best > config.beam_size:
-            raise NmtkitError(f"n_best {n_best} is more than beam_size {config.beam_size}: raise it, or lower n_best")
-        most = self._most - log_probs  # what is scored again reads one more
-        lengths = torch.tensor([source.length + 1 for source in sources])
-        limits = max_lengths(config, lengths, None).clamp(max=most).tolist()
-        found, again = self._search(sources, config, max(limits)), defaultdict(list)
-        for number, (hypotheses, limit) in enumerate(zip(found, limits, strict=True)):
-            if not all(one.finished and len(one.ids) < limit for one in hypotheses):
-                again[limit].append(number)
-        behind = config.at_limit == "behind"
-        for limit, numbers in again.items():
-            cut = self._search([sources[n] for n in numbers], config, limit, patience=min(2, config.beam_size))
-            for number, hypotheses in zip(numbers, cut, strict=True):
-                found[number] = sorted(hypotheses, key=lambda one: (behind and not one.finished, -one.score))
-        best = [hypotheses[:n_best] for hypotheses in found]
-        return self._with_log_probs(sources, best, config) if log_probs else best
-
-    def _search(
-        self, sources: Sequence[SourceLine], config: SearchConfig, limit: int, patience: int = 1
-    ) -> list[list[Hypothesis]]:
-        """What it finds with one limit for all."""
-        alpha = (config.alpha if config.length_penalty == "average" else 0.0) or NEARLY_NONE
-        results = self._call(
-            "take smaller batches, shorter texts or another engine",
-            self._translator.translate_batch,
-            [self._src.tokens_of(source.ids) for source in sources],
-            beam_size=config.beam_size,
-            patience=patience,
-            num_hypotheses=patience * config.beam_size,
-            length_penalty=alpha,
-            max_decoding_length=limit,
-            min_decoding_length=config.min_length,
-            max_input_length=0,  # it would cut long lines in silence
-            no_repeat_ngram_size=config.no_repeat_ngram,
-            disable_unk=config.forbid_unknown,
-            suppress_sequences=[[self._tgt.tokens[PAD]], [self._tgt.tokens[BOS]]],
-            return_end_token=True,  # |Y| then counts it
-            return_scores=True,
+    @classmethod
+    @override
+    def why_not(cls, run: Run, how: DecodingOptions) -> str:
+        if find_spec("ctranslate2") is None:
+            return "ctranslate2 is not installed: `pip install 'nmtkit[fast]'`"
+        return (
+            _missing_options(run, how)
+            or unconvertible(run.inference.model, "ctranslate2")
+            or _missing_precision(how.device, how.precision)
         )
 
-        def hypothesis(written: list[str], score: float) -> Hypothesis:
-            ids, length = self._tgt.ids(written), len(written)
-            finished, log_prob = ids[-1:] == [EOS], score * length**alpha
-            return Hypothesis(ids[: length - finished], finished, score, log_prob, [math.nan] * length, None)
+    @classmethod
+    @override
+    def lacks(cls, config: SearchConfig, forces_language: bool, exact: bool) -> str:
+        if forces_language:
+            different = _differs_behind_language(config, exact)
+            if different:
+                return different
+        missing = missing_settings("ctranslate2", config)
+        missing.pop("certain_prefix", None)  # a language always is
+        if missing:
+            return f"ctranslate2 has no search like this one: it lacks {'; '.join(missing.values())}"
+        changing = renormalizing_settings(config)
+        if changing and exact:
+            return f"with {changing} ctranslate2 has other scores"
+        return ""
 
-        return [[hypothesis(*one) for one in zip(of.hypotheses, of.scores, strict=True)] for of in results]
+    @override
+    def __call__(
+        self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int, log_probs: bool, exact: bool
+    ) -> list[list[Hypothesis] | str]:
+        if n_best > config.hypotheses:
+            raise NmtkitError(f"n_best {n_best} is more than beam_size {config.hypotheses}: raise it, or lower n_best")
+        limits = self._limits(sources, config)
+        found: list[list[Hypothesis] | str] = []
+        for source, limit in zip(sources, limits, strict=True):
+            found.append(self._lacking_for(source, limit, config, exact))
+        fitting = [number for number, reason in enumerate(found) if not reason]
+        if not fitting:
+            return found
+        fitting_sources = [sources[number] for number in fitting]
+        fitting_limits = [limits[number] for number in fitting]
+        searched = self._search_all(fitting_sources, fitting_limits, config, n_best, exact)
+        if log_probs:
+            searched = self._with_log_probs(fitting_sources, searched, config)
+        missing = []
+        for number, hypotheses in zip(fitting, searched, strict=True):
+            found[number] = hypotheses
+            if not hypotheses:
+                missing.append(number)
+        if missing:
+            suppressed = self._suppressed([sources[number] for number in missing], config, n_best)
+            for number, result in zip(missing, suppressed, strict=True):
+                found[number] = result
+        return found
+
+    def _limits(self, sources: Sequence[SourceLine], config: SearchConfig) -> list[int]:
+        """Returns the most tokens of the hypotheses of each source, EOS counted.
+
+        They are remembered by length: of a line alone they would take a twentieth of the time.
+        """
+        config_before, known = self._known_limits
+        if config_before is not config:
+            known = {}
+            self._known_limits = config, known
+        new = {source.length for source in sources}.difference(known)
+        if new:
+            lengths = torch.tensor([length + 1 for length in new])
+            known.update(zip(new, max_lengths(config, lengths, None).tolist(), strict=True))
+        return [known[source.length] for source in sources]
+
+    def _lacking_for(self, source: SourceLine, limit: int, config: SearchConfig, exact: bool) -> str:
+        """Returns what the library lacks for a source, or an empty text."""
+        if source.request is not None:
+            return f"{source.request.where}: engine ctranslate2 has no prefixes and terms"
+        if self._positions is not None and max(source.length + 1, limit) >= self._positions:
+            return f"engine ctranslate2 has {self._positions} positions, for a text and for its translation"
+        return _differs_behind_language(config, exact) if source.prefix else ""
+
+    def _search_all(
+        self, sources: Sequence[SourceLine], limits: Sequence[int], config: SearchConfig, n_best: int, exact: bool
+    ) -> list[list[Hypothesis]]:
+        """Returns the hypotheses of every source within its limit; none where a hypothesis ended with padding."""
+        found = []
+        cut = defaultdict(list)
+        largest = max(limits)
+        results = self._search(sources, config, largest, exact)
+        # What is cut competes with what has ended, so that the best K are right; one hypothesis has no competitors.
+        puts_cut_behind = config.limit_rule == "behind"
+        is_right_if_cut = not puts_cut_behind or config.hypotheses == 1
+        for number, (result, limit) in enumerate(zip(results, limits, strict=True)):
+            is_usable = self._is_usable(result)
+            found.append(self._hypotheses(result, config, n_best) if is_usable else [])
+            is_right = limit == largest and is_right_if_cut
+            if is_usable and not is_right and not all(self._has_ended(tokens, limit) for tokens in result.hypotheses):
+                cut[limit].append(number)
+        patience = min(2, config.hypotheses)
+        for limit, numbers in cut.items():
+            again = self._search([sources[number] for number in numbers], config, limit, exact, patience)
+            for number, result in zip(numbers, again, strict=True):
+                ranked = self._hypotheses(result, config, len(result.hypotheses))
+                ranked.sort(key=lambda one: (puts_cut_behind and not one.finished, -one.score))
+                found[number] = ranked[:n_best] if self._is_usable(result) else []
+        return found
+
+    def _suppressed(
+        self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int
+    ) -> list[list[Hypothesis] | str]:
+        """Returns what is found if padding and BOS are suppressed, with the model's own scores.
+
+        If their probability is so large that nmtkit may find something else, it says so.
+        """
+        found = self._search_all(sources, self._limits(sources, config), config, n_best=config.hypotheses, exact=False)
+        scored = self._with_log_probs(sources, found, config)
+        chosen: list[list[Hypothesis] | str] = []
+        for before, after in zip(found, scored, strict=True):
+            shifts = [abs(one.score - other.score) for one, other in zip(before, after, strict=True)]
+            scores = [one.score for one in after if one.finished]
+            is_sure = max(shifts) < MOST_SHIFT and scores == sorted(scores, reverse=True)
+            reason = "engine ctranslate2 gives the probability of padding to other tokens"
+            chosen.append(after[:n_best] if is_sure else reason)
+        return chosen
+
+    def _search(
+        self, sources: Sequence[SourceLine], config: SearchConfig, limit: int, exact: bool, patience: int = 1
+    ) -> list[Any]:
+        """Returns what the library finds with one limit for all, K hypotheses of each source or more.
+
+        Padding and BOS are never written. Tokens that the library suppresses leave their probability to the others. If
+        scores must be `exact`, a hypothesis ends with these tokens instead, and its result is not usable.
+        """
+        options = ctranslate2_options(config)
+        options["max_decoding_length"] = limit
+        never_written = [self._tgt.tokens[PAD], self._tgt.tokens[BOS]]
+        if exact:
+            options["end_token"] = [self._tgt.tokens[EOS], *never_written]
+        else:
+            options["suppress_sequences"] = [[token] for token in never_written]
+        if any(source.prefix for source in sources):
+            options["target_prefix"] = [self._tgt.tokens_of(source.prefix) for source in sources]
+        results: list[Any] = _call(
+            "take smaller batches, shorter texts or `--engine nmtkit`",
+            self._translator.translate_batch,
+            [self._src.tokens_of(source.ids) for source in sources],
+            patience=patience,
+            num_hypotheses=patience * config.hypotheses,
+            return_scores=True,
+            **options,
+        )
+        return results
+
+    def _is_usable(self, result: Any) -> bool:
+        """Whether no hypothesis ended with padding or BOS, which makes room in the beam and counts as ended."""
+        never_written = (self._tgt.tokens[PAD], self._tgt.tokens[BOS])
+        return not any(tokens[-1:] and tokens[-1] in never_written for tokens in result.hypotheses)
+
+    def _has_ended(self, tokens: Sequence[str], limit: int) -> bool:
+        """Whether a hypothesis ended before the limit, which counts EOS."""
+        return len(tokens) <= limit and bool(tokens) and tokens[-1] == self._tgt.tokens[EOS]
+
+    def _hypotheses(self, result: Any, config: SearchConfig, count: int) -> list[Hypothesis]:
+        """Returns the first hypotheses of a source."""
+        alpha = ctranslate2_options(config)["length_penalty"]
+        hypotheses = []
+        for tokens, score in zip(result.hypotheses[:count], result.scores[:count], strict=True):
+            ids = self._tgt.ids(tokens)
+            finished = ids[-1:] == [EOS]
+            hypotheses.append(
+                Hypothesis(
+                    ids=ids[: len(ids) - finished],
+                    finished=finished,
+                    score=score,
+                    log_prob=score * len(ids) ** alpha,
+                    token_log_probs=[math.nan] * len(ids),
+                    attention=None,
+                )
+            )
+        return hypotheses
 
     def _with_log_probs(
-        self, sources: Sequence[SourceLine], found: Sequence[Sequence[Hypothesis]], config: SearchConfig
+        self, sources: Sequence[SourceLine], found: Sequence[list[Hypothesis]], config: SearchConfig
     ) -> list[list[Hypothesis]]:
         """The same with the model's own log-probabilities, which do not know what was forbidden."""
-        pairs = [(source.ids, one.ids) for source, ranked in zip(sources, found, strict=True) for one in ranked]
-        src, tgt = [self._src.tokens_of(ids) for ids, _ in pairs], [self._tgt.tokens_of(ids) for _, ids in pairs]
+        pairs = [(source, one) for source, ranked in zip(sources, found, strict=True) for one in ranked]
+        src = [self._src.tokens_of(source.ids) for source, _ in pairs]
+        tgt = [self._tgt.tokens_of(one.ids) for _, one in pairs]
         options = {"max_batch_size": 32, "max_input_length": 0}
-        coming = iter(self._call("take another engine", self._translator.score_batch, src, tgt, **options))
+        scored = _call("take `--engine nmtkit`", self._translator.score_batch, src, tgt, **options)
+        rescored = []
+        for (source, one), result in zip(pairs, scored, strict=True):
+            log_probs = result.log_probs[: len(one.token_log_probs)]  # without EOS where it was cut
+            log_probs[: len(source.prefix)] = [0.0] * len(source.prefix)
+            score = score_given(config, one.ids, torch.tensor(log_probs), None)
+            rescored.append(replace(one, token_log_probs=log_probs, log_prob=sum(log_probs), score=score))
+        coming = iter(rescored)
+        return [[next(coming) for _ in ranked] for ranked in found]
 
-        def rescored(one: Hypothesis) -> Hypothesis:
-            own = next(coming).log_probs[: len(one.token_log_probs)]  # without EOS where it was cut
-            score = score_given(config, one.ids, torch.tensor(own), None)
-            return replace(one, token_log_probs=own, log_prob=sum(own), score=score)
 
-        return [[rescored(one) for one in ranked] for ranked in found]
+# ------------------------------------------------------------------------------------------------- what it can search
 
-    def _call(self, remedy: str, function: Any, *given: Any, **options: Any) -> Any:
-        try:
-            return function(*given, **options)
-        except (RuntimeError, ValueError) as fault:
-            raise NmtkitError(f"engine ctranslate2: {fault}; {remedy}") from fault
+
+def _positions(model: ModelConfig) -> int | None:
+    """Returns the number of position vectors, or None where any number of tokens is read."""
+    kind = getattr(model, "positions", "")
+    if kind == "relative":
+        return None
+    return getattr(model, "max_positions", POSITIONS) if kind == "learned" else POSITIONS
+
+
+def _differs_behind_language(config: SearchConfig, exact: bool) -> str:
+    """Returns how a search differs that begins with the token of a language, or an empty text.
+
+    The token has a probability of 1. Directly behind it an end may follow only if that is the best continuation, which
+    changes a search with several hypotheses.
+    """
+    if not config.certain_prefix:
+        return "ctranslate2 forces a language with a probability of 1, and certain_prefix is false"
+    if exact and config.hypotheses > 1:
+        return "ctranslate2 searches otherwise behind the token of a language, unless beam_size is 1"
+    return ""
+
+
+def _missing_options(run: Run, how: DecodingOptions) -> str:
+    options = {
+        "several models": len(run.members()) > 1,
+        "several devices": "," in how.device,
+        "--workers (take --threads)": (how.workers or 1) > 1,
+        "--lm": how.lm is not None,
+        "--shortlist": how.shortlist is not None,
+        "--layer": how.layer is not None,
+        "--head": how.head is not None,
+    }
+    missing = [name for name, is_asked in options.items() if is_asked]
+    return f"ctranslate2 has no {', no '.join(missing)}" if missing else ""
+
+
+def _missing_precision(device: str, precision: str) -> str:
+    package = library("ctranslate2")
+    kind = devices.choose(device).type
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not package.get_cuda_device_count()):
+        return f"ctranslate2 sees no device {kind}"
+    known = package.get_supported_compute_types(kind)
+    if COMPUTE_TYPES.get(precision, precision) in ("auto", *known):
+        return ""
+    return f"ctranslate2 has no precision {precision} on this {kind}, only fastest, {', '.join(sorted(known))}"
+
+
+# ------------------------------------------------------------------------------------------------------ conversion
+
+_Sides = tuple[Vocabulary, Vocabulary]
+
+
+def _open(run: Run, which: str, sides: _Sides, options: dict[str, Any]) -> Any:
+    """Opens the converted model; one that is damaged is converted again."""
+    package = library("ctranslate2")
+    place = _converted(run, which, sides)
+    try:
+        return package.Translator(str(place), **options)
+    except (RuntimeError, ValueError):
+        shutil.rmtree(place, ignore_errors=True)
+        place = _converted(run, which, sides)
+    return _call(f"remove {place}", package.Translator, str(place), **options)
+
+
+def _converted(run: Run, which: str, sides: _Sides) -> Path:
+    """Returns the folder of the converted model, in the run or in the user's cache; it is made if need be."""
+    path = run.weights(which)
+    with open_checkpoint(path) as (_, header):
+        sums = header.sums or file_sha256(path)
+    model = run.inference.model.model_dump(mode="json")
+    facts = [sums, model, __version__, FORMAT, *(side.tokens for side in sides)]
+    key = bytes_checksum(json.dumps(facts, sort_keys=True).encode())
+    places = [folder / key for folder in _folders(run.folder)]
+    for place in places:
+        if place.is_dir():
+            return place
+    converted: Any = run.open_for_inference(torch.device("cpu"), which)[0]  # a Transformer
+    specification = to_ctranslate2(converted, sides[0].tokens, sides[1].tokens, POSITIONS)
+    in_run, in_cache = places
+    try:
+        return _save(specification, in_run)
+    except NmtkitError as fault:
+        if not isinstance(fault.__cause__, OSError):
+            raise
+    return _save(specification, in_cache)
+
+
+def _save(specification: Any, place: Path) -> Path:
+    """Writes a converted model in place of those of other weights; another process may do the same meanwhile."""
+    try:
+        with new_folder(place, "remove it") as beside, write_errors(place):
+            specification.save(str(beside))
+    except NmtkitError:
+        if not place.is_dir():
+            raise
+    for other in place.parent.iterdir():
+        if place.name not in other.name:  # as those have that are being made
+            shutil.rmtree(other, ignore_errors=True)
+    return place
+
+
+def _folders(run: RunFolder) -> tuple[Path, Path]:
+    """Returns the folders of the conversions of a run: its own, and one in the user's cache."""
+    name = bytes_checksum(os.path.realpath(run.path).encode())
+    return run.ctranslate2, user_cache() / CACHE / name
+
+
+def _call(remedy: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    try:
+        return function(*arguments, **options)
+    except (RuntimeError, ValueError) as fault:
+        raise NmtkitError(f"engine ctranslate2: {fault}; {remedy}") from fault

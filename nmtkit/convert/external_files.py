@@ -41,17 +41,20 @@ class ExternalWeights:
     read: Callable[[str], Tensor]
 
     @classmethod
-    def of(cls, path: Path, content: Any, remedy: str = "take a model.safetensors") -> "ExternalWeights":
-        """Those of a pickle, if it is named tensors, each with as many numbers as its shape says."""
-        if not isinstance(content, dict) or not all(
-            type(name) is str and type(one) is Tensor for name, one in content.items()
-        ):
-            raise CheckpointError(f"{path}: holds other things than named tensors; {remedy}")
-        for name, one in content.items():
-            plain = one.layout == torch.strided and one.device.type == "cpu" and not one.is_quantized
-            if not plain or one.nbytes > one.untyped_storage().nbytes():
+    def of_pickle(cls, path: Path, content: Any, remedy: str = "take a model.safetensors") -> "ExternalWeights":
+        """Returns the content of a pickle, which must be named tensors, each with as many numbers as its shape says."""
+        fault = f"{path}: holds other things than named tensors; {remedy}"
+        if not isinstance(content, dict):
+            raise CheckpointError(fault)
+        shapes = {}
+        for name, tensor in content.items():
+            if type(name) is not str or type(tensor) is not Tensor:
+                raise CheckpointError(fault)
+            is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+            if not is_plain or tensor.nbytes > tensor.untyped_storage().nbytes():
                 raise CheckpointError(f"{path}: {shorten(repr(name))} has fewer numbers than its shape says")
-        return cls(path, {name: tuple(one.shape) for name, one in content.items()}, content.__getitem__)
+            shapes[name] = tuple(tensor.shape)
+        return cls(path, shapes, content.__getitem__)
 
     def tensor(self, name: str) -> Tensor:
         """One tensor in float32; raises CheckpointError unless all its numbers are finite."""
@@ -111,10 +114,15 @@ class ExternalSettings(Settings, extra="ignore"):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        return {key: value for key, value in given.items() if value is not None}
+    def _without_nulls(cls, content: Any) -> Any:
+        if not isinstance(content, Mapping):
+            return content
+        return {key: value for key, value in content.items() if value is not None}
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has a file of weights as `transformers` names them."""
+    return any((folder / name).exists() for name in _WEIGHT_FILES)
 
 
 def read_weights(folder: Path) -> ExternalWeights:
@@ -138,7 +146,7 @@ def _read_pickles(path: Path, parts: Sequence[Path]) -> ExternalWeights:
     shapes: dict[str, tuple[int, ...]] = {}
     for part in parts:
         content = load_pickle(part)
-        shapes.update(ExternalWeights.of(part, content).shapes)
+        shapes.update(ExternalWeights.of_pickle(part, content).shapes)
         tensors.update(content)
     return ExternalWeights(path, shapes, tensors.__getitem__)
 
@@ -162,8 +170,9 @@ def _open_safetensors(path: Path, parts: Sequence[Path]) -> ExternalWeights:
 
 
 def _require_memory(path: Path, needed: int) -> None:
-    """Refuses weights of so many bytes where less memory is free."""
-    if needed > (free := free_memory()):
+    """Refuses weights that need more bytes than are free."""
+    free = free_memory()
+    if needed > free:
         raise CheckpointError(
             f"{path}: the weights need {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free; "
             "close other programs, or take a smaller model"
@@ -192,7 +201,7 @@ def load_pickle(path: Path, allowed: Sequence[type] = (), remedy: str = "take a 
             raise ValueError("not a file")
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+                if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
                     raise ValueError("it is compressed, which torch.save never does")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

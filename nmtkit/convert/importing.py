@@ -1,8 +1,7 @@
 """Imports a model of another toolkit as a run."""
 
-import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,26 +9,22 @@ from typing import Any
 import torch
 
 from nmtkit.config import Recipe
-from nmtkit.convert.exporting import write_untrained_run
-from nmtkit.convert.external_files import read_text
-from nmtkit.convert.import_weights import ImportedModel
+from nmtkit.config.tasks.builtin import SUMMARIZATION, TRANSLATION
+from nmtkit.config.tasks.task import TASKS
+from nmtkit.convert.external_files import has_weights
+from nmtkit.convert.imported_model import READERS, ImportedModel
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import new_folder, write_errors, write_json
-from nmtkit.core.registry import Registry, suggest_names
+from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import is_valid_name, parse
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import BeamConfig
+from nmtkit.models.abilities import pretraining_objectives
 from nmtkit.models.base import MODELS
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.saved import SavedRun
-from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.run import Run
 
 _TASKS = (TRANSLATION.name, SUMMARIZATION.name)
 """Tasks that a model with source and target can be imported for."""
-
-READERS: Registry[Callable[[Path], ImportedModel]] = Registry("toolkit")
-"""The reader of a folder or checkpoint, by toolkit."""
-
 
 _PUBLIC_FILES = (
     "config.json",
@@ -48,11 +43,9 @@ _PUBLIC_FILES = (
 
 
 def detect_toolkit(path: Path) -> str:
-    """The toolkit that probably wrote these files."""
+    """Returns the toolkit that probably wrote these files."""
     if path.suffix == ".pt":
         return "opennmt-py"
-    if (path / "model.bin").exists():
-        return "ctranslate2"
     if any(path.glob("*.ckpt")):
         return "joeynmt"
     has_config = (path / "config.json").exists()  # beside which optimizers may be saved as .pt
@@ -83,14 +76,7 @@ def import_run(
         _write(RunFolder(unfinished), imported, name, title if is_valid_name(title) else "imported")
         if imported.tokenizers.config.kind == "huggingface":
             _keep_public_files(source, RunFolder(unfinished))
-    sides = {"src": "source", "tgt": "target"}
-    sizes = [f"{len(one.vocabulary):,} {sides[column]}" for column, one in imported.tokenizers.items()]
-    weights = sum(map(torch.numel, imported.tensors.values()))
-    config = imported.model.model_dump()
-    depth = config.get("decoder_layers") or config["layers"]
-    layers = f"{config.get('encoder_layers') or depth}+{depth}" if len(sizes) > 1 else depth
-    what = f"{layers} layers of {config['hidden_size']}, {' and '.join(sizes)} tokens, {weights:,} weights"
-    notify(f"{imported.architecture} model of {what}")
+    notify(_describe_model(imported))
     if imported.search:
         origin = imported.search_source or f"{imported.toolkit} does"
         notify(f"it searches {_describe_search(imported.search)}, as {origin}; see `search` in {run.recipe}")
@@ -100,15 +86,20 @@ def import_run(
 
 
 def _require_foreign(source: Path) -> None:
-    """Refuses a folder that is a run already, and one of eole, which none of the readers knows."""
+    """Refuses a folder that is a run already, and folders of programs that none of the readers knows."""
     run = RunFolder(source)
     if run.recipe.is_file() and (run.vocabulary.is_dir() or run.result.is_file()):
-        command = TASKS.get(SavedRun(run).recipe.task).command or "evaluate"
+        command = TASKS.get(Run(run).recipe.task).command or "evaluate"
         raise NmtkitError(f"{source}: this is a run already: nmtkit {command} -m {source}")
+    if (source / "model.bin").exists() and not has_weights(source):
+        raise CheckpointError(
+            f"{source}: a model of CTranslate2, which is not supported; import the model that it was converted from, "
+            "of Hugging Face or OpenNMT-py"
+        )
     if (source / "config.json").is_file() and any(source.glob("model.[0-9][0-9].safetensors")):
         raise CheckpointError(
-            f"{source}: a model of eole, which is not supported; take it in the format of OpenNMT-py 3 (.pt), "
-            "CTranslate2 or Hugging Face, if it was published in one of them"
+            f"{source}: a model of eole, which is not supported; take it in the format of OpenNMT-py 3 (.pt) or "
+            "Hugging Face, if it was published in one of them"
         )
 
 
@@ -158,9 +149,23 @@ def _require_task(imported: ImportedModel, task: str) -> None:
         raise RecipeError(f"--task {task}: {suggest_names(task, names)}")
 
 
+def _describe_model(imported: ImportedModel) -> str:
+    """Describes architecture, layers, width, vocabularies and the number of weights."""
+    sides = {"src": "source", "tgt": "target"}
+    sizes = [f"{len(tokenizer.vocabulary):,} {sides[column]}" for column, tokenizer in imported.tokenizers.items()]
+    weights = sum(map(torch.numel, imported.tensors.values()))
+    config = imported.model.model_dump()
+    depth = config.get("decoder_layers") or config["layers"]
+    layers = f"{config.get('encoder_layers') or depth}+{depth}" if len(sizes) > 1 else str(depth)
+    return (
+        f"{imported.architecture} model of {layers} layers of {config['hidden_size']}, {' and '.join(sizes)} tokens, "
+        f"{weights:,} weights"
+    )
+
+
 def _describe_search(search: Mapping[str, Any]) -> str:
     """Describes the settings of a search that users notice: width, length limits and repetitions."""
-    config = parse(SearchConfig, search, "the imported model")
+    config = parse(BeamConfig, search, "the imported model")
     parts = ["greedily" if config.beam_size == 1 else f"with a beam of {config.beam_size}"]
     if config.min_length:
         parts.append(f"from {config.min_length} tokens")
@@ -175,10 +180,15 @@ def _describe_search(search: Mapping[str, Any]) -> str:
 
 
 def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> None:
+    """Writes the run of a model that was called `name`, with a recipe by which it can be trained on."""
     task = TASKS.get(imported.task)
-    files = {column.name: {"src": "SOURCE", "tgt": "TARGET"}[column.name] for column in task.columns}
-    ways: dict[str, Any] = {one: {} for one in MODELS.get(imported.model.kind).pretrained_by[:1] if len(files) == 1}
-    best = (*task.validation_metrics, "loss")[0]
+    names = {"src": "SOURCE", "tgt": "TARGET"}
+    files = {column.name: names[column.name] for column in task.columns}
+    best_metric = (*task.validation_metrics, "loss")[0]
+    training: dict[str, Any] = {"lr": 1e-4, "max_epochs": 5, "best_metric": best_metric}
+    objectives = pretraining_objectives(MODELS.get(imported.model.kind))
+    if len(files) == 1 and objectives:
+        training["objectives"] = {objectives[0]: {}}
     settings = {
         "name": title,
         "description": f"imported {imported.architecture} model {name}; it was trained elsewhere, so "
@@ -187,13 +197,18 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
         "data": {"train": files},
         "tokenizer": imported.tokenizers.config.model_dump(),
         "model": imported.model.model_dump(),
-        "training": ways | {"lr": 1e-4, "max_epochs": 5, "best_metric": best, "higher_is_better": best != "loss"},
+        "training": training,
         "search": {**imported.search},
     }
     recipe = parse(Recipe, settings, "the imported model")
-    write_untrained_run(run, recipe, imported.tokenizers, imported.tensors, "imported")
-    origin = {"from": imported.toolkit, "folder": name, "model_type": imported.architecture}
-    write_json(run.imported, origin | {"license": imported.licence})
+    Run.create_untrained(run, recipe, imported.tokenizers, imported.tensors, "imported")
+    origin = {
+        "from": imported.toolkit,
+        "folder": name,
+        "model_type": imported.architecture,
+        "license": imported.licence,
+    }
+    write_json(run.imported, origin)
 
 
 def _keep_public_files(source: Path, run: RunFolder) -> None:
@@ -203,21 +218,3 @@ def _keep_public_files(source: Path, run: RunFolder) -> None:
         for name in _PUBLIC_FILES:
             if (source / name).is_file():
                 shutil.copyfile(source / name, run.public / name)
-
-
-def exported_task(given: Mapping[str, Any]) -> str:
-    """The task in a `config.json` that `nmtkit export` wrote; translation in others."""
-    own = given.get("nmtkit")
-    task = own.get("task") if isinstance(own, dict) else None
-    return task if task in TASKS.names() else TRANSLATION.name
-
-
-def license_of(folder: Path) -> str | None:
-    """The licence in the metadata of the model card."""
-    try:
-        card = read_text(folder / "README.md")
-    except CheckpointError:
-        return None
-    head = re.match(r"---\n(.*?)\n---", card, re.DOTALL)
-    named = re.search(r"^license: *([\w.-]+) *$", head.group(1), re.MULTILINE) if head else None
-    return named.group(1) if named else None

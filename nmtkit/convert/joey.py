@@ -6,11 +6,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmtkit.convert import external_files
-from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, require_equal, unsupported
-from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, recurrent_names, transformer_names
-from nmtkit.convert.importing import READERS
+from nmtkit.convert.checkpoint_converter import CheckpointConverter
+from nmtkit.convert.external_files import (
+    ExternalSettings,
+    ExternalWeights,
+    load_pickle,
+    read_file,
+    read_text,
+    require_equal,
+    unsupported,
+)
+from nmtkit.convert.imported_model import READERS, ImportedModel
 from nmtkit.convert.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
+from nmtkit.convert.weight_names import Row, Stored, WeightNames
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
@@ -22,33 +30,54 @@ from nmtkit.models.transformer import TransformerConfig
 _NORM_EPSILON = 1e-6
 _CHECKPOINTS = ("best.ckpt", "latest.ckpt")
 _REMEDY = "save what is under model_state alone, with torch.save({'model_state': ...})"
-_EMBEDDINGS = ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
-_POSITIONS = ("encoder.pe.pe", "decoder.pe.pe")
 
-_TRANSFORMER_NAMES = transformer_names(
-    "encoder.layers",
-    "decoder.layers",
+_WORDS: dict[str, Row] = {
+    "src_embedding.weight": "src_embed.lut.weight",
+    "tgt_embedding.weight": "trg_embed.lut.weight",
+    "output.weight": "decoder.output_layer.weight",
+}
+_TRANSFORMER_NAMES = WeightNames(
     {
-        "encoder.self_attention.query_keys_values": [f"src_src_att.{part}_layer" for part in "qkv"],
-        "encoder.self_attention.out": ["src_src_att.output_layer"],
-        "encoder.around_self_attention.norm": ["layer_norm"],
-        "decoder.self_attention.query_keys_values": [f"trg_trg_att.{part}_layer" for part in "qkv"],
-        "decoder.self_attention.out": ["trg_trg_att.output_layer"],
-        "decoder.around_self_attention.norm": ["x_layer_norm"],
-        "cross_attention.query": ["src_trg_att.q_layer"],
-        "cross_attention.keys_values": ["src_trg_att.k_layer", "src_trg_att.v_layer"],
-        "cross_attention.out": ["src_trg_att.output_layer"],
-        "around_cross_attention.norm": ["dec_layer_norm"],
-        "feed_forward.inner": ["feed_forward.pwff_layer.0"],
-        "feed_forward.out": ["feed_forward.pwff_layer.3"],
-        "around_feed_forward.norm": ["feed_forward.layer_norm"],
-    },
+        **_WORDS,
+        "src_positions.table": "encoder.pe.pe",
+        "tgt_positions.table": "decoder.pe.pe",
+        "encoder.{layer}.self_attention.query_keys_values.{kind}": [
+            "encoder.layers.{layer}.src_src_att.q_layer.{kind}",
+            "encoder.layers.{layer}.src_src_att.k_layer.{kind}",
+            "encoder.layers.{layer}.src_src_att.v_layer.{kind}",
+        ],
+        "encoder.{layer}.self_attention.out.{kind}": "encoder.layers.{layer}.src_src_att.output_layer.{kind}",
+        "encoder.{layer}.around_self_attention.norm.{kind}": "encoder.layers.{layer}.layer_norm.{kind}",
+        "decoder.{layer}.self_attention.query_keys_values.{kind}": [
+            "decoder.layers.{layer}.trg_trg_att.q_layer.{kind}",
+            "decoder.layers.{layer}.trg_trg_att.k_layer.{kind}",
+            "decoder.layers.{layer}.trg_trg_att.v_layer.{kind}",
+        ],
+        "decoder.{layer}.self_attention.out.{kind}": "decoder.layers.{layer}.trg_trg_att.output_layer.{kind}",
+        "decoder.{layer}.around_self_attention.norm.{kind}": "decoder.layers.{layer}.x_layer_norm.{kind}",
+        "decoder.{layer}.cross_attention.query.{kind}": "decoder.layers.{layer}.src_trg_att.q_layer.{kind}",
+        "decoder.{layer}.cross_attention.keys_values.{kind}": [
+            "decoder.layers.{layer}.src_trg_att.k_layer.{kind}",
+            "decoder.layers.{layer}.src_trg_att.v_layer.{kind}",
+        ],
+        "decoder.{layer}.cross_attention.out.{kind}": "decoder.layers.{layer}.src_trg_att.output_layer.{kind}",
+        "decoder.{layer}.around_cross_attention.norm.{kind}": "decoder.layers.{layer}.dec_layer_norm.{kind}",
+        "{side}.{layer}.feed_forward.inner.{kind}": "{side}.layers.{layer}.feed_forward.pwff_layer.0.{kind}",
+        "{side}.{layer}.feed_forward.out.{kind}": "{side}.layers.{layer}.feed_forward.pwff_layer.3.{kind}",
+        "{side}.{layer}.around_feed_forward.norm.{kind}": "{side}.layers.{layer}.feed_forward.layer_norm.{kind}",
+        "{side}_norm.{kind}": "{side}.layer_norm.{kind}",
+    }
 )
-_RECURRENT_NAMES = recurrent_names(
+_RECURRENT_NAMES = WeightNames(
     {
-        "attentional.bias": "decoder.att_vector_layer.bias",
-        "attention.score.key.weight": "decoder.attention.key_layer.weight",
+        **_WORDS,
+        "encoder.forward_layers.{layer}.{kind}_l0": "encoder.rnn.{kind}_l{layer}",
+        "encoder.backward_layers.{layer}.{kind}_l0": "encoder.rnn.{kind}_l{layer}_reverse",
+        "decoder.{kind}_l{layer}": "decoder.rnn.{kind}_l{layer}",
         "attention.score.query.weight": "decoder.attention.query_layer.weight",
+        "attention.score.key.weight": "decoder.attention.key_layer.weight",
+        "attention.score.energy": Stored(["decoder.attention.energy_layer.weight"], as_row=True),
+        "attentional.bias": "decoder.att_vector_layer.bias",
     }
 )
 
@@ -132,16 +161,15 @@ class _Testing(ExternalSettings):
 
     def search_settings(self) -> dict[str, Any]:
         """The search as a recipe's settings; without a limit Joey NMT's is by the longest source of a batch."""
-        limited = self.max_output_length > 0
+        has_limit = self.max_output_length > 0
         return {
             "beam_size": self.beam_size,
-            "stop": "joeynmt",
             "at_limit": "compete",
             "length_penalty": "gnmt" if self.beam_alpha > 0 else "none",
             "alpha": max(0.0, self.beam_alpha),
             "min_length": self.min_output_length,
-            "max_length": self.max_output_length if limited else 1000,
-            "max_length_ratio": 0.0 if limited else 1.5,
+            "max_length": self.max_output_length if has_limit else 1000,
+            "max_length_ratio": 0.0 if has_limit else 1.5,
             "max_length_offset": 0,
             "no_repeat_ngram": max(0, self.no_repeat_ngram_size),
             "forbid_unknown": not self.generate_unk,
@@ -160,37 +188,65 @@ class JoeyConfig(ExternalSettings):
 def read_joey(folder: Path) -> ImportedModel:
     """Converts a folder with config.yaml, best.ckpt or latest.ckpt, src_vocab.txt, trg_vocab.txt and their models."""
     place = folder / "config.yaml"
-    external_files.read_file(place)
-    given, lines = load_yaml(place)
-    config = parse(JoeyConfig, given, str(place), lines)
-    kind, testing = config.model.encoder.type, config.testing
-    require_equal(
-        place, config, {"data.trg.lowercase": "data.src.lowercase", "model.decoder.type": "model.encoder.type"}
-    )
-    src, tgt = (_vocabulary(folder / f"{side}_vocab.txt", config.data.special_symbols) for side in ("src", "trg"))
-    models, notes = _sentencepiece_models(folder, config.data, place, any(WORD_START in token for token in tgt.tokens))
+    config = _read_config(place)
+    kind = config.model.encoder.type
+    testing = config.testing
+    src = _read_vocabulary(folder / "src_vocab.txt", config.data.special_symbols)
+    tgt = _read_vocabulary(folder / "trg_vocab.txt", config.data.special_symbols)
+    has_pieces = any(WORD_START in token for token in tgt.tokens)
+    models, notes = _sentencepiece_models(folder, config.data, place, has_pieces)
     tokenizers, maps = toolkit_tokenizers(src, tgt, models, config.data.src.lowercase, restrict=True)
-    path = next((folder / name for name in _CHECKPOINTS if (folder / name).exists()), None)
-    if path is None:
-        raise CheckpointError(f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder")
-    state = external_files.load_pickle(path, remedy=_REMEDY)
-    if not isinstance(state, dict) or "model_state" not in state:
-        raise CheckpointError(f"{path}: holds no model_state, so it is not a checkpoint of Joey NMT")
-    weights = ExternalWeights.of(path, state["model_state"], _REMEDY)
-    converter = CheckpointConverter(place, weights, tokenizers, maps)
-    model, tensors = (_transformer if kind == "transformer" else _recurrent)(converter, config)
+    converter = CheckpointConverter(
+        place=place,
+        weights=_read_weights(folder),
+        names=_TRANSFORMER_NAMES if kind == "transformer" else _RECURRENT_NAMES,
+        tokenizers=tokenizers,
+        vocabularies=maps,
+    )
+    model: ModelConfig
+    if kind == "transformer":
+        model, tensors = _convert_transformer(converter, config)
+    else:
+        model, tensors = _convert_recurrent(converter, config)
     if testing.repetition_penalty > 1 or testing.no_repeat_ngram_size > 1:
         notes.append(
             "testing: repetition_penalty is ignored, and no_repeat_ngram_size blocks n-grams of the target alone; Joey "
             "NMT may write other texts"
         )
-    return ImportedModel("joeynmt", f"Joey NMT {kind}", model, tensors, tokenizers, testing.search_settings(), notes)
+    return ImportedModel(
+        toolkit="joeynmt",
+        architecture=f"Joey NMT {kind}",
+        model=model,
+        tensors=tensors,
+        tokenizers=tokenizers,
+        search=testing.search_settings(),
+        notes=notes,
+    )
+
+
+def _read_config(place: Path) -> JoeyConfig:
+    read_file(place)  # refuses what is no file, or too large
+    content, lines = load_yaml(place)
+    config = parse(JoeyConfig, content, str(place), lines)
+    pairs = {"data.trg.lowercase": "data.src.lowercase", "model.decoder.type": "model.encoder.type"}
+    require_equal(place, config, pairs)
+    return config
+
+
+def _read_weights(folder: Path) -> ExternalWeights:
+    path = next((folder / name for name in _CHECKPOINTS if (folder / name).exists()), None)
+    if path is None:
+        raise CheckpointError(f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder")
+    state = load_pickle(path, remedy=_REMEDY)
+    if not isinstance(state, dict) or "model_state" not in state:
+        raise CheckpointError(f"{path}: holds no model_state, so it is not a checkpoint of Joey NMT")
+    return ExternalWeights.of_pickle(path, state["model_state"], _REMEDY)
 
 
 def _sentencepiece_models(
-    folder: Path, data: _Data, place: Path, pieces: bool
+    folder: Path, data: _Data, place: Path, has_pieces: bool
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """The sentencepiece models of both sides, or None and a note; `pieces` says whether the tokens are pieces."""
+    """The sentencepiece models of both sides, or None and a note; `has_pieces` says whether the tokens are pieces."""
     names: list[str] = []
     for side, text in (("src", data.src), ("trg", data.trg)):
         kind = text.tokenizer_type or text.bpe_type or "sentencepiece"
@@ -201,12 +257,12 @@ def _sentencepiece_models(
             raise unsupported(place, f"data.{side}.level: {text.level!r} ({kind})", remedy)
     if len(names) == 1:
         raise unsupported(place, "data.trg.level: not the same on both sides")
-    if not names and not pieces:
+    if not names and not has_pieces:
         return None, []
     return find_sentencepiece_models(folder, names or ["source.model", "target.model"])
 
 
-def _vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
+def _read_vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
     """A file with a token a line; Joey NMT puts special tokens that it lacks before them."""
     ids = {
         special.unk_token: special.unk_id,
@@ -214,18 +270,28 @@ def _vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
         special.bos_token: special.bos_id,
         special.eos_token: special.eos_id,
     }
-    tokens = [*dict.fromkeys([*ids, *filter(None, external_files.read_text(path).split("\n"))])]
+    lines = [line for line in read_text(path).split("\n") if line]
+    tokens = [*dict.fromkeys([*ids, *lines])]
     for token, row in ids.items():
         if not 0 <= row < len(tokens) or tokens[row] != token:
             raise CheckpointError(f"{path}: {token!r} does not have the id {row} that special_symbols give it")
-    return ExternalVocabulary(path, tokens, *ids.values())
+    return ExternalVocabulary(
+        place=path,
+        tokens=tokens,
+        unknown=special.unk_id,
+        padding=special.pad_id,
+        start=special.bos_id,
+        end=special.eos_id,
+    )
 
 
 def _require_alike(converter: CheckpointConverter, config: JoeyConfig, *keys: str) -> None:
     require_equal(converter.place, config, {f"model.decoder.{key}": f"model.encoder.{key}" for key in keys})
 
 
-def _transformer(converter: CheckpointConverter, config: JoeyConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _convert_transformer(
+    converter: CheckpointConverter, config: JoeyConfig
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
     encoder = config.model.encoder
     _require_alike(converter, config, "hidden_size", "ff_size", "num_heads", "layer_norm", "activation")
     for key in ("ff_size", "num_heads", "layer_norm"):
@@ -233,43 +299,48 @@ def _transformer(converter: CheckpointConverter, config: JoeyConfig) -> tuple[Mo
             raise unsupported(converter.place, f"model.encoder.{key}: not set", "set it as the model was trained")
     if not config.model.tied_embeddings:
         _require_alike(converter, config, "embeddings.scale")
-    width, activation = encoder.hidden_size, encoder.activation or "relu"
-    converter.require_sinusoids(_POSITIONS, width)
-    own = converter.word_weights(*_EMBEDDINGS, width, width)
+    width = encoder.hidden_size
+    converter.require_sinusoids(width)
+    words = converter.word_weights(width=width, hidden=width)
+    activation = encoder.activation or "relu"
     settings = {
         "hidden_size": width,
         "feed_forward_size": encoder.ff_size,
         "heads": encoder.num_heads,
         "encoder_layers": encoder.num_layers,
         "decoder_layers": config.model.decoder.num_layers,
-        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), encoder.dropout),
+        "dropout": encoder.dropout,
+        "attention_dropout": encoder.dropout,
+        "activation_dropout": encoder.dropout,
         "norm": encoder.layer_norm,
         "norm_epsilon": _NORM_EPSILON,
         "scale_embeddings": encoder.embeddings.scale,
-        "activation": {"swish": "silu"}.get(activation, activation),
+        "activation": "silu" if activation == "swish" else activation,
     }
-    return converter.convert(TransformerConfig, settings, own, _TRANSFORMER_NAMES)
+    return converter.convert(TransformerConfig, settings, words)
 
 
-def _recurrent(converter: CheckpointConverter, config: JoeyConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _convert_recurrent(converter: CheckpointConverter, config: JoeyConfig) -> tuple[LuongConfig, dict[str, Tensor]]:
     """A Luong model: the decoder's state is updated before it attends, with Bahdanau's score as well."""
-    encoder, decoder = config.model.encoder, config.model.decoder
-    width, hidden, memory = encoder.embeddings.embedding_dim, decoder.hidden_size, 2 * encoder.hidden_size
+    encoder = config.model.encoder
+    decoder = config.model.decoder
+    hidden = decoder.hidden_size
+    memory = 2 * encoder.hidden_size
     _require_alike(converter, config, "rnn_type", "embeddings.embedding_dim")
     if encoder.embeddings.scale or decoder.embeddings.scale:
         raise unsupported(converter.place, "embeddings.scale: true in a recurrent model")
     if decoder.activation not in (None, "tanh"):
         raise unsupported(converter.place, f"model.decoder.activation: {decoder.activation} in a recurrent model")
-    own = converter.word_weights(*_EMBEDDINGS, width, hidden)
-    state_first = converter.tensor("decoder.att_vector_layer.weight", (hidden, hidden + memory))
-    own["attentional.weight"] = torch.cat([state_first[:, hidden:], state_first[:, :hidden]], 1)
-    additive = decoder.attention == "bahdanau"
-    if additive:
-        own["attention.score.energy"] = converter.tensor("decoder.attention.energy_layer.weight", (1, hidden))[0]
-        own["attention.score.key.bias"] = torch.zeros(hidden)
-    bridge, bridge_weights = _bridge(converter, decoder, memory)
+    converted = converter.word_weights(width=encoder.embeddings.embedding_dim, hidden=hidden)
+    # Its columns are of the state and the context, ours of the context and the state.
+    state_and_context = converter.tensor("decoder.att_vector_layer.weight", (hidden, hidden + memory))
+    converted["attentional.weight"] = torch.cat([state_and_context[:, hidden:], state_and_context[:, :hidden]], 1)
+    is_additive = decoder.attention == "bahdanau"
+    if is_additive:
+        converted["attention.score.key.bias"] = torch.zeros(hidden)
+    bridge, bridge_weights = _convert_bridge(converter, decoder, memory)
     settings = {
-        "embedding_size": width,
+        "embedding_size": encoder.embeddings.embedding_dim,
         "hidden_size": hidden,
         "encoder_hidden_size": encoder.hidden_size,
         "layers": decoder.num_layers,
@@ -278,28 +349,29 @@ def _recurrent(converter: CheckpointConverter, config: JoeyConfig) -> tuple[Mode
         "bidirectional": True,
         "dropout": encoder.dropout,
         "bridge": bridge,
-        "score": "additive" if additive else "general",
+        "score": "additive" if is_additive else "general",
         "attention_size": hidden,
         "input_feeding": decoder.input_feeding,
         "attentional_bias": True,
     }
-    return converter.convert(LuongConfig, settings, own | bridge_weights, _RECURRENT_NAMES)
+    return converter.convert(LuongConfig, settings, converted | bridge_weights)
 
 
-def _bridge(converter: CheckpointConverter, decoder: _Decoder, memory: int) -> tuple[str, dict[str, Tensor]]:
+def _convert_bridge(converter: CheckpointConverter, decoder: _Decoder, memory: int) -> tuple[str, dict[str, Tensor]]:
     """The map to the decoder's first state, which all its layers, and an LSTM's memory cells, share."""
+    hidden = decoder.hidden_size
     if decoder.init_hidden == "zero":
         return "zero", {}
-    size = (decoder.hidden_size, memory)
     if decoder.init_hidden == "bridge":
-        weight = converter.tensor("decoder.bridge_layer.weight", size)
-        bias = converter.tensor("decoder.bridge_layer.bias", size[:1])
-    elif memory in (decoder.hidden_size, 2 * decoder.hidden_size):
-        weight, bias = torch.eye(*size), torch.zeros(size[0])
+        weight = converter.tensor("decoder.bridge_layer.weight", (hidden, memory))
+        bias = converter.tensor("decoder.bridge_layer.bias", (hidden,))
+    elif memory in (hidden, 2 * hidden):  # the last state of the forward layer, or of both
+        weight = torch.eye(hidden, memory)
+        bias = torch.zeros(hidden)
     else:
-        what = f"model.decoder.init_hidden: last of {memory} numbers for {decoder.hidden_size}"
-        raise unsupported(converter.place, what)
-    layers = {"weight": weight.repeat(decoder.num_layers, 1), "bias": bias.repeat(decoder.num_layers)}
-    states = ("hidden", "cell") if decoder.rnn_type == "lstm" else ("hidden",)
-    weights = {f"bridge.{state}.{kind}": tensor.clone() for state in states for kind, tensor in layers.items()}
+        raise unsupported(converter.place, f"model.decoder.init_hidden: last of {memory} numbers for {hidden}")
+    weights = {}
+    for state in ("hidden", "cell") if decoder.rnn_type == "lstm" else ("hidden",):
+        weights[f"bridge.{state}.weight"] = weight.repeat(decoder.num_layers, 1)
+        weights[f"bridge.{state}.bias"] = bias.repeat(decoder.num_layers)
     return "tanh" if decoder.init_hidden == "bridge" else "linear", weights

@@ -14,17 +14,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmtkit.convert import external_files
-from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, require_equal, unsupported
-from nmtkit.convert.import_weights import (
-    SUPPRESSED_BIAS,
-    CheckpointConverter,
-    ImportedModel,
-    recurrent_names,
-    transformer_names,
-)
-from nmtkit.convert.importing import READERS
+from nmtkit.convert.checkpoint_converter import CheckpointConverter
+from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, load_pickle, require_equal, unsupported
+from nmtkit.convert.imported_model import READERS, ImportedModel
 from nmtkit.convert.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
+from nmtkit.convert.weight_names import SUPPRESSED_BIAS, Row, Stored, WeightNames
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.data.tokenizers.tokenizer import WORD_START
@@ -35,42 +29,93 @@ from nmtkit.models.transformer import TransformerConfig
 
 _REMEDY = "save it by OpenNMT-py 3 (pytorch format, LoRA merged); its tools/convertv2_v3.py converts older ones"
 _SPECIALS = {"unknown": "<unk>", "padding": "<blank>", "end": "</s>"}
-_SEARCH = {
-    "beam_size": 5,
-    "stop": "opennmt-py",
-    "at_limit": "compete",
-    "max_length": 250,
-    "max_length_ratio": 1.25,
-    "max_length_offset": 5,
-}
+_SEARCH = {"beam_size": 5, "at_limit": "compete", "max_length": 250, "max_length_ratio": 1.25, "max_length_offset": 5}
 """Defaults of `onmt_translate` 3.5; its limit is by the longest source of a batch."""
-
-_TRANSFORMER_NAMES = transformer_names(
-    "encoder.transformer",
-    "decoder.transformer_layers",
-    {
-        "self_attention.query_keys_values": [f"self_attn.linear_{part}" for part in ("query", "keys", "values")],
-        "self_attention.out": ["self_attn.final_linear"],
-        "encoder.around_self_attention.norm": ["layer_norm"],
-        "decoder.around_self_attention.norm": ["layer_norm_1"],
-        "cross_attention.query": ["context_attn.linear_query"],
-        "cross_attention.keys_values": ["context_attn.linear_keys", "context_attn.linear_values"],
-        "cross_attention.out": ["context_attn.final_linear"],
-        "around_cross_attention.norm": ["layer_norm_2"],
-        "feed_forward.inner": ["feed_forward.w_1"],
-        "feed_forward.out": ["feed_forward.w_2"],
-        "around_feed_forward.norm": ["feed_forward.layer_norm"],
-    },
-)
-_EMBEDDINGS = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
-_POSITIONS = [f"{side}.embeddings.make_embedding.pe.pe" for side in ("encoder", "decoder")]
 
 # Options without a counterpart here: they must be false, 0, empty or null.
 _OFF = ("lora_layers", "lora_embedding", "quant_layers", "num_experts", "parallel_residual")
 _OFF_IN_ATTENTION = ("max_relative_positions", "relative_positions_buckets", "multiquery", "num_kv", "sliding_window")
 _OFF_IN_RECURRENT = ("position_encoding", "context_gate", "coverage_attn")
-_CHANGES = {"bpe", "onmt_tokenize", "normalize"}
+_TEXT_CHANGES = {"bpe", "onmt_tokenize", "normalize"}
 """Transforms of every text, sources to translate included."""
+
+# ----------------------------------------------------------------------------------------------------------- weights
+
+_TRANSFORMER_ROWS: dict[str, Row] = {
+    "src_positions.table": "encoder.embeddings.make_embedding.pe.pe",
+    "tgt_positions.table": "decoder.embeddings.make_embedding.pe.pe",
+    "encoder.{layer}.self_attention.query_keys_values.{kind}": [
+        "encoder.transformer.{layer}.self_attn.linear_query.{kind}",
+        "encoder.transformer.{layer}.self_attn.linear_keys.{kind}",
+        "encoder.transformer.{layer}.self_attn.linear_values.{kind}",
+    ],
+    "encoder.{layer}.self_attention.out.{kind}": "encoder.transformer.{layer}.self_attn.final_linear.{kind}",
+    "encoder.{layer}.around_self_attention.norm.{kind}": "encoder.transformer.{layer}.layer_norm.{kind}",
+    "encoder.{layer}.feed_forward.inner.{kind}": "encoder.transformer.{layer}.feed_forward.w_1.{kind}",
+    "encoder.{layer}.feed_forward.out.{kind}": "encoder.transformer.{layer}.feed_forward.w_2.{kind}",
+    "encoder.{layer}.around_feed_forward.norm.{kind}": "encoder.transformer.{layer}.feed_forward.layer_norm.{kind}",
+    "decoder.{layer}.self_attention.query_keys_values.{kind}": [
+        "decoder.transformer_layers.{layer}.self_attn.linear_query.{kind}",
+        "decoder.transformer_layers.{layer}.self_attn.linear_keys.{kind}",
+        "decoder.transformer_layers.{layer}.self_attn.linear_values.{kind}",
+    ],
+    "decoder.{layer}.self_attention.out.{kind}": "decoder.transformer_layers.{layer}.self_attn.final_linear.{kind}",
+    "decoder.{layer}.around_self_attention.norm.{kind}": "decoder.transformer_layers.{layer}.layer_norm_1.{kind}",
+    "decoder.{layer}.cross_attention.query.{kind}": [
+        "decoder.transformer_layers.{layer}.context_attn.linear_query.{kind}"
+    ],
+    "decoder.{layer}.cross_attention.keys_values.{kind}": [
+        "decoder.transformer_layers.{layer}.context_attn.linear_keys.{kind}",
+        "decoder.transformer_layers.{layer}.context_attn.linear_values.{kind}",
+    ],
+    "decoder.{layer}.cross_attention.out.{kind}": "decoder.transformer_layers.{layer}.context_attn.final_linear.{kind}",
+    "decoder.{layer}.around_cross_attention.norm.{kind}": "decoder.transformer_layers.{layer}.layer_norm_2.{kind}",
+    "decoder.{layer}.feed_forward.inner.{kind}": "decoder.transformer_layers.{layer}.feed_forward.w_1.{kind}",
+    "decoder.{layer}.feed_forward.out.{kind}": "decoder.transformer_layers.{layer}.feed_forward.w_2.{kind}",
+    "decoder.{layer}.around_feed_forward.norm.{kind}": (
+        "decoder.transformer_layers.{layer}.feed_forward.layer_norm.{kind}"
+    ),
+    "{side}_norm.{kind}": "{side}.layer_norm.{kind}",
+}
+_RECURRENT_ROWS: dict[str, Row] = {
+    "encoder.forward_layers.{layer}.{kind}_l0": "encoder.rnn.{kind}_l{layer}",
+    "encoder.backward_layers.{layer}.{kind}_l0": "encoder.rnn.{kind}_l{layer}_reverse",
+    "attentional.{kind}": "decoder.attn.linear_out.{kind}",
+}
+
+
+def _word_rows(copies: bool) -> dict[str, Row]:
+    generator = "generator.linear" if copies else "generator"
+    return {
+        "src_embedding.weight": "encoder.embeddings.make_embedding.emb_luts.0.weight",
+        "tgt_embedding.weight": "decoder.embeddings.make_embedding.emb_luts.0.weight",
+        "output.weight": f"{generator}.weight",
+        "output.bias": f"{generator}.bias",
+    }
+
+
+def _cell_rows(input_feeding: bool) -> dict[str, Row]:
+    """Rows of the decoder's cells, which are a module of torch only if each step reads nothing of the one before."""
+    if input_feeding:
+        return {"decoder.{kind}_l{layer}": "decoder.rnn.layers.{layer}.{kind}"}
+    return {"decoder.{kind}_l{layer}": "decoder.rnn.{kind}_l{layer}"}
+
+
+def _attention_rows(kind: str, ours: str, theirs: str) -> dict[str, Row]:
+    """Rows of a score; the general one maps the decoder's state, and ours the encoder's."""
+    if kind == "general":
+        return {f"{ours}.score.key.weight": Stored([f"{theirs}.linear_in.weight"], transposed=True)}
+    if kind == "dot":
+        return {}
+    return {
+        f"{ours}.score.query.weight": f"{theirs}.linear_query.weight",
+        f"{ours}.score.key.weight": f"{theirs}.linear_context.weight",
+        f"{ours}.score.key.bias": f"{theirs}.linear_query.bias",
+        f"{ours}.score.energy": Stored([f"{theirs}.v.weight"], as_row=True),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------- settings
 
 
 class OpenNmtOptions(ExternalSettings):
@@ -131,31 +176,44 @@ def read_opennmt(path: Path) -> ImportedModel:
             raise CheckpointError(f"{path}: holds {len(files)} files *.pt; name the checkpoint")
         path = files[0]
     state = _load(path)
-    given = vars(state["opt"])
-    kind = "recurrent" if given.get("encoder_type") in ("rnn", "brnn") else "transformer"
-    for key in (*_OFF, *_OFF_IN_ATTENTION, *(_OFF_IN_RECURRENT if kind == "recurrent" else ())):
-        value = given.get(key)
-        if isinstance(value, Tensor) or value:
-            raise unsupported(path, f"the option {key}: {shorten(repr(value))}")
-    options: OpenNmtOptions = parse(
-        _RecurrentOptions if kind == "recurrent" else _TransformerOptions, given, f"{path} (its options)"
-    )
-    src, tgt = (_vocabulary(path, state["vocab"], side) for side in ("src", "tgt"))
-    models, notes = _sentencepiece_models(path, options, given, tgt)
+    given_options = vars(state["opt"])
+    is_recurrent = given_options.get("encoder_type") in ("rnn", "brnn")
+    _require_off(path, given_options, is_recurrent)
+    options: _RecurrentOptions | _TransformerOptions
+    if is_recurrent:
+        options = parse(_RecurrentOptions, given_options, f"{path} (its options)")
+    else:
+        options = parse(_TransformerOptions, given_options, f"{path} (its options)")
+    src = _read_vocabulary(path, state["vocab"], "src")
+    tgt = _read_vocabulary(path, state["vocab"], "tgt")
+    models, notes = _sentencepiece_models(path, options, given_options, tgt)
     tokenizers, maps = toolkit_tokenizers(src, tgt, models)
-    generator = {
-        f"generator.{name}".replace("generator.0.", "generator."): one for name, one in state["generator"].items()
-    }
-    weights = ExternalWeights.of(path, state["model"] | generator, _REMEDY)
-    converter = CheckpointConverter(path, weights, tokenizers, maps)
-    convert: Any = _recurrent if kind == "recurrent" else _transformer
-    model, tensors = convert(converter, options)
-    return ImportedModel("opennmt-py", f"OpenNMT-py {kind}", model, tensors, tokenizers, _SEARCH, notes)
+    converter = CheckpointConverter(
+        place=path,
+        weights=_weights(path, state),
+        names=_weight_names(options),
+        tokenizers=tokenizers,
+        vocabularies=maps,
+    )
+    model: ModelConfig
+    if isinstance(options, _RecurrentOptions):
+        model, tensors = _convert_recurrent(converter, options)
+    else:
+        model, tensors = _convert_transformer(converter, options)
+    return ImportedModel(
+        toolkit="opennmt-py",
+        architecture=f"OpenNMT-py {'recurrent' if is_recurrent else 'transformer'}",
+        model=model,
+        tensors=tensors,
+        tokenizers=tokenizers,
+        search=_SEARCH,
+        notes=notes,
+    )
 
 
 def _load(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, checked to have its parts."""
-    state = external_files.load_pickle(path, (Namespace,), _REMEDY)
+    state = load_pickle(path, (Namespace,), _REMEDY)
     if not isinstance(state, dict) or not isinstance(state.get("opt"), Namespace):
         raise CheckpointError(f"{path}: holds no options, so it is not a checkpoint of OpenNMT-py")
     for key in ("model", "generator", "vocab"):
@@ -164,7 +222,37 @@ def _load(path: Path) -> dict[str, Any]:
     return state
 
 
-def _vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> ExternalVocabulary:
+def _weights(path: Path, state: Mapping[str, Any]) -> ExternalWeights:
+    """The weights of a checkpoint; those of the output layer are `generator.*`."""
+    weights = dict(state["model"])
+    for name, tensor in state["generator"].items():
+        whole_name = f"generator.{name}".replace("generator.0.", "generator.")
+        weights[whole_name] = tensor
+    return ExternalWeights.of_pickle(path, weights, _REMEDY)
+
+
+def _weight_names(options: _RecurrentOptions | _TransformerOptions) -> WeightNames:
+    rows = _word_rows(options.copy_attn)
+    if not isinstance(options, _RecurrentOptions):
+        return WeightNames(rows | _TRANSFORMER_ROWS)
+    rows |= _RECURRENT_ROWS | _cell_rows(bool(options.input_feed))
+    rows |= _attention_rows(options.global_attention, "attention", "decoder.attn")
+    rows |= _attention_rows(options.global_attention, "copy_attention", "decoder.copy_attn")
+    return WeightNames(rows)
+
+
+def _require_off(path: Path, options: Mapping[str, Any], is_recurrent: bool) -> None:
+    """Refuses options without a counterpart that are in use."""
+    keys = [*_OFF, *_OFF_IN_ATTENTION]
+    if is_recurrent:
+        keys += _OFF_IN_RECURRENT
+    for key in keys:
+        value = options.get(key)
+        if isinstance(value, Tensor) or value:
+            raise unsupported(path, f"the option {key}: {shorten(repr(value))}")
+
+
+def _read_vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> ExternalVocabulary:
     if vocabularies.get("src_feats"):
         raise unsupported(path, "src_feats: source words with features")
     task = vocabularies.get("data_task", "seq2seq")
@@ -187,51 +275,65 @@ def _vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> Exter
 
 
 def _sentencepiece_models(
-    path: Path, options: OpenNmtOptions, given: Mapping[str, Any], tgt: ExternalVocabulary
+    path: Path, options: OpenNmtOptions, given_options: Mapping[str, Any], tgt: ExternalVocabulary
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
     """The sentencepiece models of both sides; or None, with a note where the tokens are pieces."""
-    corpora = given.get("data")
-    transforms = {*options.transforms}
+    transforms = {*options.transforms} | _transforms_of_corpora(given_options.get("data"))
+    affixes = transforms & {"prefix", "suffix"}
+    if affixes:
+        raise unsupported(path, f"transforms: {min(affixes)}, which puts words around every source")
+    notes = []
+    changes = ", ".join(sorted(transforms & _TEXT_CHANGES))
+    if changes:
+        notes.append(f"its text went through {changes}, which is not imported: prepare sources so")
+    uses_pieces = "sentencepiece" in transforms
+    word_starts = sum(token.startswith(WORD_START) for token in tgt.tokens)
+    if not uses_pieces and 4 * word_starts < len(tgt.tokens):
+        return None, notes
+    if uses_pieces and max(options.src_vocab_threshold, options.tgt_vocab_threshold) > 0:
+        raise unsupported(path, "src_vocab_threshold: sentencepiece with a threshold")
+    src_model = options.src_subword_model or "source.model"
+    tgt_model = options.tgt_subword_model or options.src_subword_model or "target.model"
+    names = [re.split(r"[/\\]", model)[-1] for model in (src_model, tgt_model)]
+    models, notes_on_models = find_sentencepiece_models(path.parent, names)
+    return models, notes_on_models + notes
+
+
+def _transforms_of_corpora(corpora: Any) -> set[str]:
+    """The transforms of all corpora in the option `data`."""
+    transforms: set[str] = set()
     for corpus in corpora.values() if isinstance(corpora, dict) else ():
         listed = corpus.get("transforms") if isinstance(corpus, dict) else None
-        transforms |= {*map(str, listed)} if isinstance(listed, list) else set()
-    if affixes := transforms & {"prefix", "suffix"}:
-        raise unsupported(path, f"transforms: {min(affixes)}, which puts words around every source")
-    changes = ", ".join(sorted(transforms & _CHANGES))
-    told = [f"its text went through {changes}, which is not imported: prepare sources so"] if changes else []
-    pieces = "sentencepiece" in transforms
-    if not pieces and sum(token.startswith(WORD_START) for token in tgt.tokens) * 4 < len(tgt.tokens):
-        return None, told
-    if pieces and max(options.src_vocab_threshold, options.tgt_vocab_threshold) > 0:
-        raise unsupported(path, "src_vocab_threshold: sentencepiece with a threshold")
-    src = options.src_subword_model
-    names = (src or "source.model", options.tgt_subword_model or src or "target.model")
-    models, notes = find_sentencepiece_models(path.parent, [re.split(r"[/\\]", name)[-1] for name in names])
-    return models, notes + told
+        if isinstance(listed, list):
+            transforms.update(map(str, listed))
+    return transforms
 
 
 def _first(value: list[float] | float) -> float:
     """A rate at the beginning of training, where it may change."""
-    return value if isinstance(value, float) else [*value, 0.0][0]
+    if isinstance(value, float):
+        return value
+    return value[0] if value else 0.0
 
 
-def _word_weights(converter: CheckpointConverter, copies: bool, width: int, hidden: int) -> dict[str, Tensor]:
+def _convert_words(converter: CheckpointConverter, copies: bool, width: int, hidden: int) -> dict[str, Tensor]:
     """Embeddings and output layer, and with copying the bias of the gate."""
-    output, (src, tgt) = "generator.linear" if copies else "generator", _EMBEDDINGS
-    bias = converter.tensor(f"{output}.bias", (converter.vocabularies[1].size,))
-    own = converter.word_weights(src, tgt, f"{output}.weight", width, hidden, bias)
+    bias = converter.weight("output.bias", (converter.vocabularies[1].size,))
+    words = converter.word_weights(width=width, hidden=hidden, bias=bias)
     if copies:
-        own["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
-        own["output.bias"][PAD] = SUPPRESSED_BIAS  # padding is no word there
-    return own
+        words["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
+        words["output.bias"][PAD] = SUPPRESSED_BIAS  # padding is no word there
+    return words
 
 
-def _transformer(converter: CheckpointConverter, options: _TransformerOptions) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _convert_transformer(
+    converter: CheckpointConverter, options: _TransformerOptions
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
     widths = ("dec_hid_size", "src_word_vec_size", "tgt_word_vec_size")
     require_equal(converter.place, options, dict.fromkeys(widths, "enc_hid_size"))
     width = options.enc_hid_size
-    converter.require_sinusoids(_POSITIONS, width)
-    own = _word_weights(converter, options.copy_attn, width, width)
+    converter.require_sinusoids(width)
+    converted = _convert_words(converter, options.copy_attn, width, width)
     settings: dict[str, Any] = {
         "hidden_size": width,
         "feed_forward_size": options.transformer_ff,
@@ -250,80 +352,69 @@ def _transformer(converter: CheckpointConverter, options: _TransformerOptions) -
         settings |= {"copying": "head", "alignment_layer": options.dec_layers, "alignment_heads": 1}
         weight = converter.tensor("generator.linear_copy.weight", (1, width))
         zeros = torch.zeros_like(weight)
-        own["copy_gate.weight"] = torch.cat([zeros, -weight, zeros], 1)
+        converted["copy_gate.weight"] = torch.cat([zeros, -weight, zeros], 1)
 
     def optional(name: str) -> bool:
-        attention = "_attn." in name and not options.add_qkvbias
-        return name.endswith(".bias") and (attention or (".w_" in name and not options.add_ffnbias))
+        if not name.endswith(".bias"):
+            return False
+        is_attention = "_attn." in name
+        is_feed_forward = ".w_" in name
+        return (is_attention and not options.add_qkvbias) or (is_feed_forward and not options.add_ffnbias)
 
-    return converter.convert(TransformerConfig, settings, own, _TRANSFORMER_NAMES, optional=optional)
+    return converter.convert(TransformerConfig, settings, converted, optional=optional)
 
 
-def _recurrent(converter: CheckpointConverter, options: _RecurrentOptions) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _convert_recurrent(
+    converter: CheckpointConverter, options: _RecurrentOptions
+) -> tuple[LuongConfig, dict[str, Tensor]]:
     """A Luong model: the decoder's state is updated before it attends."""
     pairs = {"tgt_word_vec_size": "src_word_vec_size", "enc_hid_size": "dec_hid_size", "dec_layers": "enc_layers"}
     require_equal(converter.place, options, pairs)
-    width, hidden, both = options.src_word_vec_size, options.dec_hid_size, options.encoder_type == "brnn"
     if options.bridge and options.dec_layers > 1:
         raise unsupported(converter.place, "bridge with several layers: releases of OpenNMT-py read it differently")
     if (options.copy_attn_type or options.global_attention) != options.global_attention:
         raise unsupported(converter.place, f"copy_attn_type: {options.copy_attn_type}, unlike global_attention")
-    own = _word_weights(converter, options.copy_attn, width, hidden)
-    own |= _attention(converter, options.global_attention, "attention", "decoder.attn", hidden)
-    copying = "none" if not options.copy_attn else "shared" if options.reuse_copy_attn else "own"
-    ignored: list[str] = []
+    width = options.src_word_vec_size
+    hidden = options.dec_hid_size
+    directions = 2 if options.encoder_type == "brnn" else 1
+    converted = _convert_words(converter, options.copy_attn, width, hidden)
     if options.bridge:
-        own |= _bridge(converter, ("hidden", "cell") if options.rnn_type == "LSTM" else ("hidden",), hidden, both)
-    if copying != "none":
-        own["copy_gate.weight"] = -converter.tensor("generator.linear_copy.weight", (1, hidden))
-    if copying == "own":
-        own |= _attention(converter, options.global_attention, "copy_attention", "decoder.copy_attn", hidden)
-        ignored = [f"decoder.copy_attn.linear_out.{kind}" for kind in ("weight", "bias")]  # only its weights are read
-    additive = options.global_attention == "mlp"
+        converted |= _convert_bridge(converter, options.rnn_type, hidden, directions)
+    copying = "none"
+    unread = []
+    if options.copy_attn:
+        copying = "shared" if options.reuse_copy_attn else "own"
+        converted["copy_gate.weight"] = -converter.tensor("generator.linear_copy.weight", (1, hidden))
+    if copying == "own":  # only the weights of source words are read of the second attention
+        unread = ["decoder.copy_attn.linear_out.weight", "decoder.copy_attn.linear_out.bias"]
+    is_additive = options.global_attention == "mlp"
     settings = {
         "embedding_size": width,
         "hidden_size": hidden,
-        "encoder_hidden_size": hidden // (1 + both),
+        "encoder_hidden_size": hidden // directions,
         "layers": options.dec_layers,
         "cell": options.rnn_type.lower(),
-        "bidirectional": both,
+        "bidirectional": directions == 2,
         "dropout": _first(options.dropout),
         "bridge": "relu" if options.bridge else "copy",
-        "score": "additive" if additive else options.global_attention,
+        "score": "additive" if is_additive else options.global_attention,
         "attention_size": hidden,
-        "attentional_bias": additive,
-        "attentional_activation": "none" if additive else "tanh",
+        "attentional_bias": is_additive,
+        "attentional_activation": "none" if is_additive else "tanh",
         "copying": copying,
         "input_feeding": bool(options.input_feed),
         "source_end": False,
     }
-    cells = "decoder.rnn.layers.{layer}.{kind}" if options.input_feed else "decoder.rnn.{kind}_l{layer}"
-    others = {f"attentional.{kind}": f"decoder.attn.linear_out.{kind}" for kind in ("weight", "bias")}
-    return converter.convert(LuongConfig, settings, own, recurrent_names(others, cells), ignored)
+    return converter.convert(LuongConfig, settings, converted, unread)
 
 
-def _bridge(converter: CheckpointConverter, states: tuple[str, ...], size: int, both: bool) -> dict[str, Tensor]:
+def _convert_bridge(converter: CheckpointConverter, rnn_type: str, hidden: int, directions: int) -> dict[str, Tensor]:
     """The maps of the last states, by our names; with two directions, one map serves each of them."""
-    own, part = {}, size // (1 + both)
-    for number, state in enumerate(states):
-        weight = converter.tensor(f"encoder.bridge.{number}.weight", (part, part))
-        bias = converter.tensor(f"encoder.bridge.{number}.bias", (part,))
-        own[f"bridge.{state}.weight"] = torch.kron(torch.eye(1 + both), weight)
-        own[f"bridge.{state}.bias"] = bias.repeat(1 + both)
-    return own
-
-
-def _attention(converter: CheckpointConverter, kind: str, ours: str, theirs: str, size: int) -> dict[str, Tensor]:
-    """The weights of a score, by our names."""
-    if kind == "general":  # it maps the decoder's state, ours the encoder's
-        return {
-            f"{ours}.score.key.weight": converter.tensor(f"{theirs}.linear_in.weight", (size, size)).t().contiguous()
-        }
-    if kind == "dot":
-        return {}
-    return {
-        f"{ours}.score.query.weight": converter.tensor(f"{theirs}.linear_query.weight", (size, size)),
-        f"{ours}.score.key.weight": converter.tensor(f"{theirs}.linear_context.weight", (size, size)),
-        f"{ours}.score.key.bias": converter.tensor(f"{theirs}.linear_query.bias", (size,)),
-        f"{ours}.score.energy": converter.tensor(f"{theirs}.v.weight", (1, size))[0],
-    }
+    converted = {}
+    size = hidden // directions
+    for number, state in enumerate(("hidden", "cell") if rnn_type == "LSTM" else ("hidden",)):
+        weight = converter.tensor(f"encoder.bridge.{number}.weight", (size, size))
+        bias = converter.tensor(f"encoder.bridge.{number}.bias", (size,))
+        converted[f"bridge.{state}.weight"] = torch.kron(torch.eye(directions), weight)
+        converted[f"bridge.{state}.bias"] = bias.repeat(directions)
+    return converted

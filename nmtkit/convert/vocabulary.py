@@ -15,14 +15,14 @@ from torch import Tensor
 
 from nmtkit.convert.external_files import read_file, unsupported
 from nmtkit.core.errors import CheckpointError
+from nmtkit.core.files import write_errors
 from nmtkit.core.settings import parse
 from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE_TOKEN
-from nmtkit.data.tokenizers.sentencepiece_model import bytes_field, message_fields
+from nmtkit.data.tokenizers.sentencepiece_model import bytes_field, message_fields, with_number_rules
 from nmtkit.data.tokenizers.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
-from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,15 @@ def map_vocabulary(
 ) -> VocabularyMap:
     """Puts the four special tokens first, then the `further` special tokens that are not among them.
 
-    `tokens` are by the toolkit's ids, `special` its ids of padding, of the decoder's first input, of the end, and of
-    the unknown token where that is not called <unk>; `size` stands for one that it lacks. Of its `size` rows, those
-    `dropped` get no token here. A language among the
-    `further` ones that is the decoder's first input has a token beside BOS.
+    Args:
+        place: names the vocabulary in messages.
+        tokens: by the toolkit's ids.
+        special: the toolkit's ids of padding, of the decoder's first input, of the end, and of the unknown token if
+            that is not called <unk>; `size` stands for one that the toolkit lacks.
+        size: rows of the toolkit's matrices.
+        dropped: rows that get no token here.
+        further: rows of other special tokens. A language among them that is the decoder's first input has a token
+            beside BOS.
     """
     unknown = [*special[3:], *(row for row, token in tokens.items() if token == SPECIALS[UNK])]
     if not unknown:
@@ -70,49 +75,42 @@ def map_vocabulary(
     further = [row for row in further if row not in owner]
     elsewhere = {*owner, *dropped, *further}
     ordinary = [*further, *(row for row in range(size) if row not in elsewhere)]
-    taken, ordered = {*SPECIALS}, [*SPECIALS]
-    for row in ordinary:
-        token = tokens.get(row, "")
-        # Tokens that no line can contain, or that are special here, never come from a text.
-        token = f"<unused {row}>" if not token or "\n" in token or token in taken else token
-        taken.add(token)
-        ordered.append(token)
+    ordered = _distinct_names(tokens, ordinary)
     rows = torch.tensor([*(row_of[ours] for ours in range(len(SPECIALS))), *ordinary])
     suppressed = torch.tensor([ours for ours, row in row_of.items() if owner.get(row) != ours], dtype=torch.long)
     vocabulary = Vocabulary(ordered, ordered[len(SPECIALS) : len(SPECIALS) + len(further)])
     return VocabularyMap(vocabulary, rows, size, suppressed)
 
 
-@dataclass(frozen=True)
-class ExternalVocabulary:
-    """The tokens of one side in the toolkit's order, and which of them are special."""
+def _distinct_names(tokens: Mapping[int, str], rows: Sequence[int]) -> list[str]:
+    """Returns our special tokens and the tokens of these rows, each with a name that no other token has."""
+    names = [*SPECIALS]
+    taken = {*SPECIALS}
+    for row in rows:
+        name = tokens.get(row, "")
+        # Tokens that no line can contain, or that are special here, never come from a text.
+        if not name or "\n" in name or name in taken:
+            name = f"<unused {row}>"
+        taken.add(name)
+        names.append(name)
+    return names
 
-    place: Path
-    tokens: Sequence[str]
-    unknown: int
-    padding: int
-    start: int
-    """The decoder's first input."""
-    end: int
 
-    def mapped(self, pieces: bool) -> VocabularyMap:
-        """In our order; words, which are no sentencepiece `pieces`, get the mark that begins words here."""
-        special = (self.padding, self.start, self.end)
-        if not all(0 <= row < len(self.tokens) for row in (*special, self.unknown)):
-            raise CheckpointError(f"{self.place}: a special token has an id outside its {len(self.tokens)} tokens")
-        marked = [token if pieces or not token else WORD_START + token for token in self.tokens]
-        tokens = {row: "" if token == SPECIALS[UNK] else token for row, token in enumerate(marked)}
-        tokens[self.unknown] = SPECIALS[UNK]
-        return map_vocabulary(self.place, tokens, special, len(tokens))
+# ---------------------------------------------------------------------------------------- tokenizers of vocabularies
 
 
 def build_tokenizers(
-    kind: str, maps: Maps, place: Path, models: Sequence[Path] | None = None, restrict: bool = False, **more: Any
+    kind: str,
+    maps: Maps,
+    place: Path,
+    models: Sequence[Path] | None = None,
+    restrict: bool = False,
+    lowercase: bool = False,
 ) -> Tokenizers:
-    """Tokenizers over these vocabularies.
+    """Returns tokenizers over these vocabularies.
 
     `models` are the files of both sides' sentencepiece models, if the tokenizers need any; `restrict` leaves only those
-    pieces of them that the vocabularies have. `more` are other settings of the tokenizers.
+    pieces of them that the vocabularies have.
     """
     src, tgt = maps
     settings = {
@@ -120,15 +118,18 @@ def build_tokenizers(
         "vocab_size": max(5, len(src.vocabulary)),
         "tgt_vocab_size": None if src is tgt else max(5, len(tgt.vocabulary)),
         "joint": src is tgt,
+        "lowercase": lowercase,
+        "normalization": "none",
     }
-    config = parse(TokenizerConfig, settings | more, str(place))
-    if models is not None:
-        pairs = zip(models, maps, strict=True)
-        both = (_sentencepiece_tokenizer(path, config, one.vocabulary, restrict) for path, one in pairs)
-        return Tokenizers(config, dict(zip(TEXT_COLUMNS, both, strict=True)))
-    cutter = WordPieceTokenizer if kind == "wordpiece" else WordTokenizer
-    words = cutter(config, src.vocabulary)
-    return Tokenizers(config, {"src": words, "tgt": words if src is tgt else cutter(config, tgt.vocabulary)})
+    config = parse(TokenizerConfig, settings, str(place))
+    if models is None:
+        src_words = WordTokenizer(config, src.vocabulary)
+        tgt_words = src_words if src is tgt else WordTokenizer(config, tgt.vocabulary)
+        return Tokenizers(config, {"src": src_words, "tgt": tgt_words})
+    columns = {}
+    for column, path, side in zip(TEXT_COLUMNS, models, maps, strict=True):
+        columns[column] = _sentencepiece_tokenizer(path, config, side.vocabulary, restrict)
+    return Tokenizers(config, columns)
 
 
 def _sentencepiece_tokenizer(
@@ -146,45 +147,12 @@ def _sentencepiece_tokenizer(
     return SentencePieceTokenizer(config, _restricted(content, {*vocabulary.tokens}), vocabulary)
 
 
-def toolkit_tokenizers(
-    src: ExternalVocabulary,
-    tgt: ExternalVocabulary,
-    models: tuple[Path, Path] | None,
-    lowercase: bool = False,
-    restrict: bool = False,
-) -> tuple[Tokenizers, Maps]:
-    """Tokenizers of a toolkit that keeps vocabularies apart from sentencepiece models.
-
-    Without models, tokens, words or pieces, stand between spaces. For `restrict` see `build_tokenizers`.
-    """
-    pieces = any(token.startswith(WORD_START) for token in (*src.tokens, *tgt.tokens))
-    kind = "marian" if models else "pieces" if pieces else "whitespace"
-    right = tgt.mapped(kind != "whitespace")
-    maps = (right if [*src.tokens] == [*tgt.tokens] else src.mapped(kind != "whitespace"), right)
-    return build_tokenizers(kind, maps, src.place, models, restrict, lowercase=lowercase, normalization="none"), maps
-
-
-def find_sentencepiece_models(folder: Path, names: Sequence[str]) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """The sentencepiece models of both sides, by these names or as OpenNMT-py names them; else a note for the user."""
-    paths = [
-        next((folder / one for one in (name, f"{side}.model", "sentencepiece.model") if (folder / one).is_file()), None)
-        for name, side in zip(names, ("source", "target"), strict=True)
-    ]
-    if paths[0] and paths[1]:
-        return (paths[0], paths[1]), []
-    missing = " or ".join(dict.fromkeys(name for name, path in zip(names, paths, strict=True) if not path))
-    return None, [
-        f"its tokens are sentencepiece pieces, and {missing} is not beside it: the run reads and writes text that is "
-        "cut into pieces with spaces between; put the models there and import again for plain text"
-    ]
-
-
 _NORMAL, _UNUSED = 1, 5
-"""Types of a piece of a sentencepiece model; a normal one may lack it."""
+"""Types of a piece of a sentencepiece model; a normal piece may lack its type."""
 
 
 def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
-    """The model with all other pieces unused, but for single characters: `SetVocabulary` of sentencepiece.
+    """Returns the model with all other pieces unused, but for single characters: `SetVocabulary` of sentencepiece.
 
     The model must have been opened before, so it is sound; all its fields are messages.
     """
@@ -194,7 +162,90 @@ def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
         if number == 1:  # a piece: text, score, type
             fields: dict[int, Any] = dict(message_fields(content))
             text = fields[1].decode("utf-8", "replace")
-            if fields.get(3, _NORMAL) in (_NORMAL, _UNUSED):  # a field given twice has its last value
+            if fields.get(3, _NORMAL) in (_NORMAL, _UNUSED):  # a field that comes twice has its last value
                 content += bytes([3 << 3, _NORMAL if text in pieces or len(text) == 1 else _UNUSED])
         restricted += bytes_field(number, content)
     return bytes(restricted)
+
+
+def write_sentencepiece_models(tokenizers: Tokenizers, folder: Path) -> None:
+    """Writes `source.spm` and `target.spm`, which normalize text as the tokenizers do; words have none."""
+    for name, tokenizer in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
+        if not isinstance(tokenizer, SentencePieceTokenizer):
+            continue
+        with write_errors(folder / name):
+            content = tokenizer.content()
+            if tokenizer.config.normalization == "nfkc_numbers":  # elsewhere the model must normalize text by itself
+                content = with_number_rules(content)
+            (folder / name).write_bytes(content)
+
+
+# -------------------------------------------------------------------------- toolkits with vocabularies beside models
+
+
+@dataclass(frozen=True)
+class ExternalVocabulary:
+    """The tokens of one side in the toolkit's order, and which of them are special."""
+
+    place: Path
+    tokens: Sequence[str]
+    unknown: int
+    padding: int
+    start: int
+    """The decoder's first input."""
+    end: int
+
+    def mapped(self, pieces: bool) -> VocabularyMap:
+        """In our order; words, which are no sentencepiece `pieces`, get the mark that begins words here."""
+        special = (self.padding, self.start, self.end)
+        size = len(self.tokens)
+        if not all(0 <= row < size for row in (*special, self.unknown)):
+            raise CheckpointError(f"{self.place}: a special token has an id outside its {size} tokens")
+        tokens = {}
+        for row, token in enumerate(self.tokens):
+            marked = token if pieces or not token else WORD_START + token
+            tokens[row] = "" if marked == SPECIALS[UNK] else marked
+        tokens[self.unknown] = SPECIALS[UNK]
+        return map_vocabulary(self.place, tokens, special, size)
+
+
+def toolkit_tokenizers(
+    src: ExternalVocabulary,
+    tgt: ExternalVocabulary,
+    models: tuple[Path, Path] | None,
+    lowercase: bool = False,
+    restrict: bool = False,
+) -> tuple[Tokenizers, Maps]:
+    """Returns tokenizers of a toolkit that keeps vocabularies apart from sentencepiece models.
+
+    Without models, tokens, words or pieces, stand between spaces. For `restrict` see `build_tokenizers`.
+    """
+    has_pieces = any(token.startswith(WORD_START) for token in (*src.tokens, *tgt.tokens))
+    kind = "pieces" if has_pieces else "whitespace"
+    if models:
+        kind = "marian"
+    tgt_map = tgt.mapped(pieces=kind != "whitespace")
+    is_shared = [*src.tokens] == [*tgt.tokens]
+    src_map = tgt_map if is_shared else src.mapped(pieces=kind != "whitespace")
+    maps = (src_map, tgt_map)
+    return build_tokenizers(kind, maps, src.place, models, restrict, lowercase), maps
+
+
+def find_sentencepiece_models(folder: Path, names: Sequence[str]) -> tuple[tuple[Path, Path] | None, list[str]]:
+    """The sentencepiece models of both sides, by these names or as OpenNMT-py names them; else a note for the user."""
+    found: list[Path] = []
+    missing: list[str] = []
+    for name, side in zip(names, ("source", "target"), strict=True):
+        candidates = [folder / file for file in (name, f"{side}.model", "sentencepiece.model")]
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is None:
+            missing.append(name)
+        else:
+            found.append(path)
+    if not missing:
+        return (found[0], found[1]), []
+    return None, [
+        f"its tokens are sentencepiece pieces, and {' or '.join(dict.fromkeys(missing))} is not beside it: the run "
+        "reads and writes text that is cut into pieces with spaces between; put the models there and import again for "
+        "plain text"
+    ]

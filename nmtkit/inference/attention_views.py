@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -12,20 +14,41 @@ from numpy.typing import NDArray
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.registry import Registry
 from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.text.alignments import SoftAlignment
 from nmtkit.data.text.features import Rows
-from nmtkit.data.text.text import split_sentences
+from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.tokenizers.tokenizer import WORD_START
 from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.data.tokenizers.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
 from nmtkit.inference.inputs import SourceLine, TargetLine, TextModel, make_batch, require_list, require_pairs
 from nmtkit.inference.result import Translation
-from nmtkit.models.base import HeadedModel, as_headed, as_seq2seq
+from nmtkit.models.abilities import HeadedModel, as_headed, as_looking_back, window_half_width
 
 if TYPE_CHECKING:
-    from nmtkit.plots import AttentionPicture, HeadsPicture, SourceWindow
+    from nmtkit.plots import AttentionPicture, FigureStyle, HeadsPicture, SourceWindow
     from nmtkit.plots.documents import DocumentPicture
+
+EXAMPLE_PICTURES: Registry[type[ExamplePicture]] = Registry("picture", {"features": "nmtkit.zoo.captioning.pictures"})
+"""How attention over something else than text is drawn, by the column that the model reads."""
+
+
+class ExamplePicture(ABC):
+    """The attention of one answer over an example that is no text."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
+        """The picture of an answer, which has attention `(T,S)` if the model has, to rows of numbers `(R,F)`.
+
+        Raises:
+            NmtkitError: there is nothing to draw.
+        """
+
+    @abstractmethod
+    def save(self, path: str | Path, style: FigureStyle) -> None:
+        """Writes a figure; its format is that of the path."""
 
 
 def align(
@@ -128,14 +151,14 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
     """The window in each row of a translation's attention, for which the pair is read again; none if global."""
     from nmtkit.plots import SourceWindow
 
-    model = as_seq2seq(reader.model)
-    if model is None or (half_width := model.window_half_width) is None:
+    half_width = window_half_width(reader.model)
+    if half_width is None:
         return []
     tags = reader.tag_ids(reader.tags)
     ids = [*tags, *known_ids(reader.tokenizers.src, translation.src_tokens[len(tags) :])]
     src = SourceLine(ids, translation.src_tokens)
     batch = make_batch([src], [reader.encode_target_tokens(translation.tokens, src, 1)]).to(reader.device)
-    centres = model.read(batch, need_attention=True)[0].centres  # (1,T)
+    centres = reader.model.read(batch, need_attention=True)[0].centres  # (1,T)
     assert centres is not None
     return [SourceWindow(centre, centre - half_width, centre + half_width) for centre in centres[0, :rows].tolist()]
 
@@ -173,9 +196,9 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
     """Where a language model looks among the words before each word of a text: the mean of its layers."""
     from nmtkit.plots import AttentionPicture
 
-    model: Any = reader.model
-    if not model.looks_back:
-        kind = model.config.kind
+    model = as_looking_back(reader.model)
+    if model is None:
+        kind = reader.outline.config.kind
         raise NmtkitError(f"the language model {reader.name!r} ({kind}) has no look back to draw; name an lstmn")
     pictures = []
     for number, source in enumerate(reader.encode_sources(texts), start=1):
@@ -183,32 +206,17 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
             raise _no_known_letters(number)
         batch = Batch(targets=Targets.of_texts([source.ids])).to(reader.device)
         read = reader.tokenizers.tgt.vocabulary.tokens[BOS], *source.tokens
-        weights = model.attentions(batch)[0].mean(0).double().cpu().numpy()
+        weights = model.history_weights(batch)[0].mean(0).double().cpu().numpy()
         columns, rows, merged = merge_subwords(read, read, weights)
         pictures.append(AttentionPicture(columns, rows, merged, title=reader.name, left_out=source.left_out))
     return pictures
-
-
-def caption_view(reader: TextModel, rows: Rows, caption: Translation) -> tuple[Any, list[str], Any, tuple[int, int]]:
-    """What `draw_caption` draws: image, words, weights, grid. Features have no image; their regions fill a square."""
-    if caption.attention is None:
-        raise NmtkitError(f"the model {reader.name!r} looks at no grid of regions to be drawn; take show_attend_tell")
-    regions = caption.attention.shape[1]
-    image = rows.reshape(len(rows), -1, 3) if rows.dtype == np.uint8 else None
-    high, wide = (round(regions**0.5),) * 2 if image is None else image.shape[:2]
-    grids = ((-(-high // 2**halved), -(-wide // 2**halved)) for halved in range(9))
-    grid = next((grid for grid in grids if grid[0] * grid[1] == regions), None)
-    if grid is None:
-        raise NmtkitError(f"the {regions} regions that the model {reader.name!r} looks at fill no square to be drawn")
-    weights, cells = caption.attention[: len(caption.tokens)].astype(np.float64), [f"{WORD_START}-"] * regions
-    return image, *merge_subwords(cells, caption.tokens, weights)[1:], grid
 
 
 def require_heads(reader: TextModel, what: str = "layers of attention heads") -> HeadedModel:
     """The model, which is one of layers of attention heads; raises NmtkitError if it is not."""
     model = as_headed(reader.model)
     if model is None:
-        kind = reader.model.config.kind
+        kind = reader.outline.config.kind
         raise NmtkitError(f"the model {reader.name!r} ({kind}) has no {what} to draw; name a transformer")
     return model
 

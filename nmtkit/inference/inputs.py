@@ -1,8 +1,9 @@
 """Text as model input: token ids of both sides, extended ids for copying, and batches within a token budget."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import zip_longest
+from threading import Lock
 from typing import Literal, Self, cast
 
 import numpy as np
@@ -18,14 +19,13 @@ from nmtkit.data.text.config import language_of_tag
 from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers.huggingface_tokenizer import SENTINEL
 from nmtkit.data.tokenizers.languages import in_direction
-from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import EOS, PAD, UNK
 from nmtkit.data.tokenizers.words import known_ids
 from nmtkit.decoding.constraints import Constraints
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import SearchConfig
+from nmtkit.inference.loading.speed import SearchSpeedConfig, default_speed_config
 from nmtkit.inference.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word
-from nmtkit.layers.inference import Precision
 from nmtkit.models.base import Model, ModelOutput, as_decoder, as_seq2seq
 
 
@@ -99,9 +99,6 @@ def require_pairs(sources: Sequence[object], others: Sequence[object] | None, wh
         raise DataError(f"{len(sources)} source lines but {len(others)} {what} lines: they must be pairs")
 
 
-BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
-"""Padded source tokens that a batch holds where nothing was measured. Every step of a search has its costs, which many
-sentences share; the caches of a CPU overflow with too many."""
 # The most bytes of log-probabilities of given targets that are in memory at a time.
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 MIN_ROWS = {"cpu": 32, "cuda": 128}
@@ -117,29 +114,6 @@ MIN_SENTENCES_PER_SEARCH = 8
 """A search of fewer sentences is not worth a core of its own."""
 
 
-@dataclass(frozen=True)
-class SearchSpeedConfig:
-    """Speed settings of a search."""
-
-    precision: Precision
-    """Precision of matrix products."""
-    batch_tokens: int
-    """Padded source tokens in a batch."""
-    one_a_core: bool
-    """On a CPU: one single-threaded search per core instead of one search on all cores."""
-    engine: str = ""
-    """The other library that searches, if one does."""
-
-    def __str__(self) -> str:
-        cores = "one search a core" if self.one_a_core else "all cores one search"
-        return f"{self.engine} {self.precision}".lstrip() + f", batches of {self.batch_tokens}, {cores}"
-
-
-def default_speed_config(device: torch.device, precision: Precision = "fp32") -> SearchSpeedConfig:
-    """The speed settings used where nothing was measured."""
-    return SearchSpeedConfig(precision, BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
-
-
 INTERNAL_NAMES = frozenset(
     (
         *("batch_budget", "batch_tokens", "batches", "encode_requests", "encode_sources", "encode_target_tokens"),
@@ -147,7 +121,10 @@ INTERNAL_NAMES = frozenset(
             "encode_targets",
             "end",
             "facts",
+            "falls_back",
+            "opened",
             "other",
+            "outline",
             "reads",
             "replacer",
             "require_attention",
@@ -169,12 +146,42 @@ class ListsPublicNames(type):
         return [name for name in super().__dir__() if name not in INTERNAL_NAMES]
 
 
+class ModelOnDemand:
+    """A model whose weights are read when they are first needed, as where another library searches with its own copy.
+
+    Args:
+        outline: a model of the same shape whose weights mean nothing.
+        device: where the model will be.
+        load: reads the model.
+    """
+
+    def __init__(self, outline: Model, device: torch.device, load: Callable[[], Model]) -> None:
+        self.outline = outline
+        self.device = device
+        self._load = load
+        self._model: Model | None = None
+        self._lock = Lock()  # searches run in threads
+
+    @property
+    def model(self) -> Model:
+        """The model, read once."""
+        with self._lock:
+            if self._model is None:
+                self._model = self._load()
+            return self._model
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the model has been needed."""
+        return self._model is not None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class TextModel(metaclass=ListsPublicNames):
     """A model with its tokenizers."""
 
-    model: Model
-    """In evaluation mode, on its device."""
+    opened: Model | ModelOnDemand
+    """The model in evaluation mode, on its device; or what reads it when it is first needed."""
     tokenizers: Tokenizers
     _: KW_ONLY
     name: str = ""
@@ -190,7 +197,7 @@ class TextModel(metaclass=ListsPublicNames):
     batch_tokens: int | None = None
     """Padded source tokens in a batch; None takes what `speed` says, and more for long sources."""
     speed: SearchSpeedConfig | None = None
-    """Measured settings; None takes what is right for most machines."""
+    """None: `default_speed_config`."""
     parameters: int = 0
     """How many numbers the model has learned, as counted before it was quantized."""
 
@@ -204,7 +211,7 @@ class TextModel(metaclass=ListsPublicNames):
 
     def facts(self) -> list[str]:
         """The parts of `repr`: name, kind of model, size, languages, device."""
-        facts = [self.name, self.model.config.kind] if self.name else [self.model.config.kind]
+        facts = [self.name, self.outline.config.kind] if self.name else [self.outline.config.kind]
         if self.parameters:
             facts.append(f"{self.parameters:,} parameters")
         languages = self.languages
@@ -218,9 +225,21 @@ class TextModel(metaclass=ListsPublicNames):
         return facts
 
     @property
+    def model(self) -> Model:
+        """The model in evaluation mode, on its device."""
+        return self.opened.model if isinstance(self.opened, ModelOnDemand) else self.opened
+
+    @property
+    def outline(self) -> Model:
+        """The model, or one of the same shape whose weights are not read: for its settings, sizes and abilities."""
+        return self.opened.outline if isinstance(self.opened, ModelOnDemand) else self.opened
+
+    @property
     def device(self) -> torch.device:
         """Device of the model."""
-        return next(self.model.parameters()).device
+        if isinstance(self.opened, ModelOnDemand):
+            return self.opened.device
+        return next(self.opened.parameters()).device
 
     @property
     def window(self) -> int:
@@ -251,15 +270,15 @@ class TextModel(metaclass=ListsPublicNames):
     @property
     def reads(self) -> Literal["text", "features", "prompt"]:
         """What a line is to the model: what it reads, text or rows of numbers, or the prompt that it goes on with."""
-        if as_decoder(self.model) is not None and as_seq2seq(self.model) is None:
+        if as_decoder(self.outline) is not None and as_seq2seq(self.outline) is None:
             return "prompt"
-        return "text" if "src" in self.model.sizes else "features"
+        return "text" if "src" in self.outline.sizes else "features"
 
     def require_attention(self, purpose: str) -> None:
         """Raises NmtkitError if the model has no attention over a text, which the purpose needs."""
-        if self.reads != "text" or not self.model.has_attention:
+        if self.reads != "text" or not self.outline.has_attention:
             raise NmtkitError(
-                f"the model {self.name!r} ({self.model.config.kind}) has no attention to a text to {purpose}; "
+                f"the model {self.name!r} ({self.outline.config.kind}) has no attention to a text to {purpose}; "
                 "take one that has, e.g. rnnsearch or transformer"
             )
 
@@ -267,7 +286,7 @@ class TextModel(metaclass=ListsPublicNames):
         """Raises NmtkitError unless the model goes on with a text word by word, and reads nothing else."""
         if self.reads != "prompt":
             raise NmtkitError(
-                f"the model {self.name!r} ({self.model.config.kind}) is not a language model; name a run with a "
+                f"the model {self.name!r} ({self.outline.config.kind}) is not a language model; name a run with a "
                 "language model, such as transformer_lm"
             )
 
@@ -292,7 +311,7 @@ class TextModel(metaclass=ListsPublicNames):
             return [SourceLine([], [], features=cast(Rows, rows)) for rows in lines]
         texts, are_prompts = cast(Sequence[str], lines), reads == "prompt"
         tokenizer = self.tokenizers.tgt if are_prompts else self.tokenizers.src
-        spelled = [tokenizer.tokens(line) for line in texts] if self.model.config.copies else None
+        spelled = [tokenizer.tokens(line) for line in texts] if self.outline.config.copies else None
         cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
         tags = tags or [self.tags] * len(texts)
         for words in dict.fromkeys(tags):
@@ -372,19 +391,19 @@ class TextModel(metaclass=ListsPublicNames):
     def encode_targets(self, lines: Sequence[str], sources: Sequence[SourceLine]) -> list[TargetLine]:
         """Cuts the translations of some sources into tokens."""
         tokenizer = self.tokenizers.tgt
-        if self.model.config.copies:
+        if self.outline.config.copies:
             return [self._target(tokenizer.tokens(line), source) for line, source in zip(lines, sources, strict=True)]
         return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
 
     def encode_target_tokens(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
         """A translation that is given token for token; `number` is the pair's, for the message."""
         ids = self.tokenizers.tgt.vocabulary.ids(tokens)  # of marks too, such as the token of a language
-        target = self._target(tokens, source) if self.model.config.copies else TargetLine(ids, ids)
+        target = self._target(tokens, source) if self.outline.config.copies else TargetLine(ids, ids)
         known = self.tokenizers.tgt.pieces(target.extended, source.oov)
         if known != list(tokens):
             # Marks such as </s> are in no translation, so that fewer may be known than there are.
             missing = next(one for one, other in zip_longest(tokens, known) if one != other)
-            source_too = ", nor has its source" if self.model.config.copies else ""
+            source_too = ", nor has its source" if self.outline.config.copies else ""
             raise DataError(
                 f"pair {number}: the model's vocabulary has no token {missing!r}{source_too}; "
                 "only translations by a model with the same tokenizer can be rescored token for token"
@@ -418,7 +437,7 @@ class TextModel(metaclass=ListsPublicNames):
         kept = readout.gather(batch.targets.mask)
         targets = send(batch.targets.extended[batch.targets.mask], self.device)  # (M,)
         size = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cpu"])
-        rows = max(1, size // (4 * (self.model.sizes["tgt"] + batch.n_oov)))
+        rows = max(1, size // (4 * (self.outline.sizes["tgt"] + batch.n_oov)))
         parts = []
         for first in range(0, len(targets), rows):
             part = slice(first, first + rows)
@@ -491,15 +510,3 @@ def _closed_prefix(source: SourceLine) -> list[int]:
     if given and not starts_word(given[-1]):  # a letter; words may follow "l'" or "(" without a space
         return [*source.prefix, NEW_WORD]
     return [*source.prefix]
-
-
-def repeatable_tokens(config: SearchConfig, tokenizer: Tokenizer, device: torch.device) -> Tensor | None:
-    """The tokens that `no_repeat_except` names `(V,)`, bool, whether they begin a word or not; None: it names none."""
-    words = config.no_repeat_except.split()
-    if not words:
-        return None
-    shown = [token.removeprefix(WORD_START) for token in tokenizer.vocabulary.tokens]
-    lacking = [word for word in words if word not in shown]
-    if lacking:
-        raise RecipeError(f"no_repeat_except: {lacking[0]!r} is not a token of the target vocabulary; name one that is")
-    return torch.tensor([token in words for token in shown], device=device)

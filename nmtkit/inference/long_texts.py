@@ -15,8 +15,8 @@ from typing import ClassVar, overload
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError
+from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.text.scripts import unspaced_class
-from nmtkit.data.text.text import split_sentences
 from nmtkit.inference.inputs import require_list
 from nmtkit.inference.numbers import missing_numbers
 from nmtkit.inference.requests import Request
@@ -217,7 +217,7 @@ class LongTextTranslator(ABC):
                     yield results
 
     def _joined(self, source: str, alternatives: Sequence[Sequence[Translation]], n_best: int) -> JoinedTranslation:
-        cut_last = self.translator.config.at_limit == "behind"
+        cut_last = self.translator.config.limit_rule == "behind"
         results = []
         for indices in best_combinations(alternatives, n_best, cut_last):
             parts = [translations[index] for translations, index in zip(alternatives, indices, strict=True)]
@@ -395,8 +395,8 @@ class Summarizer(LongTextTranslator):
     def cut(self, line: str) -> list[str]:
         """The windows of an article, as many sentences as fit into each; without `window` the article.
 
-        Sentences are those of `nmtkit.data.text.text.split_sentences`. A sentence that is longer than a window is cut
-        between words; a word, as white space separates them, is never cut.
+        Sentences are split by `split_sentences`. A sentence that is longer than a window is cut between words; a
+        word, as white space separates them, is never cut.
         """
         if self.window is None:
             return [line] if line.strip() else []

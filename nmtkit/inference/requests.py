@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.features import Rows
-from nmtkit.data.text.json_records import is_list_of_strings, parse_record
+from nmtkit.data.text.files.json_records import is_list_of_strings, parse_record
 from nmtkit.data.text.normalization import comparable
 from nmtkit.data.text.scripts import mark_class, unspaced_class, unspaced_runs
 from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer

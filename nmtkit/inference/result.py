@@ -1,6 +1,5 @@
 """Result of one line: a translation or summary, and the words copied from its source."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data.tokenizers.tokenizer import Tokenizer
 from nmtkit.data.tokenizers.words import word_spans
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import MbrConfig, SearchConfig
 from nmtkit.inference.numbers import missing_numbers
 from nmtkit.inference.requests import Request
 from nmtkit.inference.unknowns import Replacement
@@ -58,22 +57,20 @@ class Translation:
 
 
 def merge_and_rerank(candidates: Sequence[Translation], config: SearchConfig) -> list[Translation]:
-    """All that was found for a line, each text once; with `mbr` those first that are most like all others.
+    """All that was found for a line, each text once; by minimum Bayes risk those first that are most like all others.
 
-    See `nmtkit.metrics.mbr`. Samples count as often as they were drawn, hypotheses of a beam by their probabilities.
+    See `nmtkit.metrics.mbr`. Samples count as often as they were drawn.
     """
     first: dict[str, Translation] = {}
-    weights: dict[str, float] = {}
-    most = max(one.log_prob for one in candidates)
+    counts: dict[str, int] = {}
     for one in candidates:
         first.setdefault(one.text, one)
-        share = 1.0 if config.samples else math.exp(one.log_prob - most)
-        weights[one.text] = weights.get(one.text, 0.0) + share
-    if config.mbr == "none":
+        counts[one.text] = counts.get(one.text, 0) + 1
+    if not isinstance(config, MbrConfig):
         return list(first.values())
     from nmtkit.metrics.mbr import expected_utilities
 
-    utilities = expected_utilities(list(first), list(weights.values()), config.mbr)
+    utilities = expected_utilities(list(first), list(counts.values()), config.metric)
     weighed = [replace(one, score=utility) for one, utility in zip(first.values(), utilities, strict=True)]
     return sorted(weighed, key=lambda one: -one.score)
 

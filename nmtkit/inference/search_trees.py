@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import SamplingConfig, SearchConfig
 from nmtkit.decoding.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.inference.inputs import SourceLine, make_batch
 from nmtkit.inference.result import Translation, merge_and_rerank
@@ -58,7 +58,7 @@ def search_tree(
 def describe_search(config: SearchConfig) -> str:
     """Describes a search: beam size, length penalty, and every setting that is not the default."""
     penalty = "" if config.length_penalty == "none" else f":{config.alpha:g}"
-    width = f"samples {config.samples}" if config.samples else f"beam size {config.beam_size}"
+    width = f"{'samples' if isinstance(config, SamplingConfig) else 'beam size'} {config.hypotheses}"
     first = [width, f"length penalty {config.length_penalty}{penalty}"]
     others = config.model_dump(exclude_defaults=True, exclude={"beam_size", "samples", "length_penalty", "alpha"})
     return ", ".join(first + [f"{name} {value}" for name, value in others.items()])
@@ -82,7 +82,7 @@ def _tree_nodes(
         (token,) = translator.tokenizers.tgt.pieces([one.token], source.oov) or [translator.end]
         chosen = [other for other in step if not other.rule and other.group == one.group]
         if one.token == EOS and not one.rule:
-            last = [other.log_prob for other in chosen[: config.hypotheses // config.diversity_groups]][-1:]
+            last = [other.log_prob for other in chosen[: config.hypotheses // config.groups]][-1:]
         else:
             last = [other.log_prob for other in chosen if other.slot is not None][-1:]
         return TreeNode(
@@ -116,8 +116,6 @@ def _result(steps: Sequence[Sequence[TreeNode]], one: Translation) -> RankedResu
 _STOP_REASONS = {
     "exact": "no other could become better than the best",
     "huggingface": "no other is better at its present length",
-    "opennmt-py": "one of them was the best of its step",
-    "joeynmt": "each place in the beam has held an end",
 }
 """Why a search with ended hypotheses stops before its limit, by its rule."""
 
@@ -125,12 +123,12 @@ _STOP_REASONS = {
 def _stop_reason(config: SearchConfig, trace: SearchTrace) -> str:
     ended = sum(one.ended for step in trace.steps for one in step)
     count = f"{ended} {'hypothesis' if ended == 1 else 'hypotheses'} ended"
-    if config.samples and ended == config.samples:
+    if isinstance(config, SamplingConfig) and ended == config.samples:
         return "The search stopped: all samples ended"
-    if config.rule == "first_k" and ended >= config.patience * config.beam_size:
-        return f"The search stopped: {count}, and the beam is {config.beam_size} wide"
+    if config.effective_stop == "first_k" and ended >= config.hypotheses:
+        return f"The search stopped: {count}, and the beam is {config.hypotheses} wide"
     if len(trace.steps) >= trace.limit:
         return f"The search stopped at the length limit of {trace.limit} tokens; {count}"
-    if ended and config.rule in _STOP_REASONS:
-        return f"The search stopped: {count}, and {_STOP_REASONS[config.rule]}"
+    if ended and config.effective_stop in _STOP_REASONS:
+        return f"The search stopped: {count}, and {_STOP_REASONS[config.effective_stop]}"
     return f"The search stopped: {count}, and no hypothesis was left to go on with"

@@ -1,25 +1,28 @@
 """Text to text for any model: order kept, n-best, scores, attention, copied words."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
 import torch
 from typing_extensions import override
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.batches.batch import Batch
+from nmtkit.core.registry import Registry
 from nmtkit.data.text.features import Rows
-from nmtkit.decoding.brackets import BracketTokens
-from nmtkit.decoding.engine import FEW_SENTENCES, Engine, StepMode
-from nmtkit.decoding.hypotheses import Hypothesis
-from nmtkit.decoding.rules import SearchConfig, max_lengths, score_given
+from nmtkit.data.tokenizers.languages import forces_first_token
+from nmtkit.decoding.batching import Engine, NumberedBatch, StepMode
+from nmtkit.decoding.beam_search import TokenClasses
+from nmtkit.decoding.hypotheses import Hypothesis, score_given
+from nmtkit.decoding.rules import RULES
+from nmtkit.decoding.settings import SamplingConfig, SearchConfig, max_lengths
 from nmtkit.decoding.shortlist import Shortlist
-from nmtkit.decoding.state import TokenClasses
 from nmtkit.inference import attention_views
 from nmtkit.inference.inputs import (
     WINDOW,
@@ -28,17 +31,19 @@ from nmtkit.inference.inputs import (
     TextModel,
     bucket_width,
     make_batch,
-    repeatable_tokens,
     require_list,
     require_pairs,
 )
+from nmtkit.inference.loading.options import DecodingOptions, options_from_keywords, with_keywords
+from nmtkit.inference.pipeline import TYPICAL_BEAM, GivenJobs, Job, JobDecoder, JobQueue, JobSource, Lines, Pipeline
 from nmtkit.inference.requests import Request, Terminology, unmet_constraints, word_starts
 from nmtkit.inference.result import EMPTY, Translation, copied_positions, merge_and_rerank
-from nmtkit.inference.stream import DecodeLoop, LineStream, PendingResult, RequestQueue, TakeSources
 from nmtkit.inference.unknowns import UnknownReplacer
 from nmtkit.inference.workers import WorkerPool, Workers
-from nmtkit.layers.inference import lay_out
-from nmtkit.models.base import Decoder
+from nmtkit.layers.linear import pack_weights
+from nmtkit.models.abilities import memory_lengths
+from nmtkit.models.base import Decoder, Model, members_of
+from nmtkit.runs.run import Run
 
 if TYPE_CHECKING:
     from nmtkit.plots import AttentionPicture, HeadsPicture
@@ -47,8 +52,47 @@ WORKERS_PER_WINDOW = 8
 """Worker processes that share one window."""
 FIRST_LINES = 64
 """Lines of the first window that are searched before the others, so that first results come early."""
-OtherSearch = Callable[[Sequence[SourceLine], SearchConfig, int, bool], list[list[Hypothesis]]]
-"""A search by another library: of sources the n best hypotheses, with log-probabilities of tokens or NaN."""
+
+
+class OtherSearch(ABC):
+    """A search by another library, with the weights of a run."""
+
+    name: ClassVar[str]
+    searches: int
+    """How many calls may search at a time."""
+
+    @abstractmethod
+    def __init__(self, run: Run, which: str, device: torch.device, precision: str) -> None:
+        """Opens the weights `which` of a run; NmtkitError if the library cannot."""
+
+    @classmethod
+    @abstractmethod
+    def why_not(cls, run: Run, how: DecodingOptions) -> str:
+        """Returns why the library cannot search with a run and options, or an empty text; `lacks` asks for settings."""
+
+    @classmethod
+    @abstractmethod
+    def lacks(cls, config: SearchConfig, forces_language: bool, exact: bool) -> str:
+        """Returns what the library lacks to search so, or an empty text.
+
+        Args:
+            config: the search settings.
+            forces_language: whether translations begin with the token of a language.
+            exact: whether scores must equal nmtkit's.
+        """
+
+    @abstractmethod
+    def __call__(
+        self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int, log_probs: bool, exact: bool
+    ) -> list[list[Hypothesis] | str]:
+        """Returns the `n_best` hypotheses of every source, or what the library lacks for it.
+
+        Log-probabilities of tokens are NaN unless they are asked for; `exact`: with scores equal to nmtkit's.
+        """
+
+
+ENGINES: Registry[type[OtherSearch]] = Registry("engine", {"ctranslate2": "nmtkit.convert.ctranslate2_search"})
+"""Other libraries that search; each class is made of a run, the name of its weights, a device and a precision."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +102,14 @@ class _Outputs:
     n_best: int
     attention: bool
     copies: bool
+    log_probs: bool
+    """Whether another library must give the log-probabilities of tokens; nmtkit always does."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Translator(TextModel):
     """A model, its tokenizers and how to search; `dataclasses.replace` makes another one of it."""
 
-    model: Decoder
     config: SearchConfig
     replacer: UnknownReplacer | None = None
     """See `replacing_unknown`."""
@@ -77,12 +122,32 @@ class Translator(TextModel):
     terminology: Terminology | None = None
     """Terms that translations must contain where the source does."""
     other: OtherSearch | None = None
-    """What searches in place of `nmtkit.decoding`; log-probabilities of tokens are NaN without `need_copies`."""
+    """What searches in place of `nmtkit.decoding`."""
+    falls_back: bool = True
+    """Whether `nmtkit.decoding` searches where `other` lacks something; else that raises an NmtkitError."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
     """Engines of earlier searches; the steps that they captured serve the next search."""
 
-    load: ClassVar[Callable[..., "Translator"]]
-    """Opens a trained run. `nmtkit.experiment.loading` puts its function here: a translator itself knows no runs."""
+    @staticmethod
+    @with_keywords
+    def load(
+        run: str | Path | Sequence[str | Path] | None = None,
+        device: str = "auto",
+        weights: str = "auto",
+        **options: Any,
+    ) -> "Translator":
+        """Opens a trained run.
+
+        `options` are the other fields of `nmtkit.inference.loading.options.DecodingOptions`, which explains them, and
+        the keys of the recipe's `search` group (`nmtkit recipe explain search`), such as `beam_size`; what is not given
+        is as in the recipe. `inspect.signature` lists all of them.
+
+        Raises:
+            TypeError: an option has no such name.
+        """
+        from nmtkit.inference.loading.opening import as_translator, load_from_options  # which make translators
+
+        return as_translator(load_from_options(options_from_keywords(run, device, weights, options)))
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a text is texts of a letter each
@@ -104,7 +169,7 @@ class Translator(TextModel):
         if isinstance(lines, str):
             return self.translate([lines])[0]
         require_list(lines=lines)
-        return [best[0].text for best in self.search(list(lines))]
+        return [best[0].text for best in self.search(list(lines), need_log_probs=False)]
 
     def search(
         self,
@@ -112,21 +177,35 @@ class Translator(TextModel):
         n_best: int = 1,
         need_attention: bool = False,
         need_copies: bool = False,
+        *,
+        need_log_probs: bool = True,
     ) -> list[list[Translation]]:
         """The `n_best` translations of every line, at most the beam size, best first; of an empty line an empty one.
 
         A line is what the model reads: text, or rows of numbers `(R,F)`; or the prompt that it goes on with.
         A request has constraints on the translation. With attention, or `need_copies`, a model that copies says what it
-        copied, and its p_gen.
+        copied, and its p_gen. Without `need_log_probs` those of tokens may be NaN, which spares CTranslate2 a pass.
 
-        Many lines are searched on all cores, as `nmtkit translate` does: by forks of this process where that is
-        fastest, else by threads. Scripts need no `if __name__ == "__main__"` for it. Several threads may search.
+        Many lines are searched on all cores, as `nmtkit translate` does: by forks of this process where it can fork,
+        else by threads. Scripts need no `if __name__ == "__main__"` for it. Several threads may search.
         """
         require_list(lines=lines)
         requests = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
-        outputs = _Outputs(n_best, need_attention, need_copies)
+        outputs = _Outputs(n_best, need_attention, need_copies, need_log_probs)
+        if len(requests) == 1 and not (self.workers is not None and self.workers.are_for(1)):
+            return [self._search_alone(requests[0], outputs)]
         with closing(self._stream_lines(iter([requests]), outputs, len(lines))) as groups:
             return [translations for group in groups for translations in group]
+
+    def _search_alone(self, request: Request, outputs: _Outputs) -> list[Translation]:
+        """Searches for one line without the queue and the threads that many lines need."""
+        devices.note_thread()
+        job = Job(0, self._encode_lines([request])[0])
+        if job.source.is_empty:
+            return [EMPTY]
+        with devices.threads_for(1):
+            (decoded,) = self._build_decoder(outputs)(GivenJobs([job]))
+            return self._translations(decoded, outputs)
 
     def stream(
         self,
@@ -139,110 +218,144 @@ class Translator(TextModel):
 
         A few windows are read ahead, by a thread, and no more are in memory. Lines of one window are searched together,
         so they should be all that are there. To be closed if it is not read to its end. A fault of the windows, or a
-        request that cannot be met, is raised after what was found for those before it.
+        request that cannot be met, is raised after what was found for those before it. Without `need_copies` the
+        log-probabilities of tokens may be NaN.
         """
         coming = iter(windows)
         first = next(coming, [])
         parts = chain([part for part in (first[:FIRST_LINES], first[FIRST_LINES:]) if part], coming)
-        yield from self._stream_lines(parts, _Outputs(n_best, need_attention, need_copies), len(first))
+        outputs = _Outputs(n_best, need_attention, need_copies, log_probs=need_copies)
+        yield from self._stream_lines(parts, outputs, len(first))
 
     def _stream_lines(
-        self, windows: Iterator[Sequence[str | Rows | Request]], outputs: _Outputs, at_once: int
+        self, windows: Iterator[Lines], outputs: _Outputs, at_once: int
     ) -> Generator[list[list[Translation]], None, None]:
         """`stream`; `at_once` lines are known to be there at once."""
-        search = self._build_search(outputs)
+        decoder = self._build_decoder(outputs)
+        write = partial(self._translations, outputs=outputs)
         if self.workers is not None and self.workers.are_for(at_once):
-            open_at = self.workers.open
-            make = partial(_open_search, open_at, self.config, self.replacer, outputs) if open_at else lambda _: search
-            if open_at is None:
-                lay_out(self.model)  # for all forks
+            if self.workers.open is None:
+                pack_weights(self.model)  # for all forks
+                forked = _writing(decoder, write)
+                make: Callable[[str], JobDecoder] = lambda _: forked  # noqa: E731
+            else:
+                make = partial(_open_decoder, self.workers.open, self.config, self.replacer, outputs)
             with closing(WorkerPool(self.workers, make)) as pool:
-                place, count = torch.device(self.workers.places[0]), len(pool.searches)
-                waiting = RequestQueue(self, place, count, self.config.hypotheses)
-                yield from LineStream(self._encode_lines, waiting, pool.searches, False, pool.close).run(windows)
+                place = torch.device(self.workers.places[0])
+                waiting = JobQueue(self, place, len(pool.decoders), self.config.hypotheses)
+                pipeline = Pipeline(self._encode_lines, waiting, pool.decoders, write, False, pool.close)
+                yield from pipeline.run(windows)
             return
         devices.note_thread()
         on_cpu = self.device.type == "cpu"
-        count = torch.get_num_threads() if on_cpu and self.speed_config.one_a_core else 1
-        waiting = RequestQueue(self, self.device, count, self.config.hypotheses)
-        yield from LineStream(self._encode_lines, waiting, [search] * count, on_cpu).run(windows)
+        count = torch.get_num_threads() if on_cpu else 1
+        if self.other is not None:
+            count = self.other.searches
+        # Another library fills its batches by itself: narrow beams get no larger ones.
+        hypotheses = self.config.hypotheses if self.other is None else max(self.config.hypotheses, TYPICAL_BEAM[0])
+        waiting = JobQueue(self, self.device, count, hypotheses)
+        pipeline = Pipeline(self._encode_lines, waiting, [decoder] * count, write, on_cpu)
+        yield from pipeline.run(windows)
 
-    def _encode_lines(self, lines: Sequence[str | Rows | Request]) -> list[SourceLine]:
+    def _encode_lines(self, lines: Lines) -> list[SourceLine]:
         return self.encode_requests([Request.of(line) for line in lines], self.terminology, self.config)
 
     @override
     def facts(self) -> list[str]:
         facts = super().facts()
-        if self.config.samples:
-            facts.append(f"samples {self.config.samples}")
-        else:
-            facts.append(f"beam_size {self.config.beam_size}")
+        key = "samples" if isinstance(self.config, SamplingConfig) else "beam_size"
+        facts.append(f"{key} {self.config.hypotheses}")
         if self.terminology is not None:
             facts.append(f"{len(self.terminology.entries)} terms")
         return facts
 
+    @property
+    @override
+    def model(self) -> Decoder:
+        return cast(Decoder, super().model)
+
     def token_classes(self) -> TokenClasses:
         """What the rules of a search must know of tokens."""
         return TokenClasses(
-            repeatable_tokens(self.config, self.tokenizers.tgt, self.device),
             cache(partial(word_starts, self.tokenizers.tgt, self.device)),
-            BracketTokens.of(self.tokenizers, self.device) if self.config.brackets else None,
+            None if self.config.rule is None else RULES.get(self.config.rule).of(self.tokenizers, self.device),
         )
 
-    def _build_search(self, outputs: _Outputs) -> DecodeLoop:
-        count = max(outputs.n_best, self.config.hypotheses if self.config.chooses_afterwards else 1)
-        if self.other is not None:
-            return self._other_search(self.other, outputs, count)
-        engine = self._engines.get(outputs)
+    def _build_decoder(self, outputs: _Outputs) -> JobDecoder:
+        if self.other is None:
+            return self._own_decoder(outputs)
+        forces_language = forces_first_token(self.tokenizers)
+        lacking = self.other.lacks(self.config, forces_language, exact=self.falls_back)
+        if not lacking:
+            needs = {
+                "attention": outputs.attention,
+                "unknown words to replace": self.replacer is not None,
+                "terms": self.terminology is not None,
+            }
+            missing = ", no ".join(what for what, is_needed in needs.items() if is_needed)
+            lacking = f"{self.other.name} has no {missing}" if missing else ""
+        if not lacking:
+            return self._other_decoder(self.other, outputs)
+        self._require_falls_back(lacking)
+        return self._own_decoder(outputs)
+
+    def _require_falls_back(self, lacking: str) -> None:
+        if not self.falls_back:
+            raise NmtkitError(f"{lacking}; leave that out, or take `--engine auto`")
+
+    def _hypotheses_of(self, outputs: _Outputs) -> int:
+        """How many hypotheses of a source a search returns."""
+        return max(outputs.n_best, self.config.hypotheses if self.config.chooses_afterwards else 1)
+
+    def _own_decoder(self, outputs: _Outputs) -> JobDecoder:
+        key = replace(outputs, log_probs=False)
+        engine = self._engines.get(key)
         if engine is None:
-            engine = self._engines[outputs] = Engine(
+            engine = self._engines[key] = Engine(
                 self.model,
                 self.config,
-                count,
-                outputs.attention or self.replacer is not None or (outputs.copies and self.model.config.copies),
+                self._hypotheses_of(outputs),
+                outputs.attention or self.replacer is not None or (outputs.copies and self.outline.config.copies),
                 steps=self.steps,
                 shortlist=self.shortlist,
                 token_classes=self.token_classes(),
             )
 
-        def search(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
-            taken: dict[int, SourceLine] = {}
-
-            def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
-                given = take(count, width)
-                if not given:
-                    return None
-                taken.update(given)
-                longest = max(source.length for _, source in given) + 1
-                # Captured steps want few widths of sources.
-                is_captured = self.device.type != "cpu" or (len(given) <= FEW_SENTENCES and self.steps == "auto")
-                known = [getattr(one.config, "max_positions", 0) for one in self.model.models()]  # more it cannot read
-                width = width or (bucket_width(longest, *known) if is_captured else longest)
-                return [number for number, _ in given], make_batch([source for _, source in given], width=width)
-
+        def decode(source: JobSource) -> Iterator[Job]:
+            batches = _Batches(self.outline, self.device, source)
             # A CPU takes as long for each row of few as of many, so that no slot need be filled again.
-            for number, hypotheses in engine.run(feed, refill=self.device.type != "cpu"):
-                yield number, partial(self._translations, hypotheses, taken.pop(number), outputs)
+            for number, hypotheses in engine.run(batches, refill=self.device.type != "cpu"):
+                job = batches.taken.pop(number)
+                job.hypotheses = hypotheses
+                yield job
 
-        return search
+        return decode
 
-    def _other_search(self, other: OtherSearch, outputs: _Outputs, count: int) -> DecodeLoop:
-        asked = {"attention": outputs.attention, "unknown words to replace": self.replacer, "terms": self.terminology}
-        for what in (what for what, one in asked.items() if one):
-            raise NmtkitError(f"engine {self.speed_config.engine} has no {what}: leave that out, or take another one")
+    def _other_decoder(self, other: OtherSearch, outputs: _Outputs) -> JobDecoder:
+        count = self._hypotheses_of(outputs)
 
-        def search(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
-            while given := take(None, None):
-                found = other([source for _, source in given], self.config, count, outputs.copies)
-                for (number, source), hypotheses in zip(given, found, strict=True):
-                    yield number, partial(self._translations, hypotheses, source, outputs)
+        def decode(source: JobSource) -> Iterator[Job]:
+            while jobs := source.next_batch():
+                sources = [job.source for job in jobs]
+                found = other(sources, self.config, count, outputs.log_probs, exact=self.falls_back)
+                lacking = []
+                for job, result in zip(jobs, found, strict=True):
+                    if isinstance(result, str):
+                        self._require_falls_back(result)
+                        lacking.append(job)
+                    else:
+                        job.hypotheses = result
+                        yield job
+                if lacking:
+                    yield from self._own_decoder(outputs)(GivenJobs(lacking))
 
-        return search
+        return decode
 
-    def _translations(
-        self, hypotheses: Sequence[Hypothesis], source: SourceLine, outputs: _Outputs
-    ) -> list[Translation]:
-        translations = [self.translation(hypothesis, source) for hypothesis in hypotheses]
+    def _translations(self, job: Job, outputs: _Outputs) -> list[Translation]:
+        """The translations of a job that has been decoded."""
+        assert job.hypotheses is not None
+        source = job.source
+        translations = [self.translation(hypothesis, source) for hypothesis in job.hypotheses]
         if self.replacer is not None:
             for number, one in enumerate(translations):
                 assert one.attention is not None
@@ -345,8 +458,8 @@ class Translator(TextModel):
                 readout, chosen = self.score_targets(batch, attend)
                 attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
                 gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
-                lengths = self.model.memory_lengths(batch).tolist()
-                ends_at_limit = self.config.at_limit == "end" and not self.config.samples
+                lengths = memory_lengths(self.model, batch).tolist()
+                ends_at_limit = self.config.limit_rule == "end"
                 config = self.config if batch.reads_text else self.config.changed({"max_length_ratio": 0.0})
                 limits = max_lengths(config, batch.lengths, None).tolist()
                 for row, number in enumerate(numbers):
@@ -432,11 +545,56 @@ class Translator(TextModel):
         return [both[number] for number in range(len(sources))]
 
 
-def _open_search(
+class _Batches:
+    """Gives an engine the jobs of a source as batches."""
+
+    def __init__(self, model: Model, device: torch.device, source: JobSource) -> None:
+        self._source = source
+        self._is_on_cpu = device.type == "cpu"
+        # A model cannot read more positions than it has learned.
+        self._most_positions = [getattr(member.config, "max_positions", 0) for member in members_of(model)]
+        self.taken: dict[int, Job] = {}
+        """Jobs that the engine has, by number."""
+
+    def next_batch(self) -> NumberedBatch | None:
+        """Returns the jobs of a new batch."""
+        jobs = self._source.next_batch()
+        if not jobs:
+            return None
+        columns = max(job.source.length for job in jobs) + 1
+        if not self._is_on_cpu:
+            columns = bucket_width(columns, *self._most_positions)  # captured steps serve one width
+        return self._batch(jobs, columns)
+
+    def refill(self, slots: int, columns: int) -> NumberedBatch | None:
+        """Returns jobs for free slots."""
+        jobs = self._source.refill(slots, columns)
+        return self._batch(jobs, columns) if jobs else None
+
+    def _batch(self, jobs: Sequence[Job], columns: int) -> NumberedBatch:
+        numbers = [job.number for job in jobs]
+        self.taken.update(zip(numbers, jobs, strict=True))
+        return numbers, make_batch([job.source for job in jobs], width=columns)
+
+
+def _writing(decoder: JobDecoder, write: Callable[[Job], list[Translation]]) -> JobDecoder:
+    """A decoder whose jobs have their translations, which are smaller than the hypotheses."""
+
+    def decode(source: JobSource) -> Iterator[Job]:
+        for job in decoder(source):
+            job.translations = write(job)
+            yield job
+
+    return decode
+
+
+def _open_decoder(
     open_at: Callable[[str], Translator],
     config: SearchConfig,
     replacer: UnknownReplacer | None,
     outputs: _Outputs,
     place: str,
-) -> DecodeLoop:
-    return replace(open_at(place), config=config, replacer=replacer)._build_search(outputs)
+) -> JobDecoder:
+    """The decoder of a process from scratch."""
+    translator = replace(open_at(place), config=config, replacer=replacer)
+    return _writing(translator._build_decoder(outputs), partial(translator._translations, outputs=outputs))

@@ -17,7 +17,7 @@ import torch
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, start_workers
-from nmtkit.inference.stream import DecodeLoop, PendingResult, TakeSources
+from nmtkit.inference.pipeline import Job, JobDecoder, JobSource
 
 
 @dataclass(frozen=True)
@@ -37,44 +37,55 @@ class Workers:
 
 
 class WorkerPool:
-    """Searches in processes, to be closed; `make`, of a device, is picklable unless they are forks."""
+    """Decoders in processes, to be closed.
 
-    def __init__(self, workers: Workers, make: Callable[[str], DecodeLoop]) -> None:
+    Args:
+        workers: how many, and where.
+        make: returns the decoder for a device, whose jobs have translations; can be pickled unless workers are forks.
+    """
+
+    def __init__(self, workers: Workers, make: Callable[[str], JobDecoder]) -> None:
         devices.trim_malloc()  # else each fork copies every page of it that it writes into
         mains = [partial(_serve_searches, make, place) for place in workers.places]
         started = enumerate(start_workers(mains, "--workers", fork=workers.open is None), start=1)
-        self.searches = [
+        self.decoders = [
             _Worker(f"worker {number}", place, one)
             for (number, one), place in zip(started, workers.places, strict=True)
         ]
 
     def close(self) -> None:
         """Kills the workers."""
-        for worker in self.searches:
+        for worker in self.decoders:
             worker.process.end()
 
 
 @dataclass(frozen=True)
 class _Worker:
-    """A `DecodeLoop` in another process."""
+    """A `JobDecoder` in another process."""
 
     name: str
     place: str
     process: WorkerProcess
 
-    def __call__(self, take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
-        connection, name = self.process.connection, f"{self.name} (process {self.process.pid}, {self.place})"
+    def __call__(self, source: JobSource) -> Iterator[Job]:
+        connection = self.process.connection
+        name = f"{self.name} (process {self.process.pid}, {self.place})"
+        taken: dict[int, Job] = {}
         try:
             connection.send(True)
             while (message := connection.recv()) is not None:
                 if isinstance(message, BaseException):
                     raise message
                 kind, content = message
-                if kind == "take":
-                    connection.send(take(*content))
-                else:
+                if kind == "found":
                     number, translations = content
-                    yield number, partial(list, translations)
+                    job = taken.pop(number)
+                    job.translations = translations
+                    yield job
+                else:
+                    jobs = source.next_batch() if kind == "next_batch" else source.refill(*content)
+                    taken.update((job.number, job) for job in jobs)
+                    connection.send(jobs)
         except MemoryError as fault:
             raise NmtkitError(
                 f"{name} is out of memory: {fault}; take smaller batches (--batch-tokens N) or fewer workers"
@@ -87,20 +98,36 @@ class _Worker:
             ) from fault
 
 
-def _serve_searches(make: Callable[[str], DecodeLoop], place: str, connection: Connection) -> None:
+class _RemoteSource:
+    """The source of jobs of the parent process."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def next_batch(self) -> list[Job]:
+        """Asks the parent for the jobs of a new batch."""
+        return self._ask("next_batch", ())
+
+    def refill(self, slots: int, columns: int) -> list[Job]:
+        """Asks the parent for jobs that fit."""
+        return self._ask("refill", (slots, columns))
+
+    def _ask(self, kind: str, content: tuple[int, ...]) -> list[Job]:
+        self._connection.send((kind, content))
+        jobs: list[Job] = self._connection.recv()
+        return jobs
+
+
+def _serve_searches(make: Callable[[str], JobDecoder], place: str, connection: Connection) -> None:
     # One search for each message.
     if place == "cpu":
         torch.set_num_threads(1)
-
-    def take(count: int | None, width: int | None) -> Any:
-        connection.send(("take", (count, width)))
-        return connection.recv()
-
     try:
-        search = make(place)
+        decoder = make(place)
+        source = _RemoteSource(connection)
         while connection.recv():
-            for number, answer in search(take):
-                connection.send(("found", (number, answer())))
+            for job in decoder(source):
+                connection.send(("found", (job.number, job.translations)))
             connection.send(None)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise

@@ -1,42 +1,52 @@
-"""Imports BERT (Devlin et al. 2019) with the heads that it has; [CLS] is BOS here, and [SEP] is EOS."""
+"""BERT (Devlin et al. 2019) with the heads that it has; [CLS] is BOS here, and [SEP] is EOS."""
 
 import re
 from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
+from typing_extensions import override
 
-from nmtkit.convert.external_files import ExternalSettings, read_json, read_weights, unsupported
-from nmtkit.convert.huggingface.reading import ACTIVATIONS, FAMILIES, renamed
+from nmtkit.config.tasks.builtin import LANGUAGE_MODELLING
+from nmtkit.convert.checkpoint_converter import CheckpointConverter
+from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, read_json, read_weights, unsupported
+from nmtkit.convert.huggingface.families import ACTIVATIONS, FAMILIES, Family, renamed
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
-from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, transformer_names
+from nmtkit.convert.imported_model import ImportedModel
+from nmtkit.convert.weight_names import WeightNames
 from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.models.language.bert import BertConfig
-from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 
-_MODULES = {
-    "self_attention.query_keys_values": [f"attention.self.{part}" for part in ("query", "key", "value")],
-    "self_attention.out": ["attention.output.dense"],
-    "around_self_attention.norm": ["attention.output.LayerNorm"],
-    "feed_forward.inner": ["intermediate.dense"],
-    "feed_forward.out": ["output.dense"],
-    "around_feed_forward.norm": ["output.LayerNorm"],
-}
-_OTHERS = {
-    "src_positions.table": "embeddings.position_embeddings.weight",
-    "segment_embedding.": "embeddings.token_type_embeddings.",
-    "src_embedding_norm.": "embeddings.LayerNorm.",
-    "output.dense.": "cls.predictions.transform.dense.",
-    "output.norm.": "cls.predictions.transform.LayerNorm.",
-    "pooler.": "pooler.dense.",
-    "next_sentence.": "cls.seq_relationship.",
-}
-_OUTPUT = "cls.predictions.decoder.weight"
-_OUTPUT_BIAS = ("cls.predictions.bias", "cls.predictions.decoder.bias")
+_NAMES = WeightNames(
+    {
+        "src_embedding.weight": "embeddings.word_embeddings.weight",
+        "src_positions.table": "embeddings.position_embeddings.weight",
+        "segment_embedding.{kind}": "embeddings.token_type_embeddings.{kind}",
+        "src_embedding_norm.{kind}": "embeddings.LayerNorm.{kind}",
+        "encoder.{layer}.self_attention.query_keys_values.{kind}": [
+            "encoder.layer.{layer}.attention.self.query.{kind}",
+            "encoder.layer.{layer}.attention.self.key.{kind}",
+            "encoder.layer.{layer}.attention.self.value.{kind}",
+        ],
+        "encoder.{layer}.self_attention.out.{kind}": "encoder.layer.{layer}.attention.output.dense.{kind}",
+        "encoder.{layer}.around_self_attention.norm.{kind}": "encoder.layer.{layer}.attention.output.LayerNorm.{kind}",
+        "encoder.{layer}.feed_forward.inner.{kind}": "encoder.layer.{layer}.intermediate.dense.{kind}",
+        "encoder.{layer}.feed_forward.out.{kind}": "encoder.layer.{layer}.output.dense.{kind}",
+        "encoder.{layer}.around_feed_forward.norm.{kind}": "encoder.layer.{layer}.output.LayerNorm.{kind}",
+        "output.dense.{kind}": "cls.predictions.transform.dense.{kind}",
+        "output.norm.{kind}": "cls.predictions.transform.LayerNorm.{kind}",
+        "output.words.weight": "cls.predictions.decoder.weight",
+        "output.words.bias": "cls.predictions.bias",
+        "pooler.{kind}": "pooler.dense.{kind}",
+        "next_sentence.{kind}": "cls.seq_relationship.{kind}",
+    }
+)
+_OUTPUT_BIASES = ("cls.predictions.bias", "cls.predictions.decoder.bias")
 """Two names of one tied vector."""
-_IGNORED = [f"{name}.{kind}" for name in ("cls.predictions.decoder", "pooler.dense") for kind in ("weight", "bias")]
-"""Given twice, or of no use without the head for the next sentence."""
+_UNREAD = ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "pooler.dense.weight", "pooler.dense.bias"]
+"""Stored twice, or of no use without the head for the next sentence."""
 
 
 class BertFolderConfig(ExternalSettings):
@@ -58,44 +68,77 @@ class BertFolderConfig(ExternalSettings):
 
 
 @FAMILIES.register("bert")
-def read_bert(folder: Path) -> ImportedModel:
-    """Converts a folder of BertForPreTraining, BertForMaskedLM or BertModel."""
-    place = folder / "config.json"
-    config = parse(BertFolderConfig, read_json(place, dict), str(place))
-    width, notes = config.hidden_size, list[str]()
-    tokenizers, maps = read_tokenizers(folder, ("[PAD]", "[CLS]", "[SEP]"), config.vocab_size, ("tgt",))
-    weights = renamed(read_weights(folder), _plain_name)
-    converter = CheckpointConverter(place, weights, tokenizers, maps)
-    words = converter.words(converter.present(["embeddings.word_embeddings.weight", _OUTPUT]), width)
-    if _OUTPUT in weights.shapes and not torch.equal(converter.words(_OUTPUT, width), words):
-        raise unsupported(place, f"{_OUTPUT}: output words that are not those of the input")
-    bias_name = next((name for name in _OUTPUT_BIAS if name in weights.shapes), _OUTPUT_BIAS[0])
+class Bert(Family):
+    """Folders of BertForPreTraining, BertForMaskedLM or BertModel."""
+
+    model_type = "bert"
+
+    @override
+    def read(self, folder: Path) -> ImportedModel:
+        place = folder / "config.json"
+        config = parse(BertFolderConfig, read_json(place, dict), str(place))
+        tokenizers, maps = read_tokenizers(folder, ("[PAD]", "[CLS]", "[SEP]"), config.vocab_size, ("tgt",))
+        weights = _with_plain_names(read_weights(folder))
+        converter = CheckpointConverter(
+            place=place, weights=weights, names=_NAMES, tokenizers=tokenizers, vocabularies=maps
+        )
+        converted = _convert_words(config, converter)
+        notes = []
+        if _NAMES.theirs("output.dense.weight") not in weights.shapes:
+            notes.append(
+                "the folder has no head for masked words, so that it is a new one: take the encoder, or train on"
+            )
+            converted |= _new_head(config.hidden_size)
+        settings = config.model_dump(include={*BertConfig.model_fields}) | {
+            "activation": ACTIVATIONS.get(config.activation, config.activation),
+            "next_sentence": _NAMES.theirs("next_sentence.weight") in weights.shapes,
+        }
+        model, tensors = converter.convert(BertConfig, settings, converted, _UNREAD)
+        return ImportedModel(
+            toolkit="huggingface",
+            architecture=self.model_type,
+            model=model,
+            tensors=tensors,
+            tokenizers=tokenizers,
+            search={},
+            notes=notes,
+            task=LANGUAGE_MODELLING.name,
+        )
+
+
+def _convert_words(config: BertFolderConfig, converter: CheckpointConverter) -> dict[str, Tensor]:
+    """Returns the embedding, which is the output layer too, and the output bias by our names."""
+    shapes = converter.weights.shapes
+    output = _NAMES.theirs("output.words.weight")
+    words = converter.words(converter.present([_NAMES.theirs("src_embedding.weight"), output]), config.hidden_size)
+    if output in shapes and not torch.equal(converter.words(output, config.hidden_size), words):
+        raise unsupported(converter.place, f"{output}: output words that are not those of the input")
+    bias_name = next((name for name in _OUTPUT_BIASES if name in shapes), _OUTPUT_BIASES[0])
     bias = converter.tensor(bias_name, (config.vocab_size,), optional=True)
-    own = {
+    return {
         "src_embedding.weight": words,
         "output.words.weight": words,
         "output.words.bias": converter.output_bias(bias),
     }
-    if "cls.predictions.transform.dense.weight" not in weights.shapes:
-        notes.append("the folder has no head for masked words, so that it is a new one: take the encoder, or train on")
-        own |= {"output.dense.weight": torch.eye(width), "output.norm.weight": torch.ones(width)}
-        own |= {f"output.{part}.bias": torch.zeros(width) for part in ("dense", "norm")}
-    settings = config.model_dump(include={*BertConfig.model_fields}) | {
-        "activation": ACTIVATIONS.get(config.activation, config.activation),
-        "next_sentence": "cls.seq_relationship.weight" in weights.shapes,
+
+
+def _new_head(width: int) -> dict[str, Tensor]:
+    """Returns a head for masked words that changes nothing, by our names."""
+    return {
+        "output.dense.weight": torch.eye(width),
+        "output.dense.bias": torch.zeros(width),
+        "output.norm.weight": torch.ones(width),
+        "output.norm.bias": torch.zeros(width),
     }
-    model, tensors = converter.convert(BertConfig, settings, own, _source_names, _IGNORED)
-    return ImportedModel("huggingface", "bert", model, tensors, tokenizers, {}, notes, LANGUAGE_MODELLING.name)
 
 
-def _source_names(name: str) -> list[str]:
-    begin = next((ours for ours in _OTHERS if name.startswith(ours)), None)
-    if begin is None:
-        return [*transformer_names("encoder.layer", "", _MODULES)(name)]
-    return [_OTHERS[begin] + name.removeprefix(begin)]
-
-
-def _plain_name(name: str) -> str:
-    """As it is called today; empty for the numbers of positions that older folders hold."""
-    name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name.removeprefix("bert.")))
-    return "" if name == "embeddings.position_ids" else name
+def _with_plain_names(weights: ExternalWeights) -> ExternalWeights:
+    """Returns weights by today's names in a BertModel, without the numbers of positions that older folders have."""
+    names = {}
+    for name in weights.shapes:
+        plain_name = name.removeprefix("bert.")
+        plain_name = re.sub(r"\.gamma$", ".weight", plain_name)
+        plain_name = re.sub(r"\.beta$", ".bias", plain_name)
+        if plain_name != "embeddings.position_ids":
+            names[plain_name] = name
+    return renamed(weights, names)

@@ -1,4 +1,4 @@
-"""Imports GPT-2 (Radford et al. 2019) as a language model of kind `transformer_lm`.
+"""GPT-2 (Radford et al. 2019), a language model of kind `transformer_lm` here.
 
 The end of a document, <|endoftext|>, is also the first input here: what GPT-2 read before a document in training.
 """
@@ -8,25 +8,38 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
+from typing_extensions import override
 
-from nmtkit.convert.external_files import read_weights
-from nmtkit.convert.huggingface.exporting import PUBLIC_FAMILIES, PublicWeights
-from nmtkit.convert.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config, renamed
+from nmtkit.config.tasks.builtin import LANGUAGE_MODELLING
+from nmtkit.convert.checkpoint_converter import CheckpointConverter
+from nmtkit.convert.external_files import ExternalWeights, read_weights
+from nmtkit.convert.huggingface.families import ACTIVATIONS, FAMILIES, Family, PublicWeights, renamed
+from nmtkit.convert.huggingface.generation import GenerationConfig, read_config
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
-from nmtkit.convert.import_weights import CheckpointConverter, ImportedModel, transformer_names
+from nmtkit.convert.imported_model import ImportedModel
+from nmtkit.convert.weight_names import Stored, WeightNames
 from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.models.language.transformer_lm import TransformerLMConfig
-from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 
-_MODULES = {
-    "self_attention.query_keys_values": ["attn.c_attn"],
-    "self_attention.out": ["attn.c_proj"],
-    "around_self_attention.norm": ["ln_1"],
-    "feed_forward.inner": ["mlp.c_fc"],
-    "feed_forward.out": ["mlp.c_proj"],
-    "around_feed_forward.norm": ["ln_2"],
-}
 _OUTPUT = "lm_head.weight"
+_NAMES = WeightNames(
+    {
+        "tgt_embedding.weight": "transformer.wte.weight",
+        "output.weight": _OUTPUT,
+        "tgt_positions.table": "transformer.wpe.weight",
+        "decoder.{layer}.self_attention.query_keys_values.{kind}": Stored(
+            ["transformer.h.{layer}.attn.c_attn.{kind}"], transposed=True
+        ),
+        "decoder.{layer}.self_attention.out.{kind}": Stored(
+            ["transformer.h.{layer}.attn.c_proj.{kind}"], transposed=True
+        ),
+        "decoder.{layer}.around_self_attention.norm.{kind}": "transformer.h.{layer}.ln_1.{kind}",
+        "decoder.{layer}.feed_forward.inner.{kind}": Stored(["transformer.h.{layer}.mlp.c_fc.{kind}"], transposed=True),
+        "decoder.{layer}.feed_forward.out.{kind}": Stored(["transformer.h.{layer}.mlp.c_proj.{kind}"], transposed=True),
+        "decoder.{layer}.around_feed_forward.norm.{kind}": "transformer.h.{layer}.ln_2.{kind}",
+        "decoder_norm.{kind}": "transformer.ln_f.{kind}",
+    }
+)
 
 
 class GPT2Config(GenerationConfig):
@@ -48,51 +61,67 @@ class GPT2Config(GenerationConfig):
 
 
 @FAMILIES.register("gpt2")
-def read_gpt2(folder: Path) -> ImportedModel:
-    """Converts a folder of GPT2LMHeadModel."""
-    config, _ = read_config(folder, GPT2Config)
-    end, width = config.eos_token_id, config.hidden_size
-    tokenizers, maps = read_tokenizers(folder, (end, end, end), config.vocab_size, ("tgt",))
-    weights = renamed(read_weights(folder), _plain_name, lambda name: ".c_" in name and name.endswith("weight"))
-    converter = CheckpointConverter(folder / "config.json", weights, tokenizers, maps)
-    tied_names = ["wte.weight", _OUTPUT] if config.tie_word_embeddings else ["wte.weight"]
-    words = converter.words(converter.present(tied_names), width)
-    is_tied = config.tie_word_embeddings and _OUTPUT not in weights.shapes
-    own = {
+class GPT2(Family):
+    """Folders of GPT2LMHeadModel."""
+
+    model_type = "gpt2"
+
+    @override
+    def read(self, folder: Path) -> ImportedModel:
+        config, _ = read_config(folder, GPT2Config)
+        end = config.eos_token_id
+        tokenizers, maps = read_tokenizers(folder, (end, end, end), config.vocab_size, ("tgt",))
+        converter = CheckpointConverter(
+            place=folder / "config.json",
+            weights=_with_whole_names(read_weights(folder)),
+            names=_NAMES,
+            tokenizers=tokenizers,
+            vocabularies=maps,
+        )
+        settings = config.model_dump(include={*TransformerLMConfig.model_fields}) | {
+            "feed_forward_size": config.feed_forward_size or 4 * config.hidden_size,
+            "activation": ACTIVATIONS.get(config.activation, config.activation),
+            "output_bias": True,  # keeps what no text has from being written
+        }
+        words = _convert_words(config, converter)
+        model, tensors = converter.convert(TransformerLMConfig, settings, words)
+        search, notes = config.search_settings(folder, maps, set())
+        return ImportedModel(
+            toolkit="huggingface",
+            architecture=self.model_type,
+            model=model,
+            tensors=tensors,
+            tokenizers=tokenizers,
+            search=search,
+            notes=notes,
+            task=LANGUAGE_MODELLING.name,
+        )
+
+    @override
+    def tensors(self, public: PublicWeights, config: Mapping[str, Any]) -> dict[str, Tensor]:
+        return public.tensors(_NAMES)
+
+
+def _convert_words(config: GPT2Config, converter: CheckpointConverter) -> dict[str, Tensor]:
+    """Returns embedding and output layer by our names; the file may have a tied matrix under either name."""
+    embedding_names = [_NAMES.theirs("tgt_embedding.weight")]
+    if config.tie_word_embeddings:
+        embedding_names.append(_OUTPUT)
+    words = converter.words(converter.present(embedding_names), config.hidden_size)
+    is_tied = config.tie_word_embeddings and _OUTPUT not in converter.weights.shapes
+    return {
         "tgt_embedding.weight": words,
-        "output.weight": words if is_tied else converter.words(_OUTPUT, width),
+        "output.weight": words if is_tied else converter.words(_OUTPUT, config.hidden_size),
         "output.bias": converter.output_bias(),
-        "tgt_positions.table": converter.tensor("wpe.weight", (config.max_positions, width)),
     }
-    own |= {f"decoder_norm.{kind}": converter.tensor(f"ln_f.{kind}", (width,)) for kind in ("weight", "bias")}
-    settings = config.model_dump(include={*TransformerLMConfig.model_fields}) | {
-        "feed_forward_size": config.feed_forward_size or 4 * width,
-        "activation": ACTIVATIONS.get(config.activation, config.activation),
-        "output_bias": True,  # keeps what no text has from being written
-    }
-    names = transformer_names("", "h", _MODULES)
-    model, tensors = converter.convert(TransformerLMConfig, settings, own, names)
-    search, notes = config.search_settings(folder, maps, set())
-    return ImportedModel("huggingface", "gpt2", model, tensors, tokenizers, search, notes, LANGUAGE_MODELLING.name)
 
 
-@PUBLIC_FAMILIES.register("gpt2")
-def gpt2_tensors(public: PublicWeights, _config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Returns the tensors of a model by their names in `transformers`."""
-    further = ("tgt_positions.table", "decoder_norm.weight", "decoder_norm.bias")
-    tensors = {}
-    for name, tensor in public.others(transformer_names("", "h", _MODULES), further).items():
-        is_turned = ".c_" in name and name.endswith("weight")
-        tensors[f"transformer.{name}"] = tensor.t() if is_turned else tensor
-    tensors["transformer.wte.weight"] = public.words("tgt_embedding.weight")
-    tensors["transformer.wpe.weight"] = public.weights["tgt_positions.table"]
-    for kind in ("weight", "bias"):
-        tensors[f"transformer.ln_f.{kind}"] = public.weights[f"decoder_norm.{kind}"]
-    if public.has_separate_output:
-        tensors["lm_head.weight"] = public.words("output.weight")
-    return tensors
-
-
-def _plain_name(name: str) -> str:
-    """Without what names begin with; empty for the masks that older folders hold."""
-    return "" if name.endswith((".attn.bias", ".attn.masked_bias")) else name.removeprefix("transformer.")
+def _with_whole_names(weights: ExternalWeights) -> ExternalWeights:
+    """Returns weights by their names in a model with an output layer, without the masks that older folders have."""
+    names = {}
+    for name in weights.shapes:
+        if name.endswith((".attn.bias", ".attn.masked_bias")):
+            continue
+        is_whole = name.startswith("transformer.") or name == _OUTPUT
+        names[name if is_whole else f"transformer.{name}"] = name
+    return renamed(weights, names)

@@ -1,113 +1,154 @@
-"""Imports Hugging Face's Marian models, and Pegasus models with Marian's tokenizer, as `export` writes them."""
+"""Marian models (Junczys-Dowmunt et al. 2018), such as OPUS-MT, and our Transformers as Marian models.
+
+Marian normalizes after each sub-layer. A Transformer that normalizes before it becomes a Pegasus model with Marian's
+tokenizer, since that architecture normalizes so.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from nmtkit.convert.export_weights import huggingface_names
-from nmtkit.convert.external_files import ExternalWeights, read_json, read_weights, require_equal
-from nmtkit.convert.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config
-from nmtkit.convert.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel, SourceNames
-from nmtkit.convert.importing import exported_task
-from nmtkit.convert.vocabulary import Maps, build_tokenizers, map_vocabulary
-from nmtkit.core.errors import CheckpointError, shorten
-from nmtkit.core.settings import Depth, Field, Width
-from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE
+from nmtkit.config import Recipe
+from nmtkit.config.tasks.builtin import TRANSLATION
+from nmtkit.config.tasks.task import TASKS
+from nmtkit.convert.checkpoint_converter import CheckpointConverter
+from nmtkit.convert.engines import plain_weights, position_table, positions_needed, require_convertible
+from nmtkit.convert.external_files import ExternalWeights, read_json, read_weights
+from nmtkit.convert.huggingface.encoder_decoder import (
+    BART_LIKE_ROWS,
+    OUTPUT_BIAS_ROW,
+    POSITION_ROWS,
+    SETTINGS,
+    SHARED_EMBEDDING,
+    BartLikeConfig,
+    convert_bart_like,
+    read_bart_like_config,
+)
+from nmtkit.convert.huggingface.families import FAMILIES, Family
+from nmtkit.convert.huggingface.generation import generation_settings
+from nmtkit.convert.imported_model import ImportedModel
+from nmtkit.convert.vocabulary import Maps, VocabularyMap, build_tokenizers, map_vocabulary, write_sentencepiece_models
+from nmtkit.convert.weight_names import SUPPRESSED_BIAS, WeightNames
+from nmtkit.core.errors import CheckpointError, NmtkitError, shorten
+from nmtkit.core.files import write_json
+from nmtkit.core.version import __version__
+from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.decoding.settings import SearchConfig
+from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 
-_SAME_SETTINGS = {"encoder_layers", "decoder_layers", "dropout", "attention_dropout", "activation_dropout"}
-POSITIONS = {
-    "src_positions.table": "model.encoder.embed_positions.weight",
-    "tgt_positions.table": "model.decoder.embed_positions.weight",
-}
-LM_HEAD = "lm_head.weight"
+NAMES = WeightNames({**BART_LIKE_ROWS, **OUTPUT_BIAS_ROW, **POSITION_ROWS})
 
-
-class PairConfig(GenerationConfig):
-    """The keys of `config.json` and `generation_config.json` that are read of every encoder with a decoder."""
-
-    d_model: Width = Field(ge=2)
-    decoder_vocab_size: int | None = Field(default=None, ge=2, le=MAX_VOCAB_SIZE)
-    tie_word_embeddings: bool = True
-    pad_token_id: int = Field(ge=0)
-    decoder_start_token_id: int = Field(ge=0)
-
-    @property
-    @override
-    def tgt_vocab_size(self) -> int:
-        return self.decoder_vocab_size or self.vocab_size
-
-
-class HuggingFaceConfig(PairConfig):
-    """Those of Marian and its relatives."""
-
-    encoder_layers: Depth = Field(ge=1)
-    decoder_layers: Depth = Field(ge=1)
-    encoder_attention_heads: int = Field(ge=1)
-    decoder_attention_heads: int = Field(ge=1)
-    encoder_ffn_dim: Width = Field(ge=1)
-    decoder_ffn_dim: Width = Field(ge=1)
-    activation_function: Literal["relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "swish", "silu"]
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    scale_embedding: bool = False
-    share_encoder_decoder_embeddings: bool = True
+_ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
+"""Model type and class of `transformers`, by where layers normalize."""
+_NORMS = {model_type: norm for norm, (model_type, _) in _ARCHITECTURES.items()}
 
 
 @FAMILIES.register("marian")
-def read_marian(folder: Path) -> ImportedModel:
-    """Converts a folder with `config.json`, weights, `source.spm`, `target.spm` and `vocab.json`."""
-    place = folder / "config.json"
-    config, given = read_config(folder, HuggingFaceConfig)
-    architecture = str(given["model_type"])
-    require_equal(place, config, {f"decoder_{key}": f"encoder_{key}" for key in ("attention_heads", "ffn_dim")})
-    weights = read_weights(folder)
-    tokenizers, maps = _tokenizers(folder, config, weights)
-    converter = CheckpointConverter(place, weights, tokenizers, maps)
-    positions, tables = converter.positions(POSITIONS, config.d_model)
-    settings = {"norm": "post" if architecture == "marian" else "pre", "positions": "sinusoidal_halves"} | positions
-    model, tensors = convert(config, converter, settings, tables, huggingface_names)
-    never_written = {int(maps[1].rows[UNK]), config.pad_token_id, config.decoder_start_token_id}
-    search, notes = config.search_settings(folder, maps, never_written)
-    path = folder / "tokenizer_config.json"
-    if tags := read_json(path, dict).get("additional_special_tokens") if path.exists() else None:
-        what = shorten(", ".join(map(str, tags)), 100)
-        notes.append(f"ignored in {path.name}: additional_special_tokens; no text is cut into {what}")
-    return ImportedModel("huggingface", architecture, model, tensors, tokenizers, search, notes, exported_task(given))
+class Marian(Family):
+    """Folders of MarianMTModel, and those that `nmtkit export` writes."""
+
+    model_type = "marian"
+
+    @override
+    def read(self, folder: Path) -> ImportedModel:
+        """Converts a folder with `config.json`, weights, `source.spm`, `target.spm` and `vocab.json`."""
+        config, content = read_bart_like_config(folder, BartLikeConfig)
+        architecture = str(content["model_type"])
+        weights = read_weights(folder)
+        tokenizers, maps = _read_tokenizers(folder, config, weights)
+        converter = CheckpointConverter(
+            place=folder / "config.json", weights=weights, names=NAMES, tokenizers=tokenizers, vocabularies=maps
+        )
+        positions, tables = converter.positions(config.d_model)
+        form = {"norm": _NORMS[architecture], "positions": "sinusoidal_halves", **positions}
+        model, tensors = convert_bart_like(config, converter, form, tables)
+        never_written = {int(maps[1].rows[UNK]), config.pad_token_id, config.decoder_start_token_id}
+        search, notes = config.search_settings(folder, maps, never_written)
+        return ImportedModel(
+            toolkit="huggingface",
+            architecture=architecture,
+            model=model,
+            tensors=tensors,
+            tokenizers=tokenizers,
+            search=search,
+            notes=[*notes, *_notes_on_tags(folder / "tokenizer_config.json")],
+            task=_exported_task(content),
+        )
 
 
-def _tokenizers(folder: Path, config: HuggingFaceConfig, weights: ExternalWeights) -> tuple[Tokenizers, Maps]:
-    place, separate = folder / "config.json", (folder / "target_vocab.json").exists()
-    sizes = {config.vocab_size, config.tgt_vocab_size}
-    missing = [rows for rows in sizes if (rows, config.d_model) not in weights.shapes.values()]
-    if missing or (len(sizes) > 1 and not separate):
-        what = f"{missing[0]:,} tokens of {config.d_model} numbers" if missing else "two vocabularies"
-        raise CheckpointError(f"{place}: sets {what}, but the other files have none")
-    tokens = _tokens(folder / ("target_vocab.json" if separate else "vocab.json"), config.tgt_vocab_size)
+def _notes_on_tags(path: Path) -> list[str]:
+    tags = read_json(path, dict).get("additional_special_tokens") if path.exists() else None
+    if not tags:
+        return []
+    names = shorten(", ".join(map(str, tags)), 100)
+    return [f"ignored in {path.name}: additional_special_tokens; no text is cut into {names}"]
+
+
+def _exported_task(content: Mapping[str, Any]) -> str:
+    """Returns the task in a `config.json` that `nmtkit export` wrote; translation in others."""
+    origin = content.get("nmtkit")
+    task = origin.get("task") if isinstance(origin, dict) else None
+    return task if task in TASKS.names() else TRANSLATION.name
+
+
+# -------------------------------------------------------------------------------------------------------- tokenizers
+
+
+def _read_tokenizers(folder: Path, config: BartLikeConfig, weights: ExternalWeights) -> tuple[Tokenizers, Maps]:
+    """Returns tokenizers over `vocab.json`, which both sides share if there is no `target_vocab.json`."""
+    has_target_vocabulary = (folder / "target_vocab.json").exists()
+    _require_sizes(folder, config, weights, has_target_vocabulary)
+    path = folder / ("target_vocab.json" if has_target_vocabulary else "vocab.json")
+    tokens = _read_tokens(path, config.tgt_vocab_size)
     special = (config.pad_token_id, config.decoder_start_token_id, config.eos_token_id)
-    bias = weights.tensor("final_logits_bias").flatten() if "final_logits_bias" in weights.shapes else torch.zeros(0)
-    padding = {*(bias <= SUPPRESSED_BIAS).nonzero().flatten().tolist()} - {*tokens, *special}
-    tgt = src = map_vocabulary(folder, tokens, special, config.tgt_vocab_size, padding)
-    if separate:
-        tokens = _tokens(folder / "vocab.json", config.vocab_size)
-        ids = {token: row for row, token in tokens.items()}
-        pad, eos = ids.get(SPECIALS[PAD], -1), ids.get(SPECIALS[EOS], -1)
-        if min(pad, eos) < 0:
-            raise CheckpointError(f"{folder / 'vocab.json'}: {SPECIALS[PAD]} or {SPECIALS[EOS]} is missing in it")
-        unnamed = {*range(config.vocab_size)} - {*tokens}
-        src = map_vocabulary(folder, tokens, (pad, ids.get(SPECIALS[BOS], pad), eos), config.vocab_size, unnamed)
+    padding = _padding_rows(weights) - {*tokens, *special}
+    tgt = map_vocabulary(folder, tokens, special, config.tgt_vocab_size, padding)
+    src = _source_map(folder, config) if has_target_vocabulary else tgt
     models = [folder / "source.spm", folder / "target.spm"]
-    return build_tokenizers("marian", (src, tgt), folder, models, normalization="none"), (src, tgt)
+    return build_tokenizers("marian", (src, tgt), folder, models), (src, tgt)
 
 
-def _tokens(path: Path, size: int) -> dict[int, str]:
+def _require_sizes(folder: Path, config: BartLikeConfig, weights: ExternalWeights, has_target_vocabulary: bool) -> None:
+    """Refuses sizes of vocabularies that the other files do not have."""
+    sizes = {config.vocab_size, config.tgt_vocab_size}
+    for size in sizes:
+        if (size, config.d_model) not in weights.shapes.values():
+            fault = f"sets {size:,} tokens of {config.d_model} numbers, but the other files have none"
+            raise CheckpointError(f"{folder / 'config.json'}: {fault}")
+    if len(sizes) > 1 and not has_target_vocabulary:
+        raise CheckpointError(f"{folder / 'config.json'}: sets two vocabularies, but the other files have none")
+
+
+def _padding_rows(weights: ExternalWeights) -> set[int]:
+    """Returns the rows of words that must never be written, among which those are that no token has."""
+    if "final_logits_bias" not in weights.shapes:
+        return set()
+    bias = weights.tensor("final_logits_bias").flatten()
+    return {*(bias <= SUPPRESSED_BIAS).nonzero().flatten().tolist()}
+
+
+def _source_map(folder: Path, config: BartLikeConfig) -> VocabularyMap:
+    """Returns the map of a source that has a vocabulary beside the target's."""
+    path = folder / "vocab.json"
+    tokens = _read_tokens(path, config.vocab_size)
+    ids = {token: row for row, token in tokens.items()}
+    pad, bos, eos = (ids.get(SPECIALS[special]) for special in (PAD, BOS, EOS))
+    if pad is None or eos is None:
+        raise CheckpointError(f"{path}: {SPECIALS[PAD]} or {SPECIALS[EOS]} is missing in it")
+    unnamed = {*range(config.vocab_size)} - {*tokens}
+    return map_vocabulary(folder, tokens, (pad, pad if bos is None else bos, eos), config.vocab_size, unnamed)
+
+
+def _read_tokens(path: Path, size: int) -> dict[int, str]:
+    """Returns the tokens of a vocabulary file by their ids."""
     tokens: dict[int, str] = {}
     for token, row in read_json(path, dict).items():
         if type(row) is not int or not 0 <= row < size or row in tokens:
@@ -117,76 +158,128 @@ def _tokens(path: Path, size: int) -> dict[int, str]:
     return tokens
 
 
-def convert(
-    config: HuggingFaceConfig,
-    converter: CheckpointConverter,
-    more: Mapping[str, Any],
-    tables: Mapping[str, Tensor],
-    names: SourceNames,
-) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    """The settings and weights of Marian and its relatives.
+# ------------------------------------------------------------------------------------------------------------ export
 
-    `more` are settings in which they differ, `tables` are positions under our names, and `names` those of layers.
+
+def write_marian(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
+    """Writes weights, settings and tokenizers for `from_pretrained` of `transformers`."""
+    config = require_convertible(model.config, "huggingface")
+    _require_pieces(tokenizers)
+    positions = positions_needed(recipe, config)
+    settings, tensors = to_marian(model, positions)
+    settings["nmtkit"] = {"version": __version__, "recipe": recipe.name, "task": recipe.task}  # `import` reads the task
+    write_json(folder / "config.json", settings)
+    write_json(folder / "generation_config.json", _generation_config(recipe.search, positions))
+    write_bare_tensors(folder / "model.safetensors", tensors)
+    write_sentencepiece_models(tokenizers, folder)
+    vocabularies = {"vocab.json": tokenizers.src}
+    if not tokenizers.shared:
+        vocabularies["target_vocab.json"] = tokenizers.tgt
+    for file, tokenizer in vocabularies.items():
+        write_json(folder / file, {token: number for number, token in enumerate(tokenizer.vocabulary.tokens)})
+    write_json(folder / "tokenizer_config.json", _tokenizer_config(tokenizers, positions))
+
+
+def _require_pieces(tokenizers: Tokenizers) -> None:
+    """Refuses tokenizers that are no sentencepiece models, or change the case of text."""
+    has_pieces = all(isinstance(tokenizer, SentencePieceTokenizer) for tokenizer in tokenizers.values())
+    if not has_pieces or any(tokenizer.config.lowercase for tokenizer in tokenizers.values()):
+        text = "text that was turned into lower case" if has_pieces else "words"
+        raise NmtkitError(
+            f"huggingface has no tokenizer like this one, of {text}; take --to safetensors, or train with a tokenizer "
+            "of kind bpe or unigram that leaves case as it is"
+        )
+
+
+def to_marian(model: Seq2Seq, positions: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Returns the same network in `transformers`: its settings, as `config.json` has them, and its weights in float32.
+
+    The model must be as it was trained, not prepared for inference; `positions` is the number of positions.
     """
-    width = config.d_model
-    own = convert_words(
-        config=config,
-        converter=converter,
-        ties_output=config.tie_word_embeddings,
-        ties_sides=config.share_encoder_decoder_embeddings,
-        prefix="model.",
-    )
-    if config.tie_word_embeddings and not torch.equal(own["output.weight"], own["tgt_embedding.weight"]):
-        raise converter.fault("config.json says that the output layer is the target's embedding, and they differ")
-    settings = config.model_dump(include=_SAME_SETTINGS) | {
-        "hidden_size": width,
-        "feed_forward_size": config.encoder_ffn_dim,
-        "heads": config.encoder_attention_heads,
-        "scale_embeddings": config.scale_embedding,
-        "activation": ACTIVATIONS[config.activation_function],
+    config = require_convertible(model.config, "huggingface")
+    weights = plain_weights(model)
+    is_pegasus = config.norm == "pre"
+    if is_pegasus:  # which has one size for both sides
+        rows = max(model.sizes["src"], model.sizes["tgt"])
+        for name in ("src_embedding.weight", "tgt_embedding.weight", "output.weight"):
+            weights[name] = _padded(weights[name], rows, 0.0)
+        weights["output.bias"] = _padded(weights["output.bias"], rows, SUPPRESSED_BIAS)
+    for side in ("src", "tgt"):
+        # Sinusoids are saved too, since `transformers` orders them differently.
+        table = position_table(model, weights, side, positions)
+        weights[f"{side}_positions.table"] = table[:positions]
+    one_embedding = config.tie in ("all", "embeddings")
+    # What ties anything in Pegasus ties everything.
+    tied_output = config.tie == "all" if is_pegasus else config.tie in ("all", "decoder")
+    tensors = {name: tensor.clone() for name, tensor in NAMES.rename(weights).items()}
+    if one_embedding or is_pegasus:
+        tensors[SHARED_EMBEDDING] = weights["src_embedding.weight"].clone()
+    if one_embedding and tied_output:
+        del tensors[NAMES.theirs("src_embedding.weight")]
+        del tensors[NAMES.theirs("tgt_embedding.weight")]
+    if tied_output:
+        del tensors[NAMES.theirs("output.weight")]
+    settings = _settings(config, positions)
+    settings |= {"vocab_size": len(weights["src_embedding.weight"]), "tie_word_embeddings": tied_output}
+    if not is_pegasus:
+        settings["decoder_vocab_size"] = len(weights["tgt_embedding.weight"])
+        settings["share_encoder_decoder_embeddings"] = one_embedding
+    return settings, tensors
+
+
+def _padded(weight: Tensor, rows: int, value: float) -> Tensor:
+    missing = weight.new_full((rows - len(weight), *weight.shape[1:]), value)
+    return torch.cat([weight, missing])
+
+
+def _settings(config: TransformerConfig, positions: int) -> dict[str, Any]:
+    model_type, architecture = _ARCHITECTURES[config.norm]
+    activation = "gelu_pytorch_tanh" if config.activation == "gelu_tanh" else config.activation
+    settings = {
+        "model_type": model_type,
+        "architectures": [architecture],
+        "max_position_embeddings": positions,
+        "activation_function": activation,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": None,
+        "dtype": "float32",
     }
-    ignored = [f"model.{side}.embed_positions.weights" for side in ("encoder", "decoder")]  # sinusoids, once saved
-    return converter.convert(TransformerConfig, {**settings, **more}, {**own, **tables}, names, ignored)
+    for ours, theirs in SETTINGS.items():
+        settings |= dict.fromkeys(theirs, getattr(config, ours))
+    return settings
 
 
-def convert_words(
-    config: PairConfig,
-    converter: CheckpointConverter,
-    ties_output: bool = True,
-    ties_sides: bool = True,
-    prefix: str = "",
-) -> dict[str, Tensor]:
-    """Returns embeddings and output layer by our names.
+def _generation_config(search: SearchConfig, positions: int) -> dict[str, Any]:
+    """Returns settings of `generate` closest to the recipe's; it has no limits by the length of the source."""
+    never_written = [PAD, BOS]
+    if search.forbid_unknown:
+        never_written.append(UNK)
+    return generation_settings(search) | {
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": EOS if search.limit_rule == "end" else None,
+        "bad_words_ids": [[token] for token in never_written],
+        "max_length": min(search.max_length, positions) + 1,  # counts the decoder's first input
+    }
 
-    A tied matrix needs to be in the file under one of its names only: `safetensors` refuses to write it twice.
-    `ties_output` says whether the output layer is the target's embedding where it has no matrix in the file,
-    `ties_sides` whether source and target have one embedding. `prefix` comes before the names of embeddings.
-    """
-    width = config.d_model
-    shared = f"{prefix}shared.weight"
-    encoder = f"{prefix}encoder.embed_tokens.weight"
-    decoder = f"{prefix}decoder.embed_tokens.weight"
-    source_names = [encoder, shared]
-    target_names = [decoder, shared]
-    if ties_sides:
-        source_names.append(decoder)
-        target_names.append(encoder)
-    if ties_output:
-        target_names.append(LM_HEAD)
-    if ties_output and ties_sides:
-        source_names.append(LM_HEAD)
-    target = converter.present(target_names)
-    is_tied = ties_output and LM_HEAD not in converter.weights.shapes
-    bias = converter.tensor("final_logits_bias", (1, config.tgt_vocab_size), optional=True)[0]
-    if config.renormalize_logits:  # as if these tokens did not exist
-        bias[[*config.suppressed_tokens]] = SUPPRESSED_BIAS
-    words = converter.word_weights(
-        src=converter.present(source_names),
-        tgt=target,
-        output=target if is_tied else LM_HEAD,
-        width=width,
-        hidden=width,
-        bias=bias,
-    )
-    converter.used.update((shared, encoder, decoder))
-    return words
+
+def _tokenizer_config(tokenizers: Tokenizers, positions: int) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "tokenizer_class": "MarianTokenizer",
+        "clean_up_tokenization_spaces": False,
+        "separate_vocabs": not tokenizers.shared,
+        "model_max_length": positions,
+        "pad_token": SPECIALS[PAD],
+        "unk_token": SPECIALS[UNK],
+        "bos_token": SPECIALS[BOS],
+        "eos_token": SPECIALS[EOS],
+    }
+    tags = tokenizers.src.vocabulary.specials
+    if tags:  # else a text could not name them
+        settings["additional_special_tokens"] = [*tags]
+    return settings

@@ -1,62 +1,21 @@
-"""Finds the family of a folder that `save_pretrained` of `transformers` wrote, and reads how it searches."""
+"""Settings of `generate` in transformers 5: those of a folder as our search, and our search as those of a folder."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, read_json, unsupported
-from nmtkit.convert.import_weights import ImportedModel, TaskVariant
-from nmtkit.convert.importing import READERS, license_of
+from nmtkit.config.tasks.builtin import SUMMARIZATION, TRANSLATION
+from nmtkit.convert.external_files import ExternalSettings, read_json
+from nmtkit.convert.imported_model import TaskVariant
 from nmtkit.convert.vocabulary import Maps
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.formats import KeyPath
-from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Beam, Field, Length, parse
 from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.data.tokenizers.vocabulary import UNK
-from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
+from nmtkit.decoding.settings import BeamConfig, SearchConfig
 
-FAMILIES: Registry[Callable[[Path], ImportedModel]] = Registry("model type")
-"""The reader of a folder, by `model_type` in its `config.json`."""
-
-
-@READERS.register("huggingface")
-def read_huggingface(folder: Path) -> ImportedModel:
-    """Converts a folder with `config.json`, weights and tokenizers."""
-    place = folder / "config.json"
-    named = read_json(place, dict).get("model_type")
-    if named is None:
-        raise CheckpointError(
-            f"{place}: has no model_type, so transformers did not save this folder; name the toolkit with --from"
-        )
-    kind = str(named)
-    if kind not in FAMILIES:
-        remedy = f"{_advice(kind)}; supported: {', '.join(FAMILIES.names())}"
-        raise unsupported(place, f"a model of type {shorten(kind)!r}", remedy)
-    imported = FAMILIES.get(kind)(folder)
-    source = f"the model's {generation_file(folder).name} says"
-    return replace(imported, licence=license_of(folder), search_source=source)
-
-
-_ENCODERS = ("roberta", "bert", "electra", "deberta", "mpnet", "longformer", "xlnet")
-_LONG_READERS = ("led", "longt5", "bigbird_pegasus", "pegasus_x")
-_NOT_TEXT = ("whisper", "speech", "wav2vec", "seamless", "vit", "clip", "vision")
-_TRANSLATORS = ("fsmt", "prophetnet", "blenderbot", "nllb-moe", "umt5")
-
-
-def _advice(kind: str) -> str:
-    """Returns what to use in place of a model of this type."""
-    if any(name in kind for name in _NOT_TEXT):
-        return "use transformers"
-    if kind in _LONG_READERS:
-        return "use transformers, or BART or Pegasus with summarize --window"
-    if any(name in kind for name in _TRANSLATORS):
-        return "use transformers, or NLLB, M2M100, OPUS-MT or T5"
-    if any(name in kind for name in _ENCODERS):
-        return "use transformers, or BERT"
-    return "GPT-2 is the newest language model that is read: use transformers, vLLM or llama.cpp"
-
+EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
+"""`early_stopping` by our `stop`, where it has a counterpart."""
 
 _NO_EFFECT = {
     "_from_model_config",
@@ -102,10 +61,14 @@ _VARIANT_SETTINGS = {
     "repetition_penalty",
 }
 """Settings of a task in `task_specific_params` that are read."""
-
-ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
-ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh")
-"""Our names of activations."""
+_PENALTY_NOTE = (
+    "repetition_penalty multiplies log-probabilities, as in the beam search of generate; its greedy search multiplies "
+    "logits, so its texts may differ"
+)
+_LENGTH_NOTE = (
+    "the folder sets no max_length, so texts end after 20 tokens, as in generate: give --max-length 200, or set "
+    "search.max_length in the run's recipe.yaml"
+)
 
 
 class GenerationConfig(ExternalSettings):
@@ -135,20 +98,22 @@ class GenerationConfig(ExternalSettings):
     @property
     def suppressed_tokens(self) -> set[int]:
         """Single tokens that `generate` never writes."""
-        return {one[0] for one in self.bad_words_ids if len(one) == 1 and 0 <= one[0] < self.vocab_size}
+        tokens = {words[0] for words in self.bad_words_ids if len(words) == 1}
+        return {token for token in tokens if 0 <= token < self.vocab_size}
 
     def search_settings(self, folder: Path, maps: Maps, never_written: set[int]) -> tuple[dict[str, Any], list[str]]:
-        """Returns the search of `generate` in transformers 5 as a recipe's settings, and notes on what differs."""
-        limit = self.max_new_tokens or self.max_length - 1  # max_length counts the decoder's first input
-        least = max(self.min_length - 1, self.min_new_tokens)
+        """Returns the search of `generate` as a recipe's settings, and notes on what differs."""
+        max_tokens = self.max_new_tokens or self.max_length - 1  # max_length counts the decoder's first input
+        min_tokens = max(self.min_length - 1, self.min_new_tokens)
+        stops = {value: stop for stop, value in EARLY_STOPPING.items()}
         search = {
             "beam_size": self.num_beams,
-            "stop": {"True": "first_k", "False": "huggingface", "never": "exact"}[str(self.early_stopping)],
+            "stop": stops[self.early_stopping],
             "at_limit": "compete" if self.forced_eos_token_id is None else "end",
             "alpha": self.length_penalty,
-            "max_length": limit,
+            "max_length": max_tokens,
             "max_length_ratio": 0.0,
-            "min_length": min(least, limit - 1),
+            "min_length": min(min_tokens, max_tokens - 1),
             "no_repeat_ngram": self.no_repeat_ngram_size,
             "forbid_unknown": int(maps[1].rows[UNK]) in self.suppressed_tokens,
         }
@@ -157,7 +122,7 @@ class GenerationConfig(ExternalSettings):
         if self.renormalize_logits:
             never_written = never_written | self.suppressed_tokens
         ignored = self._ignored(folder, never_written)
-        if least >= limit:  # then none of their texts ends by itself
+        if min_tokens >= max_tokens:  # then none of their texts ends by itself
             ignored.append("min_length")
         notes = []
         if ignored:
@@ -166,10 +131,7 @@ class GenerationConfig(ExternalSettings):
         if "repetition_penalty" in search:
             notes.append(_PENALTY_NOTE)
         if self.max_new_tokens is None and "max_length" not in self.model_fields_set:
-            notes.append(
-                "the folder sets no max_length, so texts end after 20 tokens, as in generate: give --max-length 200, "
-                "or set search.max_length in the run's recipe.yaml"
-            )
+            notes.append(_LENGTH_NOTE)
         return search, notes
 
     def _ignored(self, folder: Path, never_written: set[int]) -> list[str]:
@@ -197,12 +159,19 @@ class GenerationConfig(ExternalSettings):
         return ignored
 
 
-_PENALTY_NOTE = (
-    "repetition_penalty multiplies log-probabilities, as in the beam search of generate; its greedy search multiplies "
-    "logits, so its texts may differ"
-)
-
 C = TypeVar("C", bound=GenerationConfig)
+
+
+def generation_settings(search: SearchConfig) -> dict[str, Any]:
+    """Returns the settings of `generate` that come from a search alone, the same for every model."""
+    beams = search.beam_size if isinstance(search, BeamConfig) else 1
+    return {
+        "num_beams": beams,
+        "early_stopping": EARLY_STOPPING.get(search.effective_stop, False) if beams > 1 else False,
+        "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
+        "no_repeat_ngram_size": search.no_repeat_ngram,
+        "min_length": search.min_length + 1 if search.min_length else 0,  # counts the decoder's first input
+    }
 
 
 def generation_file(folder: Path) -> Path:
@@ -268,16 +237,3 @@ def read_variants(
             notes.append(f"ignored in {place.name}: {', '.join(f'{_VARIANTS}.{name}.{key}' for key in ignored)}")
         variants[name] = TaskVariant(task, search, notes, prefix)
     return variants
-
-
-def renamed(
-    weights: ExternalWeights, name_of: Callable[[str], str], is_turned: Callable[[str], bool] = lambda name: False
-) -> ExternalWeights:
-    """The weights by other names, without those whose name is empty; some matrices are turned."""
-    names = {name_of(name): name for name in weights.shapes if name_of(name)}
-    shapes = {name: weights.shapes[given] for name, given in names.items()}
-    return ExternalWeights(
-        weights.path,
-        {name: shape[::-1] if is_turned(name) else shape for name, shape in shapes.items()},
-        lambda name: weights.read(names[name]).t() if is_turned(name) else weights.read(names[name]),
-    )

@@ -1,0 +1,144 @@
+"""Models and searches that Hugging Face and CTranslate2 have, and the weights of our Transformers for them."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor
+
+from nmtkit.core.errors import NmtkitError
+from nmtkit.decoding.settings import SearchConfig, kind_of_search
+from nmtkit.models.abilities import as_headed
+from nmtkit.models.base import ModelConfig, Seq2Seq
+from nmtkit.models.transformer import TransformerConfig
+
+if TYPE_CHECKING:
+    from nmtkit.config import Recipe
+
+LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
+_EXTRAS = {"ctranslate2": "fast", "huggingface": "peers"}
+_KINDS = {"ctranslate2": ("transformer", "t5"), "huggingface": ("transformer",)}
+"""Kinds of models that are converted for an engine."""
+_STOPS = {"huggingface": ("first_k", "huggingface", "exact"), "ctranslate2": ("first_k",)}
+_FEWEST_POSITIONS = 1024
+_NEARLY_NONE = 1e-9
+"""A length penalty of CTranslate2 that changes no score in float32. Without any, its search would end before K
+hypotheses have."""
+
+
+def library(engine: str) -> Any:
+    """The library of an engine; raises NmtkitError if it is not installed."""
+    name = LIBRARIES[engine]
+    if find_spec(name) is None:
+        needed = "" if name == engine else f", and {engine} needs it"
+        raise NmtkitError(f"{name} is not installed{needed}: `pip install 'nmtkit[{_EXTRAS[engine]}]'`")
+    return import_module(name)
+
+
+def unconvertible(model: ModelConfig, engine: str) -> str:
+    """Returns what an engine lacks for a model, or an empty text if the model can be converted for it."""
+    if model.kind not in _KINDS[engine]:
+        return f"{engine} has no {model.kind} model"
+    config = cast(TransformerConfig, model)
+    if config.copies:
+        return f"{engine} has no {model.kind} that copies (copying: {config.copying})"
+    if config.experts:
+        return f"{engine} has no mixture of experts"
+    if config.src_embedding:
+        return f"{engine} has no counterpart of src_embedding"
+    if engine == "huggingface" and config.embedding_norm:
+        return f"{engine} has no counterpart of normalized embeddings (embedding_norm)"
+    return ""
+
+
+def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
+    """Returns the settings of a Transformer, or of a T5; NmtkitError names what an engine has no counterpart of."""
+    lacking = unconvertible(model, engine)
+    if lacking:
+        raise NmtkitError(f"{lacking}; take safetensors")
+    config = cast(TransformerConfig, model)
+    if engine == "huggingface" and not (config.source_end and config.norm_epsilon == 1e-5):
+        setting = "an epsilon of normalization other than 1e-5" if config.source_end else "a source without its </s>"
+        raise NmtkitError(f"{engine} has no counterpart of {setting}; take --to ctranslate2 or safetensors")
+    return config
+
+
+def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
+    """Returns the search settings that an engine does not have, in words, by their keys."""
+    kind = kind_of_search(config)
+    if kind != "beam":
+        return {"kind": f"kind {kind} (take beam)"}
+    supported = {
+        "length_penalty": (config.length_penalty in ("average", "none") or not config.alpha, "average or none"),
+        "coverage_penalty": (not config.coverage_penalty, "0"),
+        "stop": (config.effective_stop in _STOPS[engine], "first_k"),
+        "min_length_ratio": (not config.min_length_ratio, "0"),
+        "repetition_penalty": (config.repetition_penalty == 1.0, "1"),
+        "certain_prefix": (not config.certain_prefix, "false"),
+        "diversity_groups": (config.groups == 1, "1"),
+        "rule": (config.rule is None, "null"),
+        "at_limit": (config.limit_rule != "end" or engine != "ctranslate2", "behind or compete"),
+    }
+    missing = {}
+    for key, (is_supported, alternative) in supported.items():
+        if not is_supported:
+            missing[key] = f"{key} {getattr(config, key)} (take {alternative})"
+    return missing
+
+
+def require_comparable(engine: str, config: SearchConfig) -> None:
+    """Raises NmtkitError for search settings that an engine does not have, naming all of them."""
+    missing = missing_settings(engine, config)
+    if missing:
+        raise NmtkitError(f"{engine} has no search like this one: it lacks {'; '.join(missing.values())}")
+
+
+def renormalizing_settings(config: SearchConfig) -> str:
+    """Returns the settings for which CTranslate2 forbids tokens and gives their probability to the others.
+
+    nmtkit does not renormalize, so that scores differ, and with them the choice between hypotheses.
+    """
+    keys = ("min_length", "no_repeat_ngram", "forbid_unknown")
+    return ", ".join(f"{key} {getattr(config, key)}" for key in keys if getattr(config, key))
+
+
+def ctranslate2_options(config: SearchConfig) -> dict[str, Any]:
+    """Returns the options of `translate_batch` with which CTranslate2 searches as nmtkit does.
+
+    Its defaults differ: a text has at least one token, and what is long is cut silently.
+    """
+    alpha = config.alpha if config.length_penalty == "average" else 0.0
+    return {
+        "beam_size": config.hypotheses,
+        "length_penalty": alpha or _NEARLY_NONE,
+        "max_decoding_length": config.max_length,
+        "min_decoding_length": config.min_length,
+        "max_input_length": 0,
+        "no_repeat_ngram_size": config.no_repeat_ngram,
+        "disable_unk": config.forbid_unknown,
+        "return_end_token": True,  # older versions then count it in |Y|, as nmtkit does
+    }
+
+
+def positions_needed(recipe: "Recipe", config: TransformerConfig) -> int:
+    """Returns the number of positions that an exported model gets."""
+    if config.positions == "learned":
+        return config.max_positions
+    longest = max(recipe.search.max_length, *recipe.data.limits)
+    return max(_FEWEST_POSITIONS, longest + 1)  # one for </s>
+
+
+def plain_weights(model: Seq2Seq) -> dict[str, Tensor]:
+    """Returns the weights in float32 on the CPU, tied ones under each of their names."""
+    return {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
+
+
+def position_table(model: Seq2Seq, weights: Mapping[str, Tensor], side: str, length: int) -> Tensor:
+    """Returns the vectors of positions 0, 1, ... of a side, `(P,H)`."""
+    learned = f"{side}_positions.table"
+    if learned in weights:
+        return weights[learned]
+    headed = as_headed(model)
+    assert headed is not None
+    return headed.positions(length)[1].cpu()

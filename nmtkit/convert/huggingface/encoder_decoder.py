@@ -1,0 +1,271 @@
+"""What encoder-decoder families of `transformers` share: settings, matrices of words, and the layers of BART.
+
+Marian, mBART, M2M100 and Pegasus are BART's relatives: their layers have the same names and settings.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from nmtkit.config.tasks.builtin import TRANSLATION
+from nmtkit.convert.checkpoint_converter import CheckpointConverter
+from nmtkit.convert.external_files import ExternalWeights, read_weights, require_equal
+from nmtkit.convert.huggingface.families import ACTIVATIONS, Family, PublicWeights, renamed
+from nmtkit.convert.huggingface.generation import GenerationConfig, read_config, read_variants
+from nmtkit.convert.huggingface.tokenizers import read_tokenizers
+from nmtkit.convert.imported_model import ImportedModel
+from nmtkit.convert.weight_names import SUPPRESSED_BIAS, Row, Stored, WeightNames
+from nmtkit.core.settings import Depth, Field, Width
+from nmtkit.data.tokenizers.languages import language_names
+from nmtkit.data.tokenizers.tokenizer import MAX_VOCAB_SIZE
+from nmtkit.models.transformer import TransformerConfig
+
+
+class EncoderDecoderConfig(GenerationConfig):
+    """The keys of `config.json` and `generation_config.json` that are read of every encoder with a decoder."""
+
+    d_model: Width = Field(ge=2)
+    decoder_vocab_size: int | None = Field(default=None, ge=2, le=MAX_VOCAB_SIZE)
+    tie_word_embeddings: bool = True
+    pad_token_id: int = Field(ge=0)
+    decoder_start_token_id: int = Field(ge=0)
+
+    @property
+    @override
+    def tgt_vocab_size(self) -> int:
+        return self.decoder_vocab_size or self.vocab_size
+
+
+def convert_words(
+    config: EncoderDecoderConfig,
+    converter: CheckpointConverter,
+    shared: str,
+    ties_output: bool = True,
+    ties_sides: bool = True,
+) -> dict[str, Tensor]:
+    """Returns embeddings and output layer by our names.
+
+    A tied matrix needs to be in the file under one of its names only: `safetensors` refuses to write it twice.
+    `shared` is its name if source and target have one embedding, as `ties_sides` says. `ties_output` says whether the
+    output layer is the target's embedding if it has no matrix in the file.
+    """
+    names = converter.names
+    encoder = names.theirs("src_embedding.weight")
+    decoder = names.theirs("tgt_embedding.weight")
+    output = names.theirs("output.weight")
+    source_names = [encoder, shared]
+    target_names = [decoder, shared]
+    if ties_sides:
+        source_names.append(decoder)
+        target_names.append(encoder)
+    if ties_output:
+        target_names.append(output)
+    if ties_output and ties_sides:
+        source_names.append(output)
+    source = converter.present(source_names)
+    target = converter.present(target_names)
+    is_tied = ties_output and output not in converter.weights.shapes
+    words = converter.word_weights(
+        width=config.d_model,
+        hidden=config.d_model,
+        bias=_output_bias(config, converter),
+        stored_as={
+            "src_embedding.weight": source,
+            "tgt_embedding.weight": target,
+            "output.weight": target if is_tied else output,
+        },
+    )
+    converter.used.update((shared, encoder, decoder))
+    return words
+
+
+def _output_bias(config: EncoderDecoderConfig, converter: CheckpointConverter) -> Tensor:
+    bias = torch.zeros(config.tgt_vocab_size)
+    if "output.bias" in converter.names:
+        bias = converter.weight("output.bias", (config.tgt_vocab_size,), optional=lambda name: True)
+    if config.renormalize_logits:  # as if these tokens did not exist
+        bias[[*config.suppressed_tokens]] = SUPPRESSED_BIAS
+    return bias
+
+
+def public_tensors(public: PublicWeights, names: WeightNames, shared: str) -> dict[str, Tensor]:
+    """Returns the tensors of a model by their public names; the embedding of both sides has the name `shared`."""
+    tensors = public.tensors(names)
+    sides = [names.theirs(name) for name in ("src_embedding.weight", "tgt_embedding.weight")]
+    embeddings = [name for name in sides if name in tensors]
+    if len(embeddings) == 1:  # tied weights come once
+        tensors[shared] = tensors.pop(embeddings[0])
+    return tensors
+
+
+# ------------------------------------------------------------------------------------------------ BART's relatives
+
+
+class BartLikeConfig(EncoderDecoderConfig):
+    """The settings of BART and its relatives."""
+
+    encoder_layers: Depth = Field(ge=1)
+    decoder_layers: Depth = Field(ge=1)
+    encoder_attention_heads: int = Field(ge=1)
+    decoder_attention_heads: int = Field(ge=1)
+    encoder_ffn_dim: Width = Field(ge=1)
+    decoder_ffn_dim: Width = Field(ge=1)
+    activation_function: Literal["relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "swish", "silu"]
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    scale_embedding: bool = False
+    share_encoder_decoder_embeddings: bool = True
+
+
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "hidden_size": ("d_model",),
+    "feed_forward_size": ("encoder_ffn_dim", "decoder_ffn_dim"),
+    "heads": ("encoder_attention_heads", "decoder_attention_heads"),
+    "encoder_layers": ("encoder_layers",),
+    "decoder_layers": ("decoder_layers",),
+    "dropout": ("dropout",),
+    "attention_dropout": ("attention_dropout",),
+    "activation_dropout": ("activation_dropout",),
+    "scale_embeddings": ("scale_embedding",),
+}
+"""Names of settings by ours, read in both directions; the values of two names are equal."""
+
+SHARED_EMBEDDING = "model.shared.weight"
+BART_LIKE_ROWS: dict[str, Row] = {
+    "src_embedding.weight": "model.encoder.embed_tokens.weight",
+    "tgt_embedding.weight": "model.decoder.embed_tokens.weight",
+    "output.weight": "lm_head.weight",
+    "{side}.{layer}.self_attention.query_keys_values.{kind}": [
+        "model.{side}.layers.{layer}.self_attn.q_proj.{kind}",
+        "model.{side}.layers.{layer}.self_attn.k_proj.{kind}",
+        "model.{side}.layers.{layer}.self_attn.v_proj.{kind}",
+    ],
+    "{side}.{layer}.self_attention.out.{kind}": "model.{side}.layers.{layer}.self_attn.out_proj.{kind}",
+    "{side}.{layer}.around_self_attention.norm.{kind}": "model.{side}.layers.{layer}.self_attn_layer_norm.{kind}",
+    "{side}.{layer}.cross_attention.query.{kind}": "model.{side}.layers.{layer}.encoder_attn.q_proj.{kind}",
+    "{side}.{layer}.cross_attention.keys_values.{kind}": [
+        "model.{side}.layers.{layer}.encoder_attn.k_proj.{kind}",
+        "model.{side}.layers.{layer}.encoder_attn.v_proj.{kind}",
+    ],
+    "{side}.{layer}.cross_attention.out.{kind}": "model.{side}.layers.{layer}.encoder_attn.out_proj.{kind}",
+    "{side}.{layer}.around_cross_attention.norm.{kind}": "model.{side}.layers.{layer}.encoder_attn_layer_norm.{kind}",
+    "{side}.{layer}.feed_forward.inner.{kind}": "model.{side}.layers.{layer}.fc1.{kind}",
+    "{side}.{layer}.feed_forward.out.{kind}": "model.{side}.layers.{layer}.fc2.{kind}",
+    "{side}.{layer}.around_feed_forward.norm.{kind}": "model.{side}.layers.{layer}.final_layer_norm.{kind}",
+    "{side}_norm.{kind}": "model.{side}.layer_norm.{kind}",
+}
+OUTPUT_BIAS_ROW: dict[str, Row] = {"output.bias": Stored(["final_logits_bias"], as_row=True)}
+POSITION_ROWS: dict[str, Row] = {
+    "src_positions.table": "model.encoder.embed_positions.weight",
+    "tgt_positions.table": "model.decoder.embed_positions.weight",
+}
+
+_SINUSOIDS = ["model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"]
+"""Older folders have these; they are computed."""
+
+
+def read_bart_like_config(folder: Path, kind: type[BartLikeConfig]) -> tuple[BartLikeConfig, dict[str, Any]]:
+    """As `read_config`; refuses settings that are not the same for encoder and decoder."""
+    config, content = read_config(folder, kind)
+    for names in SETTINGS.values():
+        if len(names) == 2:
+            require_equal(folder / "config.json", config, {names[1]: names[0]})
+    return config, content
+
+
+def convert_bart_like(
+    config: BartLikeConfig, converter: CheckpointConverter, form: Mapping[str, Any], tables: Mapping[str, Tensor]
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """Returns the settings and weights of a model; `form` has the settings in which families differ.
+
+    `tables` are positions under our names.
+    """
+    words = convert_words(
+        config=config,
+        converter=converter,
+        shared=SHARED_EMBEDDING,
+        ties_output=config.tie_word_embeddings,
+        ties_sides=config.share_encoder_decoder_embeddings,
+    )
+    if config.tie_word_embeddings and not torch.equal(words["output.weight"], words["tgt_embedding.weight"]):
+        raise converter.fault("config.json says that the output layer is the target's embedding, and they differ")
+    settings = {ours: getattr(config, theirs[0]) for ours, theirs in SETTINGS.items()}
+    settings["activation"] = ACTIVATIONS[config.activation_function]
+    return converter.convert(TransformerConfig, {**settings, **form}, {**words, **tables}, unread=_SINUSOIDS)
+
+
+class BartLike(Family):
+    """A family of BART's relatives, with a tokenizer of Hugging Face."""
+
+    config_kind: ClassVar[type[BartLikeConfig]] = BartLikeConfig
+    names: ClassVar[WeightNames]
+    form: ClassVar[Mapping[str, Any]]
+    """Settings of the Transformer in which the families differ."""
+    task: ClassVar[str] = TRANSLATION.name
+
+    @override
+    def read(self, folder: Path) -> ImportedModel:
+        config, _ = read_bart_like_config(folder, self.config_kind)
+        start = config.decoder_start_token_id
+        special = (config.pad_token_id, config.eos_token_id if start is None else start, config.eos_token_id)
+        tokenizers, maps = read_tokenizers(
+            folder=folder,
+            special=special,
+            size=config.vocab_size,
+            first=config.forced_bos_token_id,
+            model_type=self.model_type,
+        )
+        converter = CheckpointConverter(
+            place=folder / "config.json",
+            weights=_with_whole_names(read_weights(folder)),
+            names=self.names,
+            tokenizers=tokenizers,
+            vocabularies=maps,
+        )
+        positions, tables = self.positions(converter, config)
+        ends_source = not tokenizers.config.affixes.get("src", {}).get("after")
+        form = {**self.form, **positions, "source_end": ends_source}
+        model, tensors = convert_bart_like(config, converter, form, tables)
+        begins_with_language = "start" in tokenizers.config.affixes.get("tgt", {})
+        never_written = {*special} - ({start} if begins_with_language else set())
+        search, notes = config.search_settings(folder, maps, never_written)
+        has_languages = bool(language_names(tokenizers.config.specials))
+        search["certain_prefix"] = config.forced_bos_token_id is not None or has_languages
+        return ImportedModel(
+            toolkit="huggingface",
+            architecture=self.model_type,
+            model=model,
+            tensors=tensors,
+            tokenizers=tokenizers,
+            search=search,
+            notes=notes,
+            task=self.task,
+            variants=read_variants(folder, self.config_kind, maps, never_written),
+        )
+
+    def positions(
+        self, converter: CheckpointConverter, config: BartLikeConfig
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Returns the settings and tables of learned positions, by our names."""
+        if self.form["positions"] != "learned":
+            return {}, {}
+        tables = converter.learned_positions(config.d_model)
+        return {"max_positions": min(map(len, tables.values()))}, tables
+
+    @override
+    def tensors(self, public: PublicWeights, config: Mapping[str, Any]) -> dict[str, Tensor]:
+        return public_tensors(public, self.names, SHARED_EMBEDDING)
+
+
+def _with_whole_names(weights: ExternalWeights) -> ExternalWeights:
+    """Returns weights by their names in a model with an output layer; files of BartModel lack a prefix."""
+    names = {}
+    for name in weights.shapes:
+        is_whole = name.startswith(("model.", "lm_head.", "final_logits_bias"))
+        names[name if is_whole else f"model.{name}"] = name
+    return renamed(weights, names)

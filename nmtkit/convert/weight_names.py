@@ -1,0 +1,116 @@
+"""Tables of the names and layouts of weights in another toolkit, read in both directions.
+
+A row of a table has the name of one of our weights, and what the toolkit stores for it:
+
+    "{side}.{layer}.feed_forward.inner.{kind}": "model.{side}.layers.{layer}.fc1.{kind}"
+
+{side} stands for encoder or decoder, {layer} for a number, {kind} for the last part of a name, such as weight or bias.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+SUPPRESSED_BIAS = -1000.0
+"""Output bias of a token that must never be written; finite, as all weights are."""
+
+_PLACEHOLDERS = {"side": "encoder|decoder", "layer": r"\d+", "kind": r"\w+"}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a toolkit stores one of our weights."""
+
+    names: Sequence[str]
+    """The tensors whose rows, one tensor after the other, are the rows of our weight."""
+    transposed: bool = False
+    """Whether its matrices have inputs as rows and outputs as columns."""
+    as_row: bool = False
+    """Whether a vector is stored as a matrix of one row."""
+    unread_rows: int = 0
+    """Rows before those that our weight has; nothing reads them."""
+
+    def part_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of each stored tensor, for a weight of ours of this shape."""
+        rows = shape[0] // len(self.names) + self.unread_rows
+        stored = (rows, *shape[1:])
+        if self.as_row:
+            return (1, *stored)
+        return stored[::-1] if self.transposed else stored
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Returns our weight."""
+        tensors = []
+        for part in parts:
+            tensor = part[0] if self.as_row else part
+            tensor = tensor.t() if self.transposed else tensor
+            tensors.append(tensor[self.unread_rows :])
+        return torch.cat(tensors)
+
+    def split(self, weight: Tensor) -> dict[str, Tensor]:
+        """Returns the stored tensors of one of our weights by their names; rows that nothing reads are zero."""
+        tensors = {}
+        for name, part in zip(self.names, weight.chunk(len(self.names)), strict=True):
+            tensor = torch.cat([part.new_zeros(self.unread_rows, *part.shape[1:]), part]) if self.unread_rows else part
+            tensor = tensor.t() if self.transposed else tensor
+            tensors[name] = tensor[None] if self.as_row else tensor
+        return tensors
+
+
+Row = str | Sequence[str] | Stored
+"""What a toolkit stores for a weight: one tensor, several of which each has a part of the rows, or another layout."""
+
+
+class WeightNames:
+    """A table from the names of our weights to those of a toolkit."""
+
+    def __init__(self, table: Mapping[str, Row]) -> None:
+        self._rows: list[tuple[re.Pattern[str], Stored]] = []
+        for ours, row in table.items():
+            self._rows.append((_pattern(ours), _stored(row)))
+
+    def __contains__(self, name: str) -> bool:
+        return self._find(name) is not None
+
+    def stored(self, name: str) -> Stored:
+        """Returns how the toolkit stores one of our weights; KeyError if the table lacks it."""
+        stored = self._find(name)
+        if stored is None:
+            raise KeyError(name)
+        return stored
+
+    def theirs(self, name: str) -> str:
+        """Returns the toolkit's name of one of our weights that it stores as one tensor."""
+        (stored_name,) = self.stored(name).names
+        return stored_name
+
+    def rename(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns our weights as the toolkit stores them, by its names."""
+        tensors: dict[str, Tensor] = {}
+        for name, weight in weights.items():
+            tensors.update(self.stored(name).split(weight))
+        return tensors
+
+    def _find(self, name: str) -> Stored | None:
+        for pattern, stored in self._rows:
+            match = pattern.fullmatch(name)
+            if match:
+                names = [stored_name.format(**match.groupdict()) for stored_name in stored.names]
+                return replace(stored, names=names)
+        return None
+
+
+def _pattern(ours: str) -> re.Pattern[str]:
+    text = re.escape(ours)
+    for placeholder, values in _PLACEHOLDERS.items():
+        text = text.replace(re.escape(f"{{{placeholder}}}"), f"(?P<{placeholder}>{values})")
+    return re.compile(text)
+
+
+def _stored(row: Row) -> Stored:
+    if isinstance(row, Stored):
+        return row
+    return Stored([row] if isinstance(row, str) else row)

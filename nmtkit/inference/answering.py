@@ -1,0 +1,168 @@
+"""Answers of a trained model to the examples of a task, and their scores."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from nmtkit.config.tasks.task import GenerationTask, LabellingTask, Task
+from nmtkit.core.device import threads_for
+from nmtkit.data.batches.batch_stream import bucket_by_length
+from nmtkit.data.text.blocks import Example
+from nmtkit.inference.inputs import TextModel, make_batch
+from nmtkit.inference.requests import Request
+from nmtkit.inference.translator import Translator
+from nmtkit.metrics import Options, Score, score_all
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to some examples."""
+
+    texts: list[str]
+    """The answer to each example; empty if the task has no answers."""
+    cut: int = 0
+    """Number of examples of which only the beginning was read."""
+    tokens: int = 0
+    """Tokens that a search has written, EOS included."""
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """A test set, what the model answered to it, and the scores."""
+
+    examples: Sequence[Example]
+    outputs: list[str]
+    """The answer to each example; empty if the task has no answers."""
+    scores: list[Score]
+    """Empty if an example lacks its reference."""
+    seconds: float
+    """Time that the answers took, without opening the model."""
+    cut: int = 0
+    """Number of examples of which only the beginning was read, as in training."""
+    tokens: int = 0
+    """Tokens that a search has written, EOS included."""
+
+
+@dataclass(frozen=True)
+class RankedLabel:
+    """A label that an example could have."""
+
+    label: str
+    probability: float
+
+
+def read_examples(task: Task, examples: Sequence[Example]) -> list[Any]:
+    """Returns what the model reads of each example: its first column, with its tags and languages if it has any."""
+    lines = []
+    for example in examples:
+        line = getattr(example, task.columns[0].name)
+        if example.tags or any(example.languages):
+            line = Request(line, tags=example.tags, languages=example.languages)
+        lines.append(line)
+    return lines
+
+
+def answer(task: Task, system: TextModel, examples: Sequence[Example]) -> Answers:
+    """Returns the answers of a model to examples, which need only the first column of the task.
+
+    They are found by `Task.predict` if the task has one, else as its class says: by a search, or as the most probable
+    labels. All examples are in memory: commands pass windows of them.
+    """
+    if task.predict is not None:
+        return Answers(list(task.predict(system, examples)))
+    if isinstance(task, GenerationTask):
+        return _search(task, system, examples)
+    if isinstance(task, LabellingTask):
+        return _label(task, system, examples)
+    return Answers([])
+
+
+def _search(task: GenerationTask, system: TextModel, examples: Sequence[Example]) -> Answers:
+    translator = cast(Translator, system)
+    best = [ranked[0] for ranked in translator.search(read_examples(task, examples), need_log_probs=False)]
+    return Answers(
+        texts=[translation.text for translation in best],
+        cut=sum(translation.src_left_out > 0 for translation in best),
+        tokens=sum(len(translation.token_log_probs) for translation in best),
+    )
+
+
+def _label(task: LabellingTask, system: TextModel, examples: Sequence[Example]) -> Answers:
+    names = _label_names(system)
+    texts = []
+    for log_probs in label_log_probs(task, system, examples):
+        best = log_probs.argmax(-1)  # () or (S,)
+        texts.append(" ".join(names[label] for label in best.view(-1).tolist()))
+    return Answers(texts)
+
+
+def rank_labels(task: LabellingTask, system: TextModel, examples: Sequence[Example]) -> Iterator[list[RankedLabel]]:
+    """Yields all labels for each example, the most probable first; for a task with one label per example."""
+    names = _label_names(system)
+    for log_probs in label_log_probs(task, system, examples):
+        order = log_probs.argsort(descending=True, stable=True).tolist()
+        probabilities = log_probs.exp().tolist()
+        yield [RankedLabel(names[label], probabilities[label]) for label in order]
+
+
+def _label_names(system: TextModel) -> Sequence[str]:
+    labels = system.tokenizers.labels
+    assert labels is not None, "a task with this column has them"
+    return labels.tokens
+
+
+def label_log_probs(task: LabellingTask, system: TextModel, examples: Sequence[Example]) -> Iterator[Tensor]:
+    """Returns the log-probabilities of all labels for each example `(V,)`, or for each of its tokens `(S,V)`."""
+    requests = [Request.of(line) for line in read_examples(task, examples)]
+    lines = system.encode_sources(
+        [request.source for request in requests],
+        [request.tags or system.tags for request in requests],
+        [request.languages for request in requests],
+    )
+    by_line: dict[int, Tensor] = {}
+    with torch.inference_mode(), threads_for(len(lines)):
+        for numbers in bucket_by_length([line.length + 1 for line in lines], system.batch_budget):
+            batch = make_batch([lines[number] for number in numbers]).to(system.device)
+            log_probs = system.model.predict(*system.model.read(batch)).cpu()  # (B,V) or (B,S,V)
+            for number, of_line in zip(numbers, log_probs, strict=True):
+                if of_line.dim() > 1:
+                    of_line = of_line[: lines[number].length]  # EOS has no label
+                by_line[number] = of_line
+    return (by_line[number] for number in range(len(lines)))
+
+
+def judge(
+    task: Task, system: TextModel, examples: Sequence[Example], metrics: Sequence[str], options: Options
+) -> TestResult:
+    """Returns the answers of a model and their scores by some metrics; without metrics it answers nothing.
+
+    Loss and perplexity, which every task has, are computed elsewhere.
+    """
+    begun = time.monotonic()
+    answers = answer(task, system, examples) if metrics else Answers([])
+    seconds = time.monotonic() - begun
+    return TestResult(
+        examples=examples,
+        outputs=answers.texts,
+        scores=score_answers(task, answers.texts, examples, metrics, options),
+        seconds=seconds,
+        cut=answers.cut,
+        tokens=answers.tokens,
+    )
+
+
+def score_answers(
+    task: Task, outputs: Sequence[str], examples: Sequence[Example], metrics: Sequence[str], options: Options
+) -> list[Score]:
+    """Returns the scores of answers by some metrics, in their order; none if an example lacks its reference."""
+    references = [getattr(example, task.references) for example in examples] if metrics else []
+    if not metrics or None in references:
+        return []
+    sources = None
+    if "src" in [column.name for column in task.columns]:
+        sources = [example.src for example in examples]
+    return score_all(task.comparable(outputs), [task.comparable(references)], metrics, options, sources)
