@@ -1,6 +1,5 @@
 """Decoding speed of a run and training speed of a recipe on this machine, for `nmtkit bench`."""
 
-import math
 import re
 import resource
 import sys
@@ -16,19 +15,22 @@ import numpy as np
 import torch
 
 from nmtkit import metrics
-from nmtkit.autotune import training as tuning
-from nmtkit.autotune.cache import machine_facts
-from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload
 from nmtkit.config import Recipe
 from nmtkit.core import device as devices
 from nmtkit.core.device import read_clock
 from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.machine import machine_facts
 from nmtkit.experiment import checks
-from nmtkit.experiment.loading import DecodingOptions, open_autotuned
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.execute import prepare, resolve_batch
+from nmtkit.experiment.plan import plan
+from nmtkit.experiment.tuning import TrainingSpeedConfig, tune_training
+from nmtkit.experiment.workloads import CyclingStream, TrainingWorkload, synthetic_workload, workload_of_run
+from nmtkit.inference.loading.opening import open_translator
+from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.inference.requests import Request
-from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.inference.translator import Translator
+from nmtkit.runs.folder import Notify, RunFolder
+from nmtkit.runs.run import Run, find_run
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.checkpoints.weights import get_weights
 from nmtkit.training.optimizers import read_state
@@ -37,6 +39,8 @@ from nmtkit.training.trainer import Trainer
 
 LENGTHS = (25, 25)
 """Tokens of a random source and target, unless the recipe's limits are shorter."""
+LINES_ALONE = 50
+"""Lines decoded one by one, to measure the time of a line alone."""
 WARM_UP = 256
 """Lines decoded before the first measurement."""
 
@@ -54,6 +58,10 @@ class DecodingSpeed:
     """The best one of each line: `Translation`, or anything with its `text`, `tokens` and `finished`."""
     scores: dict[str, float] = field(default_factory=dict)
     """By the references, if there are any."""
+    config: str = ""
+    """The configuration in words."""
+    differing: int = 0
+    """How many texts differ from those of the first configuration."""
 
     @property
     def tokens(self) -> int:
@@ -72,7 +80,7 @@ class DecodingSpeed:
             "latency_ms_p95": 1e3 * float(np.quantile(self.latencies, 0.95)) if self.latencies else None,
         }
 
-    def score(self, run: SavedRun, sources: Sequence[str], references: Sequence[str]) -> None:
+    def score(self, run: Run, sources: Sequence[str], references: Sequence[str]) -> None:
         """Scores the translations with the recipe's test metrics."""
         recipe, texts = run.recipe, [one.text for one in self.translations]
         scores = metrics.score_all(texts, [references], recipe.test_metrics, recipe.evaluation.options, sources)
@@ -92,35 +100,55 @@ def measure_decoding(
     sources: Sequence[str | Request],
     references: Sequence[str] | None,
     rounds: int,
-    alone: int,
     notify: Notify,
-) -> tuple[dict[str, object], str, DecodingSpeed]:
-    """Facts about the machine, and the fastest configuration with its speed in this process.
+) -> tuple[dict[str, object], list[DecodingSpeed]]:
+    """Returns facts about the machine, and the speed of the search that the options name.
 
-    Of the lines, `alone` are also decoded one by one.
+    With engine `auto` the speeds of the other engines follow: of nmtkit's own where CTranslate2 searches, and of
+    CTranslate2 in the type that it takes for the fastest.
     """
     texts = [Request.of(line).source for line in sources]
     require_lines(texts, references)
-    run, filled = find_run(options.model)[0], [line for line, text in zip(sources, texts, strict=True) if text.strip()]
-    translator, _ = open_autotuned(run, options, texts, math.inf, notify)
+    run = find_run(options.model)[0]
+    translator = open_translator(run, options, notify)
+    speeds = [_decoding_speed(translator, sources, rounds)]
+    if options.engine == "auto" and translator.other is not None:
+        for other in open_other_engines(run, options):
+            speeds.append(_decoding_speed(other, sources, rounds))
+    first_texts = [one.text for one in speeds[0].translations]
+    for speed in speeds:
+        speed.differing = sum(one.text != text for one, text in zip(speed.translations, first_texts, strict=True))
+        if references is not None:
+            speed.score(run, texts, references)
+    return machine_facts(options.threads or devices.cpu_threads(), translator.device), speeds
+
+
+def open_other_engines(run: Run, options: DecodingOptions) -> list[Translator]:
+    """Opens searches to compare with CTranslate2's in fp32."""
+    own = replace(options, engine="nmtkit", precision="auto")
+    fastest = replace(options, engine="ctranslate2", precision="fastest")
+    return [open_translator(run, own), open_translator(run, fastest)]
+
+
+def _decoding_speed(translator: Translator, sources: Sequence[str | Request], rounds: int) -> DecodingSpeed:
+    """Decodes all lines in every round, and then the first `LINES_ALONE` lines one by one."""
+    filled = [line for line in sources if Request.of(line).source.strip()]
     place = translator.device
-    speed = DecodingSpeed()
-    translator.search(filled[:WARM_UP])
+    config = replace(translator.speed_config, batch_tokens=translator.batch_budget)
+    speed = DecodingSpeed(config=str(config))
+    translator.search(filled[:WARM_UP], need_log_probs=False)
     for _ in range(rounds):
         reset_peak_memory(place)
         started = read_clock(place)
-        hypotheses = translator.search(sources)
+        hypotheses = translator.search(sources, need_log_probs=False)
         speed.seconds.append(read_clock(place) - started)
         speed.translations = [ranked[0] for ranked in hypotheses]
         speed.peak_mib = max(speed.peak_mib, peak_memory_mib(place))
-        for line in filled[:alone]:
+        for line in filled[:LINES_ALONE]:
             started = read_clock(place)
-            translator.search([line])
+            translator.search([line], need_log_probs=False)
             speed.latencies.append(read_clock(place) - started)
-    if references is not None:
-        speed.score(run, texts, references)
-    config = replace(translator.speed_config, batch_tokens=translator.batch_budget)
-    return machine_facts(options.threads or devices.cpu_threads(), place), str(config), speed
+    return speed
 
 
 @dataclass
@@ -165,9 +193,10 @@ def training_workload(
     folder = RunFolder.at(run_path, recipe.name)
     if folder.has_training():
         try:
-            run = Run.open(str(folder.path), same_as=recipe)
-            run.resolve_batch(device, notify)
-            return tuning.workload_of_run(run, device), f"the data of {folder.path}"
+            run = Run.open(folder.path)
+            checks.require_same_recipe(run, recipe)
+            resolve_batch(run, device, notify)
+            return workload_of_run(run, device), f"the data of {folder.path}"
         except NmtkitError as fault:
             if run_path is not None:
                 raise
@@ -180,24 +209,26 @@ def training_workload(
         notify(str(fault))
         src, tgt = recipe.data.truncation or LENGTHS
         data = f"random words, {src} and {tgt} a line, for its text is not here"
-        return tuning.synthetic_workload(recipe, (src, tgt), device), data
+        return synthetic_workload(recipe, (src, tgt), device), data
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
-    run = Run.create(recipe, str(scratch))
-    run.preprocess(notify, ignore)
-    run.resolve_batch(device, notify)
-    return tuning.workload_of_run(run, device), "its text"
+    planned = plan(recipe, device)
+    run = Run.create(planned.recipe, str(scratch))
+    for _ in prepare(planned, run, notify):
+        continue
+    resolve_batch(run, device, notify)
+    return workload_of_run(run, device), "its text"
 
 
 def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds: int, notify: Notify) -> TrainingSpeed:
     """Makes the same updates in every round, in the fastest configuration that the recipe leaves open."""
-    chosen = tuning.tune_training(workload)
-    for sentence in chosen.sentences():
-        notify(sentence)
+    chosen = tune_training(workload)
+    if chosen.speeds:
+        notify(str(chosen))
     config, device = chosen.config, workload.device
     devices.prepare(device, config.matmul_precision, config.threads)
     count = updates * workload.config.accumulate
     batches = workload.first_batches(count)
-    stream = tuning.CyclingStream(batches)
+    stream = CyclingStream(batches)
     trainer = Trainer(workload.build(), stream, workload.config, CheckpointManager(Path()), device)
     trainer.gradients.in_bf16 = config.precision == "bf16"
     tokens = processes.size() * sum(batches[number % len(batches)].n_tokens for number in range(count))

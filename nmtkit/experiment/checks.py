@@ -1,4 +1,8 @@
-"""Checks of a recipe before anything is begun: its files, its sizes, whether its stages fit."""
+"""Checks of a recipe that need more than its values: its files, the sizes of its model, the run that it goes on with.
+
+Values alone are checked where they are defined: in `nmtkit.config` and in the settings of each package.
+`nmtkit.experiment.plan` makes all checks of a training; commands that train nothing make those that they need.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,9 +13,9 @@ from typing import Any
 
 import torch
 
-from nmtkit.autotune.training import AUTO_KEYS
 from nmtkit.config import Recipe, load, locate
 from nmtkit.config.schema import deep_merge
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
@@ -21,9 +25,9 @@ from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.config import FILE_KINDS, LANGUAGE_KEYS, TEXT_COLUMNS, SplitFiles
 from nmtkit.data.text.faults import UNREADABLE
 from nmtkit.data.text.features import require_one_layout
-from nmtkit.data.text.names import text_path
+from nmtkit.data.text.files.lines import read_lines
+from nmtkit.data.text.files.names import text_path
 from nmtkit.data.text.reading import read_blocks, read_pairs, require_link_base
-from nmtkit.data.text.text import read_lines
 from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE, missing_language_message
 from nmtkit.data.tokenizers.languages import language_names, sides_without_language
 from nmtkit.data.tokenizers.tokenizer_training import describe_shortfall
@@ -31,15 +35,18 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.datacheck.findings import Diagnosis
 from nmtkit.datacheck.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
+from nmtkit.experiment.workloads import AUTO_KEYS
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import note_on_spaces
+from nmtkit.models.abilities import auxiliary_objective, transformer_layers
 from nmtkit.models.base import MODELS, Model, VocabularySizes, as_seq2seq
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import find_origin, origin_tokenizers
-from nmtkit.runs.saved import SavedRun
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import count_parameters, get_weights
+from nmtkit.training.config import TrainingConfig
 from nmtkit.training.layers import KEYS as LAYER_KEYS
+from nmtkit.training.losses.objective import OBJECTIVES, chosen_objectives
 from nmtkit.training.optimizers import freeze
 
 LIMITS = ("max_updates", "max_epochs", "max_minutes", "patience")
@@ -48,28 +55,7 @@ _MAY_CHANGE = (*LIMITS, "log_every", "save_every", "keep_best", "keep_recent", "
 """Settings of training that may differ when a run goes on."""
 
 
-def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
-    """Names and values of a recipe's sizes and files; the model is built without memory for its weights."""
-    require_fitting_stages(recipe)
-    require_languages(recipe)
-    sizes, training = recipe.max_vocabulary_sizes, recipe.training
-    parameters = count_parameters(_on_meta(list(recipe.by_stage().values())[-1]))
-    tokens = " and ".join(dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels"))
-    tokens_a_batch = "as many as fit," if recipe.batch.is_auto else f"{recipe.batch.batch_tokens:,}"
-    rows = [
-        ("model", recipe.model.kind),
-        ("parameters", f"{parameters:,} with {tokens} tokens in a vocabulary"),
-        ("size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"),
-        ("optimizer", f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}"),
-        ("batch", f"{tokens_a_batch} padded tokens x {training.accumulate}"),
-    ]
-    for number, stage in enumerate(recipe.stages, start=1):
-        changes = ", ".join(f"{key} {value}" for key, value in stage.changed_keys())
-        rows.append((f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"))
-    return rows + [(key, path if os.path.exists(path) else f"{path} (not here)") for key, path in _named_files(recipe)]
-
-
-def _named_files(recipe: Recipe) -> list[tuple[str, str]]:
+def named_files(recipe: Recipe) -> list[tuple[str, str]]:
     """The files and folders that a recipe names, each after its key."""
     own = recipe.data.splits()
     named = [(f"data.{name}", path) for name, files in own.items() for path in files.paths()]
@@ -78,17 +64,19 @@ def _named_files(recipe: Recipe) -> list[tuple[str, str]]:
         named += [(f"stages.{text}.data.{name}", path) for name, files in others.items() for path in files.paths()]
     named += [(f"pretrained_embeddings.{side}", path) for side, path in recipe.embedding_files.items()]
     if recipe.init_from is not None:
-        runs = recipe.init_from.runs
-        origin = find_origin(recipe) if all(map(os.path.isdir, runs.values())) else None
-        named += [(f"init_from.{key}", run) for key, run in runs.items()]
-        named += [("weights", one.weights) for one in (origin.parts.values() or [origin] if origin else ())]
+        named += [(f"init_from.{key}", run) for key, run in recipe.init_from.runs.items()]
     return named
+
+
+def has_files(recipe: Recipe) -> bool:
+    """Whether all files and runs that a recipe names are here."""
+    return all(os.path.exists(path) for _, path in named_files(recipe))
 
 
 def require_files(recipe: Recipe) -> None:
     """Raises DataError if what the recipe names is missing: text, a column of it, word vectors, or a run."""
     require_data(recipe)
-    missing = [f"{key}: {path}" for key, path in _named_files(recipe) if not os.path.exists(path)]
+    missing = [f"{key}: {path}" for key, path in named_files(recipe) if not os.path.exists(path)]
     if missing:
         listed = "".join(f"\n  {file}" for file in missing)
         raise DataError(f"recipe {recipe.name}: these files are missing; correct their paths:{listed}")
@@ -102,6 +90,22 @@ def _require_columns(files: SplitFiles) -> None:
     for path in files.texts():
         if text_path(path) != path:
             next(read_lines(path, files.encoding_of(path)), None)
+
+
+def require_validation_files(recipe: Recipe) -> SplitFiles:
+    """The validation set; raises RecipeError if the recipe names none."""
+    files = recipe.data.splits().get("valid")
+    if files is None:
+        raise RecipeError(f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it")
+    return files
+
+
+def require_test_set(recipe: Recipe) -> SplitFiles:
+    """The test set of a recipe that is to be compared; RecipeError if there is none, or it has no targets."""
+    files = recipe.data.splits().get("test")
+    if files is None or "tgt" not in files.columns:
+        raise RecipeError(f"{recipe.name}: the recipe names no test set with targets to compare on; add data.test")
+    return files
 
 
 def require_data(recipe: Recipe) -> None:
@@ -125,7 +129,7 @@ def metric_warning(recipe: Recipe) -> str:
     references = TASKS.get(recipe.task).references
     if files is None or references != "tgt" or not all(map(os.path.exists, files.paths())):
         return ""
-    chosen = [text_metrics()[name] for name in recipe.validation_metrics]
+    chosen = text_metrics(recipe.validation_metrics)
     try:
         lines = [example.tgt or "" for example in islice(read_pairs(files), _LINES_FOR_SCRIPT)]
     except DataError:  # preprocessing and the data check say what is wrong with the text
@@ -179,18 +183,11 @@ def require_fitting_stages(recipe: Recipe) -> None:
     """
     before: dict[str, torch.Size] = {}
     stages = recipe.by_stage()
-    head = recipe.model.further_head
-    is_trained = any(getattr(one.training, head, 0) for one in stages.values())
-    if head == "next_sentence" and not (is_trained or recipe.init_from):
-        raise RecipeError(
-            f"recipe {recipe.name}: `training.next_sentence`: without it the head of `model.next_sentence: true` "
-            "remains random; set it (1 in the paper), or `model.next_sentence` to false"
-        )
-    if head == "replaced_tokens" and not is_trained:
-        raise RecipeError(
-            f"recipe {recipe.name}: `training.replaced_tokens`: without it {recipe.model.kind} trains its generator "
-            "alone, and the encoder, which is what stays of it, remains random; set it (50 in the paper)"
-        )
+    head = auxiliary_objective(recipe.model)
+    if head and not any(head in chosen_objectives(one.training) for one in stages.values()):
+        fault = OBJECTIVES.get(head).fault_without(recipe.model, begins_from_run=recipe.init_from is not None)
+        if fault:
+            raise RecipeError(f"recipe {recipe.name}: `{TrainingConfig.key_of(head)}`: {fault}")
     for stage in recipe.stages:
         for key in [key for key in ("batch_tokens", *AUTO_KEYS) if (stage.batch | stage.training).get(key) == "auto"]:
             raise RecipeError(
@@ -198,7 +195,7 @@ def require_fitting_stages(recipe: Recipe) -> None:
                 f"{stage.name}, which then uses the value of the recipe, or give it a value"
             )
     for name, one in stages.items():
-        model = _on_meta(one)
+        model = model_on_meta(one)
         reads = [column.name for column in TASKS.get(one.task).columns if column.name in ("src", "features")]
         if reads and model.output_column == "tgt" and as_seq2seq(model) is None:
             raise RecipeError(
@@ -206,7 +203,7 @@ def require_fitting_stages(recipe: Recipe) -> None:
                 "set `task` to language-modelling, or take a model that reads"
             )
         freeze(model, one.training.freeze)
-        for key in (key for key in LAYER_KEYS if getattr(one.training, key) and not model.layers()):
+        for key in (key for key in LAYER_KEYS if getattr(one.training, key) and not transformer_layers(model)):
             raise RecipeError(
                 f"recipe {recipe.name}: training.{key} is for models of Transformer layers, and {one.model.kind} has "
                 "none; leave it out"
@@ -229,7 +226,7 @@ def require_memory(recipe: Recipe) -> None:
         sizes = one.max_vocabulary_sizes
         if one.tokenizer.kind not in ("bpe", "unigram"):  # a vocabulary of words or characters has only what occurs
             sizes = VocabularySizes(dict.fromkeys(sizes, len(SPECIALS)), sizes.shared)
-        needed = 4 * count_parameters(_on_meta(one, sizes))
+        needed = 4 * count_parameters(model_on_meta(one, sizes))
         if needed > there:
             raise RecipeError(
                 f"recipe {recipe.name}: the weights of its model take {needed / 2**30:,.0f} GiB, and this machine has "
@@ -238,7 +235,7 @@ def require_memory(recipe: Recipe) -> None:
             )
 
 
-def _on_meta(recipe: Recipe, sizes: VocabularySizes | None = None) -> Model:
+def model_on_meta(recipe: Recipe, sizes: VocabularySizes | None = None) -> Model:
     """The model with weights that take no memory; by default of the largest vocabulary."""
     with torch.device("meta"):
         return MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.max_vocabulary_sizes)
@@ -250,7 +247,9 @@ def require_embeddings(recipe: Recipe) -> None:
     RecipeError if they are of a side that the task lacks, or that has no word vectors of its own in the model.
     """
     texts = [one.name for one in TASKS.get(recipe.task).columns if one.type == "text"]
-    tables = {side: getattr(_on_meta(recipe), f"{side}_embedding", None) for side in texts if recipe.embedding_files}
+    tables = {
+        side: getattr(model_on_meta(recipe), f"{side}_embedding", None) for side in texts if recipe.embedding_files
+    }
     sizes = {side: one.embedding_dim for side, one in tables.items() if isinstance(one, torch.nn.Embedding)}
     for side, path in recipe.embedding_files.items():
         if side not in sizes:
@@ -272,6 +271,61 @@ def recipe_differences(before: Recipe, now: Recipe, batches: bool = False) -> li
     Names, limits, what is kept and, without `batches`, how batches are cut may differ.
     """
     return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
+
+
+def with_values_of(before: Recipe, now: Recipe) -> Recipe:
+    """The recipe of a run that goes on: with the run's values where it says `auto`, and its names of the same files."""
+    changes: dict[str, Any] = {}
+    found = {key: getattr(before.training, key) for key in AUTO_KEYS if getattr(now.training, key) == "auto"}
+    changes["training"] = now.training.model_copy(update=found)
+    if is_same_text(before, now):
+        changes["data"] = before.data
+    if "normalization" not in now.tokenizer.model_fields_set:
+        # The run may be older than today's default.
+        normalization = before.tokenizer.normalization
+        changes["tokenizer"] = now.tokenizer.model_copy(update={"normalization": normalization})
+    if now.batch.is_auto:
+        changes["batch"] = now.batch.model_copy(update={"batch_tokens": before.batch.batch_tokens})
+    if now.init_from and before.init_from:
+        names_before = {key: Path(run).name for key, run in before.init_from.runs.items()}
+        names = {key: Path(run).name for key, run in now.init_from.runs.items()}
+        if names == names_before and not all(Path(run).exists() for run in now.init_from.runs.values()):
+            changes["init_from"] = before.init_from  # not needed once training has begun: its runs may be gone
+    return now.model_copy(update=changes)
+
+
+def require_same_recipe(run: Run, recipe: Recipe) -> None:
+    """Raises RecipeError if a run was begun with another recipe; names, limits and batches may differ."""
+    faults = recipe_differences(run.recipe, with_values_of(run.recipe, recipe))
+    if faults:
+        listed = "".join(f"\n  {line}" for line in faults)
+        raise RecipeError(
+            f"{run.folder.path}: begun with another recipe, so one cannot go on with this one "
+            f"(give the same --set, take {run.folder.recipe} itself, or train anew with --overwrite):{listed}"
+        )
+
+
+def notes_on_resuming(run: Run, recipe: Recipe) -> Iterator[str]:
+    """What a user should know before a run goes on with a recipe, which may have other batches and limits."""
+    changes = recipe_differences(run.recipe, recipe, batches=True)
+    if changes:
+        yield (
+            f"{', '.join(changes)}: training continues with the rest of its epoch in other batches, so some "
+            "examples may come twice or not at all. The result is not bit-identical to an uninterrupted training"
+        )
+    limits_changed = limit_differences(run.recipe, recipe)
+    if limits_changed:
+        yield (
+            f"{'; '.join(limits_changed)}. Limits of an earlier --set are not remembered: "
+            "to keep them, repeat the --set"
+        )
+    begun = [stage for stage in run.stages() if stage.checkpoints.last.exists()]
+    recipes = recipe.by_stage()
+    for stage in begun[:-1]:
+        before, now = stage.recipe.training, recipes[stage.name].training
+        changed = [key for key in LIMITS if getattr(before, key) != getattr(now, key)]
+        if changed:
+            yield f"stage {stage.name} is over: a new {' or '.join(changed)} has no effect on it"
 
 
 def limit_differences(before: Recipe, now: Recipe) -> list[str]:
@@ -332,7 +386,7 @@ class RecipeDataCheck:
     recipe: Recipe
     path: Path
     """The data file."""
-    run: SavedRun
+    run: Run
     """Of the recipe; it need not exist."""
     overridden: bool = False
     """Whether the recipe is not as its file says."""
@@ -382,7 +436,7 @@ class RecipeDataCheck:
             old: SplitFiles = getattr(self.recipe.data, name)
             # Every key of files that the old recipe has is replaced.
             keys = [key for key in FILE_KINDS if getattr(files, key) or getattr(old, key)]
-            keys += ["src_field", "tgt_field", "labels_field"] if files.jsonl else []
+            keys += ["src_field", "tgt_field"] if files.jsonl else []
             data[name] = {key: _relative_to(out, getattr(files, key)) for key in keys}
         path = out / f"{self.path.stem}.yaml"
         text = f"# {self.recipe.name} with the files that `nmtkit check --fix` has cleaned.\n"
@@ -397,7 +451,7 @@ def open_data_check(name: str, overrides: Sequence[str] = (), run_path: str | No
     """Loads a recipe whose data is to be checked."""
     recipe = load(name, overrides)
     require_data(recipe)
-    return RecipeDataCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)), bool(overrides))
+    return RecipeDataCheck(recipe, locate(name), Run(RunFolder.at(run_path, recipe.name)), bool(overrides))
 
 
 def _relative_to(out: Path, value: list[str] | str) -> list[str] | str:

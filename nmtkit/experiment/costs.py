@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from nmtkit.autotune.training import TrainingWorkload, planned_seconds
 from nmtkit.experiment.bench import TrainingSpeed
+from nmtkit.experiment.workloads import TrainingWorkload, planned_seconds
 from nmtkit.training import randomness
 from nmtkit.training.losses.objective import GradientAccumulator, build_objectives
 from nmtkit.training.optimizers import freeze

@@ -22,8 +22,9 @@ from typing_extensions import override
 
 from nmtkit import metrics
 from nmtkit.config import Recipe
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core import device as devices
-from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.errors import DataError
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.data.batches.batch_stream import BatchConfig
 from nmtkit.data.batches.running_text import RunningText
@@ -31,28 +32,34 @@ from nmtkit.data.batches.store import Store
 from nmtkit.data.text.alignments import SoftAlignment, parse_alignments
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.text.reading import read_pairs
-from nmtkit.data.text.text import read_lines
 from nmtkit.data.tokenizers.tokenizer import Tokenizer
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.words import word_spans
-from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
+from nmtkit.decoding.settings import BeamConfig, change_search
+from nmtkit.experiment.batches import loss_batches
+from nmtkit.experiment.checks import require_test_set, require_validation_files
+from nmtkit.inference.answering import TestResult, judge, score_answers
 from nmtkit.inference.inputs import TextModel
+from nmtkit.inference.loading.opening import open_system, open_translator
+from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import perplexity
+from nmtkit.models.abilities import reserve_positions
 from nmtkit.models.base import Model, as_decoder
-from nmtkit.runs.batches import loss_batches
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.metrics_log import MetricsLog
-from nmtkit.runs.saved import SavedRun, source_token_limit
-from nmtkit.tasks.task import TASKS, TestResult
+from nmtkit.runs.run import Run, source_token_limit
 from nmtkit.training.events import Step
 from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.parallel import processes
 
 SAMPLES, SAMPLE_CHARACTERS = 4, 200
 """Validation examples whose answers are logged, and how much of each text."""
+LONG_WORDS = 30
+"""A source with more words is long in comparisons of runs (Bahdanau et al. 2015, section 5.2.2)."""
 WARM_UP = 64
 """Sentences translated before the clock starts: the first ones of a process are slow."""
 
@@ -77,14 +84,16 @@ class Validation:
         """The metrics of `Recipe.validation_metrics`, loss and perplexity, and the seconds that they took."""
         begun = time.monotonic()
         recipe, settings, task = self.recipe, self.recipe.evaluation, TASKS.get(self.recipe.task)
-        one_beam = {"beam_size": settings.beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"}
-        config, limit = recipe.search.changed(one_beam), source_token_limit(recipe)
+        one_beam = {"kind": "beam", "beam_size": settings.beam_size}
+        if isinstance(recipe.search, BeamConfig):
+            one_beam["diversity_groups"] = 1
+        config, limit = change_search(recipe.search, one_beam), source_token_limit(recipe)
         decoder = as_decoder(model)
         system = TextModel(model, self.tokenizers, name=recipe.name, max_source_tokens=limit)
         if decoder is not None:
             system = _SharedTranslator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
         fit, names = _fit(system, self.store, recipe, shared=True), recipe.validation_metrics
-        result = task.judge(system, self.examples, names, settings.options)
+        result = judge(task, system, self.examples, names, settings.options)
         first = zip(self.examples[:SAMPLES], result.outputs, strict=False)
         texts = [(one.src or f"line {one.line}", getattr(one, task.references) or "", out) for one, out in first]
         self.samples = [[str(text)[:SAMPLE_CHARACTERS] for text in sample] for sample in texts]
@@ -119,10 +128,15 @@ def _scores_by_direction(
 ) -> dict[str, list[metrics.Score]]:
     """The scores of the answers of each direction, if there are several."""
     found: dict[str, list[metrics.Score]] = {}
-    for direction in sorted({*files.directions} - {""}) if len({*files.directions}) > 1 and result.outputs else ():
-        chosen = [n for n, example in enumerate(result.examples) if files.directions[example.file] == direction]
-        outputs, examples = [result.outputs[n] for n in chosen], [result.examples[n] for n in chosen]
-        if chosen and (scores := TASKS.get(recipe.task).score(outputs, examples, names, recipe.evaluation.options)):
+    if len({*files.directions}) < 2 or not result.outputs:
+        return found
+    task = TASKS.get(recipe.task)
+    for direction in sorted({*files.directions} - {""}):
+        numbers = [n for n, example in enumerate(result.examples) if files.directions[example.file] == direction]
+        outputs = [result.outputs[n] for n in numbers]
+        examples = [result.examples[n] for n in numbers]
+        scores = score_answers(task, outputs, examples, names, recipe.evaluation.options) if numbers else []
+        if scores:
             found[direction] = scores
     return found
 
@@ -142,21 +156,13 @@ def _fit(system: TextModel, store: Store, recipe: Recipe, shared: bool = False) 
     return [metrics.Score("loss", nll / max(tokens, 1), perplexity.signature), perplexity]
 
 
-def require_validation_files(recipe: Recipe) -> SplitFiles:
-    """The validation set; raises RecipeError if the recipe names none."""
-    files = recipe.data.splits().get("valid")
-    if files is None:
-        raise RecipeError(f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it")
-    return files
-
-
 def evaluate_test_set(
-    run: SavedRun, device: torch.device, notify: Notify = ignore, threads: int | None = None, write: bool = True
+    run: Run, device: torch.device, notify: Notify = ignore, threads: int | None = None, write: bool = True
 ) -> TestResult | None:
     """Runs the model of a run on the test set of its recipe and scores the output; None if the recipe has no test set.
 
-    With `write`, answers and scores are written into the run's folder. A search is tuned first unless the cache knows
-    it. A task without answers has the loss and the perplexity of the stored test set.
+    With `write`, answers and scores are written into the run's folder. A task without answers has the loss and the
+    perplexity of the stored test set.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:
@@ -164,15 +170,10 @@ def evaluate_test_set(
     examples = list(read_pairs(files))
     # Not as many as the training had: fewer may have been faster there.
     threads = threads or devices.cpu_threads()
-    options = DecodingOptions(device=str(device), threads=threads)
+    options = DecodingOptions(device=str(device), threads=threads, workers=1)
     recipe, task = run.recipe, TASKS.get(run.recipe.task)
-    sources = [example.src for example in examples if example.src.strip()]
-    if task.searches and sources:
-        spent = sum(stage.checkpoints.read_metadata()["seconds"] for stage in run.stages())
-        system: TextModel = open_autotuned(run, options, sources, spent, notify)[0]
-    else:
-        system = open_system(run, options)
-    result = task.judge(system, examples, recipe.test_metrics, recipe.evaluation.options)
+    system = open_system(run, options)
+    result = judge(task, system, examples, recipe.test_metrics, recipe.evaluation.options)
     if not recipe.test_metrics:
         result = replace(result, scores=_fit(system, Store.open(run.folder.data, "test"), recipe))
     elif write:
@@ -249,20 +250,10 @@ class ComparedRun:
         return values
 
 
-def require_test_set(recipe: Recipe) -> SplitFiles:
-    """The test set of a recipe that is to be compared; RecipeError if there is none, or it has no targets."""
-    files = recipe.data.splits().get("test")
-    if files is None or "tgt" not in files.columns:
-        raise RecipeError(f"{recipe.name}: the recipe names no test set with targets to compare on; add data.test")
-    return files
-
-
-def compare_run(
-    run: SavedRun, device: torch.device, longer_than: int, edges: Sequence[int], threads: int | None = None
-) -> ComparedRun:
+def compare_run(run: Run, device: torch.device, edges: Sequence[int], threads: int | None = None) -> ComparedRun:
     """Tests a trained run; answers and scores are written into its folder only if it has none yet.
 
-    A sentence is long if its source has more words than `longer_than`. `edges` are the longest lengths, in words, of
+    A sentence is long if its source has more than `LONG_WORDS` words. `edges` are the longest lengths, in words, of
     the ranges of `by_length` but the last. The default number of threads is one per core.
     """
     files = require_test_set(run.recipe)
@@ -274,7 +265,7 @@ def compare_run(
     sources, texts = [example.src for example in result.examples], result.outputs
     references = [str(example.tgt) for example in result.examples]
     how = run.recipe.evaluation
-    long = metrics.by_length(texts, [references], sources, [longer_than], how.options)[-1]
+    long = metrics.by_length(texts, [references], sources, [LONG_WORDS], how.options)[-1]
     scores = {score.name: score for score in result.scores}
     steps = [event for _, event in MetricsLog(run.folder).read() if isinstance(event, Step)]
     return ComparedRun(
@@ -332,7 +323,7 @@ def fit_text(
     lengths = np.array([*map(len, rows)])
     if config.block_tokens is None:
         config = config.changed({"block_tokens": int(lengths.max()) + 1, "across_documents": False})
-    if not system.model.reserve_positions(config.block_tokens or 0):
+    if not reserve_positions(system.model, config.block_tokens or 0):
         raise DataError(f"the model has no {config.block_tokens} positions: cut the text with a smaller --block-tokens")
     config = config.changed({"batch_tokens": system.batch_budget, "batch_size": None})
     log_probs = _log_probs(system, RunningText(lengths, rows.__getitem__, config))

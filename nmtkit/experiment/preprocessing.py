@@ -1,9 +1,15 @@
-"""Preprocessing: the text of a recipe is read once to be looked at, and once more to be encoded and stored."""
+"""Preprocessing: checks the text of a recipe, learns the tokenizers, and stores the encoded text.
+
+Train is read twice: `Preprocessing.look` checks it and samples it for the tokenizers, and `Preprocessing.store` encodes
+it, which needs the tokenizers. The other splits are read once more in between: see `store`. Text is not kept in memory
+from one reading to the next, since it may be larger than that.
+"""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
@@ -13,22 +19,22 @@ from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.checking import DataReport, FileChecksums, PairChecker, read_checksums
 from nmtkit.data.text.reading import read_blocks, require_plain_text
+from nmtkit.data.tokenizers.tokenizer import TRAIN_LINES
 from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, describe_shortfall, learn_from_sample
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS, UNK
-from nmtkit.datacheck.examine import examine
+from nmtkit.datacheck.examine import QUICK_LANGUAGE_PAIRS, examine
 from nmtkit.datacheck.findings import Diagnosis
 from nmtkit.experiment.checks import require_sound
-from nmtkit.runs.folder import Notify
+from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.origin import origin_tokenizers, read_origin
-from nmtkit.runs.saved import SavedRun
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.run import Run
 
 
 class Preprocessing:
     """A text of a run, of those in `Recipe.texts`, on its way into the arrays of its folder."""
 
-    def __init__(self, run: SavedRun, notify: Notify, name: str) -> None:
+    def __init__(self, run: Run, notify: Notify, name: str) -> None:
         self._folder, self.data = run.folder, run.folder.data / name
         self._written = self.data / run.folder.report.name if name else run.folder.report
         self.recipe = recipe = run.recipe.texts()[name]
@@ -41,9 +47,11 @@ class Preprocessing:
         for split in self.splits:
             if not data[split]["encoding"]:  # arrays of UTF-8 text are older than this setting
                 del data[split]["encoding"]
+            data[split] |= {"labels_field": "", "alignment_field": ""}  # settings of earlier versions
+        tokenizer = recipe.tokenizer.model_dump(mode="json") | {"train_lines": TRAIN_LINES}  # so was this
         settings = {  # what the arrays depend on, beside the text
             "data": data,
-            "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+            "tokenizer": tokenizer,
             "labels": label_type(self._task.columns),
             "vocabulary": self.origin and self.origin.vocabulary,  # the settings of the tokenizer do not tell it
             "copying": recipe.copies,
@@ -103,11 +111,14 @@ class Preprocessing:
         self.progress = PreprocessingProgress(self._place, self._mark, facts)
         self.progress.save()
 
-    def look(self, diagnosed: Callable[[Diagnosis], None], learns: bool) -> TokenizerSample:
+    def look(self, learns: bool) -> Generator[Diagnosis, None, TokenizerSample]:
         """Checks the text and takes the tokenizer's sample in one reading; DataError if train cannot be read."""
-        self.notify("looking for faults in the text")
+        self.notify(
+            f"looking for faults in the text, and for other languages in its first {QUICK_LANGUAGE_PAIRS:,} lines; "
+            "nmtkit check looks at all of it"
+        )
         train = self.splits["train"]
-        sample = TokenizerSample(self.recipe.tokenizer.train_lines, train.weights, self._task.columns)
+        sample = TokenizerSample(TRAIN_LINES, train.weights, self._task.columns)
 
         def see(block: Block) -> None:
             require_plain_text(block, self.splits[block.split])
@@ -115,8 +126,8 @@ class Preprocessing:
                 sample.add_block(block)
 
         # Duplicates are found when the text is stored.
-        diagnosis = examine(self.splits, self._task.monolingual, duplicates=False, see=see)
-        diagnosed(diagnosis)
+        diagnosis = examine(self.splits, self._task.monolingual, quick=True, see=see)
+        yield diagnosis
         require_sound(self.splits, diagnosis)
         return sample
 
@@ -128,9 +139,14 @@ class Preprocessing:
             recipe.storage_config, self._report, need_references=self._task.monolingual, forms=tokenizers.text_forms()
         )
         labels = label_type(self._task.columns)
+        # A pair of valid or test that is also in train is a fault of valid or test. To find it without keeping all
+        # hashes of train, the hashes of the other splits are collected first, and looked up while train is read. Only
+        # then can the other splits be judged and stored. The hashes are of text as the tokenizers normalize it, and
+        # `look` has no tokenizers.
         for name, files in self.splits.items():
-            for block in read_blocks(name, files) if name != "train" else ():
-                checker.register(block)
+            if name != "train":
+                for block in read_blocks(name, files):
+                    checker.register(block)
         for name, files in self.splits.items():
             self.notify(f"reading and checking {name}")
             keep_text = name != "train" or tokenizers.sampling
@@ -152,12 +168,48 @@ class Preprocessing:
         return self._report
 
 
-def prepare_tokenizers(
-    run: SavedRun, texts: Sequence[Preprocessing], diagnosed: Callable[[Diagnosis], None], learned_before: bool
-) -> Tokenizers:
+def preprocess(
+    run: Run,
+    notify: Notify = ignore,
+    learned_before: bool = False,
+    processes: int | None = None,
+    allow_new_data: bool = False,
+) -> Iterator[Diagnosis | DataReport]:
+    """Reads and checks the text, learns the tokenizers, writes the arrays; does nothing where that is done.
+
+    Preprocessing that was stopped goes on after its last complete shard. Yields the result of the data check, without
+    duplicates and overlap, and then, for each text, counts and faults of the new arrays.
+
+    Args:
+        run: whose recipe names the text.
+        notify: receives messages.
+        learned_before: keep existing tokenizers, for a model that was trained with them.
+        processes: that tokenize a large corpus; None: one per core.
+        allow_new_data: with `learned_before`, accept other text than before.
+    """
+    texts = [Preprocessing(run, notify, name) for name in run.recipe.texts()]
+    waiting = [text for text in texts if not text.is_done()]
+    if not waiting:
+        notify(f"{run.folder.data}: preprocessed before, and nothing has changed since")
+        return
+    if learned_before and not allow_new_data:
+        for text in waiting:
+            text.require_same_text()
+    tokenizers = yield from _prepare_tokenizers(run, waiting if learned_before else texts, learned_before)
+    for text in texts:
+        if text.progress:
+            report = text.store(tokenizers, processes)
+            yield report
+            if warning := text.warning_of_unknown(report, learned_before):
+                notify(warning)
+
+
+def _prepare_tokenizers(
+    run: Run, texts: Sequence[Preprocessing], learned_before: bool
+) -> Generator[Diagnosis, None, Tokenizers]:
     """The tokenizers of a preprocessing that was stopped, if there are any, else new ones; texts are checked first.
 
-    `diagnosed` receives the results. With `learned_before` existing tokenizers stay, for the texts that have changed.
+    With `learned_before` existing tokenizers stay, for the texts that have changed.
     """
     first, folder, config, report = texts[0], run.folder, run.recipe.tokenizer, DataReport()
     stopped = {text: text.progress for text in texts if not text.is_done()}
@@ -166,7 +218,10 @@ def prepare_tokenizers(
             after = f" after the first {progress.read:,} pairs of train" if progress and progress.read else ""
             first.notify(f"{text.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
         return run.load_tokenizers()
-    samples = [text.look(diagnosed, learns=not learned_before and first.origin is None) for text in texts]
+    samples = []
+    for text in texts:
+        sample = yield from text.look(learns=not learned_before and first.origin is None)
+        samples.append(sample)
     if learned_before:
         first.notify(f"{folder.data}: preprocessing the text again with the same tokenizer")
         tokenizers = run.load_tokenizers()

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from nmtkit.autotune.training import workload_of_run
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.formats import parse_json
 from nmtkit.experiment.costs import WHAT_COUNTS, operations_a_token
+from nmtkit.experiment.workloads import workload_of_run
 from nmtkit.plots.curves import Points, round_ticks
 from nmtkit.plots.pages import render, require_html, write_picture
 from nmtkit.runs.metrics_log import MetricsLog, training_curves
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
 from nmtkit.training.events import Step
 
 PUBLISHED = {"wmt14-en-de-transformer-base": 3.3e18, "wmt14-en-de-transformer-big": 2.3e19, "wmt14-en-de-gnmt": 2.3e19}
@@ -28,11 +28,11 @@ _SHOWN = 8
 """Most validations whose samples are shown."""
 
 
-def save_report(run: SavedRun, path: Path, count: bool = True) -> None:
+def save_report(run: Run, path: Path, count: bool = True) -> None:
     """Writes the page as one .html file; without `count` the operations, which a small update shows, are left out."""
     require_html(path)
     try:
-        write_picture(render("plots/report.html", _facts(run, count)).encode(), path)
+        write_picture(render("plots/templates/report.html", _facts(run, count)).encode(), path)
     except NmtkitError:
         raise
     except Exception as fault:  # whatever files hold that were changed by hand
@@ -40,7 +40,7 @@ def save_report(run: SavedRun, path: Path, count: bool = True) -> None:
         raise DataError(f"{run.folder.path}: {what}; take a copy of the run") from fault
 
 
-def _facts(run: SavedRun, count: bool) -> dict[str, Any]:
+def _facts(run: Run, count: bool) -> dict[str, Any]:
     folder, curves, log = run.folder, training_curves(run, ""), MetricsLog(run.folder)
     named = {"ended": folder.result, "tested": folder.test_scores, "data": folder.report}
     read = {key: parse_json(path.read_bytes(), str(path)) if path.is_file() else {} for key, path in named.items()}
@@ -93,7 +93,7 @@ def _chart(title: str, from_zero: bool = True, **lines: Points) -> dict[str, Any
     }
 
 
-def _operations(run: SavedRun, tokens: Mapping[str, float]) -> str:
+def _operations(run: Run, tokens: Mapping[str, float]) -> str:
     """By the tokens of each stage, or of "" where training has none."""
     begun = [(number, tokens[stage.name]) for number, stage in enumerate(run.stages()) if tokens[stage.name]]
     cpu = torch.device("cpu")

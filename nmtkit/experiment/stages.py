@@ -1,32 +1,33 @@
 """Training a run, stage by stage; each stage begins with what the one before it has reached."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from nmtkit.autotune.cache import machine_facts
 from nmtkit.config import Recipe
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core import device as devices
 from nmtkit.core.files import write_json
+from nmtkit.core.machine import machine_facts
 from nmtkit.data.batches.batch_stream import BatchStream
 from nmtkit.data.batches.store import Store
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from nmtkit.experiment.batches import training_batches
 from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
+from nmtkit.layers.elementary import set_rows
 from nmtkit.models.base import Model
-from nmtkit.runs.batches import training_batches
-from nmtkit.runs.folder import Notify, RunFolder
-from nmtkit.runs.metrics_log import EarlierStages, MetricsLog, code_state
+from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.runs.metrics_log import MetricsLog, code_state
 from nmtkit.runs.origin import keep_public_form, load_origin_weights
-from nmtkit.runs.saved import SavedRun, SavedStage, build_model
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.run import Run, SavedStage, build_model
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.events import Event, Stopped
+from nmtkit.training.events import Event, Saved, Stopped
 from nmtkit.training.loop import processes_at_begin, train
 from nmtkit.training.optimizers import freeze
 from nmtkit.training.parallel import processes
@@ -44,11 +45,48 @@ class StageStarted:
     """Its settings; their limits count from its beginning."""
 
 
-@dataclass(eq=False)
-class StagedTraining:
-    """One training through its stages, with the arguments of `Run.train`; without stages it is one of no name."""
+@dataclass(frozen=True)
+class _EarlierStages:
+    """Updates and seconds of the stages before the present one."""
 
-    run: SavedRun
+    updates: int = 0
+    seconds: float = 0.0
+    seconds_by_stage: tuple[float, ...] = ()
+
+    def plus(self, stage: SavedStage) -> "_EarlierStages":
+        """The totals with a finished stage."""
+        facts = stage.checkpoints.read_metadata()
+        update, seconds = facts["update"], facts["seconds"]
+        return _EarlierStages(self.updates + update, self.seconds + seconds, (*self.seconds_by_stage, seconds))
+
+    def shift(self, event: Event) -> Event:
+        """The event, counted from the beginning of the first stage."""
+        if isinstance(event, Saved):
+            return replace(event, update=event.update + self.updates)
+        return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
+
+
+def train_stages(
+    run: Run,
+    device: torch.device,
+    notify: Notify = ignore,
+    resume: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> Iterator[Event | StageStarted]:
+    """Trains a preprocessed run; yields the events of `nmtkit.training.loop.train`, which are logged as well.
+
+    Each stage of a recipe begins with a `StageStarted` and ends with a `Stopped`. Updates and seconds are counted from
+    the beginning of the first stage. With `resume` training goes on from the last saved state as if it had never
+    stopped. `stop` is asked between updates whether to stop; the state is saved first.
+    """
+    return _StagedTraining(run, device, notify, resume, stop).events()
+
+
+@dataclass(eq=False)
+class _StagedTraining:
+    """One training through its stages, with the arguments of `train_stages`; without stages it is one of no name."""
+
+    run: Run
     device: torch.device
     notify: Notify
     resume: bool
@@ -59,8 +97,7 @@ class StagedTraining:
         self._log: MetricsLog | None = None
 
     def events(self) -> Iterator[Event | StageStarted]:
-        """Trains; see `Run.train`."""
-        done = EarlierStages()
+        done = _EarlierStages()
         stages = self._stages(done)
         started = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
         first = started[-1] if self.resume and started else 0
@@ -76,6 +113,8 @@ class StagedTraining:
                     shown = done.shift(event)
                     if processes.rank() == 0:
                         self._add_to_log(shown, stage, done)
+                    if isinstance(event, Saved):
+                        self.run.commit()
                     yield shown
                     if isinstance(event, Stopped) and event.reason == "interrupted":
                         return
@@ -86,10 +125,10 @@ class StagedTraining:
             if self._log is not None:
                 self._log.close()
 
-    def _stages(self, done: EarlierStages) -> list[SavedStage]:
+    def _stages(self, done: _EarlierStages) -> list[SavedStage]:
         return self.run.stages(done.seconds_by_stage, self.tokenizers.checksum)
 
-    def _add_to_log(self, event: Event, stage: SavedStage, done: EarlierStages) -> None:
+    def _add_to_log(self, event: Event, stage: SavedStage, done: _EarlierStages) -> None:
         if self._log is None:
             # Nothing is removed before a state was loaded that training goes on from.
             after = unvalidated = None
@@ -213,7 +252,7 @@ def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event, dev
             for one in stages
         ]
     write_json(folder.result, result)
-    SavedRun(folder).save_inference()
+    Run(folder).save_inference()
 
 
 def _best_and_kept(checkpoints: CheckpointManager) -> dict[str, Any]:
@@ -259,9 +298,8 @@ def _load_embeddings(
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
         weight = model.embedding(side).weight
         pretrained = read_vectors(path, vocabulary, weight.shape[1], embedding_size_key(recipe))
-        factor = model.init_embedding(
-            side, torch.from_numpy(pretrained.ids), torch.from_numpy(pretrained.vectors), config.rescale
-        )
+        ids, vectors = torch.from_numpy(pretrained.ids), torch.from_numpy(pretrained.vectors)
+        factor = set_rows(weight, ids, vectors)
         places = [name for name, other in model.named_parameters(remove_duplicate=False) if other is weight]
         matched, count = len(pretrained.ids), len(vocabulary)
         notify(
@@ -271,7 +309,7 @@ def _load_embeddings(
         )
 
 
-def more_time_advice(run: SavedRun, stopped: Stopped) -> str | None:
+def more_time_advice(run: Run, stopped: Stopped) -> str | None:
     """How to train longer, where a limit ended a training that may have gone on to gain."""
     stage = run.stages()[-1]
     config, facts = stage.recipe.training, stage.checkpoints.read_metadata()

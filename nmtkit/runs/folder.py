@@ -6,7 +6,6 @@ A training that replaces an earlier one sets it aside until it has saved a check
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from weakref import WeakValueDictionary
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_errors
 from nmtkit.core.registry import suggest_names
+from nmtkit.core.user_module import COPY
 
 RUNS_FOLDER = Path("runs")
 
@@ -36,13 +36,6 @@ class _File:
         return folder.path / self.name
 
 
-def user_cache() -> Path:
-    """`nmtkit` in $XDG_CACHE_HOME, else in ~/.cache; without a home directory, among the temporary files."""
-    bases = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
-    base = next(filter(os.path.isabs, bases), f"{tempfile.gettempdir()}/cache-{os.getuid()}")
-    return Path(base, "nmtkit")
-
-
 @dataclass(frozen=True)
 class RunFolder:
     """Paths in a run's folder; making the object touches no file."""
@@ -55,6 +48,7 @@ class RunFolder:
     text = _File("text")  # and its text, where validation pairs were held out
     origin = _File("origin.json")  # the run to begin from, its checksum and scores
     vocabulary = _File("vocabulary")  # the tokenizers
+    user_module = _File(COPY)  # the file of `--user-module`
     data = _File("data")  # the memory-mapped arrays; of stages with a text of their own in `NAME`
     report = _File("data-report.json")  # counts and faults of the text
     checkpoints = _File("checkpoints")  # weights and training state; with stages in `1-NAME`, `2-NAME`
@@ -70,7 +64,7 @@ class RunFolder:
     test_scores = _File("test.json")
     page = _File("report.html")  # curves, samples, data, machine
     lock = _File("run.lock")  # names the process that holds the lock; never removed
-    ctranslate2 = _File("ctranslate2")  # the weights as `--engine ctranslate2` reads them; made anew where it is gone
+    ctranslate2 = _File("ctranslate2")  # the weights as CTranslate2 reads them; made anew where it is gone
     replaced = _File("replaced")  # the earlier run, itself a run's folder, until the new one has a checkpoint
 
     @classmethod
@@ -198,7 +192,7 @@ class RunLock(AbstractContextManager["RunLock"]):
         with write_errors(kept), ExitStack() as stack:
             stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
             unfinished.mkdir()
-            before = [folder.chosen, folder.request, folder.text, folder.origin]
+            before = [folder.chosen, folder.request, folder.text, folder.origin, folder.user_module]
             for part in filter(Path.exists, [*before, folder.vocabulary, folder.data, folder.report]):
                 # Arrays and text are never changed in place, so a hard link is as good as a copy.
                 copy = _linked if part in (folder.data, folder.text) else shutil.copy2

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,36 +21,15 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.version import __version__
-from nmtkit.metrics.metric import text_metrics
+from nmtkit.metrics.metric import text_metric
 from nmtkit.plots.curves import Points, Training
 from nmtkit.runs.folder import Notify, RunFolder
-from nmtkit.runs.saved import SavedRun, SavedStage
-from nmtkit.training.events import Evaluated, Event, Saved, Step
+from nmtkit.runs.run import Run
+from nmtkit.training.events import Evaluated, Event, Step
 
 _VALID_PREFIX = "valid_"
 _TEXT_KEYS = ("event", "stage", "samples")
 _NO_SCORES = ("loss", "perplexity", "seconds")
-
-
-@dataclass(frozen=True)
-class EarlierStages:
-    """Updates and seconds of the stages before the present one."""
-
-    updates: int = 0
-    seconds: float = 0.0
-    seconds_by_stage: tuple[float, ...] = ()
-
-    def plus(self, stage: SavedStage) -> "EarlierStages":
-        """The totals with a finished stage."""
-        facts = stage.checkpoints.read_metadata()
-        update, seconds = facts["update"], facts["seconds"]
-        return EarlierStages(self.updates + update, self.seconds + seconds, (*self.seconds_by_stage, seconds))
-
-    def shift(self, event: Event) -> Event:
-        """The event, counted from the beginning of the first stage."""
-        if isinstance(event, Saved):
-            return replace(event, update=event.update + self.updates)
-        return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
 
 
 class MetricsLog:
@@ -188,7 +167,7 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
     return Evaluated(update, metrics, best=numbers.get("best", 0.0) == 1.0, seconds=math.nan)
 
 
-def training_curves(run: SavedRun, name: str) -> Training:
+def training_curves(run: Run, name: str) -> Training:
     """Learning curves of a run for a plot; it may still be training.
 
     The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L.
@@ -201,7 +180,7 @@ def training_curves(run: SavedRun, name: str) -> Training:
     chosen = [run.newest_stage().recipe.training.best_metric] if run.folder.exists() else []
     measured = dict.fromkeys(name for one in validations for name in one.metrics if name not in _NO_SCORES)
     metric = next((one for one in (*chosen, "bleu", "rougeL", *measured) if one in measured), "bleu")
-    known = text_metrics().get(metric)
+    known = text_metric(metric)
 
     def training(term: str) -> Points:
         return [(step.update, step.terms.get(term, math.nan)) for step in steps]

@@ -6,13 +6,17 @@ GPT, or both as BERT: Rothe et al. 2020.
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from nmtkit.config import Recipe
+from nmtkit.config.renamed import columns_of_json
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import file_sha256, write_json
 from nmtkit.core.formats import parse_json
@@ -21,10 +25,10 @@ from nmtkit.data.text.config import COLUMNS, SplitFiles
 from nmtkit.data.tokenizers.languages import copy_first_input, language_names, tie_shared_rows, with_affixes
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import read_vocabulary_file
+from nmtkit.models.abilities import part_of
 from nmtkit.models.base import MODELS, PARTS, Model
 from nmtkit.runs.folder import Notify, RunFolder
-from nmtkit.runs.saved import SavedRun, build_model, find_run
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.run import Run, build_model, find_run
 from nmtkit.training.checkpoints.weights import assign_weights, read_weights
 from nmtkit.training.parallel import processes
 
@@ -100,7 +104,7 @@ def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
     return files.model_copy(update={**whole, "alignment": [], "src_words": [], "tgt_words": [], "alignment_base": None})
 
 
-def _require_same_model(recipe: Recipe, source: SavedRun, groups: Sequence[str]) -> None:
+def _require_same_model(recipe: Recipe, source: Run, groups: Sequence[str]) -> None:
     both = source.newest_stage().recipe, next(iter(recipe.by_stage().values()))
     faults = [one for key in groups for one in _differing(key, *(getattr(of, key).model_dump() for of in both))]
     if faults:
@@ -122,13 +126,24 @@ def _differing(group: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> li
     ]
 
 
+def record_origin(origin: FineTuningOrigin, folder: RunFolder) -> None:
+    """Writes the origin of a new run into its folder, and copies what export needs of a public model."""
+    write_json(folder.origin, origin.model_dump(mode="json"))
+    public = RunFolder(Path(origin.run)).public
+    if origin.weights and public.is_dir():
+        shutil.copytree(public, folder.public, dirs_exist_ok=True)
+
+
 def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
     """The recorded origin of a run, if it has one."""
     path = folder.origin
     if not path.is_file():
         return None
     try:
-        return parse(FineTuningOrigin, parse_json(read_vocabulary_file(path, "it"), path.name), str(path))
+        recorded = parse_json(read_vocabulary_file(path, "it"), path.name)
+        if isinstance(recorded, dict):
+            recorded = {**recorded, "test": columns_of_json(recorded.get("test"))}
+        return parse(FineTuningOrigin, recorded, str(path))
     except (DataError, RecipeError) as fault:
         raise CheckpointError(f"{path}: damaged ({fault}); train anew with --overwrite") from fault
 
@@ -138,7 +153,7 @@ def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
 
     That of a single text is the one of all texts; of two texts a task of one takes its own.
     """
-    tokenizers = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
+    tokenizers = Run(RunFolder(Path(origin.run))).load_tokenizers()
     if tokenizers.checksum != origin.vocabulary:
         raise CheckpointError(f"{origin.run}: its vocabulary has changed; start the training again")
     texts = [column.name for column in TASKS.get(recipe.task).columns if column.type == "text"]
@@ -170,7 +185,7 @@ def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder,
         notify(f"fine-tuning: it starts from {origin.weights}")
         return
     for part, one in origin.parts.items():
-        source, before, _ = SavedRun(RunFolder(Path(one.run))).open_model(torch.device("cpu"), one.weights)
+        source, before, _ = Run(RunFolder(Path(one.run))).open_model(torch.device("cpu"), one.weights)
         origin.parts[part] = one.model_copy(update={"taken": _take(model, part, source, tokenizers, before)})
         notify(f"{part} from {one.weights}: {origin.parts[part].taken}")
     if processes.rank() == 0:
@@ -180,7 +195,9 @@ def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder,
 def _take(model: Model, part: str, source: Model, *tokenizers: Tokenizers) -> str:
     """As `take_part`; it also says what differs in the settings that both models have."""
     old, new, kind = source.config.model_dump(), model.config.model_dump(), source.config.kind
-    group, new = (f"model.{kind}", new[kind]) if new.get(kind) else ("model", new)
+    group, own = "model", new.get(part)
+    if isinstance(own, dict) and own.get("kind") == kind:  # the settings of this part are a group of their own
+        group, new = f"model.{part}", own
     shared = [key for key in old if key not in ("kind", "tie") and None not in (old[key], new.get(key))]
     differences = _differing(group, *({key: one[key] for key in shared} for one in (old, new)))
     return "; ".join([take_part(model, part, source, differences, tokenizers), *differences])
@@ -203,13 +220,18 @@ def keep_public_form(model: Model, tokenizers: Tokenizers) -> None:
 _OTHER_SIDE = {"encoder": "decoder", "src_": "tgt_", "decoder": "encoder", "tgt_": "src_"}
 _OF_TOKENS = {
     "src_embedding.weight": "src",
-    "src_embedding.context.words.weight": "src",
     "tgt_embedding.weight": "tgt",
     "output.weight": "tgt",
     "output.bias": "tgt",
     "output_bias": "tgt",
 }
 """Weights with a row for each token of a text."""
+
+
+def _token_weights(model: Model) -> dict[str, str]:
+    """The weights of a model with a row for each token of a text, and the column of that text."""
+    modules = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    return _OF_TOKENS | {f"{name}.weight": "src" for name in modules if name.startswith("src_embedding.")}
 
 
 def take_part(
@@ -221,14 +243,23 @@ def take_part(
     are those of both: rows of embeddings are taken by token. On the meta device they are not needed. Raises a
     RecipeError with shapes, and the `differences` of settings, if nothing fits or something does not.
     """
-    given = source.part(part) or {_other_side(name): one for name, one in source.part(_other_side(part)).items()}
+    given = part_of(source, part)
+    if not given:
+        of_other_side = part_of(source, _other_side(part))
+        given = {_other_side(name): weight for name, weight in of_other_side.items()}
     there = {name: one for name, one in model.state_dict(keep_vars=True).items() if name.startswith(PARTS[part])}
     unique = {id(there[name]): name for name in sorted(there, key=lambda name: name in given)}  # tied ones once
     own = {name: there[name] for name in unique.values()}
     taken, grown = [name for name in own if name in given], list[str]()
-    faults = [f"{one} is never trained, and not there" for one in own if f"{part}.context." in one and one not in given]
+    faults = []
+    for name, weight in own.items():
+        is_frozen = isinstance(weight, nn.Parameter) and not weight.requires_grad
+        # Frozen weights of another part, such as ELMo in the embedding of an encoder, come from that part's run.
+        if is_frozen and name.startswith(f"{part}.") and name not in given:
+            faults.append(f"{name} is never trained, and not there")
+    of_tokens = _token_weights(model)
     for name in taken:
-        first = int(name in _OF_TOKENS or name.endswith("_positions.table"))  # of these the number of rows may differ
+        first = int(name in of_tokens or name.endswith("_positions.table"))  # of these the number of rows may differ
         if own[name].shape[first:] != given[name].shape[first:]:
             faults.append(f"{name} is {[*own[name].shape]}, and there {[*given[name].shape]}")
     if faults or not taken:
@@ -240,8 +271,8 @@ def take_part(
     for name in taken:
         weight, count = own[name], min(len(own[name]), len(given[name]))
         new, old = [*range(count)], [*range(count)]
-        if name in _OF_TOKENS and tokenizers:
-            words, known = (one.get(_OF_TOKENS[name], next(iter(one.values()))).vocabulary for one in tokenizers)
+        if name in of_tokens and tokenizers:
+            words, known = (one.get(of_tokens[name], next(iter(one.values()))).vocabulary for one in tokenizers)
             new = [row for row, token in enumerate(words.tokens) if token in known]
             old = known.ids(words.tokens[row] for row in new)
         with torch.no_grad():

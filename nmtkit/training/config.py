@@ -1,15 +1,12 @@
 """How a model is fitted: the settings of the training loop."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from nmtkit.core.limits import MAX_THREADS
-from nmtkit.core.registry import suggest_registered
-from nmtkit.core.settings import Field, Settings, field_validator, model_validator
-from nmtkit.training.losses.attention import GuidedAlignmentConfig, HardAttentionConfig
-from nmtkit.training.losses.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
-from nmtkit.training.losses.masked_words import MaskedWordsConfig
+from nmtkit.core.settings import Field, SettingsByName, field_validator, model_validator
+from nmtkit.metrics import METRICS
 from nmtkit.training.losses.objective import OBJECTIVES, Objective, chosen_objectives
-from nmtkit.training.losses.reinforcement import ReinforceConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Constant, DecayToZero, Schedule
 
@@ -21,39 +18,12 @@ class TrainingConfig(OptimizerConfig):
     """How the learning rate changes: `kind` and its own settings."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of each target's probability that is spread over the vocabulary."""
-    guided_alignment: GuidedAlignmentConfig | None = None
-    """Guided alignment: train the attention with given word alignments. Default: off."""
-    coverage_weight: float = Field(default=0.0, ge=0)
-    """Weight of the coverage loss, a mean per target token (lambda of See et al. 2017, equation 13; 1 in the paper, in
-    a short stage at the end). It makes repeated attention costly. 0 is off."""
-    expert_balance: float = Field(default=0.0, ge=0)
-    """Weight of the loss that keeps all of `model.experts` in use, a mean of batches; 0.1 in the paper. 0 is off."""
-    doubly_stochastic: float = Field(default=0.0, ge=0)
-    """Weight of a loss that wants all of a picture attended to alike (lambda of Xu et al. 2015, eq. 14). 0 is off."""
-    hard_attention: HardAttentionConfig | None = None
-    """Trains a model with `model.hard_attention` to choose places by drawing them; `{}` takes the defaults."""
-    reinforce: ReinforceConfig | None = None
-    """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
-    for a last stage."""
-    masked_words: MaskedWordsConfig | None = None
-    """Pretraining as of BERT, in place of the likelihood: hidden words are told; `{}` is the paper's. Default: off."""
-    next_sentence: float = Field(default=0.0, ge=0)
-    """Weight of next sentence prediction beside masked words; 1 in BERT's paper. 0 is off."""
-    replaced_tokens: float = Field(default=0.0, ge=0)
-    """Weight of replaced-token detection beside masked words; 50 (lambda) in ELECTRA's paper. 0 is off."""
-    span_corruption: SpanCorruptionConfig | None = None
-    """Pretraining as of T5, in place of the likelihood: spans of a text are hidden, and written; `{}` takes the
-    defaults. It needs `tokenizer.sentinels`. Default: off."""
-    denoising: DenoisingConfig | None = None
-    """Pretraining as of BART, in place of the likelihood: a text is written from one with hidden spans and sentences in
-    another order; `{}` takes the defaults. It needs `tokenizer.specials: [<mask>]`. Default: off."""
-    permutation: PermutationConfig | None = None
-    """Pretraining as of XLNet, in place of the likelihood: words are predicted in random orders; `{}` takes the
-    defaults. Default: off."""
-    both_directions: Settings | None = None
-    """Pretraining as of ELMo, in place of the likelihood: `{}` predicts each word from either side. Default: off."""
-    objectives: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """Further losses by name, each with its weight: objectives that are registered from outside the package."""
+    objectives: Annotated[dict[str, Any], SettingsByName(OBJECTIVES, left_out=lambda: TrainingConfig.model_fields)] = (
+        Field(default_factory=dict)
+    )
+    """Further losses by name, each with its weight or with its settings, such as `{coverage_weight: 1.0}`; `{}` takes
+    the defaults, and 0 or null switches a loss off. Losses that are registered from outside the package are here, too.
+    Some take the place of the likelihood, as pretraining does."""
     freeze: list[str] = Field(default_factory=list)
     """Weights that are not trained: names as in the model, or beginnings of them that end before a dot, such as
     encoder, src_embedding or decoder.0."""
@@ -85,8 +55,6 @@ class TrainingConfig(OptimizerConfig):
     """The validation metric that chooses the best checkpoint; of equal values the lower loss decides. Default: bleu of
     translations and captions, rougeL of summaries, accuracy of labels, bracket-f1 of trees, perplexity of language
     models; or the first of `evaluation.metrics`."""
-    higher_is_better: bool = True
-    """true if higher is better, as for BLEU; false for a loss. It follows from best_metric and can be left out."""
     keep_best: int = Field(default=1, ge=1)
     """How many of the best checkpoints to keep."""
     keep_recent: int | None = Field(default=None, ge=0)
@@ -126,16 +94,18 @@ class TrainingConfig(OptimizerConfig):
             raise ValueError(f"auto, or a number from 1 to {MAX_THREADS:,}")
         return threads
 
-    @field_validator("objectives")
+    @field_validator("objectives", mode="before")
     @classmethod
-    def _objectives(cls, objectives: dict[str, float]) -> dict[str, float]:
-        known = [name for name in OBJECTIVES if name not in cls.model_fields]
-        for name in objectives:
+    def _objectives(cls, objectives: Any) -> Any:
+        for name in objectives if isinstance(objectives, Mapping) else ():
             if name in cls.model_fields:
                 raise ValueError(f"{name!r} is set by `training.{name}`")
-            if name not in known:
-                raise ValueError(f"unknown training objective {name!r}: {suggest_registered(name, known)}")
         return objectives
+
+    @classmethod
+    def key_of(cls, objective: str) -> str:
+        """The key of an objective in a recipe."""
+        return f"training.{objective}" if objective in cls.model_fields else f"training.objectives.{objective}"
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingConfig":
@@ -145,8 +115,9 @@ class TrainingConfig(OptimizerConfig):
         if isinstance(self.schedule, DecayToZero) and self.schedule.over == "budget" and not has_budget:
             raise ValueError("schedule: `over: budget` needs a budget to run over: set max_updates or max_minutes")
         replacing = [name for name, one in chosen_objectives(self).items() if one.replaces_likelihood]
-        if len(replacing) > 1 or (replacing and (self.label_smoothing or self.reinforce)):
-            others = [*replacing[1:], *(name for name in ("label_smoothing", "reinforce") if getattr(self, name))]
+        beside = ["label_smoothing"] * bool(self.label_smoothing) + ["reinforce"] * ("reinforce" in self.objectives)
+        others = [*replacing[1:], *beside]
+        if replacing and others:
             raise ValueError(
                 f"{replacing[0]}: it takes the place of the likelihood, so not together with {others[0]}; give each a "
                 "stage of its own"
@@ -158,10 +129,16 @@ class TrainingConfig(OptimizerConfig):
         others += [name for name, one in losses if (one.needs, type(one).custom_backward) != likely]
         if self.shard and others:
             raise ValueError(f"shard: not together with {others[0]}; leave one of them out")
-        for other in ("guided_alignment", "hard_attention") if self.reinforce is not None else ():
-            if getattr(self, other) is not None:
-                raise ValueError(f"reinforce: not together with {other}; give each a stage of its own")
+        if "reinforce" in self.objectives:
+            for other in ("guided_alignment", "hard_attention"):
+                if other in self.objectives:
+                    raise ValueError(f"reinforce: not together with {other}; give each a stage of its own")
         return self
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether higher values of `best_metric` are better, as for BLEU."""
+        return METRICS.get(self.best_metric).higher_is_better
 
     @property
     def recent_to_keep(self) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nmtkit.core.errors import TrainingError
+from nmtkit.models.abilities import transformer_layers
 from nmtkit.models.base import Model
 from nmtkit.training.config import TrainingConfig
 
@@ -24,7 +25,7 @@ def prepare_layers(model: Model, config: TrainingConfig, device: torch.device) -
     """
     if config.compile:
         _require_compiler(device)
-    for layer in model.layers():
+    for layer in transformer_layers(model):
         own = forward = layer.forward
         if config.compile:
             forward = torch.compile(forward, dynamic=True)

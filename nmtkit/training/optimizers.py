@@ -36,8 +36,8 @@ def _adam_arguments(config: "OptimizerConfig") -> dict[str, Any]:
 
 @OPTIMIZERS.register("adadelta")
 def adadelta(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Zeiler 2012."""
-    return Adadelta(groups, lr=config.lr, rho=config.rho, eps=config.eps or 1e-6)
+    """Zeiler 2012; rho is 0.95, as in his experiments and in those of Bahdanau et al. 2015."""
+    return Adadelta(groups, lr=config.lr, rho=0.95, eps=config.eps or 1e-6)
 
 
 @OPTIMIZERS.register("adagrad")
@@ -49,12 +49,8 @@ def adagrad(config: "OptimizerConfig", groups: Groups) -> Optimizer:
 
 @OPTIMIZERS.register("sgd")
 def sgd(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Plain descent, with momentum if asked for."""
-    fused = _is_on_cuda(groups)
-    optimizer = SGD(groups, lr=config.lr, momentum=config.momentum, fused=fused)
-    if fused and config.momentum:  # torch's is there, but unwritten, after a first step that was called off
-        optimizer.state.update({p: {"momentum_buffer": torch.zeros_like(p)} for g in groups for p in g["params"]})
-    return optimizer
+    """Plain descent."""
+    return SGD(groups, lr=config.lr, fused=_is_on_cuda(groups))
 
 
 def _is_on_cuda(groups: Groups) -> bool | None:
@@ -81,10 +77,6 @@ class OptimizerConfig(Settings):
     """Added to denominators; unset: Adam and AdamW 1e-8, Adadelta 1e-6, Adagrad 1e-10."""
     initial_accumulator: float = Field(default=0.0, ge=0, le=1e6)
     """Adagrad: what the sum of squares of every weight begins with; larger: smaller first steps."""
-    rho: float = Field(default=0.95, gt=0, lt=1)
-    """Adadelta: decay of the running means of squares."""
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    """SGD: part of the last step that is kept."""
     weight_decay: float = Field(default=0.0, ge=0, le=1e6)
     """Shrinks matrices at every update, never vectors (biases, norms); AdamW does it apart from the gradient."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
@@ -94,12 +86,18 @@ class OptimizerConfig(Settings):
 
 def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
     """Builds the optimizer over the parameters, each given once, all on one device."""
-    below, groups = layers_below_top(parameters), dict[tuple[bool, float], dict[str, Any]]()
-    for name, parameter in sorted(parameters.items(), key=lambda one: one[1].ndim < 2):
-        is_matrix, factor = parameter.ndim >= 2, config.layer_decay ** below[name]
-        new = {"params": [], "weight_decay": config.weight_decay if is_matrix else 0.0, "factor": factor}
-        groups.setdefault((is_matrix, factor), new)["params"].append(parameter)
-    return OPTIMIZERS.get(config.optimizer)(config, [*groups.values()])
+    below_top = layers_below_top(parameters)
+    matrices = {name: parameter for name, parameter in parameters.items() if parameter.ndim >= 2}
+    vectors = {name: parameter for name, parameter in parameters.items() if parameter.ndim < 2}
+    groups: list[dict[str, Any]] = []
+    for members, weight_decay in ((matrices, config.weight_decay), (vectors, 0.0)):
+        by_factor: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in members.items():
+            factor = config.layer_decay ** below_top[name]
+            by_factor.setdefault(factor, []).append(parameter)
+        for factor, group in by_factor.items():
+            groups.append({"params": group, "weight_decay": weight_decay, "factor": factor})
+    return OPTIMIZERS.get(config.optimizer)(config, groups)
 
 
 def skippable_step(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
@@ -130,18 +128,22 @@ def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> 
 
 def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
     """Puts what `read_state` gave into a new optimizer of the same kind; it may know some of the parameters only."""
-    state: dict[str, dict[str, Tensor]] = {}
+    state_by_name: dict[str, dict[str, Tensor]] = {}
     for full_name, tensor in tensors.items():
         key, _, name = full_name.partition("/")
-        shape = torch.Size() if key == "step" or name not in parameters else parameters[name].shape
-        if name not in parameters or tensor.shape != shape:
+        parameter = parameters.get(name)
+        fits = parameter is not None and tensor.shape == (torch.Size() if key == "step" else parameter.shape)
+        if not fits:
             raise CheckpointError(f"the optimizer's state is of another model: {key} of {name!r} does not fit this one")
-        state.setdefault(name, {})[key] = tensor
-    numbers = {id(p): n for n, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    new = optimizer.state_dict()
-    known = {numbers[id(parameters[name])]: entry for name, entry in state.items()}
+        state_by_name.setdefault(name, {})[key] = tensor
+    # torch numbers parameters in the order of their groups.
+    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = {id(parameter): number for number, parameter in enumerate(ordered)}
+    whole = optimizer.state_dict()
+    for name, entry in state_by_name.items():
+        whole["state"][numbers[id(parameters[name])]] = entry
     with torch.no_grad():
-        optimizer.load_state_dict({"state": {**new["state"], **known}, "param_groups": new["param_groups"]})
+        optimizer.load_state_dict(whole)
 
 
 _LAYER = re.compile(r"(.+?)(?<!_heads)(?:\.(\d+)\.|_l(\d+)(?:_reverse)?$)")
@@ -166,14 +168,27 @@ def freeze(model: nn.Module, names: Sequence[str]) -> None:
 
 
 def layers_below_top(names: Iterable[str]) -> dict[str, int]:
-    """How many layers of its stack lie above each of the weights with these names; 0 if it is in no layer.
+    """Returns how many layers of its stack are above each of the weights with these names; 0 if it is in no layer.
 
-    Embeddings and positions lie below all layers, and so does an output layer that shares an embedding's matrix.
+    Embeddings and positions are below all layers, and so is an output layer that shares an embedding's matrix.
     """
-    found = {name: _LAYER.match(name) for name in names}
-    # Layers that read backward stand beside those that read forward, of which there may be more.
-    places = {n: (m[1].replace("backward_", "forward_"), int(m[2] or m[3])) for n, m in found.items() if m}
-    counts = {stack: number + 1 for stack, number in sorted(places.values())}
-    below = {name: counts[stack] - 1 - number for name, (stack, number) in places.items()}
-    lowest = {name: max(counts.values(), default=0) for name in found if name.startswith(("src_", "tgt_", "segment_"))}
-    return {name: lowest.get(name, below.get(name, 0)) for name in found}
+    names = list(names)
+    places: dict[str, tuple[str, int]] = {}  # the stack and the number of the layer of each weight
+    for name in names:
+        match = _LAYER.match(name)
+        if match is not None:
+            # Layers that read backward are beside those that read forward, of which there may be more.
+            stack = match[1].replace("backward_", "forward_")
+            places[name] = stack, int(match[2] or match[3])
+    layers: dict[str, int] = {}  # of each stack
+    for stack, number in places.values():
+        layers[stack] = max(layers.get(stack, 0), number + 1)
+    deepest = max(layers.values(), default=0)
+    below_top = dict.fromkeys(names, 0)
+    for name in names:
+        if name.startswith(("src_", "tgt_", "segment_")):
+            below_top[name] = deepest
+        elif name in places:
+            stack, number = places[name]
+            below_top[name] = layers[stack] - 1 - number
+    return below_top

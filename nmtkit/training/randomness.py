@@ -41,11 +41,17 @@ def set_rng_states(states: dict[str, Any], device: torch.device) -> None:
     """Puts back what `get_rng_states` gave. A CUDA state is skipped where the device is not a CUDA device."""
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
-    (key, position), (has_gauss, value) = states["numpy"], states["numpy_gauss"]
+    key, position = states["numpy"]
+    has_gauss, value = states["numpy_gauss"]
     np.random.set_state(("MT19937", np.array(key, dtype=np.uint32), position, has_gauss, value))
-    torch.set_rng_state(torch.tensor(list(bytes.fromhex(states["torch"])), dtype=torch.uint8))
+    torch.set_rng_state(_bytes_tensor(states["torch"]))
     if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(states["cuda"])), dtype=torch.uint8), device)
+        torch.cuda.set_rng_state(_bytes_tensor(states["cuda"]), device)
+
+
+def _bytes_tensor(text: str) -> torch.Tensor:
+    """Bytes in hexadecimal digits as a tensor."""
+    return torch.tensor(list(bytes.fromhex(text)), dtype=torch.uint8)
 
 
 @contextmanager

@@ -27,10 +27,8 @@ class TrainingProgress:
 
 
 class _WarmUp(Settings):
-    kind: str
-    """Which schedule."""
     warmup: int = Field(default=0, ge=0)
-    """Updates over which the rate climbs linearly from zero to its highest."""
+    """Updates over which the rate climbs linearly from zero to its highest; not with `over: budget`."""
 
 
 class Constant(_WarmUp):
@@ -74,8 +72,6 @@ class DecayToZero(_WarmUp):
     `over: budget` goes by `TrainingProgress.share`, so that the rate comes down on a slow machine as on a fast one.
     """
 
-    warmup: int = Field(default=0, ge=0)
-    """Updates over which the rate climbs linearly from zero to `lr`; not with `over: budget`."""
     over: Literal["updates", "budget"] = "updates"
     """What it runs over: `updates`; or the budget, which is training.max_updates or training.max_minutes, of which a
     stage has its part, whichever is used up first. If a run is resumed with higher limits, the budget is the new one: a
@@ -138,16 +134,14 @@ class CosineDecay(DecayToZero):
 
 
 class Plateau(_WarmUp):
-    """Lowers the rate whenever the validation score has stopped improving."""
+    """Halves the rate whenever the validation score has stopped improving."""
 
     kind: Literal["plateau"] = "plateau"
-    factor: float = Field(default=0.5, gt=0, lt=1)
-    """The rate is multiplied by this at each drop."""
     patience: int = Field(default=1, ge=1)
-    """Validations in a row without a new best score that make a drop."""
+    """Validations in a row without a new best score after which the rate is halved."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * min(1, update / warmup) * factor^drops."""
+        """Gives lr * min(1, update / warmup) * 0.5^drops."""
         waited = 0
         drops = 0
         for is_better in progress.improvements:
@@ -155,7 +149,7 @@ class Plateau(_WarmUp):
             if waited == self.patience:
                 waited = 0
                 drops += 1
-        return lr * _warmup_factor(progress.update, self.warmup) * self.factor**drops
+        return lr * _warmup_factor(progress.update, self.warmup) * 0.5**drops
 
 
 class LuongHalving(Settings):

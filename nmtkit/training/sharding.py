@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.errors import TrainingError
+from nmtkit.models.abilities import transformer_layers
 from nmtkit.models.base import Model
 from nmtkit.training.checkpoints.weights import SkipInit, assign_weights, get_weights
 from nmtkit.training.config import TrainingConfig
@@ -44,12 +45,12 @@ class Shards:
         if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
             raise TrainingError(f"training.shard: it needs torch 2.13 or later, and here is {torch.__version__}")
         if any(not weight.requires_grad or not weight.ndim for weight in model.parameters()):
-            raise TrainingError("training.shard: not for frozen weights, nor for ELMo's vectors; leave one of them out")
+            raise TrainingError("training.shard: not for frozen weights, nor for scalar ones; leave one of them out")
         self._build = partial(type(model), model.config, model.sizes)
         processes.broadcast_tensors([*get_weights(model).values()])
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nothing is changed in place
         self._mesh = init_device_mesh(device.type, (processes.size(),))
-        for layer in cast(list[Any], model.layers()):
+        for layer in cast(list[Any], transformer_layers(model)):
             if hasattr(layer, "cross_attention"):  # called before the layer, once the encoder's states are known
                 fully_shard(layer.cross_attention.keys_values, mesh=self._mesh)
             fully_shard(layer, mesh=self._mesh)
@@ -59,7 +60,7 @@ class Shards:
                 module.set_gradient_divide_factor(1.0)  # the losses are divided already
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no other
         self.model.set_reduce_scatter_unused_params(True)  # what this process did not use another may have used
-        for name in ("read", "predict", "log_likelihood"):  # which training calls
+        for name in ("read", "predict", "logits"):  # which training calls
             register_fsdp_forward_method(model, name)
         self._synchronize(False)
         self._weights: dict[str, Any] = dict(model.named_parameters())

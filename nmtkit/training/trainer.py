@@ -176,17 +176,17 @@ class Trainer:
     def make_update(self) -> None:
         """Draws batches, adds up their gradients, clips, steps; its numbers stay on the device until `report`."""
         begun = self._clock()
-        if every := self.config.unfreeze_every:
+        config = self.config
+        if config.unfreeze_every:
             for name, parameter in self.parameters.items():
-                parameter.requires_grad_(self.update >= every * self._layers_above[name])
-        position, epoch = self.stream.state(), self.stream.epoch
-        turns = -(-self.config.accumulate * self.begun_with // processes.size())
-        batches = [batch for batch in [next(self.stream) for _ in range(turns)] if batch is not None]
+                parameter.requires_grad_(self.update >= config.unfreeze_every * self._layers_above[name])
+        position = self.stream.state()
+        epoch = self.stream.epoch
+        per_process = -(-config.accumulate * self.begun_with // processes.size())
+        drawn = [next(self.stream) for _ in range(per_process)]
+        batches = [batch for batch in drawn if batch is not None]  # a process may have one less
         counts = self.gradients.count(batches)
-        lasting = self._used / self.update if self.update else _FIRST_UPDATE * 60 * (self.config.max_minutes or 0.0)
-        share = self.config.share(self.update + 1, self._used + lasting + self._validating) or 0.0
-        progress = TrainingProgress(self.update + 1, epoch, self.improvements(), share)
-        self.lr = self.config.schedule.rate(self.config.lr, progress)
+        self.lr = config.schedule.rate(config.lr, self._progress(epoch))
         self.peak_lr = max(self.peak_lr, self.lr)
 
         self._last_batch = batches[-1] if batches else None
@@ -195,16 +195,19 @@ class Trainer:
         except TrainingError as fault:
             raise TrainingError(f"update {self.update + 1}: {fault}") from fault
         processes.all_reduce_sum(sums)
-        norm = get_total_norm([one.grad for one in self.parameters.values() if one.grad is not None])
-        norm = self.shards.norm(norm) if self.shards else norm
-        clip_grads_with_norm_(self.parameters.values(), self.config.clip_norm or math.inf, norm)
+        norm = get_total_norm([parameter.grad for parameter in self.parameters.values() if parameter.grad is not None])
+        if self.shards:
+            norm = self.shards.norm(norm)
+        clip_grads_with_norm_(self.parameters.values(), config.clip_norm or math.inf, norm)
         # Skipped, not stopped, so that one bad batch costs nothing but itself.
         bad = ~torch.isfinite(norm + sums.sum())
         optimizers.skippable_step(bad, self.optimizer, self.lr)
         self.optimizer.zero_grad(set_to_none=True)
+        sums_by_name = dict(zip(self.normalizers, sums, strict=True))
         for objective in self.objectives:
-            objective.after_update(self.model, dict(zip(self.normalizers, sums, strict=True)), counts)
-        self.update, self.is_saved = self.update + 1, False
+            objective.after_update(self.model, sums_by_name, counts)
+        self.update += 1
+        self.is_saved = False
         if self.ema:
             self.ema.update(self.update)
         numbers = torch.cat([sums, torch.stack([norm.to(sums), bad.to(sums)])])
@@ -213,43 +216,70 @@ class Trainer:
             trim_malloc()
         if self.update % _COMPARE_EVERY == 0 and not self.shards:
             require_same_weights(self.parameters, self.update)
-        self._used_before, self._used = self._used, self.seconds
+        self._used_before = self._used
+        self._used = self.seconds
         self._busy += self._clock() - begun
+
+    def _progress(self, epoch: int) -> TrainingProgress:
+        """How far training has come with the next update."""
+        if self.update:
+            seconds_an_update = self._used / self.update
+        else:
+            seconds_an_update = _FIRST_UPDATE * 60 * (self.config.max_minutes or 0.0)
+        seconds = self._used + seconds_an_update + self._validating
+        share = self.config.share(self.update + 1, seconds) or 0.0
+        return TrainingProgress(self.update + 1, epoch, self.improvements(), share)
 
     def report(self) -> Step:
         """Reads the numbers of the updates since the last report."""
         begun = self._clock()
         rows = torch.stack([made.numbers for made in self.unreported]).tolist()
         busy = self._busy + self._clock() - begun  # reading waits for the device
-        good: list[tuple[_PendingUpdate, list[float]]] = []
-        for made, (*sums, norm, bad) in zip(self.unreported, rows, strict=True):
-            if bad:
+        finite_updates: list[tuple[_PendingUpdate, list[float]]] = []  # each with its sums
+        for update, (*sums, norm, is_bad) in zip(self.unreported, rows, strict=True):
+            if is_bad:
                 self._skipped_in_a_row += 1
                 if self._skipped_in_a_row >= _GIVE_UP_AFTER:
-                    raise TrainingError(self._not_finite(made))
+                    raise TrainingError(self._not_finite(update))
                 continue
             self._skipped_in_a_row = 0
             self._grad_norm = norm
-            good.append((made, sums))
-        tokens, skipped = sum(made.counts["tokens"] for made in self.unreported), len(rows) - len(good)
-        loss, terms = self._mean_losses(good)
-        speed, epoch, self.unreported, self._busy = tokens / max(busy, 1e-9), self.stream.epoch, [], 0.0
-        halved, self.gradients.halved = int(processes.max_over_ranks([self.gradients.halved])[0]), 0
-        return Step(
-            self.update, epoch, loss, terms, tokens, speed, self.lr, self._grad_norm, self.seconds, skipped, halved
+            finite_updates.append((update, sums))
+        tokens = sum(update.counts["tokens"] for update in self.unreported)
+        loss, terms = self._mean_losses(finite_updates)
+        (halved,) = processes.max_over_ranks([self.gradients.halved])
+        step = Step(
+            update=self.update,
+            epoch=self.stream.epoch,
+            loss=loss,
+            terms=terms,
+            tokens=tokens,
+            tokens_per_second=tokens / max(busy, 1e-9),
+            lr=self.lr,
+            grad_norm=self._grad_norm,
+            seconds=self.seconds,
+            skipped=len(self.unreported) - len(finite_updates),
+            halved=int(halved),
         )
+        self.unreported = []
+        self._busy = 0.0
+        self.gradients.halved = 0
+        return step
 
-    def _mean_losses(self, good: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
+    def _mean_losses(self, updates: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
         """The mean loss of these updates, given with their sums, and the metrics of the objectives."""
-        means = {}
-        for number, (name, count) in enumerate(self.normalizers.items()):
-            total = sum(sums[number] for _, sums in good)
-            means[name] = total / max(1, sum(made.counts[count] for made, _ in good)) if good else math.nan
-        loss, terms = means.get(LOSS, 0.0), {}
+        means: dict[str, float] = {}
+        for number, (name, normalizer) in enumerate(self.normalizers.items()):
+            total = sum(sums[number] for _, sums in updates)
+            count = sum(update.counts[normalizer] for update, _ in updates)
+            means[name] = total / max(1, count) if updates else math.nan
+        loss = means.get(LOSS, 0.0)
+        terms: dict[str, float] = {}
         for objective in self.objectives:
             if objective.loss_name != LOSS:
                 loss += objective.weight * means[objective.loss_name]
-            terms.update(objective.metrics({name: means[name] for name in objective.normalizers if name != LOSS}))
+            own_means = {name: means[name] for name in objective.normalizers if name != LOSS}
+            terms.update(objective.metrics(own_means))
         return loss, terms
 
     def _not_finite(self, last: _PendingUpdate) -> str:

@@ -17,6 +17,7 @@ import torch
 
 from nmtkit import metrics
 from nmtkit.config import Recipe
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import write_json
 from nmtkit.data.text.config import SplitFiles, language_of_tag
@@ -24,14 +25,15 @@ from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.text.statistics import CorpusStatistics
 from nmtkit.data.tokenizers.huggingface_tokenizer import missing_language_message
 from nmtkit.data.tokenizers.languages import chosen_languages, find_language, language_names, sides_without_language
-from nmtkit.experiment.loading import DecodingOptions, open_system
 from nmtkit.experiment.presets.fitting import padded_tokens
 from nmtkit.experiment.presets.proposal import ProposedRecipe
+from nmtkit.inference.answering import judge
+from nmtkit.inference.loading.opening import open_system
+from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.inference.translator import Translator
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import FineTuningOrigin, read_origin
-from nmtkit.runs.saved import SavedRun
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.run import Run
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Noam
@@ -45,17 +47,16 @@ _PASSES, _PASSES_FOR = 20, 60_000
 _BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
 """A side with fewer running words gets batches of at most so many tokens."""
 _PATIENCE = 5
-_LOSSES = ("label_smoothing", "coverage_weight", "expert_balance", "hard_attention", "objectives")
-_KEPT = (*OptimizerConfig.model_fields, *_LOSSES, "clip_norm", "loss_unit")
+_KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "clip_norm", "loss_unit")
 """The settings of training that stay as they were."""
+_NOT_KEPT = ("guided_alignment", "doubly_stochastic", "reinforce", "masked_words", "span_corruption", "denoising")
+"""Losses that need other data, are for a last stage, or are for pretraining."""
 
 
 class FineTuningRecipe(ProposedRecipe):
     """A recipe that fine-tunes a run on a text, with so many `general` pairs mixed in."""
 
-    def __init__(
-        self, source: SavedRun, size: CorpusStatistics, general: int = 0, minutes: float | None = None
-    ) -> None:
+    def __init__(self, source: Run, size: CorpusStatistics, general: int = 0, minutes: float | None = None) -> None:
         super().__init__(size)
         self.source = source
         self.weight = 1.0
@@ -73,9 +74,9 @@ class FineTuningRecipe(ProposedRecipe):
                 "an epoch then has as many general pairs as new ones, and the model forgets less (Chu et al. 2017)",
             )
         else:
-            options = "--general-source and " * (not size.one_text) + "--general-target"
+            files = "TEXT" if size.one_text else "SRC TGT"
             self.warnings.append(
-                f"without general text the model may forget what it could do before; name some with {options}"
+                f"without general text the model may forget what it could do before; name some with --general {files}"
             )
         self._training = self._fit(2 if general else 1, minutes)
 
@@ -107,8 +108,10 @@ class FineTuningRecipe(ProposedRecipe):
             "little text"
         )
         self.explain("training.patience", f"{_PATIENCE}", because)
+        kept = before.model_dump(mode="json", include={*_KEPT, "objectives"})
+        kept["objectives"] = {name: kept["objectives"][name] for name in kept["objectives"] if name not in _NOT_KEPT}
         return {
-            **before.model_dump(mode="json", include=set(_KEPT)),
+            **kept,
             "lr": lr,
             "schedule": {"kind": "linear", "over": "budget", "warmup_share": 0.05},
             "max_updates": updates,
@@ -116,7 +119,6 @@ class FineTuningRecipe(ProposedRecipe):
             "validate_every": max(20, updates // 20),
             "patience": _PATIENCE,
             "best_metric": "loss",
-            "higher_is_better": False,
         }
 
     def text(self, name: str, data: Mapping[str, Any], test: Mapping[str, Any] | None = None) -> str:
@@ -139,7 +141,7 @@ class FineTuningRecipe(ProposedRecipe):
         return self.yaml(head, about, groups)
 
 
-def languages_of_text(run: SavedRun, source: str | None, target: str | None) -> dict[str, str]:
+def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[str, str]:
     """Returns `src_lang` and `tgt_lang` of text to fine-tune a run on; empty for a model without languages.
 
     A language that is None is the one that the run was fine-tuned for. Raises a RecipeError if a multilingual model
@@ -200,7 +202,7 @@ class TestChange:
         return self.text == GENERAL
 
 
-def score_before(run: SavedRun, device: torch.device, threads: int | None = None, notify: Notify = ignore) -> None:
+def score_before(run: Run, device: torch.device, threads: int | None = None, notify: Notify = ignore) -> None:
     """Scores the run that a training begins from on both test sets, once, and records it with what was begun from.
 
     Nothing is done for a run that began from none or from one with another task, which cannot be scored on this one's
@@ -209,7 +211,7 @@ def score_before(run: SavedRun, device: torch.device, threads: int | None = None
     origin = read_origin(run.folder)
     if origin is None or origin.before or origin.parts or not Path(origin.weights).is_file():
         return
-    source, tests = SavedRun(RunFolder(Path(origin.run))), _tests(run.recipe, origin)
+    source, tests = Run(RunFolder(Path(origin.run))), _tests(run.recipe, origin)
     if not tests or source.recipe.task != run.recipe.task:
         return
     notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
@@ -219,7 +221,7 @@ def score_before(run: SavedRun, device: torch.device, threads: int | None = None
 
 
 def score_after(
-    run: SavedRun, device: torch.device, own: metrics.Score | None, threads: int | None = None
+    run: Run, device: torch.device, own: metrics.Score | None, threads: int | None = None
 ) -> list[TestChange]:
     """Both scores of every test set that was scored before; `own` is that of the run's own test set, if known."""
     origin, changes = read_origin(run.folder), []
@@ -244,7 +246,7 @@ def _tests(recipe: Recipe, origin: FineTuningOrigin) -> dict[str, SplitFiles]:
     return {text: files for text, files in tests.items() if files is not None and references in files.columns}
 
 
-def _score(run: SavedRun, options: DecodingOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
+def _score(run: Run, options: DecodingOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
     """The first metric of a recipe's test, for answers that are searched for as that recipe says."""
     examples = list(read_pairs(files))
     if not examples:
@@ -255,4 +257,4 @@ def _score(run: SavedRun, options: DecodingOptions, files: SplitFiles, like: Rec
     system = open_system(run, options)
     if isinstance(system, Translator):
         system = replace(system, config=like.search)
-    return TASKS.get(like.task).judge(system, examples, like.test_metrics[:1], like.evaluation.options).scores[0]
+    return judge(TASKS.get(like.task), system, examples, like.test_metrics[:1], like.evaluation.options).scores[0]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
@@ -24,7 +25,6 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.data.text.statistics import CorpusStatistics, SideStatistics
 from nmtkit.experiment.presets.proposal import PLANS, ProposedRecipe, format_minutes
 from nmtkit.experiment.presets.sizes import PRESETS, TASKS_WITH_PRESETS
-from nmtkit.tasks.task import TASKS
 
 FEW_PAIRS = 5_000
 """Studies of translation with little text begin here; with fewer pairs nobody should expect much."""

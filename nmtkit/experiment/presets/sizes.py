@@ -1,6 +1,6 @@
 """Sizes of presets, and the tasks that have presets."""
 
-from nmtkit.tasks.task import TASKS
+from nmtkit.config.tasks.task import TASKS
 
 PRESETS = {"tiny": "for a try in minutes", "small": "for CPUs and small corpora", "base": "for GPUs and large corpora"}
 """By size: what each is for."""

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from nmtkit import config
-from nmtkit.autotune.training import tokens_a_minute
+from nmtkit.config.tasks.builtin import TRANSLATION
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core import device as devices
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import CheckpointError, DataError, NmtkitError
@@ -24,21 +25,20 @@ from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import is_valid_name
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import SplitFiles
-from nmtkit.data.text.formats import DETECTION_LINES, text_format
-from nmtkit.data.text.names import parse_encodings, split_reference, text_path, without_compression_end
+from nmtkit.data.text.files.formats import DETECTION_LINES, text_format
+from nmtkit.data.text.files.lines import read_lines_lenient
+from nmtkit.data.text.files.names import parse_encodings, split_reference, text_path, without_compression_end
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.text.scripts import word_pattern
 from nmtkit.data.text.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.data.text.statistics import CorpusCounter, CorpusStatistics
-from nmtkit.data.text.text import read_lines_lenient
 from nmtkit.experiment.presets.fine_tuning import FineTuningRecipe, languages_of_text
 from nmtkit.experiment.presets.fitting import FittedPreset, choose_preset
 from nmtkit.experiment.presets.proposal import ProposedRecipe, format_minutes
+from nmtkit.experiment.tuning import tokens_a_minute
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
-from nmtkit.runs.saved import SavedRun, find_run
-from nmtkit.tasks.builtin import TRANSLATION
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.run import Run, find_run
 from nmtkit.training.parallel import processes
 
 _SPLITS, _GENERAL = ("train", "valid", "test"), ("general", "general-test")
@@ -54,12 +54,10 @@ class RecipeRequest:
     """One for each corpus, as are their sources."""
     source: tuple[str, ...] = ()
     """None where the task has one text, which is its target."""
-    valid_source: tuple[str, ...] = ()
-    """Without them some pairs are held out."""
-    valid_target: tuple[str, ...] = ()
-    test_source: tuple[str, ...] = ()
-    test_target: tuple[str, ...] = ()
-    """None: the test set is only translated."""
+    valid: tuple[str, ...] = ()
+    """Source, target, source, target, and so on; of one text the targets alone. Without files, pairs are held out."""
+    test: tuple[str, ...] = ()
+    """The same; a source alone is only translated."""
     task: str | None = None
     """None: translation."""
     preset: str | None = None
@@ -71,12 +69,10 @@ class RecipeRequest:
 
     init_from: str | None = None
     """A run to fine-tune."""
-    general_source: tuple[str, ...] = ()
-    """With `init_from`: text like the run was trained on, to be mixed in."""
-    general_target: tuple[str, ...] = ()
-    general_test_source: tuple[str, ...] = ()
+    general: tuple[str, ...] = ()
+    """With `init_from`: text like the run was trained on, to be mixed in; files as in `valid`."""
+    general_test: tuple[str, ...] = ()
     """A test set of such text; without it the run's own."""
-    general_test_target: tuple[str, ...] = ()
     source_language: str | None = None
     """The language of the source, for a multilingual run to fine-tune."""
     to: str | None = None
@@ -90,8 +86,10 @@ class RecipeRequest:
 
     def files(self, split: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The files of both sides of train, valid, test, general, or general-test."""
-        start = "" if split == "train" else f"{split}_".replace("-", "_")
-        return getattr(self, f"{start}source"), getattr(self, f"{start}target")
+        if split == "train":
+            return self.source, self.target
+        files: tuple[str, ...] = getattr(self, split.replace("-", "_"))
+        return ((), files) if self.one_text else (files[0::2], files[1::2])
 
     def given(self) -> dict[str, Any]:
         """The options that are not left out, as a user writes them, and their values."""
@@ -100,15 +98,15 @@ class RecipeRequest:
 
     def fault(self) -> str | None:
         """Why the options contradict each other; None if they do not."""
-        for split in (*_SPLITS, *_GENERAL):
+        if self.one_text and self.source:
+            return "--source: an example is one text; give it as --target FILE alone"
+        if not self.one_text and len(self.source) != len(self.target):
+            counts = f"{len(self.source)} --source but {len(self.target)} --target: give one --target for each --source"
+            return counts + _table_hint([*self.source, *self.target])
+        for split in (*_SPLITS[1:], *_GENERAL):
             src, tgt = self.files(split)
-            of = "" if split == "train" else f"{split}-"
-            pair = f"--{of}source", f"--{of}target"
-            if self.one_text and src:
-                return f"{pair[0]}: an example is one text; give it as {pair[1]} FILE alone"
             if not self.one_text and len(src) != len(tgt) and (tgt or split != "test"):
-                counts = f"{len(src)} {pair[0]} but {len(tgt)} {pair[1]}: give one {pair[1]} for each {pair[0]}"
-                return counts + _table_hint([*src, *tgt])
+                return f"--{split} {' '.join([*src, *tgt])}: give a source and its target" + _table_hint([*src, *tgt])
         if not self.target:
             source = "" if self.one_text else "--source FILE "
             return f"{', '.join(self.given())}: name the text to train on: {source}--target FILE"
@@ -120,8 +118,8 @@ class RecipeRequest:
             return f"{' and '.join(languages)}: only for fine-tuning a multilingual model; name it with --init-from RUN"
         if languages and self.one_text:
             return f"{' and '.join(languages)}: a language model has no source and no target language; leave them out"
-        if self.one_text and self.general_test_target:
-            return "--general-test-target: no text of a language model is scored before and after; leave it out"
+        if self.one_text and self.general_test:
+            return "--general-test: no text of a language model is scored before and after; leave it out"
         if self.init_from is not None and (self.preset or self.task):
             return f"--init-from takes model and task of {self.init_from}: leave --preset and --task out"
         return None
@@ -329,6 +327,7 @@ class _Proposal:
     def _propose_fine_tuning(self) -> tuple[ProposedRecipe, str]:
         request, train = self.request, self.data["train"]
         general, test = (self._user_files(*request.files(split)) for split in _GENERAL)
+        general_targets = request.files("general")[1]
         pairs = 0
         if general:
             files = SplitFiles(**general)
@@ -339,7 +338,7 @@ class _Proposal:
             encodings = {**train.pop("encoding", {}), **general.get("encoding", {})}
             own = {side: [paths] if isinstance(paths, str) else [*paths] for side, paths in train.items()}
             both = {side: [*own[side], *getattr(files, side)] for side in own}
-            weights = [1.0] * len(own["tgt"]) + [proposed.weight] * len(request.general_target)
+            weights = [1.0] * len(own["tgt"]) + [proposed.weight] * len(general_targets)
             self.data["train"] = {**both, "weights": weights}
             if encodings:
                 self.data["train"]["encoding"] = encodings
@@ -394,7 +393,7 @@ def _measure(splits: dict[str, SplitFiles], labelled: bool) -> tuple[HoldOut | N
     return hold_out, replace(size, held_out=filled - size.pairs)
 
 
-def held_out_note(run: SavedRun) -> str:
+def held_out_note(run: Run) -> str:
     """A note on how far to trust the scores of a test set that was held out of the text; empty if the user named it."""
     splits = run.recipe.data.splits()
     test = splits.get("test")
@@ -407,7 +406,7 @@ def held_out_note(run: SavedRun) -> str:
         return note
     return (
         f"{note}. {share:.0%} of the test sources differ from a training source in one word or none, so this score "
-        "says little: test the model with real text (--test-source, --test-target)"
+        "says little: test the model with real text (--test SRC TGT)"
     )
 
 

@@ -32,8 +32,11 @@ class RetentionConfig(Protocol):
     """Which weights of a training are kept; `TrainingConfig` says what each setting means."""
 
     best_metric: str
-    higher_is_better: bool
     keep_best: int
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether higher values of the metric are better."""
 
     @property
     def recent_to_keep(self) -> int:

@@ -85,12 +85,14 @@ def read_tensors(file: Any, header: TensorFileHeader, prefixes: tuple[str, ...] 
 
 
 def _checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    def of_one(tensor: Tensor) -> str:
+    def checksum(tensor: Tensor) -> str:
         data = tensor.reshape(-1).view(torch.uint8).numpy()
-        return array_checksum(data, f"{tensor.dtype} {list(tensor.shape)}")
+        kind = f"{tensor.dtype} {list(tensor.shape)}"
+        return array_checksum(data, kind)
 
     with ThreadPoolExecutor(min(available_cores(), _THREADS)) as pool:
-        return dict(zip(tensors, pool.map(of_one, tensors.values()), strict=True))
+        checksums = pool.map(checksum, tensors.values())
+        return dict(zip(tensors, checksums, strict=True))
 
 
 def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
@@ -100,10 +102,12 @@ def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
     `kind`, the meaning of the bytes. Any change within one number, or within numbers less than a row apart, gives
     another checksum.
     """
-    row = 4 * _COLUMNS
-    whole = len(data) // row * row
-    columns = np.add.reduce(data[:whole].view(np.uint32).reshape(-1, _COLUMNS), axis=0, dtype=np.uint32)
-    return bytes_checksum(kind.encode() + columns.tobytes() + data[whole:].tobytes())[:16]
+    row_bytes = 4 * _COLUMNS
+    whole = len(data) // row_bytes * row_bytes
+    rows = data[:whole].view(np.uint32).reshape(-1, _COLUMNS)
+    sums = np.add.reduce(rows, axis=0, dtype=np.uint32)
+    rest = data[whole:]
+    return bytes_checksum(kind.encode() + sums.tobytes() + rest.tobytes())[:16]
 
 
 @contextlib.contextmanager
@@ -139,9 +143,12 @@ def open_tensors(path: Path) -> Iterator[Any]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str) -> None:
     """Writes a file with the checksums of all that is in it."""
     saved = _on_cpu(tensors)
-    known = {"vocabulary": vocabulary} if vocabulary else {}
-    header = with_checksum({**facts, **known, "tensors": _checksums(saved)})
-    write_file(path, lambda place: save_file(saved, place, {_FACTS: json.dumps(header, sort_keys=True)}))
+    header = dict(facts)
+    if vocabulary:
+        header["vocabulary"] = vocabulary
+    header["tensors"] = _checksums(saved)
+    text = json.dumps(with_checksum(header), sort_keys=True)
+    write_file(path, lambda place: save_file(saved, place, {_FACTS: text}))
 
 
 def write_bare_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -23,10 +23,13 @@ def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def get_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights and persistent buffers of a model, not copied; a tied one once, under its first name."""
-    tensors, first_names = model.state_dict(keep_vars=True), dict[int, str]()
-    for name, tensor in tensors.items():
-        first_names.setdefault(id(tensor), name)
-    return {name: tensors[name].detach() for name in first_names.values()}
+    weights: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            weights[name] = tensor.detach()
+    return weights
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -65,15 +68,23 @@ def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
 
 
 class SkipInit(TorchFunctionMode):
-    """Skips the random initialization of a model built inside: its weights are zero until they are assigned."""
+    """Skips the random initialization of a model built inside: its weights are zero until they are assigned.
+
+    Without `fill` nothing is written into them, so that they take no memory: they are never to be read.
+    """
 
     _DRAWS = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_")
+
+    def __init__(self, fill: bool = True) -> None:
+        super().__init__()
+        self._fill = fill
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         """Intercepts `torch.nn.init` and the methods that models call."""
         given = kwargs or {}
         if getattr(func, "__name__", "") in self._DRAWS:
-            return nn.init.zeros_(args[0] if args else given["tensor"])
+            drawn = args[0] if args else given["tensor"]
+            return nn.init.zeros_(drawn) if self._fill else drawn
         return func(*args, **given)
 
 
@@ -93,11 +104,13 @@ def assign_matching_weights(model: nn.Module, weights: Mapping[str, Tensor], pat
     Gives the names of the model's weights that are not among these, and of those among these that it does not have.
     """
     own = get_weights(model)
-    both = {name: tensor for name, tensor in own.items() if name in weights}
-    given = {name: weights[name] for name in both}
-    _require_fitting(both, given, path)
-    _fill(both, given)
-    return [name for name in own if name not in weights], [name for name in weights if name not in own]
+    matching = {name: tensor for name, tensor in own.items() if name in weights}
+    values = {name: weights[name] for name in matching}
+    _require_fitting(matching, values, path)
+    _fill(matching, values)
+    missing = [name for name in own if name not in weights]
+    unknown = [name for name in weights if name not in own]
+    return missing, unknown
 
 
 def _fill(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

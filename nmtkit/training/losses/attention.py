@@ -12,11 +12,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from typing_extensions import override
 
 from nmtkit.core.settings import Field, Settings
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.layers.elementary import at_least_float32
+from nmtkit.models.abilities import auxiliary_logits, has_source_end, memory_lengths
 from nmtkit.models.base import Model
 from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
@@ -28,6 +30,11 @@ _LEAST = 1e-30
 
 _BASELINE = "attention.baseline"
 """The buffer of a model with the b of a hard attention."""
+_SOFT_SHARE = 0.5
+"""Probability that no places of a sentence are drawn, and it is read as by a soft attention (Xu et al. 2015, section
+4.1)."""
+_ENTROPY_WEIGHT = 0.01
+"""lambda_e: weight of the entropy of the places' distribution, in nats, which keeps it from narrowing too soon."""
 
 
 class GuidedAlignmentConfig(Settings):
@@ -73,20 +80,24 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
 @OBJECTIVES.register("guided_alignment")
 @dataclass(frozen=True)
 class GuidedAlignment(Objective):
-    """The mean of `alignment_loss` over the linked target tokens."""
+    """Guided alignment: trains the attention with given word alignments.
+
+    It is the mean of `alignment_loss` over the linked target tokens.
+    """
 
     normalizers: ClassVar = {"alignment_loss": "links"}
     needs: ClassVar[InputKind] = "attention"
 
+    Config = GuidedAlignmentConfig
+
     settings: GuidedAlignmentConfig
 
     @classmethod
-    def from_setting(cls, setting: GuidedAlignmentConfig | None) -> "GuidedAlignment | None":
-        """None without settings."""
-        if setting is None:
-            return None
-        kind = GuidedAlignmentFromHeads if setting.source == "model" else GuidedAlignment
-        return kind(settings=setting, weight=setting.weight)
+    @override
+    def from_setting(cls, setting: GuidedAlignmentConfig | float) -> "GuidedAlignment":
+        settings = setting if isinstance(setting, GuidedAlignmentConfig) else GuidedAlignmentConfig(weight=setting)
+        kind = GuidedAlignmentFromHeads if settings.source == "model" else GuidedAlignment
+        return kind(settings=settings, weight=settings.weight)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Counts the target tokens whose attention is trained."""
@@ -132,7 +143,10 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
 @OBJECTIVES.register("coverage_weight")
 @dataclass(frozen=True)
 class CoverageLoss(Objective):
-    """The mean coverage loss of a target token, from 0 to 1; its weight is lambda of equation 13."""
+    """Makes repeated attention costly: the mean coverage loss of a target token, from 0 to 1.
+
+    Its weight is lambda of See et al. 2017, equation 13: 1 in the paper, in a short stage at the end.
+    """
 
     normalizers: ClassVar = {"coverage_loss": "tokens"}
     needs = "attention"
@@ -146,7 +160,9 @@ class CoverageLoss(Objective):
 @OBJECTIVES.register("expert_balance")
 @dataclass(frozen=True)
 class ExpertBalance(Objective):
-    """How unevenly experts are used: a mean over batches, or parts of them, as their target tokens weigh.
+    """Keeps all of `model.experts` in use; the weight is 0.1 in the paper.
+
+    How unevenly experts are used: a mean over batches, or parts of them, as their target tokens weigh.
 
     CV(v)^2, the variance of v over its squared mean, summed over all layers with experts, where v is the importance of
     their experts, and where noise is drawn the load too: Shazeer et al. 2017, equation 7, appendix A, equation 11. It
@@ -158,7 +174,7 @@ class ExpertBalance(Objective):
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss without its weight."""
-        use = inputs.model.further_logits(inputs.device_batch, inputs.output)  # (R,n)
+        use = auxiliary_logits(inputs.model, inputs.device_batch, inputs.output)  # (R,n)
         uneven = (use.var(-1, correction=0) / use.mean(-1).square()).sum()
         return {"expert_balance_loss": uneven * inputs.batch.n_tokens}
 
@@ -166,7 +182,10 @@ class ExpertBalance(Objective):
 @OBJECTIVES.register("doubly_stochastic")
 @dataclass(frozen=True)
 class DoublyStochasticLoss(Objective):
-    """`sum_i (1 - sum_t alpha_ti)^2`, t up to EOS, a mean of examples; lambda is its weight: Xu et al. 2015, eq. 14."""
+    """Wants all of a picture attended to alike; its weight is lambda of Xu et al. 2015, equation 14.
+
+    `sum_i (1 - sum_t alpha_ti)^2`, t up to EOS, a mean of examples.
+    """
 
     normalizers: ClassVar = {"doubly_stochastic_loss": "sentences"}
     needs = "attention"
@@ -176,8 +195,9 @@ class DoublyStochasticLoss(Objective):
         assert inputs.output.attention is not None
         weights = inputs.output.attention * inputs.device_batch.targets.mask.unsqueeze(2)  # (B,T,S)
         missing = 1 - weights.sum(1, dtype=at_least_float32(weights))  # (B,S)
-        lengths = inputs.model.memory_lengths(inputs.batch)
-        if not getattr(inputs.model.config, "source_end", True):  # nothing looks at it, so nothing of it is missing
+        lengths = memory_lengths(inputs.model, inputs.batch)  # (B,)
+        # Nothing looks at an end that is not in the memory, so it is not missing.
+        if inputs.batch.reads_text and not has_source_end(inputs.model):
             lengths = (lengths - 1).clamp(min=1)
         real = torch.arange(missing.shape[1]) < lengths.unsqueeze(1)
         return {"doubly_stochastic_loss": (missing.square() * real.to(missing.device)).sum()}
@@ -188,16 +208,14 @@ class HardAttentionConfig(Settings):
 
     reward_weight: float = Field(default=0.02, ge=0)
     """lambda_r: weight of the reward of drawn places; 1 is the expected log-likelihood's gradient, with much noise."""
-    entropy_weight: float = Field(default=0.01, ge=0)
-    """lambda_e: weight of the entropy of the places' distribution, in nats, which keeps it from narrowing too soon."""
-    soft_share: float = Field(default=0.5, ge=0, le=1)
-    """Probability that no places of a sentence are drawn, and it is read as by a soft attention; 0.5 in the paper."""
 
 
 @OBJECTIVES.register("hard_attention")
 @dataclass(frozen=True)
 class HardAttention(Objective):
-    """What drawn places add to the likelihood: their reward, and their entropy (Xu et al. 2015, below eq. 12).
+    """Trains a model with `model.hard_attention` to choose places by drawing them.
+
+    What drawn places add to the likelihood is their reward, and their entropy (Xu et al. 2015, below eq. 12):
 
         d/dW log p(y|s,x) + lambda_r (log p(y|s,x) - b) d/dW log p(s|x) + lambda_e d/dW H[s]
         b_k = 0.9 b_{k-1} + 0.1 log p(y|s_k,x)
@@ -209,11 +227,13 @@ class HardAttention(Objective):
 
     normalizers: ClassVar = {"hard_attention_loss": "tokens", "attention_entropy": "tokens"}
 
+    Config = HardAttentionConfig
+
     settings: HardAttentionConfig
 
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         """Chooses the sentences that are read as by a soft attention."""
-        return replace(batch, soft=torch.rand(batch.size, generator=generator) < self.settings.soft_share)
+        return replace(batch, soft=torch.rand(batch.size, generator=generator) < _SOFT_SHARE)
 
     @property
     def reads_words(self) -> Literal["wanted"]:
@@ -228,7 +248,7 @@ class HardAttention(Objective):
         assert path is not None, "a model in training mode that draws places"
         reward = ((-inputs.nll.detach() - inputs.model.get_buffer(_BASELINE)) * (path - path.detach())).sum()
         entropy = -(weights * weights.clamp(min=_LEAST).log()).sum()
-        loss = -self.settings.reward_weight * reward - self.settings.entropy_weight * entropy
+        loss = -self.settings.reward_weight * reward - _ENTROPY_WEIGHT * entropy
         return {"hard_attention_loss": loss, "attention_entropy": entropy.detach()}
 
     def after_update(self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Objectives of pretraining that corrupt a text: spans of T5, denoising of BART, permutations of XLNet.
+"""Objectives of pretraining that corrupt a text: spans of T5, denoising of BART.
 
 Their task has one text, `tgt`: a line an example, or blocks of running text. The EOS at the end of a text is neither
 hidden nor moved; those of the documents within a block are words like others. All rows of a batch are corrupted at
@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field, Settings
-from nmtkit.data.batches.batch import ABSENT, Batch, CopySource, Inputs, Targets
+from nmtkit.data.batches.batch import Batch, CopySource, Inputs, Targets
 from nmtkit.data.tokenizers.tokenizer import WORD_START
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
@@ -25,15 +25,19 @@ from nmtkit.training.losses.objective import OBJECTIVES
 
 MASK = "<mask>"
 """The special token that stands for hidden words."""
+MEAN_SPAN_LENGTH = 3.0
+"""Tokens in a hidden span, on average: Raffel et al. 2020, section 3.3.4; lambda of Lewis et al. 2020, section 2.2."""
 SENTINEL = "<extra_id_"
 """How the special tokens begin that stand for one hidden span each."""
 
 
 def texts_of(batch: Batch) -> tuple[Tensor, Tensor]:
     """The ids of the texts to be written `(B,T)`, and how many tokens each has without an EOS at its end, `(B,)`."""
-    ids, lengths = batch.targets.ids, batch.targets.mask.sum(1)
+    ids = batch.targets.ids  # (B,T)
+    lengths = batch.targets.mask.sum(1)  # (B,)
     last = ids.gather(1, lengths[:, None] - 1).squeeze(1)
-    return ids, lengths - (last == EOS).long()
+    ends_in_eos = last == EOS
+    return ids, lengths - ends_in_eos.long()
 
 
 def whole_texts(batch: Batch) -> Inputs:
@@ -59,12 +63,13 @@ def within(lengths: Tensor, width: int) -> Tensor:
 
 def pack(pieces: Tensor) -> Inputs:
     """Rows of ids `(B,*)` without what is negative, and with EOS at the end: texts to be read, `(B,S)`."""
-    there = F.pad(pieces >= 0, (0, 1), value=True)
-    lengths = there.sum(1)
-    mask = within(lengths, int(lengths.max()))
+    with_end = F.pad(pieces, (0, 1), value=EOS)
+    is_token = with_end >= 0
+    lengths = is_token.sum(1)  # (B,)
+    mask = within(lengths, int(lengths.max()))  # (B,S)
     ids = torch.full(mask.shape, PAD)
     # Row by row from left to right is the order in which a mask reads and writes.
-    ids[mask] = F.pad(pieces, (0, 1), value=EOS)[there]
+    ids[mask] = with_end[is_token]
     return inputs_of(ids, lengths)
 
 
@@ -77,9 +82,11 @@ def targets_of(pieces: Tensor) -> Targets:
 
 def choose(eligible: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
     """As many of the eligible places `(B,W)` of each row as `counts` `(B,)` says, all subsets being as likely."""
-    keys = torch.rand(eligible.shape, generator=generator, dtype=torch.float64).masked_fill_(~eligible, 2.0)
-    largest = F.pad(keys.sort(1).values, (1, 0), value=-1.0).gather(1, counts[:, None])
-    return keys <= largest
+    keys = torch.rand(eligible.shape, generator=generator, dtype=torch.float64)  # (B,W)
+    keys.masked_fill_(~eligible, 2.0)
+    ordered = F.pad(keys.sort(1).values, (1, 0), value=-1.0)  # (B,W+1): entry n is the n-th smallest
+    largest_chosen = ordered.gather(1, counts[:, None])
+    return keys <= largest_chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +100,7 @@ class SpanCorruptionConfig(Settings):
     """Span corruption (Raffel et al. 2020, sections 3.1.4 and 3.3.4)."""
 
     rate: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the tokens that are hidden."""
-    mean_length: float = Field(default=3.0, ge=1)
-    """Tokens in a hidden span, on average."""
+    """Share of the tokens that are hidden, in spans of three tokens on average."""
 
 
 def random_spans(lengths: Tensor, rate: float, mean_length: float, generator: torch.Generator) -> Tensor:
@@ -105,16 +110,26 @@ def random_spans(lengths: Tensor, rate: float, mean_length: float, generator: to
     Hidden and kept tokens are cut into as many pieces at random, none of them empty, which then alternate, a kept one
     first.
     """
-    hidden = (lengths * rate).round().long().clamp(min=1).minimum(lengths - 1).clamp(min=0)
-    kept = lengths - hidden
-    spans = (hidden / mean_length).round().long().clamp(min=1).minimum(hidden).minimum(kept)
-    # Places of kept tokens, then of hidden ones: each is numbered by its piece, and the numbers are sorted.
-    places = torch.arange(int(lengths.max())).expand(len(lengths), -1)
-    is_hidden, cuts = places >= kept[:, None], (spans - 1).clamp(min=0)
-    begins = choose((places > 0) & ~is_hidden, cuts, generator)
-    begins |= choose((places > kept[:, None]) & (places < lengths[:, None]), cuts, generator)
-    pieces = begins.cumsum(1) - is_hidden * cuts[:, None]
-    order = (2 * pieces + is_hidden).masked_fill(places >= lengths[:, None], 2 * places.shape[1])
+    n_hidden = (lengths * rate).round().long().clamp(min=1)  # (B,) like all numbers of tokens here
+    n_hidden = n_hidden.minimum(lengths - 1).clamp(min=0)
+    n_kept = lengths - n_hidden
+    n_spans = (n_hidden / mean_length).round().long().clamp(min=1)
+    n_spans = n_spans.minimum(n_hidden).minimum(n_kept)
+    n_cuts = (n_spans - 1).clamp(min=0)
+
+    # First all kept tokens, then all hidden ones, each kind cut into pieces:
+    # place   0 1 2 3 4 | 5 6 7        with 5 kept and 3 hidden tokens
+    # piece   0 0 1 1 1 | 0 1 1        and two pieces of each
+    places = torch.arange(int(lengths.max())).expand(len(lengths), -1)  # (B,T)
+    is_hidden = places >= n_kept[:, None]
+    is_padding = places >= lengths[:, None]
+    may_begin_kept = (places > 0) & ~is_hidden
+    may_begin_hidden = (places > n_kept[:, None]) & ~is_padding
+    begins = choose(may_begin_kept, n_cuts, generator)
+    begins |= choose(may_begin_hidden, n_cuts, generator)
+    piece = begins.cumsum(1) - is_hidden * n_cuts[:, None]
+    # Sorted by piece, the kept one of each number first, the pieces alternate; odd numbers are hidden.
+    order = (2 * piece + is_hidden).masked_fill(is_padding, 2 * places.shape[1])
     return order.sort(1).values % 2 == 1
 
 
@@ -125,36 +140,44 @@ def hide_spans(ids: Tensor, lengths: Tensor, hidden: Tensor, sentinels: Tensor) 
     word "Thank you <X> me to your party <Y> week" is read, and "<X> for inviting <Y> last <Z>" is written. `sentinels`
     are the ids of <X>, <Y>, ...; DataError if a text needs more of them.
     """
-    begins = hidden & ~F.pad(hidden[:, :-1], (1, 0))
-    spans = begins.sum(1)
-    if (most := int(spans.max())) >= len(sentinels):
+    begins = hidden & ~F.pad(hidden[:, :-1], (1, 0))  # (B,T): the first token of each span
+    spans = begins.sum(1)  # (B,)
+    most = int(spans.max())
+    if most >= len(sentinels):
         raise DataError(
-            f"training.span_corruption: in a text of {int(lengths[spans.argmax()]):,} tokens {most} spans are hidden, "
+            f"span_corruption: in a text of {int(lengths[spans.argmax()]):,} tokens {most} spans are hidden, "
             f"which takes {most + 1} sentinels, and the tokenizer has {len(sentinels)}: set tokenizer.sentinels to "
             "more, or make texts shorter by batch.block_tokens"
         )
-    marks = sentinels[(begins.cumsum(1) - 1).clamp(min=0)].masked_fill(~begins, -1)
-    read = torch.where(begins, marks, ids.masked_fill(hidden | ~within(lengths, ids.shape[1]), -1))
-    written = torch.stack([marks, ids.masked_fill(~hidden, -1)], 2).flatten(1)
-    return read, torch.cat([written, sentinels[spans][:, None]], 1)
+    span = (begins.cumsum(1) - 1).clamp(min=0)  # (B,T): the number of the span
+    marks = sentinels[span].masked_fill(~begins, -1)
+    is_read = ~hidden & within(lengths, ids.shape[1])
+    read = torch.where(begins, marks, ids.masked_fill(~is_read, -1))
+    # Each place writes its mark, if a span begins there, and its token, if it is hidden; a last mark ends the text.
+    written = torch.stack([marks, ids.masked_fill(~hidden, -1)], 2).flatten(1)  # (B,2T)
+    last_marks = sentinels[spans][:, None]
+    return read, torch.cat([written, last_marks], 1)
 
 
 @OBJECTIVES.register("span_corruption")
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(Pretraining):
-    """Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5).
+    """Pretraining as of T5, in place of the likelihood: spans are hidden, and written. Set `tokenizer.sentinels`.
 
+    Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5).
     The model reads a text in which spans are replaced by sentinels, and writes the sentinels, each with its span.
     """
 
     specials = (f"{SENTINEL}0>", f"{SENTINEL}1>")
+
+    Config = SpanCorruptionConfig
 
     settings: SpanCorruptionConfig
 
     @override
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         ids, lengths = texts_of(batch)
-        hidden = random_spans(lengths, self.settings.rate, self.settings.mean_length, generator)
+        hidden = random_spans(lengths, self.settings.rate, MEAN_SPAN_LENGTH, generator)
         names = [name for name in tokenizers.config.special_tokens if name.startswith(SENTINEL)]
         sentinels = torch.tensor(tokenizers.tgt.vocabulary.ids(names))
         read, written = hide_spans(ids[:, : hidden.shape[1]], lengths, hidden, sentinels)
@@ -165,19 +188,18 @@ class DenoisingConfig(Settings):
     """Denoising (Lewis et al. 2020, section 2.2)."""
 
     rate: float = Field(default=0.3, ge=0, lt=1)
-    """Share of the tokens that are hidden; 0 hides none."""
-    mean_length: float = Field(default=3.0, ge=1)
-    """Tokens in a hidden span, on average (lambda of the Poisson distribution of lengths)."""
-    permute_sentences: bool = True
-    """Put the sentences of a text in a random order. A sentence ends with a token . ! or ? and with a document."""
+    """Share of the tokens that are hidden, in spans of three tokens on average; 0 hides none."""
 
 
 def permute_sentences(ids: Tensor, lengths: Tensor, ends: Sequence[int], generator: torch.Generator) -> Tensor:
     """Texts `(B,T)` with their sentences in random order; one ends with a token of `ends`, the last with the text."""
-    is_end = torch.isin(ids, torch.tensor(ends))
-    sentences = is_end.cumsum(1) - is_end.long()
-    keys = torch.rand(ids.shape, generator=generator, dtype=torch.float64).gather(1, sentences)
-    return ids.gather(1, (keys + ~within(lengths, ids.shape[1])).argsort(stable=True, dim=1))
+    is_end = torch.isin(ids, torch.tensor(ends))  # (B,T)
+    sentence = is_end.cumsum(1) - is_end.long()  # the number of each token's sentence
+    sentence_keys = torch.rand(ids.shape, generator=generator, dtype=torch.float64)
+    keys = sentence_keys.gather(1, sentence)  # below 1, the same for all tokens of a sentence
+    is_padding = ~within(lengths, ids.shape[1])
+    order = (keys + is_padding).argsort(stable=True, dim=1)
+    return ids.gather(1, order)
 
 
 def infill(
@@ -188,29 +210,38 @@ def infill(
     The lengths of spans are drawn from a Poisson distribution until they sum up to `hidden`; the last is cut. A span
     of length 0 inserts a mask. Spans and kept tokens stand in an order that is drawn from all orders.
     """
-    most = math.ceil(2 * int(hidden.max()) / mean_length) + 20  # spans, more than ever needed
-    drawn = torch.poisson(torch.full((len(ids), most), mean_length), generator=generator).long()
-    ends = drawn.cumsum(1).minimum(hidden[:, None])
-    ends[:, -1] = hidden
-    spans = ends.diff(dim=1, prepend=torch.zeros_like(ends[:, :1]))
-    counts = (ends - spans < hidden[:, None]).sum(1)
-    slots = lengths - hidden + counts
-    real = within(slots, int(slots.max()))
-    is_span = choose(real, counts, generator)
-    steps = torch.where(is_span, spans.gather(1, (is_span.cumsum(1) - 1).clamp(0, most - 1)), 1)
-    kept = ids.gather(1, (steps.cumsum(1) - 1).clamp(0, ids.shape[1] - 1))
-    return torch.where(is_span, mask, kept).masked_fill(~real, -1)
+    most_spans = math.ceil(2 * int(hidden.max()) / mean_length) + 20  # more than ever needed
+    means = torch.full((len(ids), most_spans), mean_length)
+    drawn = torch.poisson(means, generator=generator).long()  # (B,most_spans)
+    span_ends = drawn.cumsum(1).minimum(hidden[:, None])  # in hidden tokens
+    span_ends[:, -1] = hidden
+    span_lengths = span_ends.diff(dim=1, prepend=torch.zeros_like(span_ends[:, :1]))
+    span_begins = span_ends - span_lengths
+    n_spans = (span_begins < hidden[:, None]).sum(1)  # (B,)
+
+    # The result has a slot for each span and for each token that is kept.
+    n_slots = lengths - hidden + n_spans  # (B,)
+    is_real = within(n_slots, int(n_slots.max()))  # (B,slots)
+    is_span = choose(is_real, n_spans, generator)
+    span = (is_span.cumsum(1) - 1).clamp(0, most_spans - 1)  # the number of the span
+    tokens_of_slot = torch.where(is_span, span_lengths.gather(1, span), 1)
+    last_token = (tokens_of_slot.cumsum(1) - 1).clamp(0, ids.shape[1] - 1)
+    filled = torch.where(is_span, mask, ids.gather(1, last_token))
+    return filled.masked_fill(~is_real, -1)
 
 
 @OBJECTIVES.register("denoising")
 @dataclass(frozen=True, kw_only=True)
 class Denoising(Pretraining):
-    """Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language ...".
+    """Pretraining as of BART, in place of the likelihood; it needs `tokenizer.specials: [<mask>]`.
 
+    Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language ...".
     The model reads a text whose sentences are in another order and whose spans are hidden, and writes it as it was.
     """
 
     specials = (MASK,)
+
+    Config = DenoisingConfig
 
     settings: DenoisingConfig
 
@@ -218,59 +249,11 @@ class Denoising(Pretraining):
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         ids, lengths = texts_of(batch)
         vocabulary = tokenizers.tgt.vocabulary
-        targets = targets_of(ids.masked_fill(~within(lengths, ids.shape[1]), -1))
-        if self.settings.permute_sentences:
-            marks = vocabulary.ids(mark + end for mark in (WORD_START, "") for end in ".!?")
-            ids = permute_sentences(ids, lengths, [EOS, *(mark for mark in marks if mark != UNK)], generator)
+        is_text = within(lengths, ids.shape[1])
+        targets = targets_of(ids.masked_fill(~is_text, -1))
+        marks = vocabulary.ids([*".!?", *(WORD_START + mark for mark in ".!?")])
+        ends = [EOS, *(mark for mark in marks if mark != UNK)]
+        ids = permute_sentences(ids, lengths, ends, generator)
         hidden = (lengths * self.settings.rate).round().long()
-        read = infill(ids, lengths, hidden, self.settings.mean_length, special_id(tokenizers), generator)
+        read = infill(ids, lengths, hidden, MEAN_SPAN_LENGTH, special_id(tokenizers), generator)
         return replace(batch, inputs=pack(read), targets=targets)
-
-
-class PermutationConfig(Settings):
-    """Permutation language modelling (Yang et al. 2019, section 2)."""
-
-    predict_one_in: int = Field(default=6, ge=1)
-    """One token in so many is predicted, the last ones of the order (K of section 2.3: 6 or 7)."""
-
-
-@OBJECTIVES.register("permutation")
-@dataclass(frozen=True, kw_only=True)
-class Permutation(Pretraining):
-    """Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language Understanding", equations 3 and 5.
-
-    The last tokens of a random order are predicted, each from those before it in the order. Those that are not
-    predicted, and EOS, see one another, as in the authors' program.
-    """
-
-    settings: PermutationConfig
-
-    @override
-    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
-        ids, lengths = texts_of(batch)
-        inputs = pack(ids.masked_fill(~within(lengths, ids.shape[1]), -1))
-        width = inputs.ids.shape[1]
-        keys = torch.rand(inputs.ids.shape, generator=generator, dtype=torch.float64)
-        order = (keys + ~within(lengths, width)).argsort(1)
-        counts = (lengths // self.settings.predict_one_in).clamp(min=1).minimum(lengths)
-        turns = torch.arange(int(counts.max())).expand(len(ids), -1)  # (B,Q)
-        asked = turns < counts[:, None]
-        places = order.gather(1, (lengths - counts)[:, None] + turns * asked)
-        ranks = torch.zeros(len(ids), width + 1, dtype=torch.long)
-        ranks.scatter_(1, places.masked_fill(~asked, width), turns + 1)
-        labels = inputs.ids.gather(1, places).masked_fill(~asked, -1)
-        inputs = replace(inputs, order=(ranks[:, :width].contiguous(), places))
-        return replace(batch, inputs=inputs, targets=ABSENT, labels=labels)
-
-
-@OBJECTIVES.register("both_directions")
-@dataclass(frozen=True, kw_only=True)
-class BothDirections(Pretraining):
-    """ELMo, Peters et al. 2018, section 3.1: each token is predicted from those before it, and from those behind it."""
-
-    @override
-    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
-        inputs = whole_texts(batch)
-        told = F.pad(inputs.mask[:, 1:], (1, 0)), within(inputs.lengths - 1, inputs.ids.shape[1])
-        labels = torch.stack([inputs.ids.masked_fill(~one, -1) for one in told], 1)
-        return replace(batch, inputs=inputs, targets=ABSENT, labels=labels)

@@ -28,7 +28,8 @@ def likelihood(log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing:
     ids = batch.wanted(extended=log_probs.shape[-1] > vocabulary_size)
     targets = send(ids[batch.loss_mask], log_probs.device)  # (M,)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
-    each, words = -log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1), log_probs[:, :vocabulary_size]
+    each = -log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (M,)
+    words = log_probs[:, :vocabulary_size]  # (M,V)
     return smoothed(each, words, vocabulary_size, smoothing)
 
 
@@ -49,10 +50,12 @@ def smoothed(each: Tensor, words: Tensor | None, vocabulary_size: int, smoothing
         vocabulary_size: V.
         smoothing: as above.
     """
-    nll = total = each.sum(dtype=at_least_float32(each))
-    if smoothing:
-        assert words is not None
-        total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=at_least_float32(words))
+    nll = each.sum(dtype=at_least_float32(each))
+    if not smoothing:
+        return nll, nll.detach()
+    assert words is not None
+    all_words = words.sum(dtype=at_least_float32(words))
+    total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * all_words
     return total, nll.detach()
 
 

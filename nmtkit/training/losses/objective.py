@@ -19,11 +19,31 @@ from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.models.base import Memory, Model, ModelOutput, as_headed
+from nmtkit.models.abilities import as_headed, log_likelihood
+from nmtkit.models.base import Memory, Model, ModelConfig, ModelOutput
 
-OBJECTIVES: Registry["type[Objective]"] = Registry("training objective")
-"""Losses by name. A loss of the package has a key of its own in `training`; others get a weight in
-`training.objectives`."""
+# The order is that of the log, and that in which objectives change a batch: pairs of texts are made before words of
+# them are hidden.
+OBJECTIVES: Registry["type[Objective]"] = Registry(
+    "training objective",
+    {
+        "label_smoothing": "nmtkit.training.losses.likelihood",
+        "span_corruption": "nmtkit.training.losses.corruption",
+        "denoising": "nmtkit.training.losses.corruption",
+        "permutation": "nmtkit.zoo.xlnet",
+        "both_directions": "nmtkit.zoo.elmo",
+        "next_sentence": "nmtkit.zoo.next_sentence",
+        "masked_words": "nmtkit.training.losses.masked_words",
+        "replaced_tokens": "nmtkit.zoo.electra",
+        "guided_alignment": "nmtkit.training.losses.attention",
+        "coverage_weight": "nmtkit.training.losses.attention",
+        "expert_balance": "nmtkit.training.losses.attention",
+        "doubly_stochastic": "nmtkit.training.losses.attention",
+        "hard_attention": "nmtkit.training.losses.attention",
+        "reinforce": "nmtkit.training.losses.reinforcement",
+    },
+)
+"""Losses by name. Label smoothing is a key of `training`; all others are keys of `training.objectives`."""
 
 InputKind = Literal["log_probs", "attention", "heads", "output", "none"]
 
@@ -70,6 +90,8 @@ class Objective(ABC):
     settings: Any = None
     """The value of its key, if that is a group."""
 
+    Config: ClassVar[type[Settings]] = Settings
+    """Its settings in `training.objectives`, if it has any; `{}` takes the defaults, a number is its weight."""
     normalizers: ClassVar[Mapping[str, str]]
     """Its sums by name, each with the count that it is divided by: `tokens`, `sentences`, or one of `counts`. The first
     is minimised, times the weight; the others are only reported."""
@@ -87,7 +109,7 @@ class Objective(ABC):
         """The objective for the value of its key, settings or a weight; None if it is off or the key is missing."""
         if isinstance(setting, Settings):
             return cls(settings=setting)
-        return cls(weight=setting) if setting else None
+        return cls(weight=setting, settings=cls.Config()) if setting else None
 
     @property
     def remaining_weight(self) -> float:
@@ -111,6 +133,14 @@ class Objective(ABC):
         from the generator, a CPU's, which is seeded by the batch's place: so a resumed training sees the same.
         """
         return batch
+
+    @classmethod
+    def fault_without(cls, model: ModelConfig, begins_from_run: bool) -> str:
+        """What is wrong with a model that has a head for this objective, and that no stage trains by it; else empty.
+
+        `begins_from_run`: whether the weights of the model are of another run.
+        """
+        return ""
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Additional counts of a batch, which is on the CPU."""
@@ -136,10 +166,15 @@ class Objective(ABC):
 def chosen_objectives(config: Settings) -> dict[str, Objective]:
     """The objectives of a training config by name, in the order of registration."""
     further = getattr(config, "objectives", {})
-    chosen = {name: OBJECTIVES.get(name).from_setting(getattr(config, name, further.get(name))) for name in OBJECTIVES}
-    if any(one is not None and one.replaces_likelihood for one in chosen.values()):
-        chosen["label_smoothing"] = None
-    return {name: one for name, one in chosen.items() if one is not None}
+    chosen: dict[str, Objective] = {}
+    for name in OBJECTIVES:
+        setting = getattr(config, name, further.get(name))
+        objective = None if setting is None else OBJECTIVES.get(name).from_setting(setting)
+        if objective is not None:
+            chosen[name] = objective
+    if any(objective.replaces_likelihood for objective in chosen.values()):
+        chosen.pop("label_smoothing", None)
+    return chosen
 
 
 def build_objectives(config: Settings) -> list[Objective]:
@@ -190,20 +225,27 @@ class GradientAccumulator:
         return totals
 
     def _read(self, batch: Batch, read: Reader) -> tuple[ObjectiveInput, Memory | None]:
-        moved = batch.to(self.device)
+        device_batch = batch.to(self.device)
         needs = {objective.needs for objective in self.objectives}
-        memory, heads = None, None
+        heads = None
         if "heads" in needs:
             model = as_headed(self.model)
             assert model is not None, f"{self.model.config.kind} has no heads"
-            memory = model.encode(moved)
-            output, heads = model.unroll_with_heads(moved, memory)
+            memory: Memory | None = model.encode(device_batch)
+            output, heads = model.unroll_with_heads(device_batch, memory)
         else:
-            output, memory = read(moved, "attention" in needs)
-        assert output.attention is not None or not needs & {"attention", "heads"}, (
-            f"{self.model.config.kind} shows no attention"
+            output, memory = read(device_batch, "attention" in needs)
+        if needs & {"attention", "heads"}:
+            assert output.attention is not None, f"{self.model.config.kind} shows no attention"
+        inputs = ObjectiveInput(
+            model=self.model,
+            batch=batch,
+            device_batch=device_batch,
+            vocabulary_size=self.model.vocabulary_size,
+            output=output,
+            heads=heads,
         )
-        return ObjectiveInput(self.model, batch, moved, self.model.vocabulary_size, output, heads), memory
+        return inputs, memory
 
     def _losses_of_the_whole(self, inputs: ObjectiveInput, totals: dict[str, Tensor]) -> list[_Gradient]:
         losses: list[_Gradient] = []
@@ -217,39 +259,64 @@ class GradientAccumulator:
     def _backward_in_parts(
         self, inputs: ObjectiveInput, memory: Memory | None, totals: dict[str, Tensor]
     ) -> list[_Gradient]:
-        """Backward of all losses on log-probabilities to the input of the output layer, which it returns."""
+        """Backward of all losses on log-probabilities, up to the input of the output layer.
+
+        The log-probabilities of a batch may take more memory than all else. So they are computed for a part of its M
+        positions at a time, and each part is differentiated before the next one.
+
+        Returns the tensors at which backward stopped, with their gradients.
+        """
         objectives = [objective for objective in self.objectives if objective.needs == "log_probs"]
         reads = {objective.reads_words for objective in objectives}
-        whole = inputs.output.gather(inputs.batch.loss_mask)
-        all_words = "all" in reads or (whole.copy_gate is not None and "sum" in reads)
-        wanted = inputs.batch.wanted(extended=whole.copy_gate is not None)[inputs.batch.loss_mask]
+        mask = inputs.batch.loss_mask
+        whole = inputs.output.gather(mask)  # (M,*)
+        copies = whole.copy_gate is not None
+        needs_log_probs = "all" in reads or (copies and "sum" in reads)
+        wanted = inputs.batch.wanted(extended=copies)[mask]  # (M,)
         wanted = send(wanted, self.device)  # on the CPU until here, so that nothing waits for the device
+        size = whole.features.shape[0]
         rows = max(1, self.chunk_bytes // (4 * (inputs.vocabulary_size + inputs.batch.n_oov)))
         memory_leaf = memory and memory.mapped(_leaf)  # one for all parts
-        parts, sums, log_probs, of_all = [], [], None, None
-        for begin in range(0, max(1, whole.features.shape[0]), rows):  # a batch may have nothing to predict
-            place = slice(begin, min(begin + rows, whole.features.shape[0]))
-            part = whole.select(place).mapped(_leaf)  # backward stops there
-            if all_words:
+        parts: list[ModelOutput] = []
+        sums: list[Tensor] = []  # of each part, the terms of all objectives
+        for begin in range(0, max(1, size), rows):  # a batch may have nothing to predict
+            place = slice(begin, min(begin + rows, size))
+            part = whole.select(place).mapped(_leaf)
+            log_probs = None  # (m,X)
+            word_sums = None  # (m,)
+            if needs_log_probs:
                 log_probs = self.model.predict(part, memory_leaf)
-                found = log_probs.gather(-1, wanted[place, None]).squeeze(-1)
+                log_likelihoods = log_probs.gather(-1, wanted[place, None]).squeeze(-1)  # (m,)
             else:
-                found, of_all = self.model.log_likelihood(part, memory_leaf, wanted[place], "sum" in reads)
-            here = replace(inputs, output=part, log_probs=log_probs, nll=-found, sums=of_all, part=place)
-            terms = [objective.terms(here) for objective in objectives]
-            pairs = [*zip(objectives, terms, strict=True)]
-            losses = [one[objective.loss_name] * self._scale(objective) for objective, one in pairs]
+                log_likelihoods, word_sums = log_likelihood(
+                    self.model, part, memory_leaf, wanted[place], "sum" in reads
+                )
+            part_inputs = replace(
+                inputs, output=part, log_probs=log_probs, nll=-log_likelihoods, sums=word_sums, part=place
+            )
+            losses: list[Tensor] = []
+            part_sums: list[Tensor] = []
+            for objective in objectives:
+                terms = objective.terms(part_inputs)
+                losses.append(terms[objective.loss_name] * self._scale(objective))
+                part_sums += [terms[name].detach() for name in objective.normalizers]
             _backward(losses, [None] * len(losses))
             parts.append(part)
-            sums.append(torch.stack([one[name].detach() for objective, one in pairs for name in objective.normalizers]))
+            sums.append(torch.stack(part_sums))
         total = iter(torch.stack(sums).sum(0).unbind())
         for objective in objectives:
-            _add(totals, {name: next(total) for name in objective.normalizers}, objective.weight)
-        both = zip(memory.tensors(), memory_leaf.tensors(), strict=True) if memory and memory_leaf else ()
-        return [*_gradients_of(whole, parts), *((one, leaf.grad) for one, leaf in both if leaf.grad is not None)]
+            own_totals = {name: next(total) for name in objective.normalizers}
+            _add(totals, own_totals, objective.weight)
+        gradients = _gradients_of(whole, parts)
+        if memory and memory_leaf:
+            for tensor, leaf in zip(memory.tensors(), memory_leaf.tensors(), strict=True):
+                if leaf.grad is not None:
+                    gradients.append((tensor, leaf.grad))
+        return gradients
 
     def _scale(self, objective: Objective) -> float:
-        return self.factor * objective.weight / max(1, self.counts[objective.normalizers[objective.loss_name]])
+        normalizer = objective.normalizers[objective.loss_name]
+        return self.factor * objective.weight / max(1, self.counts[normalizer])
 
 
 def _add(totals: dict[str, Tensor], sums: Mapping[str, Tensor], weight: float = 1.0) -> None:
@@ -265,16 +332,21 @@ def _leaf(tensor: Tensor) -> Tensor:
 def _gradients_of(whole: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Gradient]:
     """The tensors of a decoder output that the losses of its parts reached, with their gradients."""
     gradients: list[_Gradient] = []
-    for tensor, *pieces in zip(whole.tensors(), *(part.tensors() for part in parts), strict=True):
-        if any(piece.grad is not None for piece in pieces):
-            of_pieces = [torch.zeros_like(piece) if piece.grad is None else piece.grad for piece in pieces]
-            gradients.append((tensor, torch.cat(of_pieces)))
+    tensors_of_parts = [part.tensors() for part in parts]
+    for number, tensor in enumerate(whole.tensors()):
+        pieces = [tensors[number] for tensors in tensors_of_parts]
+        if all(piece.grad is None for piece in pieces):
+            continue
+        of_pieces = [torch.zeros_like(piece) if piece.grad is None else piece.grad for piece in pieces]
+        gradients.append((tensor, torch.cat(of_pieces)))
     return gradients
 
 
 def _backward(tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
     """Backward outside of autocast, as torch advises: each operation has the types that it had in the forward pass."""
-    reached = [pair for pair in zip(tensors, gradients, strict=True) if pair[0].requires_grad]  # others are frozen
-    if reached:
-        with torch.autocast(tensors[0].device.type, enabled=False):
-            torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
+    pairs = zip(tensors, gradients, strict=True)
+    trained = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]  # the others are frozen
+    if not trained:
+        return
+    with torch.autocast(tensors[0].device.type, enabled=False):
+        torch.autograd.backward([tensor for tensor, _ in trained], [gradient for _, gradient in trained])

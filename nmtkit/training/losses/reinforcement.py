@@ -25,17 +25,21 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.settings import Field, Length, Settings
 from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.abilities import reserve_positions
 from nmtkit.models.base import Decoder, Memory, as_decoder
 from nmtkit.training.losses.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
 
 _NEVER = -1
 """The id of an unknown word of a reference, which no summary has: UNK earns no reward."""
+MAX_LENGTH_RATIO = 1.5
+"""Largest length of a sample relative to the longest reference of the batch."""
 LEAVE_BELOW = 0.875
 """Articles leave a batch once no more than this part of it is still written: to copy the others takes a little."""
 
@@ -52,13 +56,12 @@ class ReinforceConfig(Settings):
     """Texts drawn for each source. One is compared with the most probable words (self-critical); several with the mean
     of them all: Wu et al. draw 15."""
     max_length: Length = Field(default=100, ge=1)
-    """Largest length of a sampled summary, in tokens, EOS counted; a model's learned positions limit it, too."""
-    max_length_ratio: float = Field(default=1.5, gt=0, le=1e6)
-    """Largest length relative to the longest reference of the batch. The smaller limit holds."""
+    """Largest length of a sampled summary, in tokens, EOS counted; 1.5 times the longest reference of the batch, and a
+    model's learned positions, limit it, too."""
 
     def limit(self, tgt_length: int) -> int:
         """The largest length of a sample if the longest reference of the batch has `tgt_length` tokens, EOS counted."""
-        return max(1, min(self.max_length, math.ceil(self.max_length_ratio * tgt_length)))
+        return max(1, min(self.max_length, math.ceil(MAX_LENGTH_RATIO * tgt_length)))
 
 
 @dataclass(frozen=True)
@@ -77,21 +80,27 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
 
     An article leaves the batch when all its summaries have ended: the steps behind it are those of the others alone.
     """
-    sentences, device, several = memory.mask.shape[0], memory.mask.device, samples + 1
-    limit = next(length for length in range(limit, 0, -1) if model.reserve_positions(length))
-    articles, summaries = torch.arange(sentences, device=device), torch.arange(several, device=device)
-    state = model.start(memory).select(articles.repeat_interleave(several))
-    cache = KVCache(sentences, several, device)
-    tokens = torch.full((sentences, several), BOS, device=device)
-    ids, ended = torch.full((sentences, several, limit), PAD, device=device), torch.zeros_like(tokens, dtype=torch.bool)
+    device = memory.mask.device
+    n_articles = len(memory.mask)
+    n_summaries = samples + 1
+    while not reserve_positions(model, limit):
+        limit -= 1
+    articles = torch.arange(n_articles, device=device)  # those that are still written
+    summaries = torch.arange(n_summaries, device=device)
+    state = model.start(memory).select(articles.repeat_interleave(n_summaries))
+    cache = KVCache(n_articles, n_summaries, device)
+    tokens = torch.full((n_articles, n_summaries), BOS, device=device)  # (B,K)
+    ids = torch.full((n_articles, n_summaries, limit), PAD, device=device)  # (B,K,T)
+    ended = torch.zeros_like(tokens, dtype=torch.bool)
     lengths = torch.zeros_like(tokens)
     check_every = 1 if device.type == "cpu" else 8  # steps: the check waits for the device
     for step in range(limit):
         output, state = model.advance(tokens.flatten(), state, memory, cache)
         log_probs = model.predict(output, memory).view(*tokens.shape, -1)  # (B,K,X)
         cache.next_step()
-        drawn, best = draw(log_probs[:, :-1].exp()), log_probs[:, -1:].argmax(-1)
-        tokens = torch.cat([drawn, best], 1).masked_fill(ended, PAD)
+        drawn = draw(log_probs[:, :-1].exp())  # (B,K-1)
+        greedy = log_probs[:, -1:].argmax(-1)  # (B,1)
+        tokens = torch.cat([drawn, greedy], 1).masked_fill(ended, PAD)
         ids[articles, :, step] = tokens
         lengths[articles] += ~ended
         ended |= tokens == EOS
@@ -101,9 +110,13 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
         if not len(live):
             break
         if len(live) <= LEAVE_BELOW * len(articles):
-            state = state.select((live[:, None] * several + summaries).flatten())
+            rows = live[:, None] * n_summaries + summaries
+            state = state.select(rows.flatten())
             cache.select(live)
-            memory, articles, tokens, ended = memory.select(live), articles[live], tokens[live], ended[live]
+            memory = memory.select(live)
+            articles = articles[live]
+            tokens = tokens[live]
+            ended = ended[live]
     # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
     torch.clear_autocast_cache()
     return Rollouts(ids[:, :, : step + 1], lengths)
@@ -115,9 +128,11 @@ def draw(probs: Tensor) -> Tensor:
     It is the first whose sum with all before it is more than a uniform number. One number for each of X, as for
     Gumbel's trick, would take a CPU longer than the step itself, whose generator is serial. Sums have 64 bits.
     """
-    sums = probs.cumsum(-1, dtype=torch.float64)
-    levels = torch.rand(sums.shape[:-1], dtype=sums.dtype, device=sums.device)[..., None] * sums[..., -1:]
-    return torch.searchsorted(sums, levels, right=True)[..., 0].clamp(max=sums.shape[-1] - 1)  # also where it is NaN
+    sums = probs.cumsum(-1, dtype=torch.float64)  # (*,X)
+    uniform = torch.rand(sums.shape[:-1], dtype=sums.dtype, device=sums.device)
+    levels = uniform[..., None] * sums[..., -1:]  # (*,1)
+    places = torch.searchsorted(sums, levels, right=True)[..., 0]
+    return places.clamp(max=sums.shape[-1] - 1)  # for NaN, which is larger than all sums
 
 
 def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:
@@ -130,12 +145,15 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
     is 0 where both are empty.
     """
     rows, width = references.shape
-    counts = torch.arange(width, device=ids.device) < reference_lengths[:, None]  # (R,U)
-    best = torch.zeros(rows, width + 1, dtype=torch.int64, device=ids.device)
+    is_real = torch.arange(width, device=ids.device) < reference_lengths[:, None]  # (R,U)
+    longest = torch.zeros(rows, width + 1, dtype=torch.int64, device=ids.device)  # row i of the table, for all R
     for step, token in enumerate(ids.unbind(1)):
-        same = (token[:, None] == references) & counts & (step < lengths)[:, None]  # (R,U)
-        best[:, 1:] = torch.maximum(best[:, 1:], best[:, :-1] + same).cummax(1)[0]
-    return 2 * best[:, -1] / (lengths + reference_lengths).clamp(min=1)
+        is_written = (step < lengths)[:, None]  # (R,1)
+        is_same = (token[:, None] == references) & is_real & is_written  # (R,U)
+        with_token = longest[:, :-1] + is_same
+        longest[:, 1:] = torch.maximum(longest[:, 1:], with_token).cummax(1)[0]
+    total = (lengths + reference_lengths).clamp(min=1)
+    return 2 * longest[:, -1] / total
 
 
 def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:
@@ -143,16 +161,24 @@ def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Te
 
     An n-gram matches if it stood before fewer times than it stands in the reference. Otherwise as `rouge_l`.
     """
-    real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-    known = torch.arange(references.shape[1], device=ids.device) < reference_lengths[:, None]
-    own = same_here = ids[:, :, None] == ids[:, None]  # (R,T,T)
-    other = same_there = (ids[:, :, None] == references[:, None]) & real[:, :, None] & known[:, None]  # (R,T,U)
+    is_written = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # (R,T)
+    is_real = torch.arange(references.shape[1], device=ids.device) < reference_lengths[:, None]  # (R,U)
+    # Whether two tokens are equal: both of the text, or one of the text and one of the reference.
+    same_in_text = ids[:, :, None] == ids[:, None]  # (R,T,T)
+    same_in_reference = (ids[:, :, None] == references[:, None]) & is_written[:, :, None] & is_real[:, None]  # (R,T,U)
+    # Entry [i,j]: whether the n-grams that begin at i and at j are equal; first for n = 1.
+    ngram_in_text = same_in_text
+    ngram_in_reference = same_in_reference
     matches = torch.zeros_like(lengths)
     for n in range(1, 5):
-        matches = matches + (own.tril(-1).sum(2) < other.sum(2)).sum(1)
-        own, other = own[:, :-1, :-1] & same_here[:, n:, n:], other[:, :-1, :-1] & same_there[:, n:, n:]
-    most = torch.maximum(lengths, reference_lengths)[:, None] - torch.arange(4, device=ids.device)  # the longer's
-    return matches / most.clamp(min=0).sum(1).clamp(min=1)
+        times_before = ngram_in_text.tril(-1).sum(2)
+        times_in_reference = ngram_in_reference.sum(2)
+        matches = matches + (times_before < times_in_reference).sum(1)
+        ngram_in_text = ngram_in_text[:, :-1, :-1] & same_in_text[:, n:, n:]
+        ngram_in_reference = ngram_in_reference[:, :-1, :-1] & same_in_reference[:, n:, n:]
+    longer = torch.maximum(lengths, reference_lengths)[:, None]  # the smaller ratio has the larger denominator
+    ngrams = (longer - torch.arange(4, device=ids.device)).clamp(min=0)  # (R,4): how many it has of each n
+    return matches / ngrams.sum(1).clamp(min=1)
 
 
 def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor, reward: str = "rougeL") -> Tensor:
@@ -160,12 +186,13 @@ def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor, r
 
     `references` are extended ids `(B,U)`, EOS last; `reference_lengths` `(B,)` count it.
     """
-    several = rollouts.ids.shape[1]
-    known = references.masked_fill(references == UNK, _NEVER).repeat_interleave(several, 0)  # (BK,U)
-    ids, lengths = rollouts.ids.flatten(0, 1), rollouts.lengths.flatten()
-    words = lengths - (ids == EOS).sum(1)  # (BK,)
+    n_summaries = rollouts.ids.shape[1]
+    ids = rollouts.ids.flatten(0, 1)  # (BK,T)
+    words = rollouts.lengths.flatten() - (ids == EOS).sum(1)  # (BK,)
+    reference_ids = references.masked_fill(references == UNK, _NEVER).repeat_interleave(n_summaries, 0)  # (BK,U)
+    reference_words = (reference_lengths - 1).repeat_interleave(n_summaries)  # (BK,)
     measure = rouge_l if reward == "rougeL" else gleu
-    return measure(ids, words, known, (reference_lengths - 1).repeat_interleave(several)).view(-1, several)
+    return measure(ids, words, reference_ids, reference_words).view(-1, n_summaries)
 
 
 @contextmanager
@@ -178,7 +205,8 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     rates = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
     model.eval()
     for layer, _ in rates:
-        layer.training, layer.dropout = True, 0.0
+        layer.training = True
+        layer.dropout = 0.0
     try:
         yield
     finally:
@@ -189,12 +217,18 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 def sampled_batch(batch: Batch, rollouts: Rollouts) -> Batch:
-    """The batch with the sampled summaries as targets, those of an article one after the other."""
-    ids, lengths = rollouts.ids[:, :-1].flatten(0, 1), rollouts.lengths[:, :-1].flatten()
+    """Returns the batch with the sampled summaries as targets, those of an article one after the other."""
+    ids = rollouts.ids[:, :-1].flatten(0, 1)  # (BK,T), without the greedy summaries
+    lengths = rollouts.lengths[:, :-1].flatten()  # (BK,)
+    begin = torch.full_like(ids[:, :1], BOS)
+    targets = Targets(
+        shifted=torch.cat([begin, ids[:, :-1]], 1),
+        ids=ids,
+        extended=ids,
+        mask=torch.arange(ids.shape[1], device=ids.device) < lengths[:, None],
+    )
     rows = torch.arange(batch.size).repeat_interleave(len(ids) // batch.size)
-    shifted = torch.cat([torch.full_like(ids[:, :1], BOS), ids[:, :-1]], 1)
-    mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-    return replace(batch.select(rows), targets=Targets(shifted, ids, ids, mask), alignment=None)
+    return replace(batch.select(rows), targets=targets, alignment=None)
 
 
 @dataclass(frozen=True)
@@ -213,24 +247,31 @@ class _Rewarded(Objective):
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         assert inputs.nll is not None
         assert inputs.output.sentence is not None
-        weights = self.advantage.index_select(0, inputs.output.sentence)
-        return {LOSS: (inputs.nll * weights).sum(dtype=at_least_float32(inputs.nll))}
+        advantage = self.advantage.index_select(0, inputs.output.sentence)  # (M,)
+        weighted = inputs.nll * advantage
+        return {LOSS: weighted.sum(dtype=at_least_float32(inputs.nll))}
 
 
 @OBJECTIVES.register("reinforce")
 @dataclass(frozen=True)
 class Reinforce(Objective):
-    """The reinforced part of equation 16; all other objectives belong to L_ml, and share the weight 1 - gamma."""
+    """Self-critical training: rewards texts that the model samples, beside the likelihood, in a last stage.
+
+    The reinforced part of equation 16; all other objectives belong to L_ml, and share the weight 1 - gamma.
+    """
 
     normalizers: ClassVar = {LOSS: "tokens", "sampled_reward": "sentences", "greedy_reward": "sentences"}
     needs = "none"
 
+    Config = ReinforceConfig
+
     settings: ReinforceConfig
 
     @classmethod
-    def from_setting(cls, setting: ReinforceConfig | None) -> "Reinforce | None":
-        """None without settings."""
-        return cls(settings=setting, weight=setting.gamma) if setting is not None else None
+    @override
+    def from_setting(cls, setting: ReinforceConfig | float) -> "Reinforce":
+        settings = setting if isinstance(setting, ReinforceConfig) else ReinforceConfig(gamma=setting)
+        return cls(settings=settings, weight=settings.gamma)
 
     @property
     def remaining_weight(self) -> float:
@@ -243,17 +284,28 @@ class Reinforce(Objective):
 
     def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
         """Samples all summaries of every article; returns the loss of equation 15, and the rewards."""
-        model, count = as_decoder(update.model), self.settings.samples
+        model = as_decoder(update.model)
+        samples = self.settings.samples
         assert model is not None, f"{update.model.config.kind} writes no texts to sample"
         with without_dropout(model):
-            moved = batch.to(update.device)
-            memory, wanted = model.encode(moved), moved.targets
-            rollouts = sample_rollouts(model, memory, self.settings.limit(wanted.mask.shape[1]), count)
-            reward = rewards(rollouts, wanted.extended, wanted.mask.sum(1), self.settings.reward)  # (B,K)
-            drawn = sampled_batch(batch, replace(rollouts, ids=rollouts.ids.cpu(), lengths=rollouts.lengths.cpu()))
-            sampled, greedy = reward[:, :-1], reward[:, -1:]
-            advantage = (sampled - (greedy if count == 1 else sampled.mean(1, keepdim=True))).flatten() / count
-            again = replace(update, objectives=[_Rewarded(advantage=advantage, weight=self.weight)])
-            copies = memory.select(torch.arange(batch.size, device=update.device).repeat_interleave(count))
-            loss = again.backward(drawn, lambda moved, attend: (model.unroll(moved, copies, attend), copies))[LOSS]
+            on_device = batch.to(update.device)
+            references = on_device.targets
+            memory = model.encode(on_device)
+            limit = self.settings.limit(references.mask.shape[1])
+            rollouts = sample_rollouts(model, memory, limit, samples)
+            reward = rewards(rollouts, references.extended, references.mask.sum(1), self.settings.reward)  # (B,K)
+            sampled = reward[:, :-1]  # (B,K-1)
+            greedy = reward[:, -1:]  # (B,1)
+            baseline = greedy if samples == 1 else sampled.mean(1, keepdim=True)
+            advantage = (sampled - baseline).flatten() / samples
+
+            # The samples are targets of a second pass, over copies of the memory.
+            sampled_texts = sampled_batch(batch, Rollouts(rollouts.ids.cpu(), rollouts.lengths.cpu()))
+            rows = torch.arange(batch.size, device=update.device).repeat_interleave(samples)
+            copies = memory.select(rows)
+            second_pass = replace(update, objectives=[_Rewarded(advantage=advantage, weight=self.weight)])
+            losses = second_pass.backward(
+                sampled_texts, lambda targets, attend: (model.unroll(targets, copies, attend), copies)
+            )
+        loss = losses[LOSS]
         return {LOSS: loss, "sampled_reward": sampled.mean(1).sum().to(loss), "greedy_reward": greedy.sum().to(loss)}

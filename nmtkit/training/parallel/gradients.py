@@ -65,12 +65,16 @@ class GradientSum:
             if message is not None:
                 with naming_who_is_missing():
                     message.wait()
-            for parameter, part in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
+            parts = torch.split(flat, [parameter.numel() for parameter in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
                 parameter.grad = part.view_as(parameter)
 
     def _send(self) -> None:
-        # What this process did not use another may have used.
-        used = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._buckets[len(self._sent)]]
-        flat = used[0].flatten() if len(used) == 1 else torch.cat([gradient.flatten() for gradient in used])
+        gradients = []
+        for parameter in self._buckets[len(self._sent)]:
+            # What this process did not use another may have used.
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            gradients.append(gradient.flatten())
+        flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         with naming_who_is_missing():
             self._sent.append((flat, dist.all_reduce(flat, async_op=True)))

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import zip_longest
@@ -147,14 +147,25 @@ def broadcast_object(value: T | None) -> T:
 
 
 def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> None:
-    """Process 0 calls `function` while the others wait, for days if need be; where it fails, none goes on.
+    """Process 0 calls `function` while the others wait; see `events_of_rank_zero`."""
+
+    def events() -> Iterator[None]:
+        function()
+        yield
+
+    for _ in events_of_rank_zero(events(), made):
+        continue
+
+
+def events_of_rank_zero(events: Iterable[T], made: Path | None = None) -> Iterator[T]:
+    """Process 0 yields `events` while the others wait, for days if need be; where it fails, none goes on.
 
     `made` is a folder that it leaves behind, and every process needs: the same one, and not its own of an earlier run.
     """
     fault: NmtkitError | None = None
     if rank() == 0:
         try:
-            function()
+            yield from events
         except NmtkitError as raised:
             fault = raised
     if is_initialized():

@@ -15,6 +15,9 @@ from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.training.losses.objective import build_objectives
 
+VALIDATION_BATCH_TOKENS = 4096
+"""Padded tokens of the longer side in a batch of the validation loss."""
+
 
 def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int) -> BatchStream:
     """The batches of all processes in a training by a recipe, or by a stage's recipe."""
@@ -40,7 +43,7 @@ def longest_examples(recipe: Recipe, store: Store, tokenizers: Tokenizers, batch
 
 def loss_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers) -> Iterator[Batch]:
     """All of a stored split once, the same every time."""
-    budget, corrupt = recipe.evaluation.batch_tokens, _corruption(recipe, tokenizers)
+    budget, corrupt = VALIDATION_BATCH_TOKENS, _corruption(recipe, tokenizers)
     if recipe.batch.block_tokens is None:
         return sorted_batches(store, budget, recipe.data.truncation, corrupt)
     return blocks_in_order(store, recipe.batch.changed({"batch_tokens": budget, "batch_size": None}), corrupt)

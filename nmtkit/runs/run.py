@@ -1,30 +1,32 @@
-"""A saved run: its recipe, tokenizers, weights and model; and the run that is meant where none is named."""
+"""A run: its folder and who may write there, its recipe, tokenizers, stages, weights and model.
+
+`find_run` has the rules by which a command finds its run, by a name or without one.
+"""
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
-import nmtkit.models
-import nmtkit.models.language
-import nmtkit.models.rnn  # noqa: F401  # importing them registers every model
+from nmtkit.config.tasks.builtin import TRANSLATION
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
-from nmtkit.core.files import bytes_checksum, write_json
+from nmtkit.core.files import atomic_path, atomic_write_text, bytes_checksum, file_sha256, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, parse
+from nmtkit.core.user_module import UserModule, load_copy, module_to_keep
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import AnySearch
 from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, VocabularySizes, as_decoder
 from nmtkit.models.ensemble import Ensemble, Mean
-from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
-from nmtkit.tasks.builtin import TRANSLATION
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.folder import RUNS_FOLDER, Notify, RunFolder, RunLock, ignore, lock_run, suggest_runs
 from nmtkit.training.checkpoints.manager import NAMED_WEIGHTS, CheckpointManager
 from nmtkit.training.checkpoints.weights import (
     SkipInit,
@@ -46,13 +48,15 @@ class InferenceConfig(Settings):
     name: str
     task: str
     model: AnyModelConfig
-    search: SearchConfig
+    search: AnySearch
     max_source_tokens: int | None = None
     """Tokens of a source that the model reads; None: all."""
     checkpoints: str = ""
     """The folder of the stage, within the run's."""
     recipe_sum: str = ""
     """Checksum of `recipe.yaml`: once that is changed by hand, this file is out of date."""
+    user_module: str = ""
+    """Checksum (SHA-256) of `user_module.py`, if the run has one."""
 
     @classmethod
     def of(cls, recipe: "Recipe") -> "InferenceConfig":
@@ -83,15 +87,111 @@ class SavedStage:
     """Where its text is stored."""
 
 
-class SavedRun:
-    """A run in its folder. Making the object touches no file; the recipe is read once, when it is needed."""
+class Run(AbstractContextManager["Run"]):
+    """A run in its folder, which this process may write in while it holds the lock (`may_write`).
+
+    `Run(folder)` and `open` are for reading; `create` and `open_to_write` also take the lock, until `close`. Making the
+    object touches no file; the recipe is read once, when it is needed.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
+        self._lock: RunLock | None = None
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Run":
+        """Opens a run for reading; CheckpointError if there is none."""
+        run = cls(RunFolder(Path(path)))
+        _ = run.recipe
+        return run
+
+    @classmethod
+    def open_to_write(cls, path: str | Path, notify: Notify = ignore) -> "Run":
+        """Opens a run for writing, to go on with it; CheckpointError if there is none."""
+        cls.open(path)  # the lock would make a folder where there is none
+        run = cls(RunFolder(Path(path)))
+        run._lock = lock_run(run.folder, notify)
+        return run
+
+    @classmethod
+    def create(
+        cls, recipe: "Recipe", path: str | None = None, overwrite: bool = False, notify: Notify = ignore
+    ) -> "Run":
+        """Begins a run for writing, or takes up one that was only preprocessed.
+
+        The default of `path` is `runs/` and the recipe's name. With `overwrite` an earlier run is replaced; it is kept
+        until the new training has saved its first state.
+        """
+        run = cls(RunFolder.at(path, recipe.name))
+        folder = run.folder
+        folder.require_own()
+        module = module_to_keep()
+        with ExitStack() as undo:
+            undo.callback(run.close)
+            run._lock = lock_run(folder, notify)
+            folder.require_free(overwrite)
+            run._lock.set_aside()
+            folder.origin.unlink(missing_ok=True)
+            run.keep_module(module)
+            run.save_recipe(recipe)
+            undo.pop_all()
+        return run
+
+    @classmethod
+    def create_untrained(
+        cls, folder: RunFolder, recipe: "Recipe", tokenizers: Tokenizers, weights: Mapping[str, Tensor], reason: str
+    ) -> "Run":
+        """Writes a run whose weights were not trained in its folder: an imported model, or a copy of another run.
+
+        The folder is a new one that no other process knows yet. `reason` says where the weights come from, such as
+        "imported".
+        """
+        tokenizers.save(folder.vocabulary)
+        save_weights(folder.average, weights, tokenizers.checksum)
+        write_json(folder.result, {"reason": reason, "updates": 0, "best": None, "kept": []})
+        atomic_write_text(folder.recipe, recipe.to_yaml())
+        run = cls(folder)
+        run.save_inference()
+        return run
 
     @override
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.folder.path}>"
+
+    @property
+    def may_write(self) -> bool:
+        """Whether this process holds the lock. Of several processes that train together only process 0 does."""
+        return self._lock is not None and self._lock.is_open
+
+    def commit(self) -> None:
+        """Removes the run that this one replaces, once this one has a checkpoint."""
+        if self._lock is not None and self._lock.is_open:
+            self._lock.commit_or_rollback()
+
+    def close(self) -> None:
+        """Lets other processes write in the folder; an earlier run that was not replaced is put back."""
+        if self._lock is not None:
+            self._lock.close()
+
+    @override
+    def __exit__(self, *fault: object) -> None:
+        self.close()
+
+    def save_recipe(self, recipe: "Recipe") -> None:
+        """Makes a recipe that of the run, in the folder as well."""
+        self.recipe = recipe
+        atomic_write_text(self.folder.recipe, recipe.to_yaml())
+
+    def keep_module(self, module: UserModule | None) -> bool:
+        """Writes a copy of the user's file into the folder; returns whether another one was there."""
+        path = self.folder.user_module
+        before = path.read_bytes() if path.is_file() else None
+        if module is None:
+            path.unlink(missing_ok=True)
+        elif module.code != before:
+            with atomic_path(path) as new:
+                new.write_bytes(module.code)
+        return before is not None and module is not None and module.code != before
 
     @cached_property
     def recipe(self) -> "Recipe":
@@ -110,17 +210,26 @@ class SavedRun:
             raise CheckpointError(f"{path}: not the folder of a run: {what}; {remedy}")
         from nmtkit.config import load  # which loads the settings of training, that decoding does without
 
-        return load(self.folder.recipe)
+        return load(self.folder.recipe, trained=True)
 
     @cached_property
     def _saved_inference(self) -> InferenceConfig | None:
         """None if it is missing, damaged or out of date, so that the recipe is to be read."""
         path = self.folder.inference
+        load_copy(self.folder.path)
         with suppress(OSError, NmtkitError, TypeError):
             if path.is_file() and self.folder.recipe.is_file():  # a pipe would be waited for
                 config = parse(InferenceConfig, parse_json(path.read_bytes(), ""), str(path))
                 return config if config.recipe_sum == bytes_checksum(self.folder.recipe.read_bytes()) else None
         return None
+
+    @cached_property
+    def task(self) -> str:
+        """The name of its task; a user's file that the run has is executed only if nothing else tells."""
+        with suppress(OSError, NmtkitError, TypeError, KeyError):
+            if self.folder.inference.is_file():
+                return str(parse_json(self.folder.inference.read_bytes(), "")["task"])
+        return self.inference.task
 
     @property
     def inference(self) -> InferenceConfig:
@@ -134,6 +243,7 @@ class SavedRun:
         place = {
             "checkpoints": stage.checkpoints.folder.relative_to(self.folder.path).as_posix(),
             "recipe_sum": bytes_checksum(self.folder.recipe.read_bytes()),
+            "user_module": file_sha256(self.folder.user_module) if self.folder.user_module.is_file() else "",
         }
         config = InferenceConfig.of(stage.recipe).model_copy(update=place)
         write_json(self.folder.inference, config.model_dump(mode="json"))
@@ -185,7 +295,7 @@ class SavedRun:
             raise CheckpointError(f"{self.folder.path}: no checkpoint {which!r}{missing}; {there}")
         return path
 
-    def members(self) -> "list[SavedRun]":
+    def members(self) -> "list[Run]":
         """The runs of an ensemble; a run alone is its own."""
         return [self]
 
@@ -196,20 +306,37 @@ class SavedRun:
         validated one.
         """
         weights = self.weights(which)
+        recipe = self._recipe_of(weights)
+        return *self._load(recipe.model, weights, device), recipe
+
+    def _recipe_of(self, weights: Path) -> "Recipe":
         folder = weights.resolve().parent
         own = [stage for stage in self.stages() if stage.checkpoints.folder.resolve() == folder]
-        recipe = (own or [self.newest_stage()])[0].recipe
-        return *self._load(recipe.model, weights, device), recipe
+        return (own or [self.newest_stage()])[0].recipe
 
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
     ) -> tuple[Model, Tokenizers, InferenceConfig]:
         """As `open_model`, with only the settings that decoding needs."""
+        settings = self.inference_of(which)
+        return *self._load(settings.model, self.weights(which), device), settings
+
+    def inference_of(self, which: str = "auto") -> InferenceConfig:
+        """What decoding with some weights needs of the recipe; `which` is as in `weights`."""
         known = self._saved_inference
-        if known is None or which not in NAMED_WEIGHTS:
-            model, tokenizers, recipe = self.open_model(device, which)
-            return model, tokenizers, InferenceConfig.of(recipe)
-        return *self._load(known.model, self.weights(which), device), known
+        if known is not None and which in NAMED_WEIGHTS:
+            return known
+        return InferenceConfig.of(self._recipe_of(self.weights(which)))
+
+    def outline(self, which: str = "auto") -> tuple[Model, Tokenizers]:
+        """As `open_for_inference`, on the CPU, but no weights are read: those of the model are never to be used.
+
+        Memory that is not written takes no room.
+        """
+        tokenizers = self.load_tokenizers()
+        settings = self.inference_of(which)
+        with SkipInit(fill=False):
+            return MODELS.get(settings.model.kind)(settings.model, sizes_of(tokenizers)).eval(), tokenizers
 
     def _load(self, config: ModelConfig, weights: Path, device: torch.device) -> tuple[Model, Tokenizers]:
         tokenizers = self.load_tokenizers()
@@ -219,15 +346,15 @@ class SavedRun:
         return model.to(device).eval(), tokenizers
 
 
-class EnsembleRun(SavedRun):
+class EnsembleRun(Run):
     """Several runs that decode as an `Ensemble`; recipe and folder are those of the first."""
 
-    def __init__(self, runs: Sequence[SavedRun], mean: Mean, weights: Sequence[float] | None) -> None:
+    def __init__(self, runs: Sequence[Run], mean: Mean, weights: Sequence[float] | None) -> None:
         super().__init__(runs[0].folder)
         self.runs, self._mean, self._weights = runs, mean, weights
 
     @override
-    def members(self) -> list[SavedRun]:
+    def members(self) -> list[Run]:
         return list(self.runs)
 
     @override
@@ -270,7 +397,7 @@ def find_run(
     task: str | None = None,
     mean: Mean = "probabilities",
     weights: Sequence[float] | None = None,
-) -> tuple[SavedRun, str]:
+) -> tuple[Run, str]:
     """The run to use, and the reason in words; CheckpointError if there is none.
 
     `model` is a run's folder, or its name under `runs/`; several make an ensemble, for which `mean` and `weights` are.
@@ -291,7 +418,7 @@ def find_run(
             raise CheckpointError(f"${MODEL_VARIABLE} is {given}: {fault}; or name a run with -m RUN") from fault
     finished = [RunFolder(path.parent) for path in RUNS_FOLDER.glob("*/result.json")]
     finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
-    newest = next((run for run in map(SavedRun, finished) if task is None or run.inference.task == task), None)
+    newest = next((run for run in map(Run, finished) if task is None or run.task == task), None)
     of_task = f" for {task}" if task else ""
     if newest is None:
         raise CheckpointError(
@@ -301,25 +428,25 @@ def find_run(
     return newest, f"the newest finished run{of_task} under {RUNS_FOLDER}/"
 
 
-def find_training(model: str) -> SavedRun:
+def find_training(model: str) -> Run:
     """The run of a folder, or of its name under `runs/`, to look at its training: also one that replaces another."""
     folder = RunFolder(Path(model))
     if not folder.exists() and (RUNS_FOLDER / model).is_dir():  # also where a file or another folder has the run's name
         folder = RunFolder(RUNS_FOLDER / model)
     elif not folder.path.exists():
         raise CheckpointError(f"{model}: not the folder of a run: there is no such folder; {suggest_runs(model)}")
-    return SavedRun(folder)
+    return Run(folder)
 
 
-def _named_run(model: str) -> tuple[SavedRun, str]:
+def _named_run(model: str) -> tuple[Run, str]:
     folder = find_training(model).folder
     if folder.replaced.is_dir() and not folder.has_checkpoint():
         why = "the earlier run, for that which is to replace it has no state yet"
-        return SavedRun(RunFolder(folder.replaced)), why
-    return SavedRun(folder), "as asked"
+        return Run(RunFolder(folder.replaced)), why
+    return Run(folder), "as asked"
 
 
-def weights_to_average(run: SavedRun, best: int | None = None, recent: int | None = None) -> list[Path]:
+def weights_to_average(run: Run, best: int | None = None, recent: int | None = None) -> list[Path]:
     """The `best` weights files of a run's newest validated stage (None: all), or instead its most `recent` ones."""
     checkpoints = run.newest_stage().checkpoints
     kept = checkpoints.best() if recent is None else checkpoints.recent()
@@ -333,7 +460,7 @@ def weights_to_average(run: SavedRun, best: int | None = None, recent: int | Non
     return kept[: recent or best]
 
 
-def average_files(files: Sequence[Path], output: Path, of: SavedRun | None = None) -> None:
+def average_files(files: Sequence[Path], output: Path, of: Run | None = None) -> None:
     """Averages weights files into one; they fit each other, and the model of the run `of`."""
     if len(files) < 2:
         raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")

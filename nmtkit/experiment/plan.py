@@ -1,0 +1,140 @@
+"""The plan of a training: all checks of its recipe, and what is known of it before anything is done."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from nmtkit.config import Recipe
+from nmtkit.core import device as devices
+from nmtkit.experiment import checks
+from nmtkit.experiment.largest_batch import LEAST_TOKENS, SHARE, UPDATES_AN_EPOCH
+from nmtkit.experiment.tuning import candidate_training_configs
+from nmtkit.experiment.workloads import AUTO_KEYS
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.origin import FineTuningOrigin, find_origin
+from nmtkit.runs.run import Run
+from nmtkit.training.checkpoints.weights import count_parameters
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `execute` will do; `plan` makes one."""
+
+    recipe: Recipe
+    """Of a run that goes on with the values that the run has found for `auto`."""
+    device: torch.device
+    resume: bool = False
+    """Whether a run goes on."""
+    origin: FineTuningOrigin | None = None
+    """The run, or the runs, whose weights training begins with."""
+    notes: tuple[str, ...] = ()
+    """Warnings and other sentences for the user."""
+    rows: tuple[tuple[str, str], ...] = ()
+    """Names and values to print: sizes, settings that the recipe leaves open, stages and files."""
+
+
+def plan(
+    recipe: Recipe, device: torch.device, folder: RunFolder | None = None, resume: bool = False, need_files: bool = True
+) -> Plan:
+    """Checks a recipe and plans its training; writes nothing, starts nothing and draws no random number.
+
+    What depends on the preprocessed text is not known yet: the largest batch, the fastest settings and the size of the
+    vocabulary. The rows say by which rule `execute` finds them.
+
+    Args:
+        recipe: to train by.
+        device: to train on.
+        folder: to train in, which the recipe cannot begin from; by default `runs/` and the recipe's name.
+        resume: whether the run in the folder goes on. Then `init_from` and word vectors are not needed any more.
+        need_files: whether to refuse a recipe with missing files. Without them its sizes can be shown all the same.
+
+    Raises:
+        RecipeError: for settings that do not fit each other, this machine, or the run that goes on.
+        DataError: for files that are missing or do not fit.
+        CheckpointError: for runs that are missing.
+    """
+    if need_files:
+        for text in recipe.texts().values():
+            checks.require_validation_files(text)
+        checks.require_data(recipe)
+    checks.require_fitting_stages(recipe)
+    checks.require_memory(recipe)
+    notes = [warning for text in recipe.texts().values() if (warning := checks.metric_warning(text))]
+    for direction in recipe.data.zero_shot:
+        notes.append(f"{direction}: no corpus of data.train has this direction, so it is translated zero-shot")
+    origin = None
+    if resume:
+        run = Run.open((folder or RunFolder.at(None, recipe.name)).path)
+        checks.require_same_recipe(run, recipe)
+        recipe = checks.with_values_of(run.recipe, recipe)
+        notes += checks.notes_on_resuming(run, recipe)
+    else:
+        checks.require_languages(recipe)
+        if need_files or checks.has_files(recipe):
+            checks.require_embeddings(recipe)
+            origin = find_origin(recipe, folder)
+    return Plan(
+        recipe=recipe,
+        device=device,
+        resume=resume,
+        origin=origin,
+        notes=tuple(notes),
+        rows=tuple(_rows(recipe, device, origin)),
+    )
+
+
+def _rows(recipe: Recipe, device: torch.device, origin: FineTuningOrigin | None) -> Iterator[tuple[str, str]]:
+    training = recipe.training
+    sizes = recipe.max_vocabulary_sizes
+    parameters = count_parameters(checks.model_on_meta([*recipe.by_stage().values()][-1]))
+    tokens = " and ".join(dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels"))
+    yield "model", recipe.model.kind
+    yield "parameters", f"{parameters:,} with {tokens} tokens in a vocabulary"
+    yield "size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"
+    if origin is not None and origin.vocabulary:
+        yield "tokenizer", f"{recipe.tokenizer.kind}, of {origin.run}"
+    else:
+        yield "tokenizer", f"{recipe.tokenizer.kind}, learned from data.train; a small text gives fewer tokens"
+    yield "optimizer", f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}"
+    tokens_a_batch = "as many as fit," if recipe.batch.is_auto else f"{recipe.batch.batch_tokens:,}"
+    yield "batch", f"{tokens_a_batch} padded tokens x {training.accumulate}"
+    yield "device", devices.describe(device)
+    yield from _open_settings(recipe, device)
+    for number, stage in enumerate(recipe.stages, start=1):
+        changes = ", ".join(f"{key} {value}" for key, value in stage.changed_keys())
+        yield f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"
+    for key, path in checks.named_files(recipe):
+        yield key, path if os.path.exists(path) else f"{path} (not here)"
+    if origin is not None:
+        for begun_from in origin.parts.values() or [origin]:
+            yield "weights", begun_from.weights
+
+
+def _open_settings(recipe: Recipe, device: torch.device) -> Iterator[tuple[str, str]]:
+    """The settings that are `auto`, each with its value, or with the rule by which `execute` will find it."""
+    if recipe.batch.is_auto:
+        yield (
+            "batch.batch_tokens",
+            f"measured on the preprocessed text: {LEAST_TOKENS} padded tokens are doubled while the longest examples "
+            f"fit into {SHARE['cuda' if device.type == 'cuda' else 'cpu']:.0%} of the free memory, and an epoch has "
+            f"{UPDATES_AN_EPOCH} updates",
+        )
+    open_keys = [key for key in AUTO_KEYS if getattr(recipe.training, key) == "auto"]
+    first_stage = next(iter(recipe.by_stage().values()))
+    bf16_allowed = first_stage.model.bf16_allowed
+    candidates = candidate_training_configs(first_stage.training, device, bf16_allowed)
+    if first_stage.training.shard:
+        candidates = candidates[:1]  # one process alone may not hold the model, so nothing is measured
+    for key in open_keys:
+        values = dict.fromkeys(str(getattr(candidate, key)) for candidate in candidates)
+        first, *others = values
+        if others:
+            yield (
+                f"training.{key}",
+                f"{' or '.join(values)}: the fastest in a few updates on the preprocessed text, unless it raises the "
+                f"loss; {first} where the training is too short to measure",
+            )
+        else:
+            yield f"training.{key}", first

@@ -1,0 +1,339 @@
+"""Precision and threads that train a model fastest on this machine, measured in a few seconds by real updates.
+
+A fresh model makes updates with the first batches of the data in every configuration that the recipe leaves open, in
+turns, so that noise of the machine falls on all of them. Every update is small enough for three rounds in
+`MAX_SECONDS`. A configuration that is clearly slower than the fastest makes no more updates; the median of the others
+counts. The result is cached: equal trainings on one machine use equal settings.
+
+A training of less than `MIN_MINUTES` or `MIN_TOKENS` is not measured and takes the first configuration, which is exact.
+"""
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.config import Recipe
+from nmtkit.core import device as devices
+from nmtkit.core import speed_cache
+from nmtkit.core.speed_cache import TuningResult
+from nmtkit.data.batches.batch import Batch
+from nmtkit.experiment.workloads import (
+    CyclingStream,
+    TrainingWorkload,
+    first_stage,
+    synthetic_workload,
+    truncated_lengths,
+)
+from nmtkit.models.base import Model
+from nmtkit.training import randomness
+from nmtkit.training.checkpoints.manager import CheckpointManager
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.gradients import Summing, UpdateGradients
+from nmtkit.training.losses.likelihood import likelihood
+from nmtkit.training.losses.objective import GradientAccumulator
+from nmtkit.training.parallel import processes
+from nmtkit.training.trainer import Trainer
+
+MAX_SECONDS = 5.0
+"""Seconds that measuring may take; the first update, with an eighth of a batch, is always made."""
+MIN_MINUTES = 2.0
+"""A training with fewer `max_minutes` is not measured ..."""
+MIN_TOKENS = 500_000
+"""... and neither is one whose updates have fewer target tokens in all."""
+ROUNDS = 5
+"""Updates of each configuration at most."""
+WANTED_ROUNDS = 3
+"""Updates are made small enough for so many rounds."""
+SMALLEST_PIECE = 8
+"""Of a batch at least one sentence of so many is taken."""
+CLEARLY_SLOWER = 1.3
+"""A configuration that takes so many times as long as the fastest makes no more updates."""
+GIVE_UP = 4.0
+"""An update is given up in its middle once it has taken so many times as long as the fastest ..."""
+GIVE_UP_SECONDS = 0.5
+"""... but not before so many seconds: the first update of a configuration also prepares its kernels."""
+TIE = 1.03
+"""Configurations that differ by no more than this factor are equal: the first is taken."""
+SAME_LOSS = 1.005
+"""A less exact configuration is taken only if the loss of a batch is not higher by more than this factor."""
+
+
+@dataclass(frozen=True)
+class TrainingSpeedConfig:
+    """Settings that change the speed of an update; the fields are keys of the recipe's group `training`."""
+
+    precision: Literal["fp32", "bf16"]
+    matmul_precision: devices.MatmulPrecision
+    threads: int
+
+    def __str__(self) -> str:
+        kind = self.precision if self.precision == "bf16" else f"fp32 {self.matmul_precision}"
+        return f"{kind}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+def candidate_training_configs(
+    config: TrainingConfig, device: torch.device, bf16_allowed: bool
+) -> list[TrainingSpeedConfig]:
+    """Returns what the settings leave open; the preferred ones come first: exact, with all threads.
+
+    Less exact products of float32 use bfloat16 on a CPU where its library can, and tf32 on a GPU.
+    """
+    threads = [devices.cpu_threads() if config.threads == "auto" else config.threads]
+    if config.threads == "auto" and device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        threads += [threads[0] // 2, 1] if threads[0] >= 4 else [1]
+    less_exact: dict[str, list[devices.MatmulPrecision]] = {"cpu": ["medium"], "cuda": ["high"]}
+    matmuls: list[devices.MatmulPrecision] = ["highest", *less_exact.get(device.type, [])]
+    if config.matmul_precision != "auto":
+        matmuls = [config.matmul_precision]
+    precisions: list[Literal["fp32", "bf16"]] = ["fp32"]
+    if config.precision != "auto":
+        precisions = [config.precision]
+    elif bf16_allowed and device.type in less_exact:
+        precisions.append("bf16")
+    candidates = []
+    for precision in precisions:
+        for matmul in matmuls if precision == "fp32" else matmuls[:1]:  # bf16 leaves hardly a product in float32
+            for count in dict.fromkeys(threads):
+                candidates.append(TrainingSpeedConfig(precision, matmul, count))
+    return candidates
+
+
+def tune_training(
+    workload: TrainingWorkload, again: bool = False, need_speed: bool = False
+) -> TuningResult[TrainingSpeedConfig]:
+    """Returns the fastest way to train, from the cache or else measured now; see the head of this file.
+
+    Random states are restored. All processes take part, and the first one's clock counts. The process is left prepared
+    for one of the configurations: call `device.prepare` again. `again` measures in spite of the cache and of a short
+    training. With `need_speed` a short training has the speed of the first configuration.
+    """
+    with randomness.fork_rng(workload.device):
+        model = workload.build()
+        candidates = candidate_training_configs(workload.config, workload.device, model.config.bf16_allowed)
+        unmeasured = TuningResult(candidates[0])
+        if workload.config.shard:  # one process alone may not hold the model
+            return unmeasured
+        is_short = is_too_short(workload)
+        if is_short and not again:
+            candidates = candidates[:1]
+        # A short training keeps its settings when a longer one of the same model has been measured.
+        key = {**workload.key, "short": True} if is_short else workload.key
+        is_first = processes.rank() == 0
+        known = speed_cache.get(key, TrainingSpeedConfig) if is_first and not again else None
+        known = processes.broadcast_object(known)
+        if known is not None:
+            return known
+        if len(candidates) == 1 and not need_speed:
+            return unmeasured
+        result = _Trials(model, workload).measure(candidates)
+    devices.trim_malloc()
+    if is_first and result.speeds:
+        speed_cache.put(key, result)
+    return result
+
+
+def is_too_short(workload: TrainingWorkload) -> bool:
+    """Returns whether a training ends too early for measuring; depends on its recipe and text alone."""
+    config = workload.config
+    if config.max_minutes and config.max_minutes < MIN_MINUTES:
+        return True
+    updates = math.inf
+    if config.max_updates:
+        updates = config.max_updates
+    if config.max_epochs:
+        updates = min(updates, config.max_epochs * workload.updates_an_epoch)
+    (batch,) = workload.first_batches(1)
+    tokens_an_update = batch.n_tokens * config.accumulate * processes.size()
+    return updates * processes.max_over_ranks([tokens_an_update])[0] < MIN_TOKENS
+
+
+def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> float | None:
+    """Returns the padded tokens of the longer side that are trained in a minute, measured with random words.
+
+    None if memory is too small.
+    """
+    result = tune_training(synthetic_workload(recipe, lengths, device), need_speed=True)
+    if not result.speed:
+        return None
+    src, tgt = truncated_lengths(first_stage(recipe), lengths)
+    return 60 * result.speed * (max(src, tgt) + 1) / (tgt + 1)
+
+
+class TimeLimitError(Exception):
+    """A time limit has passed."""
+
+
+@contextmanager
+def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
+    """Raises TimeLimitError where a model computes for longer, even in the middle of an update.
+
+    Every layer looks at the clock before it computes, and every parameter when its gradient is there.
+    """
+    end = time.monotonic() + seconds
+
+    def look(*_: object) -> None:
+        if time.monotonic() > end:
+            raise TimeLimitError
+
+    hooks = [layer.register_forward_pre_hook(look) for layer in model.modules()]
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            hooks.append(parameter.register_post_accumulate_grad_hook(look))  # type: ignore[no-untyped-call]  # torch
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class SafeGradients(UpdateGradients):
+    """Gives up an update that needs more memory or time than there is; a training could go on afterwards.
+
+    A process whose pass through the model does not fit still adds up gradients with the others.
+    """
+
+    failed = False
+    """Whether an update has been given up since this was last set."""
+
+    def backward(self, update: GradientAccumulator, batch: Batch, last: Summing | None = None) -> Tensor:
+        """Gradients that are not finite where the pass does not fit."""
+        try:
+            return super().backward(update, batch, last)
+        except (torch.OutOfMemoryError, TimeLimitError):
+            self.failed = True
+        self.clear()  # the error is gone, and with it all that the pass had allocated
+        # An update whose loss is not finite is skipped.
+        return torch.full((len(self.normalizers),), math.nan, device=self.device)
+
+
+class _Trials:
+    """Updates of a fresh model in several configurations, and their seconds by the clock of the first process."""
+
+    def __init__(self, model: Model, workload: TrainingWorkload) -> None:
+        self.model, self.device = model, workload.device
+        config = workload.config.changed({"compile": False})  # compiling would take longer than measuring
+        self.accumulate = config.accumulate
+        self.stream = CyclingStream(workload.first_batches(ROUNDS * config.accumulate))
+        self.trainer = Trainer(model, self.stream, config, CheckpointManager(Path()), self.device, time.monotonic)
+        parameters = self.trainer.gradients.parameters
+        self.gradients = SafeGradients(model, self.trainer.objectives, parameters, self.device)
+        self.trainer.gradients = self.gradients
+        self.spent = 0.0
+        """Seconds of all updates; those that were given up count with their limit, as clocks of processes differ."""
+
+    def measure(self, candidates: Sequence[TrainingSpeedConfig]) -> TuningResult[TrainingSpeedConfig]:
+        """Returns the fastest configuration and the speeds; no speeds if memory is too small for all of them."""
+        self.stream.every = SMALLEST_PIECE
+        pieces = self._round(candidates, 0)  # also prepares kernels and memory
+        if pieces and self.spent + sum(pieces.values()) <= MAX_SECONDS:
+            pieces = self._round(list(pieces), 0)
+        if not pieces:
+            return TuningResult(candidates[0])
+        remaining = max(MAX_SECONDS - self.spent, 1e-9)
+        needed = WANTED_ROUNDS * len(pieces) * SMALLEST_PIECE * min(pieces.values())
+        self.stream.every = min(SMALLEST_PIECE, max(1, math.ceil(needed / remaining)))
+
+        left = list(pieces)
+        seconds: dict[TrainingSpeedConfig, list[float]] = {config: [] for config in left}
+        next_round = sum(pieces.values()) * SMALLEST_PIECE / self.stream.every
+        for number in range(ROUNDS):
+            if self.spent + next_round > MAX_SECONDS:
+                break
+            found = self._round(left, number)
+            for config in left:
+                if config in found:
+                    seconds[config].append(found[config])
+                else:
+                    del seconds[config]
+            left = _still_in_question(list(found), seconds)
+            next_round = sum(found[config] for config in left)
+            if not left or len(left) == 1 < len(candidates):
+                break
+        medians = {config: median(values) for config, values in seconds.items() if values}
+        if seconds and not medians:  # there was no time for more than pieces
+            self.stream.every = SMALLEST_PIECE
+            medians = pieces
+        return self._result(candidates, medians)
+
+    def _round(self, configs: Sequence[TrainingSpeedConfig], number: int) -> dict[TrainingSpeedConfig, float]:
+        """Returns the seconds of an update in each configuration, without those that fail."""
+        found: dict[TrainingSpeedConfig, float] = {}
+        for config in configs:
+            limit = math.inf
+            if found:
+                limit = max(GIVE_UP * min(found.values()), GIVE_UP_SECONDS)
+                limit = min(limit, MAX_SECONDS - self.spent)
+            seconds = self._update_seconds(config, number, limit)
+            if seconds is not None:
+                found[config] = seconds
+        return found
+
+    def _update_seconds(self, config: TrainingSpeedConfig, number: int, limit: float) -> float | None:
+        """Returns the seconds of the update of this number; None if a process runs out of memory or of time."""
+        devices.prepare(self.device, config.matmul_precision, config.threads)
+        self.gradients.in_bf16 = config.precision == "bf16"
+        self.gradients.failed = False
+        self.stream.next = number * self.accumulate
+        begun = devices.read_clock(self.device)
+        with time_limit(limit, self.model):
+            try:
+                self.trainer.make_update()
+            except TimeLimitError:  # after the passes through the model
+                self.gradients.failed = True
+        seconds = devices.read_clock(self.device) - begun
+        of_first_process = seconds if processes.rank() == 0 else 0.0
+        seconds, failed = processes.max_over_ranks([of_first_process, float(self.gradients.failed)])
+        self.spent += seconds
+        return None if failed else seconds
+
+    def _result(
+        self, candidates: Sequence[TrainingSpeedConfig], medians: dict[TrainingSpeedConfig, float]
+    ) -> TuningResult[TrainingSpeedConfig]:
+        first = candidates[0]
+        if not medians:
+            return TuningResult(first)
+        self.stream.next = 0
+        tokens = processes.size() * sum(next(self.stream).n_tokens for _ in range(self.accumulate))
+        speeds = {str(config): tokens / medians[config] if config in medians else 0.0 for config in candidates}
+        fastest = min(medians.values())
+        best = next(config for config in candidates if medians.get(config, math.inf) <= TIE * fastest)
+        if best != first and not self._has_loss_of(first, best):
+            exact = [one for one in medians if (one.precision, one.matmul_precision) == ("fp32", "highest")]
+            best = min(exact, key=medians.__getitem__, default=best)
+        best = processes.broadcast_object(best)  # each process has looked at batches of its own
+        return TuningResult(best, speeds)
+
+    def _has_loss_of(self, first: TrainingSpeedConfig, other: TrainingSpeedConfig) -> bool:
+        self.stream.next, self.stream.every = 0, SMALLEST_PIECE  # all log-probabilities are in memory at a time
+        sample = next(self.stream)
+        exact_loss = _loss(self.model, sample, first, self.device)
+        return _loss(self.model, sample, other, self.device) <= SAME_LOSS * exact_loss
+
+
+def _still_in_question(
+    configs: Sequence[TrainingSpeedConfig], seconds: dict[TrainingSpeedConfig, list[float]]
+) -> list[TrainingSpeedConfig]:
+    """Returns the configurations that are not clearly slower than the fastest."""
+    medians = {config: median(seconds[config]) for config in configs}
+    fastest = min(medians.values(), default=math.inf)
+    return [config for config in configs if medians[config] <= CLEARLY_SLOWER * fastest]
+
+
+@torch.no_grad()
+def _loss(model: Model, batch: Batch, config: TrainingSpeedConfig, device: torch.device) -> float:
+    """Returns the loss of a batch in nats per target token."""
+    devices.prepare(device, config.matmul_precision, config.threads)
+    model.eval()
+    with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+        _, nll = likelihood(model(batch.to(device), keep=batch.loss_mask), batch, model.vocabulary_size)
+    model.train()
+    return float(nll) / max(1, batch.n_tokens)
