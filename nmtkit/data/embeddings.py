@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Settings, model_validator
-from nmtkit.data.text.text import read_lines
+from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.tokenizers.tokenizer import WORD_START
 from nmtkit.data.tokenizers.vocabulary import Vocabulary
 
@@ -22,7 +22,7 @@ Side = Literal["src", "tgt"]
 
 
 class PretrainedEmbeddingsConfig(Settings):
-    """Pretrained word vectors.
+    """Pretrained word vectors, scaled so that their mean length is that of the random ones.
 
     If `model.tie` shares a matrix, the vectors are in all its uses: the target's also in the output layer, and with
     `all` those of either side on both. Two files then fill one matrix; the target's vector wins.
@@ -34,9 +34,6 @@ class PretrainedEmbeddingsConfig(Settings):
     """A word2vec or GloVe text file, plain or .gz, for the target's tokens."""
     freeze: bool = False
     """Never train a matrix with pretrained vectors; this also freezes its other rows and the layers that share it."""
-    rescale: bool = True
-    """Scale the vectors of a file so that their mean length is that of the random ones, also for a Transformer, which
-    multiplies embeddings by sqrt(hidden_size)."""
 
     @model_validator(mode="after")
     def _names_a_file(self) -> "PretrainedEmbeddingsConfig":

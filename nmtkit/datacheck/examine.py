@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -10,20 +9,26 @@ from nmtkit.data.text import faults
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.faults import HELD_OUT, BlockFaults, FaultKind, FaultLocation, RowIndices
-from nmtkit.data.text.formats import text_format
+from nmtkit.data.text.files.formats import text_format
+from nmtkit.data.text.files.names import split_reference
 from nmtkit.data.text.hashes import HashSet, Mask, PairHashes, SoughtHashes
-from nmtkit.data.text.names import split_reference
 from nmtkit.data.text.reading import SplitReader
 from nmtkit.datacheck.characters import TextArrays, find_odd_characters
 from nmtkit.datacheck.findings import MAX_EXAMPLES, Diagnosis, Finding, SplitDiagnosis
+from nmtkit.datacheck.language import Languages
 from nmtkit.datacheck.misalignment import first_mismatch, shifted_pairs
-from nmtkit.datacheck.norms import Norms, examine_pairs, first_texts, learn_norms
+from nmtkit.datacheck.pairs import UsualPairs, examine_pairs, read_sample, thin_out
+
+SWAPPED_SAMPLE = 200
+"""The most pairs of a split by which it is decided whether its files are swapped."""
+QUICK_LANGUAGE_PAIRS = 4000
+"""The pairs of a split whose languages a quick examination looks at, from the first one."""
 
 
 def examine(
     splits: Mapping[str, SplitFiles],
     monolingual: bool = False,
-    duplicates: bool = True,
+    quick: bool = False,
     progress: Callable[[int], object] = lambda count: None,
     see: Callable[[Block], object] = lambda block: None,
     take: Callable[[Block], object] = lambda block: None,
@@ -36,31 +41,37 @@ def examine(
     Args:
         splits: files by name; the main one is "train", or the first if there is no train.
         monolingual: whether both sides are in one language, as a summary and its article are.
-        duplicates: whether to look for pairs that occur twice, in one split or in two, which takes up to 20 bytes of
-            memory for each pair of train.
+        quick: whether to look at the languages of the first `QUICK_LANGUAGE_PAIRS` pairs of a split only, and not for
+            pairs that occur twice, in one split or in two. Languages take most of the time; pairs that occur twice up
+            to 20 bytes of memory for each pair of train.
         progress: is given the number of bytes read since its last call.
         see: is given every block before it is examined, and may change its text.
-        take: is given every block with its faults.
+        take: is given every block with its faults, which the block loses afterwards.
     """
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in splits})
     main = "train" if "train" in splits else next(iter(splits))
     readers = {
         name: SplitReader(name, files, lambda path: lambda data: progress(len(data))) for name, files in splits.items()
     }
-    main_norms = learn_norms(readers[main])
-    if monolingual:
-        main_norms = replace(main_norms, languages=None)
-    overlap = Overlap(main) if duplicates else None
+    usual_in_main = UsualPairs.learn(read_sample(readers[main]), monolingual)
+    languages = usual_in_main.languages
+    overlap = None if quick else Overlap(main)
     for name in sorted(splits, key=lambda name: name == main):
-        split, norms = diagnosis.splits[name], main_norms
-        if name != main and norms.are_swapped(first_texts(readers[name])):
-            first = next(SplitReader(name, splits[name]).peek(0))
-            split.find(faults.SWAPPED_FILES, first.pair(0))
-            norms = norms.swapped()
-        for block in _examined(readers[name], split, norms, monolingual, overlap, see):
+        split = diagnosis.splits[name]
+        usual = usual_in_main
+        if name != main and languages is not None:
+            sample = read_sample(readers[name])
+            if languages.are_swapped(thin_out(sample, SWAPPED_SAMPLE)):
+                first = next(SplitReader(name, splits[name]).peek(0))
+                split.find(faults.SWAPPED_FILES, first.pair(0))
+                usual = UsualPairs.learn(sample, monolingual)
+        for block in _examined(readers[name], split, usual, overlap, quick, see):
             take(block)
+            block.faults.clear()  # they refer to the block, whose text the garbage collector would free much later
         if not split.pairs and not split.findings:
             split.find(faults.NO_LINES, FaultLocation(splits[name].texts()[0], 1))
+    if languages is not None:
+        _add_languages(languages, diagnosis.splits[main], splits[main])
     if overlap is not None:
         for name, files in splits.items():
             overlap.add_findings(diagnosis.splits[name], SplitReader(name, files))
@@ -70,9 +81,9 @@ def examine(
 def _examined(
     reader: SplitReader,
     split: SplitDiagnosis,
-    norms: Norms,
-    summaries: bool,
+    usual: UsualPairs,
     overlap: "Overlap | None",
+    quick: bool,
     see: Callable[[Block], object],
 ) -> Iterator[Block]:
     shifts: list[tuple[FaultLocation, int]] = []  # of each block with some: the first pair, and how many there are
@@ -86,16 +97,18 @@ def _examined(
             split.pairs += len(block)
             yield block
             continue
-        src, tgt = TextArrays.of(block.src), None if block.tgt is None else TextArrays.of(block.tgt)
+        texts = {"src": TextArrays.of(block.src)}
+        if block.tgt is not None:
+            texts["tgt"] = TextArrays.of(block.tgt)
         split.columns = block.text_columns
-        split.count(src, tgt)
-        for side, text in (("src", src), ("tgt", tgt)):
-            if text is not None:
-                find_odd_characters(block, side, text)
-        if tgt is not None and block.src_file != block.tgt_file:
-            rows = shifted_pairs(src, tgt).tolist()
+        split.count(texts["src"], texts.get("tgt"))
+        for side, text in texts.items():
+            find_odd_characters(block, side, text)
+        if "tgt" in texts and block.src_file != block.tgt_file:
+            rows = shifted_pairs(texts["src"], texts["tgt"]).tolist()
             shifts += [(block.pair(row), len(rows)) for row in rows[:1]]
-        usable = examine_pairs(block, src, tgt, norms, summaries)
+        language_pairs = max(0, QUICK_LANGUAGE_PAIRS - block.offset) if quick else len(block)
+        usable = examine_pairs(block, texts, usual, language_pairs)
         if overlap is not None:
             overlap.add(block, usable)
         _count(block, split)
@@ -104,6 +117,16 @@ def _examined(
     for place, count in shifts:
         if place.file not in {place.file for place in unequal.places}:
             split.find(faults.SHIFT, place, count)
+
+
+def _add_languages(languages: Languages, split: SplitDiagnosis, files: SplitFiles) -> None:
+    """Adds the languages of a corpus to its main split, and a note about sides whose language is not clear."""
+    split.src.language = languages.codes.get("src", "")
+    split.tgt.language = languages.codes.get("tgt", "")
+    paths = {"src": files.src, "tgt": files.tgt}
+    for side, sentence in languages.unclear.items():
+        path = (paths[side] or files.texts())[0]
+        split.find(faults.UNCLEAR_LANGUAGE, FaultLocation(path, 1, text=sentence))
 
 
 def _find_formats(block: Block, split: SplitDiagnosis) -> None:

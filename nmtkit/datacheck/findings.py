@@ -34,6 +34,8 @@ class Side:
     """Lines by their number of words, between white space."""
     scripts: Counter[str] = field(default_factory=Counter)
     """Letters by script: "Latin", "Cyrillic", "Han", ..."""
+    language: str = ""
+    """The code of the language of the main split, such as "de"; empty if it is not clear, and for other splits."""
     tokens: Counter[int] = field(default_factory=Counter)
     """Lines by their number of tokens, where a tokenizer was given."""
     unknown: int = 0

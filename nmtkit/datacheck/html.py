@@ -74,6 +74,7 @@ def _split(split: SplitDiagnosis) -> dict[str, object]:
     return {
         "name": split.name,
         "charts": [_chart(histogram) for histogram in report.histograms(split)],
+        "languages": [(name, side.language) for name, side in split.sides() if side.language],
         "scripts": [(name, shares) for name, shares in scripts if shares],
         "has_mixed_scripts": any(len(shares) > 1 for _, shares in scripts),
     }

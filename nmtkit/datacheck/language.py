@@ -1,235 +1,189 @@
-"""The language of a line, from its script, its character trigrams and its function words.
+"""The script and the language of lines.
 
-A sample of the corpus tells what belongs to each side. Scripts and trigrams tell the two sides apart without knowing
-any language. Function words, a few dozen of the most frequent words of each language, reveal a third language in the
-same script: a line is doubted if its words are likelier in that language than on its side, and if some of its function
-words are rare on its side.
+Languages are recognized by py3langid, a fork of langid.py (Lui and Baldwin 2012, "langid.py: An Off-the-shelf Language
+Identification Tool"): naive Bayes over byte n-grams, for some 140 languages. Its scores are log-probabilities in nats.
+The language of a side is learned from a sample. A line is doubted if another language is better by a margin.
 """
 
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nmtkit.data.text.encodings import FUNCTION_WORDS
+from nmtkit.data.text.hashes import Mask
 from nmtkit.data.text.scripts import SCRIPTS
-from nmtkit.datacheck.characters import DIGIT, NEWLINE, TextArrays, character_classes
+from nmtkit.datacheck.characters import TextArrays
 
-RUN_BUCKETS = 1 << 16
-"""Runs of three characters are counted by a hash of so many values."""
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
+
+# Scripts.
 MIN_SCRIPT_SHARE = 0.02
-"""A script with at least this share of the letters of a side is one of its own."""
-FEW_LETTERS, FEW_LATIN = 3, 25
-"""The least letters of a foreign script: fewer are a symbol or an initial; fewer Latin ones are a name or a term."""
-MIN_LINES = 300
-"""The least lines that a language is learned from."""
+"""A script with at least this share of the letters of a side belongs to the side."""
+MIN_FOREIGN_LETTERS, MIN_LATIN_LETTERS = 3, 25
+"""The fewest letters of a foreign script: fewer are a symbol or an initial; fewer Latin ones are a name or a term."""
 
-# The two sides.
-SURE, VERY_SURE = 12.0, 25.0
-"""Log-odds (in nats) at which a line is in a language: together with the other line of its pair, and alone."""
-CLEAR, VERY_CLEAR = 0.5, 0.65
-"""The share of the median log-odds per character of a side that such a line must reach as well."""
-MIN_CHARACTERS = 20
-"""Characters; a shorter line tells little about its language."""
-MIN_ACCURACY = 0.9
-"""The share of a sample's lines that must be classified correctly before any line is doubted."""
-
-# Other languages.
-WORD_BUCKETS = 1 << 18
-"""Words are counted by a hash of so many values."""
-MAX_FOREIGN_LINES = 2
-"""A word that a sample shows in no more lines may be from a foreign line, and is not known to the side."""
-UNKNOWN, FREQUENT = 1e-5, 0.008
-"""The probability of a word that a side does not know, and of a function word of a language."""
-FUNCTION_WORD_ODDS = float(np.log(FREQUENT / UNKNOWN))
-"""Log-odds of a function word for its language, in nats, where the side does not know it."""
-MIN_WORD_SHARE = 1e-3
-"""A function word with a smaller share of a side's words is not from its own language."""
-MIN_WORDS, MIN_SIGNS = 4, 2
-"""The words of a doubted line, and how many of them must be function words that are rare on its side."""
-FOREIGN_ODDS = -5.0
-"""Log-odds (in nats) from which a line is doubted; words that neither the side nor the list knows count for neither."""
+# Languages. The margins were measured on public corpora, and on the declaration of human rights in 530 languages.
+NO_LANGUAGE = "zxx"
+"""The code for text without language, such as numbers."""
+MIN_LINES = 50
+"""The fewest lines that the language of a side is learned from."""
+MIN_LETTERS = 10
+"""Lines with fewer letters are names or single words, and are not examined."""
+EXAMINED_CHARACTERS = 300
+"""The first characters of a line, which are examined: they suffice, and an article would take milliseconds."""
+MARGIN, MARGIN_PER_CHARACTER = 15.0, 0.5
+"""By how many nats another language must be better than that of the side: the larger of the two. The second spares
+lines with foreign names and quotations, and most lines in languages that are not recognized."""
+SWAPPED_MARGIN = 5.0
+"""By how many nats the language of the other side must be better in both lines of a pair."""
+MAX_DOUBTED = 0.05
+"""If a larger share of a sample is doubted, the side is mixed, or in a language that is not recognized."""
+MIN_SWAPPED = 10
+"""The fewest swapped pairs that make two swapped files."""
 
 
-def main_scripts(letters: dict[int, int]) -> frozenset[int]:
-    """The scripts of a side, from the letters of a sample of it by the number of their script."""
+def main_scripts(letters: Mapping[int, int]) -> frozenset[int]:
+    """Returns the scripts of a side, from the number of its letters in each script."""
     total = sum(letters.values())
-    own = {script for script, count in letters.items() if count >= MIN_SCRIPT_SHARE * total}
+    scripts = {script for script, count in letters.items() if count >= MIN_SCRIPT_SHARE * total}
     japanese = {SCRIPTS.index(name) for name in ("Han", "Hiragana", "Katakana")}
-    return frozenset(own | japanese if own & japanese and len(own & japanese) > 1 else own)
+    if len(scripts & japanese) > 1:
+        scripts |= japanese
+    return frozenset(scripts)
 
 
-def in_foreign_script(text: TextArrays, own: frozenset[int]) -> NDArray[np.bool_]:
-    """For each line, whether most of its letters are of a script that its side does not have; False without any."""
+def in_foreign_script(text: TextArrays, scripts: frozenset[int]) -> Mask:
+    """`(n,)`: whether most letters of a line are in none of the scripts of its side; all False without any scripts."""
     foreign = np.zeros(len(text.lines), dtype=bool)
-    if not own:
+    if not scripts:
         return foreign
-    ours = sum((text.letters[script] for script in own if script in text.letters), start=np.zeros_like(text.lengths))
+    usual = np.zeros_like(text.lengths)
     for script, letters in text.letters.items():
-        if script not in own:
-            least, times = (FEW_LATIN, 10) if SCRIPTS[script] == "Latin" else (FEW_LETTERS, 3)
-            foreign |= (letters >= least) & (letters > times * ours)
+        if script in scripts:
+            usual += letters
+    for script, letters in text.letters.items():
+        if script in scripts:
+            continue
+        if SCRIPTS[script] == "Latin":  # names and terms are Latin in texts of all scripts
+            foreign |= (letters >= MIN_LATIN_LETTERS) & (letters > 10 * usual)
+        else:
+            foreign |= (letters >= MIN_FOREIGN_LETTERS) & (letters > 3 * usual)
     return foreign
 
 
-def _runs(text: TextArrays) -> NDArray[np.uint16]:
-    """`(c - 2,)`: the hash of each run of three characters."""
-    codes = text.codes
-    mixed: NDArray[np.uint32] = codes[:-2] * np.uint32(0x9E3779B1)
-    mixed += codes[1:-1] * np.uint32(0x85EBCA77)
-    mixed += codes[2:] * np.uint32(0xC2B2AE3D)
-    mixed >>= np.uint32(16)
-    return mixed.astype(np.uint16)
-
-
 @dataclass(frozen=True)
+class LanguageDoubts:
+    """The doubted lines of n pairs, as masks `(n,)`; no line is in two of them."""
+
+    swapped: Mask
+    """Pairs whose lines are each in the language of the other side."""
+    other_side: dict[str, Mask]
+    """Lines of "src" and "tgt" in the language of the other side."""
+    third: dict[str, Mask]
+    """Lines of "src" and "tgt" in a third language."""
+
+
 class Languages:
-    """How to tell the two sides of a corpus apart."""
+    """The languages of the sides of a corpus, by which lines in other languages are found."""
 
-    odds: NDArray[np.float32]
-    """`(RUN_BUCKETS,)`: log-odds of a run of three characters, source against target, in nats."""
-    src_median: float
-    """The median log-odds of a character of a source line; above 0."""
-    tgt_median: float
-    """The same of a target line; below 0."""
+    def __init__(self, sample: Mapping[str, TextArrays]) -> None:
+        """Learns the languages from a sample of "src" and, if there are targets, of "tgt"."""
+        self._identifier = _load_identifier()
+        self.codes: dict[str, str] = {}
+        """The codes of the languages, such as "de", by side. A side that is not examined is missing."""
+        self.unclear: dict[str, str] = {}
+        """Sides that are not examined because of too many doubted lines, with a sentence about them."""
+        for side, text in sample.items():
+            self._learn(side, text)
 
-    @classmethod
-    def learn(cls, texts: list[tuple[TextArrays, TextArrays]]) -> "Languages | None":
-        """Learns from a sample; None if there are too few lines, or if the sides are too similar."""
-        sides = [[line for pair in texts for line in pair[side].lines] for side in (0, 1)]
-        if len(sides[0]) < MIN_LINES:
-            return None
-        # Learned from every other line, and measured on the rest.
-        shares = []
-        for lines in sides:
-            counts = np.bincount(_runs(TextArrays.of(lines[::2])), minlength=RUN_BUCKETS) + 0.5
-            shares.append(np.log(counts / counts.sum()))
-        learned = cls((shares[0] - shares[1]).astype(np.float32), 0.0, 0.0)
-        medians = []
-        for lines, sign in zip(sides, (1, -1), strict=True):
-            text = TextArrays.of(lines[1::2])
-            long = text.lengths >= MIN_CHARACTERS
-            scores = learned.scores(text)[long]
-            if len(scores) < MIN_LINES // 4 or (scores * sign > 0).mean() < MIN_ACCURACY:
-                return None
-            medians.append(float(np.median(scores / text.lengths[long])))
-        return cls(learned.odds, medians[0], medians[1])
+    def _learn(self, side: str, text: TextArrays) -> None:
+        rows = np.flatnonzero(text.letter_counts() >= MIN_LETTERS).tolist()
+        if len(rows) < MIN_LINES:
+            return
+        scores = [self._scores(text.lines[row]) for row in rows]
+        # As differences from the best language: a line without known n-grams has the lowest float in all of them.
+        totals: dict[str, float] = defaultdict(float)
+        for line_scores in scores:
+            best_score = max(line_scores.values())
+            for code, score in line_scores.items():
+                totals[code] += score - best_score
+        language = _best(totals)
+        doubted: Counter[str] = Counter()
+        for row, line_scores in zip(rows, scores, strict=True):
+            best = _best(line_scores)
+            if line_scores[best] - line_scores[language] > _required_margin(text.lines[row]):
+                doubted[best] += 1
+        if doubted.total() <= MAX_DOUBTED * len(rows):
+            self.codes[side] = language
+            return
+        common = ", ".join(code for code, _ in doubted.most_common(3))
+        self.unclear[side] = (
+            f"{doubted.total() / len(rows):.0%} of a sample of {len(rows):,} lines do not seem to be in the language "
+            f"of most of them, {language}, but in others: {common}"
+        )
 
-    def scores(self, text: TextArrays) -> NDArray[np.float64]:
-        """`(n,)`: the log-odds of each line, in nats; above 0 it is more likely a source, below 0 a target."""
-        weights = np.zeros(len(text.codes), dtype=np.float32)
-        weights[1:-1] = self.odds[_runs(text)]
-        weights[text.kinds == NEWLINE] = 0
-        return np.add.reduceat(weights, text.starts, dtype=np.float64)
+    def doubts(self, texts: Mapping[str, TextArrays], count: int) -> LanguageDoubts:
+        """Examines the first `count` lines of "src" and, if there are targets, of "tgt"."""
+        better: dict[str, Mask] = {}
+        other_side: dict[str, Mask] = {}
+        third: dict[str, Mask] = {}
+        for side, text in texts.items():
+            better[side], other_side[side], third[side] = self._doubts_of_side(side, text, count)
+        swapped = np.zeros(len(texts["src"].lines), dtype=bool)
+        if "tgt" in texts:
+            swapped = better["src"] & better["tgt"]
+        for side in texts:
+            other_side[side] &= ~swapped
+            third[side] &= ~swapped
+        return LanguageDoubts(swapped, other_side, third)
 
-    def doubts(
-        self, src: TextArrays, tgt: TextArrays
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """For each pair, whether its sides are swapped; whether both are in the target language; in the source's."""
-        src_scores, tgt_scores = self.scores(src), self.scores(tgt)
-        src_share = src_scores / (self.tgt_median * np.maximum(src.lengths, 1))
-        tgt_share = tgt_scores / (self.src_median * np.maximum(tgt.lengths, 1))
-        swapped = (src_scores < -SURE) & (src_share > CLEAR) & (tgt_scores > SURE) & (tgt_share > CLEAR)
-        src_wrong = (src_scores < -VERY_SURE) & (src_share > VERY_CLEAR) & ~swapped
-        tgt_wrong = (tgt_scores > VERY_SURE) & (tgt_share > VERY_CLEAR) & ~swapped
-        return swapped, src_wrong, tgt_wrong
+    def are_swapped(self, texts: Mapping[str, TextArrays]) -> bool:
+        """Returns whether most pairs of another split, or of a sample of it, are swapped."""
+        swapped = self.doubts(texts, len(texts["src"].lines)).swapped
+        return bool(swapped.sum() >= MIN_SWAPPED and swapped.mean() > 0.5)
 
+    def _doubts_of_side(self, side: str, text: TextArrays, count: int) -> tuple[Mask, Mask, Mask]:
+        """Returns which lines may be swapped, are in the language of the other side, and are in a third language."""
+        may_be_swapped = np.zeros(len(text.lines), dtype=bool)
+        other_side = np.zeros_like(may_be_swapped)
+        third = np.zeros_like(may_be_swapped)
+        language = self.codes.get(side)
+        other = self.codes.get("tgt" if side == "src" else "src")
+        if language is None:
+            return may_be_swapped, other_side, third
+        for row in np.flatnonzero(text.letter_counts()[:count] >= MIN_LETTERS).tolist():
+            line = text.lines[row]
+            best, _ = self._identifier.classify(line[:EXAMINED_CHARACTERS])
+            if best in (language, NO_LANGUAGE):
+                continue  # as nearly all lines, so that they need not be ranked, which takes longer
+            scores = self._scores(line)
+            required = _required_margin(line)
+            is_doubted = scores[best] - scores[language] > required
+            if other is not None:
+                may_be_swapped[row] = scores[other] - scores[language] > SWAPPED_MARGIN
+                other_side[row] = is_doubted and scores[best] - scores[other] < SWAPPED_MARGIN
+            third[row] = is_doubted and not other_side[row]
+        return may_be_swapped, other_side, third
 
-_FACTOR = 0x9E3779B1  # of the hash; it is odd, so that it has an inverse
-
-
-@cache
-def _small_letters() -> NDArray[np.uint32]:
-    """The code point of the small letter for every letter, 0 for other characters."""
-    classes = character_classes()
-    table = np.where((classes > 0) & (classes < DIGIT), np.arange(0x110000, dtype=np.uint32), np.uint32(0))
-    for code in np.flatnonzero(table[:0x2000]).tolist():
-        small = chr(code).lower()
-        table[code] = ord(small) if len(small) == 1 else code
-    return table
-
-
-@cache
-def _powers(factor: int, bits: int) -> NDArray[np.uint32]:
-    return np.cumprod(np.full(1 << bits, factor, dtype=np.uint32), dtype=np.uint32)
-
-
-def _words(text: TextArrays) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The hash of each word, `(w,)`, in small letters, and its line; a word is a run of letters."""
-    letters = _small_letters()[text.codes]
-    inside = letters > 0
-    inside[1:] &= ~inside[:-1].copy()
-    begins = np.flatnonzero(inside)
-    if not len(begins):
-        return np.empty(0, dtype=np.uint32), begins
-    # The factor of a letter depends on its place in the text; the inverse factor of the word's place undoes that.
-    bits = len(letters).bit_length()
-    hashes = np.add.reduceat(letters * _powers(_FACTOR, bits)[: len(letters)], begins, dtype=np.uint32)
-    hashes *= _powers(pow(_FACTOR, -1, 1 << 32), bits)[begins]
-    hashes ^= hashes >> np.uint32(15)
-    counts = np.diff(np.searchsorted(begins, text.starts), append=len(begins))
-    return hashes * np.uint32(0x85EBCA77) >> np.uint32(14), np.repeat(np.arange(len(counts)), counts)
-
-
-def _once_a_line(hashes: NDArray[np.uint32], lines: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The words and their lines, each word once a line."""
-    places = np.unique(lines * WORD_BUCKETS + hashes)
-    return places % WORD_BUCKETS, places // WORD_BUCKETS
+    def _scores(self, line: str) -> dict[str, float]:
+        scores = dict(self._identifier.rank(line[:EXAMINED_CHARACTERS]))
+        del scores[NO_LANGUAGE]
+        return scores
 
 
-@dataclass(frozen=True)
-class KnownWords:
-    """The words of one side, against those of other languages."""
+def _best(scores: Mapping[str, float]) -> str:
+    return max(scores, key=lambda code: scores[code])
 
-    odds: NDArray[np.float32]
-    """`(WORD_BUCKETS,)`: log-odds of a word for a language that does not list it, in nats; at most 0."""
-    languages: NDArray[np.uint32]
-    """`(WORD_BUCKETS,)`: a bit for each other language that has the word as a function word."""
-    rare: NDArray[np.bool_]
-    """`(WORD_BUCKETS,)`: which words of several letters are rare on this side."""
 
-    @classmethod
-    def learn(cls, texts: list[TextArrays]) -> "KnownWords | None":
-        """Learns from a sample of a side; None if it is too small."""
-        if sum(len(text.lines) for text in texts) < MIN_LINES:
-            return None
-        counts = np.zeros(WORD_BUCKETS)
-        for text in texts:
-            counts += np.bincount(_once_a_line(*_words(text))[0], minlength=WORD_BUCKETS)
-        shares = np.maximum(counts - MAX_FOREIGN_LINES, 0) / max(1.0, counts.sum())
-        lists = [np.unique(_words(TextArrays.of(words))[0]) for words in FUNCTION_WORDS.values()]
-        own = int(np.argmax([shares[words].sum() for words in lists]))  # the side's language, or the one most like it
-        languages = np.zeros(WORD_BUCKETS, dtype=np.uint32)
-        for number, words in enumerate(lists):
-            if number != own:
-                languages[words] |= np.uint32(1 << number)
-        rare = shares < MIN_WORD_SHARE
-        letters = [word for words in FUNCTION_WORDS.values() for word in words if len(word) == 1]
-        rare[_words(TextArrays.of(letters))[0]] = False
-        odds = np.log(UNKNOWN / np.maximum(shares, UNKNOWN)).astype(np.float32)
-        return cls(odds, languages, rare)
+def _required_margin(line: str) -> float:
+    return max(MARGIN, MARGIN_PER_CHARACTER * min(len(line), EXAMINED_CHARACTERS))
 
-    def foreign(self, text: TextArrays) -> NDArray[np.bool_]:
-        """For each line, whether it is in another language."""
-        hashes, lines = _words(text)
-        count = len(text.lines)
-        odds = np.bincount(lines, self.odds[hashes], minlength=count)
-        foreign = np.bincount(lines, minlength=count) >= MIN_WORDS
-        # Most lines are not doubted even if all their listed words were of one language.
-        listed = np.flatnonzero(self.languages[hashes])
-        foreign &= odds + FUNCTION_WORD_ODDS * np.bincount(lines[listed], minlength=count) > FOREIGN_ODDS
-        doubted = np.flatnonzero(foreign)
-        listed = listed[foreign[lines[listed]]]
-        hashes, lines, odds = hashes[listed], np.searchsorted(doubted, lines[listed]), odds[doubted]
-        sure = np.zeros(len(doubted), dtype=bool)
-        for number in range(len(FUNCTION_WORDS)):
-            of_language = self.languages[hashes] & np.uint32(1 << number) > 0
-            signs = of_language & self.rare[hashes]
-            different = np.bincount(_once_a_line(hashes[signs], lines[signs])[1], minlength=len(doubted))
-            in_language = (
-                odds + FUNCTION_WORD_ODDS * np.bincount(lines[of_language], minlength=len(doubted)) > FOREIGN_ODDS
-            )
-            sure |= in_language & (different >= MIN_SIGNS)
-        foreign[doubted] = sure
-        return foreign
+
+def _load_identifier() -> "LanguageIdentifier":
+    """Loads the model, which takes half a second and 100 MiB of memory."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=False)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.text.faults import FaultLocation, FileFault, RowIndices, excerpt
-from nmtkit.data.text.text import BLOCK_LINES, read_lines_lenient
+from nmtkit.data.text.files.lines import BLOCK_LINES, read_lines_lenient
 from nmtkit.datacheck.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")

@@ -22,12 +22,12 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import new_folder, write_errors
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, SplitFiles
-from nmtkit.data.text.encodings import EncodingGuess
 from nmtkit.data.text.faults import LINE_ENDS
-from nmtkit.data.text.json_records import set_field
-from nmtkit.data.text.names import given_encoding, is_tmx, split_reference, text_path, without_compression_end
+from nmtkit.data.text.files.encodings import EncodingGuess
+from nmtkit.data.text.files.json_records import set_field
+from nmtkit.data.text.files.lines import file_encoding
+from nmtkit.data.text.files.names import given_encoding, is_tmx, split_reference, text_path, without_compression_end
 from nmtkit.data.text.reading import SplitReader
-from nmtkit.data.text.text import file_encoding
 from nmtkit.datacheck.characters import repair_line
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.findings import SplitDiagnosis

@@ -14,7 +14,7 @@ from nmtkit.data.text.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, F
 from nmtkit.data.text.hashes import Mask
 from nmtkit.data.text.normalization import normalize
 from nmtkit.data.text.reading import read_blocks
-from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizers.tokenizer import TRAIN_LINES, TokenizerConfig
 from nmtkit.data.tokenizers.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS
@@ -81,7 +81,7 @@ class TokenReport:
 
 def quick_sample(config: TokenizerConfig, columns: Sequence[Column] = PAIR) -> TokenizerSample:
     """An empty sample for `train_on_sample`: of fewer pairs where learning from all takes long."""
-    most = config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE_PAIRS)
+    most = TRAIN_LINES if config.cuts_words else SAMPLE_PAIRS
     return TokenizerSample(most, columns=columns)
 
 
@@ -94,7 +94,7 @@ def train_on_sample(
     except RecipeError:  # perhaps too many tokens for so little text
         if sample.total == len(sample.kept):
             raise
-        whole = TokenizerSample(config.train_lines, columns=columns)
+        whole = TokenizerSample(TRAIN_LINES, columns=columns)
         for block in read_blocks("train", files):
             whole.add_block(block)
         return learn_from_sample(config, whole)

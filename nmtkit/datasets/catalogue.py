@@ -8,6 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from nmtkit.config.tasks.builtin import TRANSLATION
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import KeyPath, load_yaml
@@ -18,8 +20,6 @@ from nmtkit.datasets.debian_readers import DebianDescriptions, DebianSummaries, 
 from nmtkit.datasets.readers import AlignedReader, TabSeparatedReader
 from nmtkit.datasets.sources import UrlSource
 from nmtkit.datasets.stories import StoriesReader, XsumReader
-from nmtkit.tasks.builtin import TRANSLATION
-from nmtkit.tasks.task import TASKS
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
@@ -75,10 +75,6 @@ class FilterConfig(Settings):
     """The fewest words of a side."""
     max_words: int | None = Field(default=None, ge=1)
     """The most words of a side; default: no limit."""
-    min_tgt_words: int | None = Field(default=None, ge=0)
-    """Another limit for targets; default: the same."""
-    max_tgt_words: int | None = Field(default=None, ge=1)
-    """Another limit for targets; default: the same."""
     max_ratio: float | None = Field(default=None, gt=1.0)
     """The most words of one side for each word of the other; default: no limit."""
     min_letter_ratio: float = Field(default=0.0, ge=0.0, le=1.0)

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field
-from nmtkit.data.text.text import read_stream_lines
+from nmtkit.data.text.files.lines import read_stream_lines
 from nmtkit.datasets.archives import DAMAGE_ERRORS, NOT_UTF8, members
 from nmtkit.datasets.download import FetchContext
 from nmtkit.datasets.sources import CorpusSource, SourceFile, UrlSource
@@ -40,20 +40,20 @@ def apt_mirrors(folder: Path) -> Iterator[str]:
                 yield re.sub("^http:", "https:", address)
 
 
-class _ReleaseSource(CorpusSource):
-    mirror: str = ""
-    """The address of a mirror; empty: $NMTKIT_DEBIAN_MIRROR, or the mirror that this machine's apt uses."""
-    release: str = Field(default="bookworm", pattern=r"^[a-z]+$")
-    """The code name of the release; default: one that no longer changes."""
+RELEASE = "bookworm"
+"""The code name of the release, which no longer changes."""
 
+
+class _ReleaseSource(CorpusSource):
     def _mirror(self) -> str:
-        address = self.mirror or os.environ.get("NMTKIT_DEBIAN_MIRROR") or next(apt_mirrors(Path("/etc/apt")), "")
+        """The address of a mirror: $NMTKIT_DEBIAN_MIRROR, or the one that this machine's apt uses."""
+        address = os.environ.get("NMTKIT_DEBIAN_MIRROR") or next(apt_mirrors(Path("/etc/apt")), "")
         if not address:
             raise DataError(f"{self.label()}: apt names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR")
         return address.rstrip("/")
 
     def _indexes(self, context: FetchContext, names: Sequence[str]) -> list[SourceFile]:
-        address = f"{self._mirror()}/dists/{self.release}"
+        address = f"{self._mirror()}/dists/{RELEASE}"
         [release] = UrlSource(url=f"{address}/Release", no_checksum="it is the list of checksums").obtain(context)
         try:
             facts = release.path.read_text("utf-8").split("\n")
@@ -68,11 +68,11 @@ class _ReleaseSource(CorpusSource):
         for stem in names:
             name = next((stem + end for end in (".xz", ".bz2") if stem + end in checksums), None)
             if name is None:
-                raise DataError(f"Debian {self.release} has no {stem}")
+                raise DataError(f"Debian {RELEASE} has no {stem}")
             sha, size = checksums[name]
             folder, _, file = name.rpartition("/")
             source = UrlSource(url=f"{address}/{folder}/by-hash/SHA256/{sha}", sha256=sha, size=size, file=file)
-            files += [replace(one, version=f"{self.release} {version}") for one in source.obtain(context)]
+            files += [replace(one, version=f"{RELEASE} {version}") for one in source.obtain(context)]
         return files
 
 
@@ -85,7 +85,7 @@ class DebianPackage(_ReleaseSource):
 
     @override
     def label(self) -> str:
-        return f"Debian package {self.package} ({self.release})"
+        return f"Debian package {self.package} ({RELEASE})"
 
     def obtain(self, context: FetchContext) -> list[SourceFile]:
         """Finds the package in the index and downloads it."""
@@ -95,7 +95,7 @@ class DebianPackage(_ReleaseSource):
                 url, size = f"{self._mirror()}/{stanza['Filename']}", int(stanza["Size"])
                 files = UrlSource(url=url, sha256=stanza["SHA256"], size=size).obtain(context)
                 return [replace(one, version=stanza["Version"]) for one in files]
-        raise DataError(f"Debian {self.release} has no package {self.package}")
+        raise DataError(f"Debian {RELEASE} has no package {self.package}")
 
 
 class DebianIndexes(_ReleaseSource):
@@ -107,7 +107,7 @@ class DebianIndexes(_ReleaseSource):
 
     @override
     def label(self) -> str:
-        return f"Debian's package descriptions ({', '.join(self.languages)}; {self.release})"
+        return f"Debian's package descriptions ({', '.join(self.languages)}; {RELEASE})"
 
     def obtain(self, context: FetchContext) -> list[SourceFile]:
         """Downloads the indexes."""

@@ -15,7 +15,6 @@ from typing import Literal
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import Field
 from nmtkit.datasets.debian import package_files, stanzas
 from nmtkit.datasets.readers import Pair, Reader
 
@@ -75,6 +74,10 @@ class DebianDescriptions(Reader):
                 yield from (Pair(one, two, group=group) for one, two in zip(src, tgt, strict=True))
 
 
+MIN_DESCRIPTION_WORDS = 15
+"""The fewest words of a long description that is summarized."""
+
+
 class DebianSummaries(Reader):
     """Long descriptions of packages and their one-line summaries, grouped by package families.
 
@@ -83,19 +86,15 @@ class DebianSummaries(Reader):
     """
 
     kind: Literal["debian_summaries"] = "debian_summaries"
-    language: str = "en"
-    """Debian's language code."""
-    min_words: int = Field(default=15, ge=1)
-    """The fewest words of a long description."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """The pairs in the order of the index; the letters of each first paragraph stay in memory."""
         families = _families(files)
         beginnings: set[str] = set()
-        for item in descriptions(_of_language(files, self.language), self.language):
+        for item in descriptions(_of_language(files, "en"), "en"):
             article = " ".join(" ".join(line.split()) for lines in item.paragraphs for line in lines)
-            if len(article.split()) < self.min_words:
-                dropped[f"long description of less than {self.min_words} words"] += 1
+            if len(article.split()) < MIN_DESCRIPTION_WORDS:
+                dropped[f"long description of less than {MIN_DESCRIPTION_WORDS} words"] += 1
             elif _letters(item.summary) == _letters(item.package) or len(item.summary.split()) < 2:
                 dropped["summary that only names the package"] += 1
             elif _PLACEHOLDERS.search(item.summary):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import bundled_path, write_errors
+from nmtkit.core.files import bundled_path, user_cache, write_errors
 from nmtkit.core.formats import dump_yaml, load_yaml, parse_json
 from nmtkit.core.version import __version__
 from nmtkit.data.text.config import FILE_KINDS
@@ -23,7 +23,6 @@ from nmtkit.datasets.readers import Pair
 from nmtkit.datasets.sources import SourceFile
 from nmtkit.datasets.writing import SPLITS, WriteResult, recipe_data, write_pairs
 from nmtkit.experiment.presets.fitting import choose_preset
-from nmtkit.runs.folder import user_cache
 
 CARD_JSON = "card.json"
 CARD_TEXT = "CARD.md"
@@ -39,7 +38,7 @@ def find_fetched(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
     card = _earlier_card(corpus, folder)
     missing = [name for name in _names(corpus, card) if not (folder / name).is_file()] if card else []
     if missing:
-        raise DataError(f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --force")
+        raise DataError(f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --overwrite")
     return card
 
 

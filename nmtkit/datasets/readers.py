@@ -20,7 +20,7 @@ from typing import Literal
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field, Settings
-from nmtkit.data.text.text import MAX_LINE_BYTES, read_stream_lines
+from nmtkit.data.text.files.lines import MAX_LINE_BYTES, read_stream_lines
 from nmtkit.datasets.archives import NOT_UTF8, members
 
 

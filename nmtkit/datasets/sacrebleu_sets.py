@@ -6,7 +6,7 @@ from sacrebleu.dataset import DATASETS
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.registry import suggest_names
-from nmtkit.data.text.text import read_lines
+from nmtkit.data.text.files.lines import read_lines
 
 TIMEOUT = 30.0
 """Seconds to wait for a server."""

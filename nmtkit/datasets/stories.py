@@ -9,8 +9,8 @@ from typing import Literal
 from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field
+from nmtkit.data.text.files.lines import read_stream_lines
 from nmtkit.data.text.reading import parse_story, story_stem
-from nmtkit.data.text.text import read_stream_lines
 from nmtkit.datasets.archives import NOT_UTF8, members
 from nmtkit.datasets.readers import Pair, Reader, find_file, text_lines
 
@@ -48,21 +48,22 @@ class StoriesReader(Reader):
 
 
 class XsumReader(Reader):
-    """XSum as published: an archive of .summary files with sections, and a JSON file of the splits."""
+    """XSum as published.
+
+    The first source is an archive of .summary files with sections, the second one a JSON file of the splits: an object
+    with lists of ids for train, validation and test.
+    """
 
     kind: Literal["xsum"] = "xsum"
-    archive: str
-    """File name of the archive."""
-    splits: str
-    """The JSON file of the splits: an object with lists of ids for train, validation and test."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """The listed articles, in the order of the archive; the first sentence is the summary."""
+        archive, splits = (path.name for path in files)
         split_of: dict[str, str] = {}
         for published, split in (("train", "train"), ("validation", "valid"), ("test", "test")):
-            _assign_split(split_of, split, _ids(files, self.splits, published), dropped)
+            _assign_split(split_of, split, _ids(files, splits, published), dropped)
         parse = partial(_parse_page, dropped=dropped)
-        yield from _articles(files, [self.archive], ".summary", split_of, parse, dropped)
+        yield from _articles(files, [archive], ".summary", split_of, parse, dropped)
 
 
 def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:

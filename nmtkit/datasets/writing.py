@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.hashes import HashSet, PairHashes
@@ -23,7 +24,6 @@ from nmtkit.data.text.splitting import Splitter
 from nmtkit.data.text.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.datasets.catalogue import Entry, FilterConfig
 from nmtkit.datasets.readers import Pair
-from nmtkit.tasks.task import TASKS
 
 SPLITS = ("train", "valid", "test")
 PROGRESS_INTERVAL = 1_000
@@ -61,14 +61,12 @@ def letter_ratio(text: str) -> float:
 def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool]) -> str:
     """Why a pair is filtered out, in a few words, or an empty text; `unspaced` is for each side as in `count_words`."""
     sides = (pair.src, pair.tgt)
-    src, tgt = counts = [count_words(text, one) for text, one in zip(sides, unspaced, strict=True)]
-    least_tgt = config.min_words if config.min_tgt_words is None else config.min_tgt_words
-    most_tgt = config.max_words if config.max_tgt_words is None else config.max_tgt_words
+    counts = [count_words(text, one) for text, one in zip(sides, unspaced, strict=True)]
     if 0 in counts:
         return "an empty side"
-    if src < config.min_words or tgt < least_tgt:
+    if min(counts) < config.min_words:
         return "too few words"
-    if (config.max_words is not None and src > config.max_words) or (most_tgt is not None and tgt > most_tgt):
+    if config.max_words is not None and max(counts) > config.max_words:
         return "too many words"
     if config.max_ratio is not None and max(counts) > config.max_ratio * min(counts):
         return "lengths too different"

@@ -10,7 +10,21 @@ from typing import Literal, Self
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.registry import Registry, suggest_names, suggest_registered
 
-METRICS: Registry["Metric"] = Registry("metric")
+METRICS: Registry["Metric"] = Registry(
+    "metric",
+    {
+        **dict.fromkeys(("bleu", "bleu1", "bleu2", "bleu3", "chrf", "chrf++", "ter", "gleu"), "nmtkit.metrics.bleu"),
+        **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "nmtkit.metrics.rouge"),
+        **dict.fromkeys(("bertscore", "bertscore-en"), "nmtkit.metrics.neural"),
+        **dict.fromkeys(("accuracy", "f1"), "nmtkit.metrics.labels"),
+        **dict.fromkeys(("loss", "perplexity", "aer"), "nmtkit.metrics.fit"),
+        "term-recall": "nmtkit.metrics.quality",
+        "cider": "nmtkit.zoo.captioning.cider",
+        **dict.fromkeys(
+            ("bracket-f1", "bracket-precision", "bracket-recall", "bracket-exact"), "nmtkit.zoo.parsing.scores"
+        ),
+    },
+)
 
 MAX_SAMPLES = 10_000
 
@@ -198,17 +212,20 @@ class TextMetric(Metric, ABC):
         return ""
 
 
-def text_metrics() -> dict[str, TextMetric]:
-    """The metrics that compare texts, by name."""
-    metrics = {name: METRICS.get(name) for name in METRICS.names()}
-    return {name: metric for name, metric in metrics.items() if isinstance(metric, TextMetric)}
+def text_metric(name: str) -> TextMetric | None:
+    """The metric of that name; None if there is none, or if it compares no texts."""
+    metric = METRICS.get(name) if name in METRICS else None
+    return metric if isinstance(metric, TextMetric) else None
+
+
+def text_metrics(names: Iterable[str] | None = None) -> list[TextMetric]:
+    """The metrics of these names that compare texts; by default all of them, sorted by name."""
+    metrics = [text_metric(name) for name in (METRICS.names() if names is None else names)]
+    return [metric for metric in metrics if metric is not None]
 
 
 def metric_names(given: Iterable[str]) -> list[str]:
     """Resolves the names that a user may give: "rouge" stands for all four, and a repeated name counts once."""
-    known = text_metrics()
-    kinds = dict.fromkeys(metric.family for metric in known.values() if metric.family)
-    families = {kind: [name for name, metric in known.items() if metric.family == kind] for kind in kinds}
     names: list[str] = []
     for name in given:
         if name == "comet":
@@ -216,18 +233,28 @@ def metric_names(given: Iterable[str]) -> list[str]:
                 "COMET needs older libraries than nmtkit and runs in an environment of its own: "
                 "`nmtkit guide second` shows how to score files with it"
             )
-        if name not in known and name not in families:
-            valid = suggest_names(name, (*known, *families))
-            if name in METRICS.names():
-                raise NmtkitError(f"metric {name!r} compares no texts, it needs {METRICS.get(name).needs}: {valid}")
-            raise NmtkitError(f"unknown metric {name!r}: {suggest_registered(name, (*known, *families))}")
-        names += [member for member in families.get(name, [name]) if member not in names]
-    for metric in map(known.__getitem__, names):
+        members = [name] if text_metric(name) is not None else _family(name)
+        names += [member for member in members if member not in names]
+    for name in names:
+        metric = METRICS.get(name)
         if not metric.installed:
-            raise NmtkitError(f"metric {metric.name!r} is not installed; get it: pip install 'nmtkit[{metric.extra}]'")
+            raise NmtkitError(f"metric {name!r} is not installed; get it: pip install 'nmtkit[{metric.extra}]'")
     if not names:
         raise NmtkitError("no metric is named; give at least one, such as bleu")
     return names
+
+
+def _family(name: str) -> list[str]:
+    """The names of the metrics of a family; NmtkitError if there is none of that name."""
+    known = text_metrics()
+    members = [metric.name for metric in known if metric.family == name]
+    if not name or not members:
+        valid = sorted({metric.name for metric in known} | {metric.family for metric in known if metric.family})
+        if name in METRICS:
+            needs = METRICS.get(name).needs
+            raise NmtkitError(f"metric {name!r} compares no texts, it needs {needs}: {suggest_names(name, valid)}")
+        raise NmtkitError(f"unknown metric {name!r}: {suggest_registered(name, valid)}")
+    return members
 
 
 def score_texts(
@@ -237,10 +264,10 @@ def score_texts(
     resampling: Resampling | None = None,
 ) -> list[list[Comparison]]:
     """Scores several systems with every metric named, as `[system][metric]`, and compares them with the first."""
-    names, known = metric_names(metrics), text_metrics()
+    names = metric_names(metrics)
     classes: dict[type[TextMetric], list[TextMetric]] = {}
-    for name in names:
-        metric = known[name]
+    for metric in text_metrics(names):
+        name = metric.name
         if metric.needs == "texts and sources" and any(texts.sources is None for texts in systems):
             raise NmtkitError(f"metric {name!r} needs the texts that were translated; give them as --source")
         classes.setdefault(type(metric), []).append(metric)

@@ -16,8 +16,8 @@ import numpy as np
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.version import __version__
+from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.text.scripts import mark_class, unspaced_class, word_pattern
-from nmtkit.data.text.text import split_sentences
 from nmtkit.metrics.metric import METRICS, Metric, Score, Texts
 
 NGRAM_ORDERS = (1, 2, 3, 4)

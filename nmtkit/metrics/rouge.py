@@ -12,8 +12,8 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from nmtkit.core.errors import NmtkitError
+from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.text.scripts import count_characters, script_shares, word_pattern
-from nmtkit.data.text.text import split_sentences
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Score, Texts
 from nmtkit.metrics.significance import ExampleMetric
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.text.names import STDIN
+from nmtkit.data.text.files.names import STDIN
 from nmtkit.data.text.scripts import count_characters, script_shares, unspaced_script_of_lines
 from nmtkit.metrics.metric import (
     Comparison,
@@ -56,7 +56,7 @@ def score_systems(
 
 def notes(metrics: Sequence[str], refs: Sequence[Sequence[str]], options: Options) -> list[str]:
     """The warnings of these metrics about the references, each once."""
-    chosen = [text_metrics()[name] for name in metric_names(metrics)]
+    chosen = text_metrics(metric_names(metrics))
     texts = [_note_on_missing(refs), note_on_spaces(chosen, [line for lines in refs for line in lines], options)]
     texts += [metric.note(refs, options) for metric in chosen]
     return [text for text in dict.fromkeys(texts) if text]

@@ -122,8 +122,6 @@ class Inputs(Rows):
     sentences: Tensor | None = None
     """The positions of the words of each sentence `(B,N,W)`, int64, counted from 1 and padded with 0, where texts have
     several. The EOS of a sentence is none of its words, unless it has no other."""
-    order: tuple[Tensor, Tensor] | None = None
-    """Of a permutation: the rank of each position `(B,S)`, lowest first, and the positions asked for `(B,Q)`; int64."""
     copy: CopySource = ABSENT
     """What can be copied."""
 
@@ -188,7 +186,7 @@ class Batch(Rows):
     targets: Targets = ABSENT
     """What it writes."""
     labels: Tensor = ABSENT
-    """Of each example `(B,)`, position `(B,S)`, in two directions `(B,2,S)`, or one asked for `(B,Q)`; -1: none."""
+    """Of each example `(B,)`, of each position `(B,S)`, or as an objective makes them `(B,*)`; -1: none."""
     alignment: Tensor | None = None
     """`(B,T,S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
     prefix: Tensor | None = None
@@ -198,10 +196,10 @@ class Batch(Rows):
     """Texts that a search goes on with: ids `(B,P)` without BOS, padded with PAD on the right."""
     terms: Rows | None = None
     """Terms that translations must contain or avoid; `nmtkit.decoding.constraints.Constraints`."""
-    next_sentence: Tensor | None = None
-    """Whether the second segment of each text is its own, 0, or of another text, 1: `(B,)`."""
     soft: Tensor | None = None
     """Examples in which a hard attention that is trained draws no places: `(B,)`, bool."""
+    extras: tuple[Rows, ...] = ()
+    """What objectives add for their terms or their models, each in a class of its own."""
 
     @property
     def size(self) -> int:
@@ -217,6 +215,14 @@ class Batch(Rows):
     def reads_text(self) -> bool:
         """Whether the model reads texts."""
         return self.inputs is not ABSENT and self.inputs.ids is not ABSENT
+
+    def extra(self, kind: type[R]) -> R | None:
+        """What an objective has added in this class; None if it added nothing."""
+        return next((rows for rows in self.extras if isinstance(rows, kind)), None)
+
+    def with_extra(self, rows: Rows) -> "Batch":
+        """The batch with something added."""
+        return replace(self, extras=(*self.extras, rows))
 
     def halves(self) -> list["Batch"]:
         """Its first and its second half as views; one example stays whole."""

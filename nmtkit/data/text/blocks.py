@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.alignments import Links, parse_pharaoh_line
 from nmtkit.data.text.config import TEXT_COLUMNS, SplitFiles
-from nmtkit.data.text.encodings import BAD_CHARACTER
 from nmtkit.data.text.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
 from nmtkit.data.text.features import FeatureRows, Rows
+from nmtkit.data.text.files.encodings import BAD_CHARACTER
+from nmtkit.data.text.files.lines import TextFile, bad_bytes_message, explain_bad_bytes, first_bad_byte
 from nmtkit.data.text.hashes import Mask, PairHashes
 from nmtkit.data.text.normalization import TextForms, comparable
-from nmtkit.data.text.text import TextFile, bad_bytes_message, explain_bad_bytes, first_bad_byte
 
 PAIR_WIDTH = 60
 """Characters shown of each side of a pair."""
@@ -258,17 +258,12 @@ def _blank(lines: Sequence[str]) -> Mask:
 
 def read_links(block: Block, files: SplitFiles) -> list[Links]:
     """All links of each pair, sure and possible; DataError if one is malformed or outside of its sentence."""
-    name = files.alignment_field
-    path = block.src_file if name else files.alignment[int(block.files[0])]
+    path = files.alignment[int(block.files[0])]
     words = [block.columns.get(kind) or repeat("") for kind in ("src_words", "tgt_words")]
     texts = zip(block.columns["alignment"], block.src, block.tgt or (), *words, strict=False)
     links = []
     for row, (text, src, tgt, src_words, tgt_words) in enumerate(texts):
         where = f"{path}, line {block.line(row)}"
-        if name:
-            if not isinstance(text, str):
-                raise DataError(f"{where}: field {name!r} (alignment_field) is not a string of links such as '0-0 1-2'")
-            where += f", field {name!r}"
         links.append(_links(text, src_words or src, tgt_words or tgt, where, files.alignment_base))
     return links
 

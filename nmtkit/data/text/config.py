@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
-from nmtkit.data.text.names import require_encoding, text_path
+from nmtkit.data.text.files.names import require_encoding, text_path
 
 COLUMNS = ("src", "tgt", "labels", "features")
 """The columns that an example may have, each with files of its own."""
@@ -153,14 +153,13 @@ class SplitFiles(Settings):
     files of shape (n, height, width, 3) in uint8, or .txt files with the path of a picture on each line, as seen from
     there."""
     jsonl: list[str] = Field(default_factory=list)
-    """Instead of files of columns: one JSON object a line."""
+    """Instead of files of columns: one JSON object a line, with a source and a target. Examples with labels or with an
+    alignment name each column instead: `src: data.jsonl#text`, `labels: data.jsonl#label`."""
     src_field: str = "src"
     """jsonl: the key of the source, such as text, or translation.en for a key inside an object; its value is a string,
     or a list of strings to be joined by spaces. Empty: the examples have no source."""
     tgt_field: str = "tgt"
     """jsonl: the key of the target; empty if there is none."""
-    labels_field: str = ""
-    """jsonl: the key of the label, or of a list of labels; if not given there are none."""
     alignment: list[str] = Field(default_factory=list)
     """Pharaoh files, one for each of src: in train for guided training, in test to measure the model's alignments. Line
     n holds the links of pair n as i-j, source word i and target word j, counted from alignment_base; it is empty where
@@ -172,8 +171,6 @@ class SplitFiles(Settings):
     alignment_base: Literal[0, 1] | None = None
     """The number that links give to the first word. Default: 0. Training links that look as if they counted from 1 are
     refused until this is set."""
-    alignment_field: str = ""
-    """jsonl: the key of the links, a string like a line of `alignment`; if not given there are none."""
     stories: list[str] = Field(default_factory=list)
     """Instead of src and tgt: folders of .story files as CNN/DailyMail is distributed: an article, then the sentences
     of its summary, each below a line `@highlight`."""
@@ -238,18 +235,13 @@ class SplitFiles(Settings):
             )
         if not columns and any(getattr(self, kind) for kind in LINE_ALIGNED_COLUMNS):
             raise ValueError(
-                "tgt, labels, features, alignment, src_words and tgt_words are for text files; a jsonl file holds all, "
-                "named by labels_field, src_field, tgt_field and alignment_field, and a story holds both sides"
+                "tgt, labels, features, alignment, src_words and tgt_words are for text files; a jsonl file has both "
+                "sides, named by src_field and tgt_field, and so has a story. Name all columns as FILE#KEY instead"
             )
         return self
 
     @model_validator(mode="after")
     def _go_together(self) -> "SplitFiles":
-        for name, what in (("labels", "labels"), ("alignment", "links")):
-            if getattr(self, f"{name}_field") and not self.jsonl:
-                raise ValueError(
-                    f"{name}_field is the key of a jsonl file; beside text files the {what} are in `{name}`"
-                )
         if self.has_links and not {*TEXT_COLUMNS} <= {*self.columns}:
             raise ValueError("alignment: its links are between the words of src and tgt; name both, or leave it out")
         if self.story_lists and not self.stories:
@@ -282,7 +274,9 @@ class SplitFiles(Settings):
         """The columns that it has, of `COLUMNS`."""
         if self.stories:
             return TEXT_COLUMNS
-        return tuple(name for name in COLUMNS if getattr(self, f"{name}_field" if self.jsonl else name, None))
+        if self.jsonl:
+            return tuple(name for name in TEXT_COLUMNS if getattr(self, f"{name}_field"))
+        return tuple(name for name in COLUMNS if getattr(self, name))
 
     def epoch_weights(self, sizes: Sequence[int]) -> list[float]:
         """How often the examples of each file, of these sizes, come in an epoch; empty: once each."""
@@ -306,7 +300,7 @@ class SplitFiles(Settings):
     @property
     def has_links(self) -> bool:
         """Whether pairs have word alignments."""
-        return bool(self.alignment or self.alignment_field)
+        return bool(self.alignment)
 
     def texts(self) -> list[str]:
         """The files of the text, or folders of stories."""

@@ -161,6 +161,9 @@ MARKUP = FaultKind("markup", "note", "markup or entities such as &amp; or <br>",
     "Take markup out or turn entities into characters, in all splits and in what is to be translated.")
 PIECES = FaultKind("pieces", "note", "marks of subwords (@@ or \N{LOWER ONE EIGHTH BLOCK})",
     "Join the subwords again: the tokenizer that is learned here cuts by itself.")
+UNCLEAR_LANGUAGE = FaultKind("unclear-language", "note", "language of a side is not clear",
+    "Look at the text of this side: it may be mixed, or in a language that is not recognized. Lines in other languages "
+    "were not looked for there.")
 UNSEEN = FaultKind("unseen-character", "note", "characters that train never shows",
     "The model cannot know them: they become unknown tokens. See whether they belong there, or add text that has them.")
 OVER_LONG = FaultKind("over-long", "note", "longer than data.max_length",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.faults import FEATURES, FaultLocation, FileFault
-from nmtkit.data.text.text import BLOCK_LINES, read_lines
+from nmtkit.data.text.files.lines import BLOCK_LINES, read_lines
 
 Rows: TypeAlias = NDArray[Any]
 """The features of an example, `(R,F)`."""

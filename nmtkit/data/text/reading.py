@@ -6,7 +6,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,8 +16,8 @@ from nmtkit.data.text.blocks import Block, Example, read_links
 from nmtkit.data.text.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, TEXT_COLUMNS, SplitFiles
 from nmtkit.data.text.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault
 from nmtkit.data.text.features import FeaturesFile
-from nmtkit.data.text.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
-from nmtkit.data.text.text import ByteObserver, TextFile, read_lines
+from nmtkit.data.text.files.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
+from nmtkit.data.text.files.lines import ByteObserver, TextFile, read_lines
 
 BLOCK_STORIES = 256
 """Stories in a block."""
@@ -43,15 +43,31 @@ class SplitReader:
         kind = next(kind for kind in FILE_KINDS if getattr(files, kind))
         self.parts = 1 if kind == "stories" else len(getattr(files, kind))
         """The number of files, or pairs of files; all stories count as one."""
+        self._peeked: Iterator[ReadItem] | None = None
+        """The only file after `peek`: the blocks that were looked at, then the others."""
 
     def peek(self, part: int) -> Iterator[Block]:
-        """The blocks of one file, unwatched, to take the first few of them."""
-        return (item for item in self._part(part, None) if isinstance(item, Block))
+        """The first blocks of one file, before all of it is read.
+
+        A single file is read on from there. The beginnings of several files are read twice, so that never more than one
+        of them is open.
+        """
+        if self.parts > 1:
+            yield from (item for item in self._part(part, None) if isinstance(item, Block))
+            return
+        items = self._part(part, self._watch)
+        looked_at: list[ReadItem] = []
+        self._peeked = chain(looked_at, items)
+        for item in items:
+            looked_at.append(item)
+            if isinstance(item, Block):
+                yield item
 
     def __iter__(self) -> Iterator[ReadItem]:
+        peeked, self._peeked = self._peeked, None
         before = 0
         for part in range(self.parts):
-            for item in self._part(part, self._watch):
+            for item in peeked or self._part(part, self._watch):
                 if isinstance(item, Block):
                     item.offset = before
                     before += len(item)
@@ -128,7 +144,7 @@ class SplitReader:
     def _record_block(self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]) -> Block:
         columns = self._files.columns
         names = [(getattr(self._files, f"{column}_field"), f"set {column}_field") for column in columns]
-        values, links = [[""] * len(columns)] * len(lines), list[Any]([None]) * len(lines)
+        values = [[""] * len(columns)] * len(lines)
         unread, why = set(faulty), dict[int, str]()
         for row, line in enumerate(lines):
             if row not in unread:
@@ -136,14 +152,13 @@ class SplitReader:
                 try:
                     record = parse_record(line, where)
                     values[row] = [text_of(record, name, where, remedy) for name, remedy in names]
-                    links[row] = record.get(self._files.alignment_field)
                 except DataError as fault:
                     why[row] = str(fault)
         read = {column: list(one) for column, one in zip(columns, zip(*values, strict=True), strict=True)}
         texts = tuple(column for column in TEXT_COLUMNS if column in read)
         src, tgt = [*map(read.pop, texts), None, None][:2]
         block = Block(self._split, file.path, file.path, first, src or [""] * len(lines), tgt, part, text_columns=texts)
-        block.columns = {**read, "alignment": links, "record": lines}
+        block.columns = {**read, "record": lines}
         block.note_bad_bytes(file, faulty, lines)
         block.unreadable.update(faulty)
         block.add_unusable(JSON, why)
@@ -195,7 +210,7 @@ def require_link_base(files: SplitFiles) -> None:
                 break
         if doubt := base_warning(links[:LINKED_PAIRS]):
             raise DataError(
-                f"{(files.alignment or files.jsonl)[part]}: words are taken to be counted from 0, but {doubt}; if they "
+                f"{files.alignment[part]}: words are taken to be counted from 0, but {doubt}; if they "
                 "are counted from 1, set alignment_base: 1 beside the file in the recipe; if it is right so, "
                 "alignment_base: 0"
             )

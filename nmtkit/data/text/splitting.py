@@ -159,7 +159,7 @@ def choose_hold_out(
     if not each:
         raise DataError(
             f"{len(digests)} different source lines{' beside the first of each label' * labelled} are too few to hold "
-            "some out for validation; bring more text, or name other files: --valid-target, of pairs --valid-source too"
+            "some out for validation; bring more text, or name other files with --valid"
         )
     held = HoldOut(digests[each - 1], digests[purposes * each - 1], kept)
     for pair in smallest.items():

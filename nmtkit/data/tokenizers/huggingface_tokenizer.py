@@ -149,6 +149,11 @@ class HuggingFaceTokenizer(Tokenizer):
         """Returns the special tokens that every text begins with, without an open language."""
         return [name for name in self._before if name != LANGUAGE]
 
+    def public_names(self, tokens: Sequence[str]) -> list[str]:
+        """Returns the names that tokens have in the public model, such as <s> for our <2>."""
+        rows: list[int] = self._theirs[self.vocabulary.ids([*tokens])].tolist()
+        return [self._tokenizer.id_to_token(row) for row in rows]
+
     @property
     def rows(self) -> NDArray[np.int64]:
         """The row of each token in the matrices of the public model `(V,)`."""

@@ -146,6 +146,20 @@ def in_direction(tokenizers: Tokenizers, source: str | None = None, target: str 
     return with_affixes(tokenizers, affixes)
 
 
+def forces_first_token(tokenizers: Tokenizers) -> bool:
+    """Whether translations begin with a token that is given, such as that of a language, which may not be known yet."""
+    try:
+        return bool(tokenizers.tgt.encode(""))
+    except RecipeError:
+        return True
+
+
+def begins_with_language(tokenizers: Tokenizers) -> bool:
+    """Whether the first input of the decoder is the language to write, as in mBART-25; `copy_first_input` sets it."""
+    affixes: Affixes = tokenizers.config.affixes  # type: ignore[assignment]
+    return bool(affixes.get("tgt", {}).get("start"))
+
+
 def copy_first_input(embedding: nn.Embedding, tokenizers: Tokenizers) -> None:
     """Gives BOS the embedding of the target language, in models whose decoder begins with a language."""
     affixes: Affixes = tokenizers.config.affixes  # type: ignore[assignment]

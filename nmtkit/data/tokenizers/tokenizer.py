@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
+from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.text.normalization import DEFAULT, Normalization, normalize, separate_words
-from nmtkit.data.text.text import split_sentences
 from nmtkit.data.tokenizers.sentencepiece_model import with_space_rules
 from nmtkit.data.tokenizers.subword_sampling import BpeDropout, SubwordSampler, UnigramSampler, generator_for
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
@@ -30,6 +30,9 @@ WORD_START = "▁"
 """Marks the first piece of a word."""
 
 MAX_VOCAB_SIZE = 100_000_000
+TRAIN_LINES = 200_000
+"""A vocabulary is learned from at most this many pairs, spread evenly over the corpus, and at most 134 million
+characters. Files with weights have shares by weight."""
 
 
 class TokenizerConfig(Settings):
@@ -64,13 +67,10 @@ class TokenizerConfig(Settings):
     """word, whitespace and pieces only: rarer words become unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
     """bpe, unigram, char: the share of characters that have tokens; below 1 the rarest are unknown."""
-    train_lines: int = Field(default=200_000, ge=1)
-    """Learn the vocabulary from at most this many pairs, spread evenly over the corpus, and at most 134 million
-    characters. Files with weights have shares by weight."""
     specials: list[str] = Field(default_factory=list)
     """Further special tokens, such as <mask>: ids 4, 5, ... in their order. No text is cut into them."""
     sentinels: int = Field(default=0, ge=0, le=10_000)
-    """How many more follow them: <extra_id_0>, <extra_id_1>, ..., for `training.span_corruption`. T5 has 100."""
+    """How many more follow them: <extra_id_0>, <extra_id_1>, ..., for the objective span_corruption. T5 has 100."""
     affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after", "start"], list[str]]] = Field(
         default_factory=dict
     )
@@ -110,7 +110,7 @@ class TokenizerConfig(Settings):
         """The settings of one text; RecipeError if its own are not valid."""
         own: dict[str, Any] = dict(self.columns).get(name, {})  # type: ignore[call-overload]
         for key in own:
-            if key in ("columns", "joint", "tgt_vocab_size", "train_lines"):
+            if key in ("columns", "joint", "tgt_vocab_size"):
                 raise RecipeError(
                     f"`tokenizer.columns.{name}.{key}` applies to all texts; move it from `columns` to `tokenizer`"
                 )
@@ -283,6 +283,8 @@ class SentencePieceTokenizer(Tokenizer):
         if self._only_cuts:
             return [self.vocabulary.ids(self.tokens(text)) for text in texts]
         texts = [self.prepared(text) for text in texts]
+        if len(texts) == 1:  # without the thread that a list is given to
+            return [self._processor.encode(texts[0])]
         # One thread: large corpora are shared out to processes, and small batches gain nothing by several.
         encoded: list[list[int]] = self._processor.encode(texts, num_threads=1)
         return encoded

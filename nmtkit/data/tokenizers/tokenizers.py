@@ -121,6 +121,7 @@ class Tokenizers(dict[str, Tokenizer]):
             given = dict(parse_json(read_vocabulary_file(settings, "it"), settings.name))
             texts, features = list[str](given.pop("texts", TEXT_COLUMNS)), int(given.pop("features", 0))
             given.setdefault("normalization", "nfkc")  # the default before there was nfkc_numbers
+            given.pop("train_lines", None)  # a setting of earlier versions, which tells how the tokenizer was learned
             config = parse(TokenizerConfig, given, str(settings))
         except (DataError, RecipeError, TypeError, ValueError) as fault:
             raise CheckpointError(f"{settings}: damaged ({fault}); {RESTORE_HINT}") from fault

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from nmtkit.core.errors import shorten
-from nmtkit.data.text.names import without_compression_end
+from nmtkit.data.text.files.names import without_compression_end
 
 DETECTION_LINES = 64
 """The first lines of a text by which its format is recognized."""

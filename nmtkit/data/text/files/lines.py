@@ -16,15 +16,6 @@ from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.registry import suggest_names
-from nmtkit.data.text.compression import DamagedArchiveError, decompressed, verify_archive
-from nmtkit.data.text.encodings import (
-    EncodingEvidence,
-    EncodingGuess,
-    Recoded,
-    encoding_title,
-    guess_encoding,
-    guess_wide_encoding,
-)
 from nmtkit.data.text.faults import (
     BINARY,
     COLUMN,
@@ -37,9 +28,18 @@ from nmtkit.data.text.faults import (
     FileFault,
     excerpt,
 )
-from nmtkit.data.text.formats import FileFormat, binary_format
-from nmtkit.data.text.names import STDIN, given_encoding, is_tmx, is_utf8, split_reference
-from nmtkit.data.text.tables import read_column, read_tmx
+from nmtkit.data.text.files.compression import DamagedArchiveError, decompressed, verify_archive
+from nmtkit.data.text.files.encodings import (
+    EncodingEvidence,
+    EncodingGuess,
+    Recoded,
+    encoding_title,
+    guess_encoding,
+    guess_wide_encoding,
+)
+from nmtkit.data.text.files.formats import FileFormat, binary_format
+from nmtkit.data.text.files.names import STDIN, given_encoding, is_tmx, is_utf8, split_reference
+from nmtkit.data.text.files.tables import read_column, read_tmx
 
 BLOCK_BYTES = 1 << 19
 """Bytes read at once for blocks of lines."""
@@ -56,6 +56,8 @@ ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
 _COLUMN_LINES = 512
 """Texts of a column that are read at once."""
+_MOST_GUESSES = 3
+"""How many blocks of a file are tried to guess its encoding: a guess may take a second, and binary data has none."""
 _SAMPLE_LINES = 500
 """The most lines that are looked at to guess the encoding of a file for a message."""
 
@@ -292,6 +294,7 @@ class TextFile:
         """The encoding that was named for it; empty for UTF-8."""
         self.guess = EncodingGuess((), False)
         """The encoding that it seems to have, by the first lines that are not UTF-8."""
+        self._guesses = 0
         self.count = 0
         """Lines read so far."""
         self.mark = 0
@@ -355,8 +358,7 @@ class TextFile:
                             self._broken(UTF16, 1, wide.title, _wide_message(self.path, wide))
                             return
                         self.mark = block.mark
-                    if block.faulty and not self.guess.names:
-                        self.guess = guess_of_lines(block.lines, block.faulty)
+                    self._guess(block.lines, block.faulty)
                     self._count_ends(block.data)
                     self._faulty += [self.count + row for row in block.faulty]
                     self.count += len(block.lines)
@@ -377,13 +379,18 @@ class TextFile:
         try:
             while lines := list(islice(texts, _COLUMN_LINES)):
                 faulty = [row for row, line in enumerate(lines) if not line.isascii() and _BAD_BYTE.search(line)]
-                if faulty and not self.guess.names:
-                    self.guess = guess_of_lines(lines, faulty)
+                self._guess(lines, faulty)
                 self._faulty += [self.count + row for row in faulty]
                 self.count += len(lines)
                 yield TextBlock(lines, faulty, 0, b"")
         except DataError as fault:
             self._broken(COLUMN, self.count + 1, str(fault), str(fault))
+
+    def _guess(self, lines: Sequence[str], faulty: Sequence[int]) -> None:
+        """Guesses the encoding by lines that are not UTF-8, unless it is known, or could not be guessed before."""
+        if faulty and not self.guess.names and self._guesses < _MOST_GUESSES:
+            self._guesses += 1
+            self.guess = guess_of_lines(lines, faulty)
 
     def _count_ends(self, block: bytes) -> None:
         returns = block.count(b"\r\n") if b"\r" in block else 0

@@ -12,9 +12,9 @@ from typing import Any
 from xml.parsers import expat
 
 from nmtkit.core.errors import DataError, shorten
-from nmtkit.data.text.formats import delimiter_of
-from nmtkit.data.text.json_records import parse_record, text_of
-from nmtkit.data.text.names import JSON_COLUMN_ENDS, without_compression_end
+from nmtkit.data.text.files.formats import delimiter_of
+from nmtkit.data.text.files.json_records import parse_record, text_of
+from nmtkit.data.text.files.names import JSON_COLUMN_ENDS, without_compression_end
 
 _TMX_CHUNK = 1 << 16
 _TMX_CODES = ("bpt", "ept", "it", "ph", "ut")

@@ -1,0 +1,1 @@
+"""From the bytes of a file to lines of text: compression, encodings, formats, columns."""

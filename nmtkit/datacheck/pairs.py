@@ -1,0 +1,186 @@
+"""Faulty pairs: empty, identical, of odd lengths, in another script or language than the rest of their corpus."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.text import faults
+from nmtkit.data.text.blocks import Block
+from nmtkit.data.text.faults import FaultKind
+from nmtkit.data.text.hashes import Mask
+from nmtkit.data.text.normalization import comparable
+from nmtkit.data.text.reading import SplitReader
+from nmtkit.datacheck.characters import TextArrays
+from nmtkit.datacheck.language import Languages, in_foreign_script, main_scripts
+
+SAMPLE_PAIRS, SAMPLE_CHARACTERS = 20_000, 8_000_000
+"""Approximate size of a sample: in pairs, and in characters where texts are long."""
+LANGUAGE_SAMPLE = 1000
+"""The most pairs that languages are learned from."""
+MIN_PAIRS = 50
+"""The fewest pairs that anything is learned from."""
+ADDED_CHARACTERS = 15
+"""Characters that are added to both lengths before they are compared: "Yes." may well be 10 characters elsewhere."""
+MIN_RATIO_FACTOR, MAX_DEVIATIONS = 3.5, 6.0
+"""A ratio of lengths is a fault if it differs from the median by this factor, and by as many standard deviations."""
+MAX_RATIO = 12.0
+"""The highest ratio of lengths where too few pairs are known to learn it."""
+LENGTH_FACTOR, MIN_LENGTH = 6, 1000
+"""A line is far too long if it is longer by this factor than all but one of a thousand lines, and has more characters
+than this."""
+DEFAULT_LONGEST = 10 * MIN_LENGTH
+"""The most characters of a line where too few lines are known to learn it."""
+MIN_IDENTICAL_WORDS = 3
+"""The fewest words of two equal sides that are a fault: fewer may be names, numbers, "OK"."""
+LONG_SOURCE, SHORT_SHARE = 60, 0.15
+"""A target of one word is nearly empty if its source has as many characters, and if it has less than this share of the
+characters to be expected."""
+
+
+@dataclass(frozen=True)
+class UsualPairs:
+    """What is usual in a corpus, learned from a sample; scripts and lengths by side, "src" and "tgt"."""
+
+    scripts: dict[str, frozenset[int]]
+    """The scripts of a side; empty if the sample is too small."""
+    longest: dict[str, int]
+    """The number of characters above which a line is far too long."""
+    log_ratio: float
+    """The median of the log of target over source, in characters."""
+    max_deviation: float
+    """How far from it the log ratio of a pair may be."""
+    languages: Languages | None
+    """None if the sample is too small."""
+    summaries: bool
+    """Whether the targets are summaries of the sources: then they may be shorter by any factor."""
+
+    @classmethod
+    def learn(cls, sample: Mapping[str, TextArrays], summaries: bool) -> "UsualPairs":
+        """Learns from the texts that `read_sample` returns."""
+        scripts: dict[str, frozenset[int]] = {}
+        longest: dict[str, int] = {}
+        for side in ("src", "tgt"):
+            scripts[side] = frozenset()
+            longest[side] = DEFAULT_LONGEST
+            text = sample.get(side)
+            if text is None or len(text.lines) < MIN_PAIRS:
+                continue
+            letters = Counter({script: int(counts.sum()) for script, counts in text.letters.items()})
+            scripts[side] = main_scripts(letters)
+            longest[side] = max(MIN_LENGTH, round(LENGTH_FACTOR * float(np.quantile(text.lengths, 0.999))))
+        log_ratio = 0.0
+        max_deviation = float(np.log(MAX_RATIO))
+        if "tgt" in sample:
+            src, tgt = sample["src"], sample["tgt"]
+            log_ratios = _log_ratios(src, tgt)[(src.words > 0) & (tgt.words > 0)]
+            if len(log_ratios) >= MIN_PAIRS:
+                log_ratio = float(np.median(log_ratios))
+                # As of a normal distribution, but not moved by a few outliers.
+                deviation = 1.4826 * float(np.median(np.abs(log_ratios - log_ratio)))
+                max_deviation = max(float(np.log(MIN_RATIO_FACTOR)), MAX_DEVIATIONS * deviation)
+        languages = None
+        if len(sample["src"].lines) >= MIN_PAIRS:
+            languages = Languages(thin_out(sample, LANGUAGE_SAMPLE))
+        return cls(
+            scripts=scripts,
+            longest=longest,
+            log_ratio=log_ratio,
+            max_deviation=max_deviation,
+            languages=languages,
+            summaries=summaries,
+        )
+
+
+def read_sample(reader: SplitReader) -> dict[str, TextArrays]:
+    """Returns "src" and, if there are targets, "tgt" of the first readable pairs of each file of a split."""
+    lines: dict[str, list[str]] = {"src": []}
+    for part in range(reader.parts):
+        pairs_left = max(1, SAMPLE_PAIRS // reader.parts)
+        characters_left = max(1, SAMPLE_CHARACTERS // reader.parts)
+        for block in reader.peek(part):
+            sides = {"src": block.src}
+            if block.tgt is not None:
+                sides["tgt"] = block.tgt
+            rows = [row for row in islice(range(len(block)), pairs_left) if row not in block.unreadable]
+            for side, block_lines in sides.items():
+                chosen = [block_lines[row] for row in rows]
+                lines.setdefault(side, []).extend(chosen)
+                characters_left -= sum(map(len, chosen))
+            pairs_left -= len(block)
+            if pairs_left <= 0 or characters_left <= 0:
+                break
+    return {side: TextArrays.of(side_lines) for side, side_lines in lines.items()}
+
+
+def thin_out(sample: Mapping[str, TextArrays], most: int) -> dict[str, TextArrays]:
+    """Returns at most so many pairs, spread evenly over a sample."""
+    step = max(1, math.ceil(len(sample["src"].lines) / most))
+    return {side: TextArrays.of(text.lines[::step]) for side, text in sample.items()}
+
+
+def _log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
+    """`(n,)`: the log of target over source, in characters."""
+    return np.log((tgt.lengths + ADDED_CHARACTERS) / (src.lengths + ADDED_CHARACTERS))
+
+
+def examine_pairs(block: Block, texts: Mapping[str, TextArrays], usual: UsualPairs, language_pairs: int) -> Mask:
+    """Adds the faults of its pairs to a block.
+
+    Args:
+        block: receives the faults.
+        texts: its sides, "src" and perhaps "tgt".
+        usual: what is usual in its corpus.
+        language_pairs: how many pairs, from the first one, have their languages examined.
+
+    Returns:
+        `(n,)`: whether a pair can be read and no side of it is empty.
+    """
+
+    def add(kind: FaultKind, mask: Mask, side: str = "") -> None:
+        block.add(kind, np.flatnonzero(mask), partial(block.side, side) if side else None)
+
+    empty = block.empty()
+    add(faults.EMPTY, empty)
+    usable = ~empty
+    usable[list(block.unreadable)] = False
+    nothing = np.zeros_like(usable)
+
+    too_long = {side: text.lengths > usual.longest[side] for side, text in texts.items()}
+    add(faults.LENGTH, too_long["src"], "src")
+    identical = nothing
+    if block.tgt is not None:
+        src, tgt = texts["src"], texts["tgt"]
+        add(faults.LENGTH, too_long["tgt"] & ~too_long["src"], "tgt")
+
+        equal = [comparable(a) == comparable(b) for a, b in zip(block.src, block.tgt, strict=True)]
+        identical = usable & np.array(equal, dtype=bool)
+        add(faults.IDENTICAL, identical & (src.word_counts() >= MIN_IDENTICAL_WORDS) & (src.letter_counts() > 0))
+
+        short = usable & ((tgt.letter_counts() + tgt.digits == 0) | (tgt.word_counts() <= 1))
+        if not usual.summaries:
+            expected_length = np.exp(usual.log_ratio) * src.lengths
+            short &= (src.lengths >= LONG_SOURCE) & (tgt.lengths < SHORT_SHARE * expected_length)
+            uneven = np.abs(_log_ratios(src, tgt) - usual.log_ratio) > usual.max_deviation
+            add(faults.RATIO, usable & ~short & uneven)
+        add(faults.SHORT_TARGET, short)
+
+    swapped = nothing
+    other_side = dict.fromkeys(texts, nothing)
+    third = dict.fromkeys(texts, nothing)
+    if usual.languages is not None:
+        doubts = usual.languages.doubts(texts, language_pairs)
+        swapped, other_side, third = doubts.swapped, doubts.other_side, doubts.third
+    add(faults.SWAPPED, swapped)
+    for side, text in texts.items():
+        other_script = in_foreign_script(text, usual.scripts[side]) & ~swapped
+        right_script = usable & ~identical & ~other_script
+        add(faults.SCRIPT, usable & other_script, side)
+        add(faults.LANGUAGE, right_script & other_side[side], side)
+        add(faults.FOREIGN, right_script & third[side], side)
+    return usable
