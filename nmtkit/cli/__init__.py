@@ -6,14 +6,18 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import click
 from typing_extensions import override
 
-from nmtkit.cli import streams
+from nmtkit.cli.text_io import streams
 from nmtkit.core.errors import NmtkitError, shorten
+from nmtkit.core.user_module import OPTION, load_copy, load_user_module
 from nmtkit.core.version import __version__
 
 SECTIONS = {
@@ -65,20 +69,36 @@ SECTIONS = {
         "doctor": "Show versions, devices, and which device is used and why.",
     },
 }
-"""Commands by purpose, with the line of `nmtkit --help`; each is `command` in the module of its name, or stands in:"""
-SHARED_MODULES = {
-    **dict.fromkeys(("align", "rescore"), "pairs"),
-    **dict.fromkeys(("average", "import", "export"), "weights"),
-    **dict.fromkeys(("plot-attention", "plot-training"), "plots"),
-    **dict.fromkeys(("parse", "linearize"), "parsing"),
-    "preprocess": "recipe",
-    **dict.fromkeys(("score", "score-alignments"), "score"),
-    **dict.fromkeys(("tokenize", "detokenize"), "tokens"),
-    **dict.fromkeys(("translate", "summarize"), "translate"),
-    **dict.fromkeys(("tune", "doctor"), "bench"),
+"""Commands by purpose, with the line of `nmtkit --help`."""
+MODULES = {
+    "corpora.check": ["check"],
+    "corpora.fetch": ["fetch"],
+    "guide": ["guide"],
+    "inference.backtranslate": ["backtranslate"],
+    "inference.explain": ["explain"],
+    "inference.pairs": ["align", "rescore"],
+    "inference.perplexity": ["perplexity"],
+    "inference.rerank": ["rerank"],
+    "inference.tokens": ["tokenize", "detokenize"],
+    "inference.translate": ["translate", "summarize"],
+    "pictures.plots": ["plot-attention", "plot-training"],
+    "scoring.evaluate": ["evaluate"],
+    "scoring.score": ["score", "score-alignments"],
+    "scoring.score_summaries": ["score-summaries"],
+    "training.bench": ["bench", "tune", "doctor"],
+    "training.compare": ["compare"],
+    "training.recipe": ["recipe", "preprocess"],
+    "training.runs": ["runs"],
+    "training.train": ["train"],
+    "training.watch": ["watch"],
+    "training.weights": ["average", "import", "export"],
 }
-"""Modules of several commands, which are called after the command there: `tokenize_command`."""
+"""The modules of `nmtkit.cli.commands` and their commands: `score-alignments` is `score_alignments_command` there."""
+ZOO_MODULES = {"nmtkit.zoo.parsing.commands": ["parse", "linearize"]}
+"""The same for commands in `nmtkit.zoo`, by the full names of their modules."""
 COMMANDS = [name for section in SECTIONS.values() for name in section]
+TASKS_OF_COMMANDS = ("translation", "summarization", "parsing")
+"""Tasks whose command is one of these."""
 ALIASES = {"visualize-alignment": "plot-attention"}
 """Other names of commands."""
 ALLOCATIONS_PER_COLLECTION = 50_000
@@ -89,6 +109,11 @@ class LazyGroup(click.Group):
     """A group whose commands are imported on use, so that `--help` stays quick."""
 
     @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = _load_user_modules(ctx, args)
+        return super().parse_args(ctx, rest)
+
+    @override
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *_further_tasks()]
 
@@ -97,10 +122,15 @@ class LazyGroup(click.Group):
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             task = _further_tasks().get(name)
-            return None if task is None else importlib.import_module("nmtkit.cli.commands.tasks").task_command(task)
-        word = name.replace("-", "_")
-        module = importlib.import_module(f"nmtkit.cli.commands.{SHARED_MODULES.get(name, word)}")
-        command = getattr(module, f"{word}_command" if name in SHARED_MODULES else "command")
+            if task is None:
+                return None
+            tasks = importlib.import_module("nmtkit.cli.commands.inference.tasks")
+            command = tasks.task_command(task)
+        else:
+            modules = {f"nmtkit.cli.commands.{path}": names for path, names in MODULES.items()} | ZOO_MODULES
+            (path,) = [path for path, names in modules.items() if name in names]
+            module = importlib.import_module(path)
+            command = getattr(module, f"{name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command
 
@@ -109,9 +139,13 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            _load_copy_of_run(args[1:])  # its task may have this command
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             names = [*ALIASES, *self.list_commands(ctx)]
             near = difflib.get_close_matches(args[0], names, n=1, cutoff=0.7)
-            hint = f": did you mean {near[0]!r}?" if near else ""
+            hint = f"; if a file of yours registers its task, add `{OPTION} FILE.py`"
+            if near:
+                hint = f": did you mean {near[0]!r}?"
             raise click.UsageError(f"no such command {shorten(repr(args[0]))}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -125,13 +159,45 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), meaning) for name, meaning in listed.items()])
 
 
-def _further_tasks() -> dict[str, Any]:
-    """The tasks whose command is not listed above, by its name: `nmtkit.cli.tasks` makes it."""
-    from nmtkit.tasks.builtin import PARSING, SUMMARIZATION, TRANSLATION
-    from nmtkit.tasks.task import TASKS
+def _load_user_modules(ctx: click.Context, args: Sequence[str]) -> list[str]:
+    """Executes the files that the arguments name, before or after the command; returns the other arguments."""
+    paths: list[str] = []
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+        elif word == OPTION:
+            path = next(words, None)
+            if path is None:  # click says so
+                return [OPTION]
+            paths.append(path)
+        elif word.startswith(f"{OPTION}="):
+            paths.append(word.partition("=")[2])
+        else:
+            rest.append(word)
+    if not ctx.resilient_parsing:  # completion executes nothing
+        for path in paths:
+            load_user_module(path)
+    return rest
 
-    own = (TRANSLATION, SUMMARIZATION, PARSING)
-    further = {task.command: task for task in map(TASKS.get, TASKS) if task.command and task not in own}
+
+def _load_copy_of_run(args: Sequence[str]) -> None:
+    """Executes the user's file that the run of a command keeps, if the arguments name the run."""
+    names = [word.partition("=")[2] for word in args if word.startswith("--model=")]
+    names += [value for word, value in pairwise(args) if word in ("-m", "--model")]
+    for name in names or [os.environ.get("NMTKIT_MODEL", "")]:
+        for folder in (Path(name), Path("runs", name)):
+            if name:
+                load_copy(folder)
+
+
+def _further_tasks() -> dict[str, Any]:
+    """The tasks whose command is not listed above, by its name: `nmtkit.cli.inference.tasks` makes it."""
+    from nmtkit.config.tasks.task import TASKS
+
+    tasks = [TASKS.get(name) for name in TASKS if name not in TASKS_OF_COMMANDS]
+    further = {task.command: task for task in tasks if task.command}
     for command in further.keys() & {*COMMANDS, *ALIASES}:
         raise NmtkitError(
             f"task {further[command].name}: `nmtkit {command}` is another command; give it one of its own"
@@ -141,6 +207,13 @@ def _further_tasks() -> dict[str, Any]:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="nmtkit")
+@click.option(
+    OPTION,
+    metavar="FILE",
+    expose_value=False,
+    help="A Python file of yours that registers models, losses, tasks or the like (see `nmtkit guide extending`); "
+    "also after the command. A run that is trained with it keeps a copy.",
+)
 def cli() -> None:
     """Neural machine translation and summarization in PyTorch.
 

@@ -39,7 +39,7 @@ def _corpora() -> list[str]:
 
 
 def _keys() -> tuple[str, ...]:
-    keys: tuple[str, ...] = importlib.import_module("nmtkit.cli.commands.recipe_keys").KEYS
+    keys: tuple[str, ...] = importlib.import_module("nmtkit.cli.commands.options.recipe_keys").KEYS
     return keys
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from nmtkit.cli import cli, terminal
-from nmtkit.cli.reporting import note
 from nmtkit.cli.terminal.markdown import rendered_page
+from nmtkit.cli.terminal.reporting import note
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bundled_path, write_errors
 from nmtkit.core.registry import suggest_names

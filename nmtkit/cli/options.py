@@ -4,7 +4,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
@@ -98,7 +98,7 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
     """Checks all files before the first is read, so that none is missed after hours of others."""
     if not given or given == (Path("-"),):
         return ()
-    from nmtkit.data.text.names import text_path  # help and completion do without it
+    from nmtkit.data.text.files.names import text_path  # help and completion do without it
 
     for path in given:
         if path == Path("-"):
@@ -116,9 +116,22 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
 
 def _set_encodings(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> None:
     if given:
-        from nmtkit.data.text.names import parse_encodings, reading_as
+        from nmtkit.data.text.files.names import parse_encodings, reading_as
 
         ctx.with_resource(reading_as(parse_encodings(given)))
+
+
+def spread_files(args: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The arguments of a command with `--valid A B` as `--valid A --valid B`: click has no option of several values."""
+    spread: list[str] = []
+    option = ""
+    for arg in args:
+        if arg.startswith("-") and arg != "-":
+            option = arg if arg in options else ""
+        elif option and spread[-1] != option:
+            spread.append(option)
+        spread.append(arg)
+    return spread
 
 
 def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, ...]:

@@ -244,7 +244,7 @@ def save_figure(figure: Figure, path: str | Path, title: str, style: FigureStyle
     suffix = picture_format(path)
     if suffix == ".html":
         image = b64encode(content([figure], ".svg")).decode("ascii")
-        write_picture(render("plots/figure.html", {"title": title, "image": image}).encode(), path)
+        write_picture(render("plots/templates/figure.html", {"title": title, "image": image}).encode(), path)
     else:
         write_picture(content([figure], suffix, style.dpi), path)
 

@@ -1,4 +1,4 @@
-"""Files of pictures, and self-contained HTML pages made from the templates beside this file.
+"""Files of pictures, and self-contained HTML pages made from the templates in `templates/`.
 
 A template shows a value by `{{ value }}`: markup in it is escaped, and control characters become visible.
 """
@@ -143,7 +143,7 @@ def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = 
         "grid": grid,
         "own": _as_style(css),
     }
-    return render("plots/attention.html", facts)
+    return render("plots/templates/attention.html", facts)
 
 
 def _as_style(text: str) -> object:
@@ -172,7 +172,7 @@ def heads_page(pictures: Sequence[HeadsPicture], css: str = "") -> str:
     ]
     title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
     facts = {"title": title, "sentences": sentences, "own": _as_style(css)}
-    return render("plots/explorer.html", facts)
+    return render("plots/templates/explorer.html", facts)
 
 
 def _sentence(picture: HeadsPicture, heading: str) -> dict[str, Any]:

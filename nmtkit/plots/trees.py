@@ -1,8 +1,4 @@
-"""Trees as pictures.
-
-Of a beam search a page: the tokens that every step kept, ended, pruned or blocked by a rule. Of constituents a figure:
-the root above, the words in a row below, one tree under the other.
-"""
+"""The tree of a beam search as a page: the tokens that every step kept, ended, pruned or blocked by a rule."""
 
 from __future__ import annotations
 
@@ -12,10 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from nmtkit.core.trees import Tree
-from nmtkit.plots import drawing
-from nmtkit.plots.drawing import DEFAULT_STYLE
-from nmtkit.plots.fonts import printable
 from nmtkit.plots.pages import framed, render, require_html, write_picture
 
 Fate = Literal["kept", "ended", "pruned", "blocked"]
@@ -112,56 +104,4 @@ def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
 def search_page(trees: Sequence[SearchTree]) -> str:
     """The page of `save_search` as text."""
     title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
-    return render("plots/search_trees.html", {"title": title, "trees": trees})
-
-
-LETTER, GAP, STEP, MARGIN = 0.1, 0.16, 0.42, 0.25
-"""In inches: the width of a letter, the space between words, the height of a level, and that around a tree."""
-
-
-def save_trees(trees: Sequence[Tree], path: str | Path) -> None:
-    """Writes a picture of some trees; NmtkitError if it would be too large to be read."""
-    sizes = [(sum(map(_width, tree.leaves())), STEP * (_height(tree) + 1)) for tree in trees]
-    width, height = max(wide for wide, _ in sizes) + 2 * MARGIN, sum(high + MARGIN for _, high in sizes) + MARGIN
-    drawing.check_sheet(width, height, path)
-    title = printable(" ".join(trees[0].words()))
-    with drawing.settings("".join(printable(tree.penn()) for tree in trees), path):
-        figure, _ = drawing.new_figure(width, height, DEFAULT_STYLE)
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_axis_off()
-        axes.set(xlim=(0, width), ylim=(height, 0))
-        top = MARGIN
-        for tree, (_, high) in zip(trees, sizes, strict=True):
-            _draw(axes, tree, MARGIN, top + STEP / 2, top + high - STEP / 2)
-            top += high + MARGIN
-        drawing.save_figure(figure, path, title if len(trees) == 1 else f"{len(trees)} trees")
-
-
-def _draw(axes: drawing.Axes, tree: Tree, left: float, top: float, bottom: float) -> tuple[float, float]:
-    """Draws a part from `left` on, its words at the `bottom`; the middle of its root, and where it ends."""
-    if tree.word is not None:
-        middle, right = left + _width(tree) / 2, left + _width(tree)
-        axes.text(middle, bottom, printable(tree.word), ha="center", va="center", fontsize=10, color=drawing.SERIES[0])
-        if tree.has_tag:
-            axes.text(middle, bottom - STEP, tree.label, ha="center", va="center", fontsize=8, color=drawing.FAINT)
-        return middle, right
-    places, right = [], left
-    for child in tree.children:
-        place, right = _draw(axes, child, right, top + STEP, bottom)
-        below = bottom - STEP * child.has_tag if child.word is not None else top + STEP
-        places.append((place, below - STEP / 4))
-    middle = (places[0][0] + places[-1][0]) / 2
-    for place, below in places:
-        axes.plot([middle, place], [top + STEP / 4, below], color=drawing.FAINT, linewidth=0.8)
-    axes.text(middle, top, printable(tree.label), ha="center", va="center", fontsize=10, color=drawing.INK)
-    return middle, right
-
-
-def _width(leaf: Tree) -> float:
-    tag = len(leaf.label) if leaf.has_tag else 0
-    return GAP + LETTER * max(len(leaf.word or ""), tag, 2)
-
-
-def _height(tree: Tree) -> int:
-    """The levels below its root."""
-    return 1 + max(map(_height, tree.children)) if tree.children else int(tree.has_tag)
+    return render("plots/templates/search_trees.html", {"title": title, "trees": trees})

@@ -24,7 +24,7 @@ def _topics() -> Sequence[str]:
     metavar="DIR",
     help="Save the recipes of the page in DIR, and the texts that come with nmtkit and that they read; then stop.",
 )
-def command(**values: Any) -> None:
+def guide_command(**values: Any) -> None:
     """Print a page of the guide, or list the topics.
 
     TOPIC is a page that `nmtkit guide` lists; the page `reference` has all options and recipe keys. A terminal shows a

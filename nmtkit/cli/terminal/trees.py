@@ -1,4 +1,4 @@
-"""Trees in a terminal: a beam search, with a row for each step and a lane for each hypothesis; constituents."""
+"""The tree of a beam search in a terminal, with a row for each step and a lane for each hypothesis."""
 
 import re
 import shutil
@@ -10,7 +10,6 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from nmtkit.cli.terminal.tables import cut, flow, plain_console
-from nmtkit.core.trees import Tree
 from nmtkit.plots.fonts import printable
 from nmtkit.plots.trees import SearchTree, TreeNode
 
@@ -170,17 +169,3 @@ def _token(one: TreeNode) -> str:
 
 def _label(one: TreeNode) -> str:
     return f"{_token(one)} {one.log_prob:.2f}"
-
-
-def tree_lines(tree: Tree) -> list[str]:
-    """The lines of a tree; the placeholder of a part of speech is not shown."""
-    if tree.word is not None:
-        return [f"{tree.label} {tree.word}" if tree.has_tag else tree.word]
-    lines: list[str] = []
-    indent, last = " " * cell_len(tree.label), len(tree.children) - 1
-    for number, child in enumerate(tree.children):
-        first, *others = tree_lines(child)
-        joint = "─" if not last else "┬" if not number else "├" if number < last else "└"
-        lines.append(f"{indent if number else tree.label} {joint} {first}")
-        lines += [f"{indent} {'│' if number < last else ' '} {line}" for line in others]
-    return lines

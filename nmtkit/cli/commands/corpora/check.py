@@ -1,0 +1,88 @@
+"""`nmtkit check`."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import completing
+from nmtkit.cli import options as shared
+from nmtkit.config.tasks.task import TASKS
+
+SPLIT_OPTIONS = ("--valid", "--test")
+
+
+class _CheckCommand(cloup.Command):
+    """A command whose --valid and --test take one file or two; click supports only a fixed number of values."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, shared.spread_files(args, SPLIT_OPTIONS))
+
+
+@cloup.command(cls=_CheckCommand)
+@click.argument("names", metavar="RECIPE|FILES...", nargs=-1, required=True, shell_complete=completing.recipes)
+@cloup.option_group(
+    "Common",
+    click.option(
+        "--fix", "fix_path", metavar="DIR", help="Write cleaned files and a log of every changed line to DIR."
+    ),
+    click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page."),
+    click.option("--json", "json_path", metavar="FILE", help="Write everything as JSON; - is standard output."),
+    click.option("--strict", is_flag=True, help="Warnings count as errors in the exit code."),
+)
+@cloup.option_group(
+    "Files",
+    click.option("--valid", multiple=True, metavar="SRC [TGT]", help="Validation set, after the files themselves."),
+    click.option("--test", multiple=True, metavar="SRC [TGT]", help="Test set. It may have no target."),
+    click.option(
+        "--task", type=click.Choice(TASKS.names()), help="Default: summarization for .story files or a field summary."
+    ),
+    shared.encoding,
+)
+@cloup.option_group(
+    "Recipes",
+    click.option(
+        "--tokens/--no-tokens",
+        "with_tokens",
+        default=True,
+        help="Tokenize the text, to find unknown tokens and what training will leave out. Default: --tokens.",
+    ),
+    shared.run_folder,
+    shared.overrides,
+)
+def check_command(**values: Any) -> int:
+    """Find faults in a corpus before training: a recipe's corpus, two text files, or JSON lines.
+
+    FILE#COLUMN is a column of a table (pairs.tsv#1, pairs.csv#English), a language of a TMX file (memory.tmx#en), or a
+    field of JSON lines (news.jsonl#article). A .jsonl file alone has the fields src and tgt.
+
+    It finds different line counts and misaligned lines, with the line where the misalignment begins; bytes that are not
+    UTF-8, NUL, line separators inside lines; empty, identical and near-empty sides; duplicates, and overlap of train,
+    validation and test; odd lengths and ratios; swapped sides, and lines in another script or language (py3langid
+    recognizes 139 languages; a million lines of 100 characters take about two minutes). With a recipe it also finds
+    unknown and copyable words, vocabulary entries and characters that do not occur in the training text, and what the
+    recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
+
+    --fix repairs the lines that can be repaired, leaves out the rest, and logs both in dropped.jsonl. It writes UTF-8,
+    and converts files in other encodings that it recognizes for certain. For a recipe it also writes a recipe with the
+    new files. It overwrites nothing, and does not repair files with different numbers of lines, because it cannot
+    know which line is missing.
+
+    \b
+    Exit code, for scripts:
+      0  no errors (with --strict: no warnings either)
+      1  errors; with --fix: errors that it could not repair
+      2  no check: a recipe or an option is wrong
+
+    \b
+    Examples:
+      nmtkit check demo
+      nmtkit check train.en train.de --valid valid.en valid.de --test test.en test.de
+      nmtkit check memory.tmx#en memory.tmx#fr
+      nmtkit check news.jsonl#article news.jsonl#summary
+      nmtkit check mine.yaml --fix clean && nmtkit train clean/mine.yaml
+      nmtkit check mine.yaml --strict --json - | jq .verdict
+    """
+    from nmtkit.cli.corpora.check import run_check
+
+    return run_check(**values)

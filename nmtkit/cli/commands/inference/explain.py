@@ -1,0 +1,56 @@
+"""`nmtkit explain`, and the prompt of `nmtkit translate --interactive`, which shows searches too."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import options
+from nmtkit.cli.commands.options import search_options
+from nmtkit.cli.options import NEW_FILE, Number
+
+
+@cloup.command()
+@click.argument("sentence", required=False)
+@cloup.option_group(
+    "Common",
+    options.models,
+    search_options.checkpoint,
+    search_options.language,
+    search_options.search_flags("beam_size"),
+    click.option(
+        "--steps", type=Number(0), metavar="N", help="Steps shown; 0 shows all. Default: what fits the screen."
+    ),
+    click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Draw a page instead: FILE.html."),
+    options.as_json("Print a JSON object for each sentence."),
+    options.device,
+)
+@search_options.search_groups()
+@options.encoding
+@options.quiet
+def explain_command(**values: Any) -> None:
+    """Explain a beam search: show, step by step, which hypotheses it kept, finished, pruned and blocked.
+
+    Takes SENTENCE, or lines of standard input. The search is the same as that of `translate` with the same options.
+
+    Each row is a step: the hypotheses that it kept, side by side, each with its last token and its log-probability
+    (nats) from the start. The mark before each token shows which hypothesis in the row above it continues. Then follow:
+
+    \b
+      ■ ended     the hypothesis is finished; results are ranked by its score
+      × pruned    it did not fit into the beam
+      ⊘ blocked   a rule, which is named, forbade it
+
+    The number right after a mark is the number of the hypothesis that the token continues. In brackets after the
+    log-probability of a pruned token: how far it is below that of the last hypothesis kept. A step with K hypotheses
+    considers the 2K likeliest continuations; an end counts only among the first K.
+
+    \b
+    Examples:
+      nmtkit explain --beam-size 2 "The old woman sleeps."
+      nmtkit explain --no-repeat-ngram 3 --steps 0 "The old woman sleeps." -o search.html
+      sed -n 7p test.en | nmtkit explain --length-penalty none --json
+    """
+    from nmtkit.cli.inference.explain import run_explain
+
+    run_explain(**values)

@@ -1,0 +1,145 @@
+"""`nmtkit align` and `nmtkit rescore`: what a model says of given translations."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import options
+from nmtkit.cli.commands.options import search_options
+from nmtkit.cli.options import FILE, NEW_FILE, Decorator, Number
+
+SYMMETRIZATIONS = (
+    "intersection",
+    "union",
+    "grow-diag",
+    "grow-diag-final",
+    "grow-diag-final-and",
+    "grow-diag-strict",
+    "grow-diag-final-strict",
+)
+"""Values of --symmetrize."""
+
+
+def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
+    """The group Common; `target` is the help of `--target`, `source` more help of a `--source` that may be left out."""
+    return cloup.option_group(
+        "Common",
+        options.models,
+        search_options.checkpoint,
+        search_options.language,
+        click.option("--source", required=not source, type=FILE, help=f"Source lines.{source}"),
+        click.option("--target", required=True, type=FILE, help=target),
+        options.output,
+        *more,
+        options.device,
+    )
+
+
+@cloup.command("align")
+@_common(
+    "Their translations, line by line.",
+    click.option(
+        "--threshold",
+        type=Number(0, 1, whole=False, above=True),
+        help="Link all pairs of words with at least this weight. "
+        "Default: each target word to the source word with the most weight.",
+    ),
+    click.option("--soft", type=NEW_FILE, metavar="FILE", help="Also write the weights: FILE.json or FILE.npz."),
+    click.option(
+        "--shortlist", "likely", type=NEW_FILE, metavar="FILE", help="Also write a list for `translate --shortlist`."
+    ),
+)
+@cloup.option_group(
+    "Words",
+    click.option(
+        "--source-words",
+        type=FILE,
+        metavar="FILE",
+        help="Source with spaces between words (l' homme). Default: --source.",
+    ),
+    click.option("--target-words", type=FILE, metavar="FILE", help="The same for the target."),
+)
+@cloup.option_group(
+    "Two directions",
+    options.run_option("--reverse-model", help="A run of the other direction (target to source), to symmetrize."),
+    click.option(
+        "--symmetrize",
+        "method",
+        type=click.Choice(SYMMETRIZATIONS),
+        metavar="METHOD",
+        help=f"{', '.join(SYMMETRIZATIONS)}. Default with --reverse-model: grow-diag.",
+    ),
+)
+@cloup.option_group(
+    "Attention, search and speed",
+    search_options.layer,
+    search_options.head,
+    search_options.search,
+    search_options.precision("fp32"),
+    search_options.batch_tokens,
+    options.threads,
+)
+@options.encoding
+@options.quiet
+def align_command(**values: Any) -> None:
+    """Align the words of given translations by a model's attention.
+
+    Prints a line for each pair in the Pharaoh format: "i-j" links source word i and target word j, counted from 0. A
+    pair with an empty side has an empty line. Words are what white space separates, whatever the tokenizer makes of
+    them. The attention of subwords is merged to words: columns of a source word are added, rows of a target word
+    averaged. Each target word is linked to the source word with the largest weight.
+
+    --symmetrize combines two directions: two models, or, without --reverse-model, the two ways to read one attention:
+    the second links each source word to the target word that attends to it most. grow-diag grows from the common links
+    along their neighbours; -final adds links of words that have none yet, -final-and and -strict only where both words
+    have none.
+
+    --soft FILE.json is a list with an object for each pair: source and target words, and "weights" with a row for each
+    target word; FILE.npz has an array "1", "2", ... for each pair. --reverse-model adds "reverse_weights", or arrays
+    "1.reverse", ..., with a row for each source word.
+
+    \b
+    Examples:
+      nmtkit align --source test.en --target test.fr -o test.align
+      nmtkit align -m runs/en-fr --reverse-model runs/fr-en --source test.en --target test.fr -o test.align
+      nmtkit align --source test.en --target test.fr --source-words test.tok.en --target-words test.tok.fr
+      nmtkit align --source test.en --target test.fr --soft test.npz --threshold 0.3 -o test.align
+      nmtkit align --source train.en --target train.fr --shortlist en-fr.shortlist -o train.align
+    """
+    from nmtkit.cli.inference.pairs import run_align
+
+    run_align(**values)
+
+
+@cloup.command("rescore")
+@_common(
+    "Their translations, line by line; or .jsonl, printed by `translate` or `summarize --json`.",
+    options.as_json("Print a JSON object for each pair, with scores of its tokens."),
+    search_options.search_flags("length_penalty"),
+    search_options.language_model,
+    search_options.search,
+    source=" A language model needs none.",
+)
+@cloup.option_group("Speed", search_options.precision("fp32"), search_options.batch_tokens, options.threads)
+@options.encoding
+@options.quiet
+def rescore_command(**values: Any) -> None:
+    """Print the log-probabilities of given translations or summaries under a model, or of texts by a language model.
+
+    Prints "SCORE TAB LOG-PROBABILITY" for each pair, as `translate --scores` does for the same pair. The score is the
+    log-probability after the length penalty; both are in nats. The sum and the perplexity go to stderr. If the model
+    copies, a source word that the vocabulary lacks has the probability of copying it.
+
+    Plain text is tokenized again. The search may have produced the same text from other subwords, with another score.
+    The output of `translate --json` has the tokens, so it is rescored exactly.
+
+    \b
+    Examples:
+      nmtkit rescore --source test.en --target test.de -o scores.tsv
+      nmtkit translate --json test.en -o found.jsonl && nmtkit rescore --source test.en --target found.jsonl
+      nmtkit rescore -m runs/language-model --target test.en
+    """
+    from nmtkit.cli.inference.pairs import run_rescore
+
+    run_rescore(**values)

@@ -1,0 +1,54 @@
+"""`nmtkit rerank`: the best of several translations by a noisy channel."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import options
+from nmtkit.cli.commands.options import search_options
+from nmtkit.cli.options import FILE, Number
+
+
+@cloup.command()
+@options.files
+@cloup.option_group(
+    "Common",
+    options.models,
+    search_options.language,
+    options.run_option("--channel", required=True, help="Target to source."),
+    options.run_option("--lm", "speaker", help="Language model of the target."),
+    click.option("--n-best", type=Number(1), default=10, show_default=True, help="Candidates for each line."),
+    click.option(
+        "--weights", "tuned", type=FILE, metavar="FILE", help="YAML that --tune wrote. Default: channel 1, lm 1."
+    ),
+    click.option(
+        "--tune", type=FILE, metavar="REF", help="Print the weights that are best by these references of FILEs."
+    ),
+    click.option("--metrics", "metric", metavar="NAME", help="Metric that --tune maximizes. Default: bleu."),
+    options.outputs,
+    options.as_json("Print a JSON object for each line: candidates, with nats per token of each model."),
+    options.device,
+)
+@cloup.option_group(
+    "Search and speed",
+    search_options.search_flags("beam_size"),
+    search_options.search,
+    search_options.precision("auto"),
+    options.threads,
+)
+@options.encoding
+@options.quiet
+def rerank_command(**values: Any) -> None:
+    """Translate FILEs, or standard input; rank the N best with a channel model and a language model (Yee et al. 2019).
+
+    The channel model translates from the target to the source. The three models may have different vocabularies.
+
+    \b
+    Examples:
+      nmtkit rerank -m runs/mine --channel runs/back --lm runs/lm valid.en --tune valid.de -o weights.yaml
+      nmtkit rerank -m runs/mine --channel runs/back --lm runs/lm --weights weights.yaml test.en -o new.de
+    """
+    from nmtkit.cli.inference.rerank import run_rerank
+
+    run_rerank(**values)

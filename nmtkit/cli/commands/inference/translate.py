@@ -1,0 +1,126 @@
+"""`nmtkit translate` and `nmtkit summarize`."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import options
+from nmtkit.cli.commands.options import search_options
+from nmtkit.cli.options import FILE, Decorator, Number
+
+_one_file = partial(click.option, type=FILE, metavar="FILE", multiple=True, callback=options.only_one)
+
+
+scores_option: Decorator = click.option("--scores", is_flag=True, help="Print score and log-probability in front.")
+
+
+def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()) -> Decorator:
+    """The options of commands that search; `common` and `output` are more of the groups Common and Output."""
+    return options.together(
+        options.files,
+        cloup.option_group(
+            "Common",
+            options.models,
+            search_options.checkpoint,
+            options.outputs,
+            search_options.search_flags("beam_size"),
+            search_options.n_best,
+            *common,
+            options.devices,
+        ),
+        *groups,
+        search_options.search_groups(search_options.engine, search_options.workers),
+        cloup.option_group("Output", search_options.format_option, *output),
+        options.encoding,
+        options.quiet,
+    )
+
+
+@cloup.command("translate")
+@decoding_options(
+    [
+        search_options.language,
+        scores_option,
+        options.as_json("Print a JSON object for each line."),
+        click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),
+        click.option("--interactive", is_flag=True, help="Read lines from a prompt; shows alignment and alternatives."),
+    ],
+    cloup.option_group(
+        "Constraints",
+        _one_file("--terms", help="Glossary, SOURCE TAB TARGET on each line."),
+        click.option("--prefix", is_flag=True, help="Lines are SOURCE TAB PREFIX of the output."),
+        click.option(
+            "--jsonl", is_flag=True, help='Lines are JSON: "source", "prefix", "must", "must_not", "in_order".'
+        ),
+    ),
+    output=[
+        click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the source word attended to most."),
+        _one_file("--dictionary", help="For --replace-unknown: SOURCE TAB TARGET lines."),
+    ],
+)
+def translate_command(**values: Any) -> None:
+    """Translate FILEs, or standard input: one line out for each line in, in order.
+
+    FILEs are read as one text; with --output-dir each has its own output. --n-best K prints "NUMBER TAB SCORE TAB
+    LOG-PROBABILITY TAB TRANSLATION", with lines counted from 1. The score is the log-probability (natural log) after
+    the length penalty. `nmtkit guide decoding` explains constraints.
+
+    \b
+    Examples:
+      nmtkit translate input.txt -o output.txt
+      nmtkit translate docs/*.txt --output-dir translated
+      cat input.txt | nmtkit translate --n-best 3 --length-penalty gnmt:0.6
+      nmtkit translate --json input.txt | jq .best.score
+      nmtkit translate -m runs/seed1 -m runs/seed2 input.txt
+      nmtkit translate --samples 5 --top-p 0.9 --temperature 0.8 --seed 7 input.txt
+    """
+    from nmtkit.cli.inference.translate import run_translate
+
+    run_translate(**values)
+
+
+@cloup.command("summarize")
+@decoding_options(
+    [search_options.language, options.as_json("Print a JSON object for each article: scores, tokens, copied spans.")],
+    cloup.option_group(
+        "Input",
+        click.option("--per-file", is_flag=True, help="Each FILE, or standard input, is one article of many lines."),
+        click.option(
+            "--stories", type=FILE, metavar="DIR", help="Read .story files of CNN/DailyMail in DIR, without highlights."
+        ),
+        click.option(
+            "--max-source-tokens", type=Number(1), metavar="N", help="Read at most N tokens. Default: as in training."
+        ),
+        click.option("--window", type=Number(1), metavar="N", help="Read whole articles, at most N tokens at a time."),
+        click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
+    ),
+    cloup.option_group(
+        "Length (at most; --min-length and --max-length count tokens)",
+        click.option("--sentences", type=Number(1), metavar="N", help="Keep at most N sentences of a summary."),
+        click.option("--words", type=Number(1), metavar="N", help="Keep the sentences that fit into N words."),
+    ),
+)
+def summarize_command(**values: Any) -> None:
+    """Summarize FILEs, or standard input: one line out for each article in, in order.
+
+    FILEs, plain or compressed, are one text; every line is an article. With --per-file every FILE is one, with
+    paragraphs on lines of their own; --output-dir then writes a file for each. An empty line gives an empty line.
+    --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A model that
+    was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here; --window reads all.
+    `nmtkit guide decoding` explains windows, lengths, copied spans, sampling and ensembles.
+
+    \b
+    Examples:
+      nmtkit summarize articles.txt -o summaries.txt
+      nmtkit summarize --per-file --sentences 3 news/*.txt --output-dir summaries
+      nmtkit summarize -m runs/mine test.jsonl.gz#article -o summaries.txt
+      cat articles.txt | nmtkit summarize --min-length 35 --max-length 100 --no-repeat-ngram 3
+      nmtkit summarize --window 400 --words 100 reports.txt -o short.txt
+      nmtkit summarize --json articles.txt | jq '.best.copied_spans[].text'
+    """
+    from nmtkit.cli.inference.translate import run_summarize
+
+    run_summarize(**values)

@@ -1,0 +1,164 @@
+"""Options of the commands that score."""
+
+import click
+import cloup
+
+from nmtkit.cli import options
+from nmtkit.cli.options import Decorator, Number, together
+
+METRICS = (
+    "accuracy",
+    "bleu",
+    "bleu1",
+    "bleu2",
+    "bleu3",
+    "bracket-exact",
+    "bracket-f1",
+    "bracket-precision",
+    "bracket-recall",
+    "chrf",
+    "chrf++",
+    "cider",
+    "f1",
+    "gleu",
+    "rouge1",
+    "rouge2",
+    "rougeL",
+    "rougeLsum",
+    "ter",
+)
+"""Values of --metrics that need no extra package; a file of a user's may register more."""
+EXTRA_METRICS = ("bertscore", "bertscore-en")
+"""The others."""
+TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none", "flores101", "flores200", "spm")
+"""Values of --tokenize."""
+SENTENCE_RULES = ("auto", "tags", "newline", "punctuation")
+"""Values of --sentences."""
+MAX_SAMPLES = 10_000
+
+
+def _one_stdin(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    if given.count("-") > 1:
+        raise click.UsageError("standard input (-) can be only one of the HYPs")
+    return given
+
+
+hyps: Decorator = click.argument("hyps", metavar="HYP...", nargs=-1, required=True, callback=_one_stdin)
+refs: Decorator = click.option(
+    "--ref", "ref_paths", metavar="REF", multiple=True, required=True, help="Reference. May be repeated."
+)
+encoding: Decorator = options.encoding
+as_json: Decorator = options.as_json("Print JSON with all digits, no tables.")
+
+
+def tokenize_option(default: str | None, *more: str, hidden: bool = False) -> Decorator:
+    """The option of BLEU's tokenizer."""
+    return click.option(
+        *more,
+        "--tokenize",
+        type=click.Choice(TOKENIZERS),
+        metavar="NAME",
+        default=default,
+        hidden=hidden,
+        help=f"Tokenizer of BLEU and GLEU: {', '.join(TOKENIZERS)}. Default: {default or 'that of the recipe'}.",
+    )
+
+
+_METRICS = ("-m", "--metrics")
+
+
+class MetricsCommand(cloup.Command):
+    """A command whose `--metrics` takes names separated by blanks, as sacrebleu does, or by commas."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Joins the names of metrics that follow `--metrics`."""
+        names: set[str] = set()
+        if any(word in _METRICS for word in args):
+            from nmtkit.cli.scoring.scoring import names_of_metrics
+
+            names = names_of_metrics()
+        joined: list[str] = []
+        names_follow = False
+        for before, word in zip(["", *args], args, strict=False):
+            if names_follow and word in names:
+                joined[-1] += f",{word}"
+            else:
+                joined.append(word)
+                names_follow = before in _METRICS
+        return super().parse_args(ctx, joined)
+
+
+def scoring(summaries: bool) -> Decorator:
+    """The options of comparing texts, which `nmtkit.cli.scoring.scoring.passes_settings` turns into objects.
+
+    `summaries`: ROUGE, always with intervals; else BLEU, chrF and TER, with intervals for several systems.
+    """
+    return together(
+        cloup.option_group(
+            "Metrics",
+            click.option(
+                *_METRICS,
+                metavar="LIST",
+                multiple=True,
+                default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
+                show_default=True,
+                help=f"{', '.join(METRICS)}, rouge (all four); with an extra package {', '.join(EXTRA_METRICS)}. "
+                "Scores are printed in this order.",
+            ),
+            tokenize_option("13a", "-tok", hidden=summaries),
+            click.option(
+                "-lc",
+                "--lowercase",
+                is_flag=True,
+                help="Terms, BLEU, chrF and CIDEr-D ignore case. ROUGE always does."
+                if summaries
+                else "BLEU, chrF and CIDEr-D ignore case (sacrebleu: -lc --chrf-lowercase). TER always does.",
+            ),
+            click.option(
+                "-w", "--width", type=Number(0, 9), default=2, show_default=True, help="Digits after the point."
+            ),
+            click.option(
+                "--stem/--no-stem",
+                default=True,
+                show_default=True,
+                hidden=not summaries,
+                help="ROUGE compares English Porter stems.",
+            ),
+            click.option(
+                "--words",
+                type=click.Choice(["auto", "a-z0-9", "unicode"]),
+                default="auto",
+                show_default=True,
+                hidden=not summaries,
+                help="Words of ROUGE. a-z0-9: as rouge-score has them; unicode: of all letters, each letter of Chinese "
+                "or Thai being a word; auto: unicode if most letters of the references are not Latin.",
+            ),
+            click.option(
+                "--sentences",
+                type=click.Choice(SENTENCE_RULES),
+                default="auto",
+                show_default=True,
+                hidden=not summaries,
+                help="Where ROUGE-Lsum cuts sentences. tags: at <t>, <s> or <q>, which are removed; newline: at ends "
+                "of lines; punctuation: after . ! ?; auto: the first of these that applies to a text.",
+            ),
+        ),
+        cloup.option_group(
+            "Significance",
+            click.option(
+                "--paired-bs/--no-significance",
+                "--significance",
+                "significance",
+                default=None,
+                help="Paired bootstrap against the first HYP, with 95% intervals. Default: on"
+                + ("." if summaries else " with several HYPs."),
+            ),
+            click.option("--paired-ar", is_flag=True, help="Paired approximate randomization instead; no intervals."),
+            click.option(
+                "--n-samples",
+                type=Number(1, MAX_SAMPLES),
+                help="Draws of the test. Default: 1,000 of the bootstrap, 10,000 of the randomization.",
+            ),
+            click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),
+        ),
+    )

@@ -1,0 +1,183 @@
+"""Options of the commands that use a trained run: which run, how it searches, and how fast."""
+
+from typing import Any
+
+import click
+import cloup
+from typing_extensions import override
+
+from nmtkit.cli import completing, options
+from nmtkit.cli.options import Decorator, Number, together
+from nmtkit.core.limits import MAX_THREADS
+
+SEARCH: dict[str, tuple[str | None, str]] = {
+    "beam_size": ("N", "Beam size; 1 is greedy search. Default: the recipe's."),
+    "length_penalty": ("KIND[:A]", "none, average or gnmt, and its strength: gnmt:0.6. Without A: the recipe's."),
+    "min_length": ("TOKENS", "Minimum number of tokens in an output."),
+    "max_length": ("TOKENS", "Maximum number of tokens, EOS included."),
+    "no_repeat_ngram": ("N", "Never repeat an n-gram of N tokens; 0 is off."),
+    "mbr": ("METRIC", "Choose the sample with the least Bayes risk: chrf, bleu, none."),
+    "samples": ("N", "Sample N outputs instead of running beam search."),
+    "temperature": ("T", "Divide log-probabilities by T; above 1 is more random."),
+    "top_k": ("K", "Sample from the K most probable tokens only; 0 is all."),
+    "top_p": ("P", "Sample from the smallest set of tokens whose probabilities reach P; 1 is all."),
+    "seed": ("N", "Random seed for sampling. Default: the recipe's, else 1."),
+}
+"""Keys of the recipe's `search` group that have flags: metavar and help. `--search` sets all keys."""
+SAMPLING = ("samples", "temperature", "top_k", "top_p", "seed")
+RISKS = ("chrf", "bleu", "none")
+"""Values of --mbr."""
+PRECISIONS = ("auto", "fp32", "fp16", "bf16")
+"""Values of --precision."""
+PRECISIONS_OF_CTRANSLATE2 = (
+    "int8",
+    "fastest",
+    "int16",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+    "float32",
+    "float16",
+    "bfloat16",
+)
+"""More values of --precision, which only CTranslate2 has."""
+ENGINES = ("auto", "nmtkit", "ctranslate2")
+"""Values of --engine."""
+
+
+class SearchSetting(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
+    """A number within the bounds of a key of the search, whose settings are imported only to convert a value."""
+
+    name = "setting"
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from nmtkit.cli.inference.model_options import search_type
+
+        return search_type(self.key).convert(value, param, ctx)
+
+
+def _type_of(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer versions of click have one
+    if key == "length_penalty":
+        return click.STRING
+    if key == "mbr":
+        return click.Choice(RISKS)
+    return SearchSetting(key)
+
+
+def search_flags(*keys: str) -> Decorator:
+    """Flags of some keys of the search; `opens_model` gathers their values."""
+    named = [(key, *SEARCH[key]) for key in keys]
+    return together(
+        *(
+            click.option(f"--{key.replace('_', '-')}", type=_type_of(key), metavar=metavar, help=meaning)
+            for key, metavar, meaning in named
+        )
+    )
+
+
+checkpoint: Decorator = click.option(
+    "--checkpoint",
+    "weights",
+    default="auto",
+    metavar="WHICH",
+    help="best, last, average, a stage of the recipe, or a file. Default: average if there is one, else best.",
+)
+
+
+language: Decorator = together(
+    click.option(
+        "--from", "source_language", metavar="LANG", help="Language of the source, for an imported multilingual model."
+    ),
+    click.option(
+        "--to", metavar="LANG", help="Language to write, for a multilingual model: the tgt_lang of a training corpus."
+    ),
+)
+
+
+def precision(default: str) -> Decorator:
+    """The option of how exactly the model computes."""
+    ours = ", ".join(PRECISIONS)
+    return click.option(
+        "--precision",
+        type=click.Choice((*PRECISIONS, *PRECISIONS_OF_CTRANSLATE2)),
+        metavar="TYPE",
+        default=default,
+        help=f"Default: {default}. Choices: {ours}; fp16 needs CUDA. With CTranslate2 also int8, int16 and others. "
+        "auto: fp32 with CTranslate2 or on a CPU, else fp16 or bf16.",
+    )
+
+
+search: Decorator = click.option(
+    "--search",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=completing.search_assignments,
+    help="Set any key that `nmtkit recipe explain search` lists, e.g. stop=exact. "
+    "Several -m: ensemble=log-probabilities, ensemble_weights=[2,1]. With --lm: lm_weight=0.2.",
+)
+n_best: Decorator = click.option(
+    "--n-best",
+    type=SearchSetting("beam_size"),
+    metavar="N",
+    help="N best outputs; widens the beam, unless --beam-size is given. Default: 1, or all samples.",
+)
+format_option: Decorator = click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "moses")),
+    default="text",
+    show_default=True,
+    help="moses: NUMBER ||| TEXT ||| FEATURES ||| SCORE, lines counted from 0.",
+)
+
+
+def _attention_of(name: str, part: str, default: str) -> Decorator:
+    about = f"Transformer: attention of {part}, from 1. Default: the recipe's, else {default}."
+    return click.option(name, type=Number(1), metavar="N", help=about)
+
+
+layer: Decorator = _attention_of("--layer", "decoder layer N", "the last but one")
+head: Decorator = _attention_of("--head", "head N of the layer", "the mean of all")
+shortlist: Decorator = click.option(
+    "--shortlist", type=options.FILE, metavar="FILE", help="Score only target tokens in a file of `align --shortlist`."
+)
+language_model: Decorator = options.run_option(
+    "--lm", help="A language model to combine with the model; its weight is --search lm_weight=W. Default: 0.2."
+)
+engine: Decorator = click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    metavar="NAME",
+    default="auto",
+    help="auto, nmtkit or ctranslate2. auto: CTranslate2 if it is installed and finds the same, else nmtkit.",
+)
+workers: Decorator = click.option(
+    "--workers",
+    type=Number(1, MAX_THREADS),
+    metavar="N",
+    help="Processes on the CPU, one core each. Default: one per core for many lines, else none.",
+)
+batch_tokens: Decorator = click.option(
+    "--batch-tokens",
+    type=Number(1),
+    metavar="N",
+    help="At most N padded source tokens in a batch. Default: 4,096 (CUDA: 16,384).",
+)
+
+
+def search_groups(*speed: Decorator) -> Decorator:
+    """The groups Search, Sampling and Speed; `speed` are further options of the last."""
+    return together(
+        cloup.option_group(
+            "Search (default: the recipe's settings)",
+            search_flags(*(key for key in SEARCH if key not in ("beam_size", *SAMPLING))),
+            language_model,
+            search,
+        ),
+        cloup.option_group("Sampling", search_flags(*SAMPLING)),
+        cloup.option_group("Speed", precision("auto"), shortlist, *speed, batch_tokens, options.threads),
+    )

@@ -1,0 +1,118 @@
+"""`nmtkit plot-attention` and `nmtkit plot-training`."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import completing, options
+from nmtkit.cli.commands.options import figure_options, search_options
+
+POSITIONS = 100
+
+
+@cloup.command("plot-attention")
+@click.argument("source", required=False)
+@click.argument("target", required=False)
+@cloup.option_group(
+    "Common",
+    options.models,
+    search_options.checkpoint,
+    search_options.language,
+    options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True),
+    click.option("--subwords", is_flag=True, help="Show subwords and punctuation apart instead of merging to words."),
+    search_options.layer,
+    search_options.head,
+    click.option(
+        "--what",
+        type=click.Choice(["attention", "grid", "layers", "entropy", "positions"]),
+        default="attention",
+        show_default=True,
+        help="grid: the attention of all sentences on one sheet. layers: all layers and heads of a Transformer, by "
+        "subwords, as an .html page. entropy: of each head's attention, in nats, over all sentences. positions: the "
+        f"first {POSITIONS} position vectors of a Transformer.",
+    ),
+    options.device,
+)
+@figure_options.figure_style
+@cloup.option_group(
+    "Search",
+    search_options.search_flags("beam_size", "length_penalty"),
+    search_options.search,
+    search_options.precision("fp32"),
+)
+@options.encoding
+@options.quiet
+def plot_attention_command(**values: Any) -> None:
+    """Draw a model's attention: a row for each target word, a column for each source word.
+
+    SOURCE is a sentence or an article. TARGET is its translation; without TARGET the model translates. Without SOURCE,
+    each line of standard input is a sentence, or "SOURCE TAB TARGET". The attention of subwords is merged to words:
+    rows of a target word are averaged, columns of a source word added, and punctuation joins the word before it; with
+    --subwords nothing is merged. Local attention is drawn with its windows. A
+    Transformer shows the mean of the heads of its alignment layer, or what --layer and --head choose.
+
+    A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
+    of the article, with the word's coverage beside it; a strip shows p_gen, the probability of generating a word
+    instead of copying it. A long article is shown in 60 rows: the words with the most coverage, and one row for the
+    words between two of them, with their coverage added up. In .html, point at a word of the summary to see where the
+    model looked.
+
+    For a classifier the text is drawn, with the weight of each sentence beside it and the weight of each word as its
+    shade. For a language model with attention (lstmn) each row is a word of SOURCE, and the columns are the words
+    before it. For a captioner SOURCE is a file of pictures and TARGET the number of a picture; each word is drawn with
+    the regions that the model looked at.
+
+    `nmtkit visualize-alignment` is another name for this command.
+
+    \b
+    Examples:
+      nmtkit plot-attention "The old woman sleeps."
+      nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png -o attention.html
+      nmtkit plot-attention "The old woman sleeps." --subwords -o stop.png
+      nmtkit plot-attention "The old woman sleeps." --title "" --style size=3.3 --style colours=Greys -o a.pdf
+      head -6 test.en | nmtkit plot-attention -m runs/mine --what grid -o six.pdf
+      paste articles.txt summaries.txt | head -3 | nmtkit plot-attention -m runs/news -o given.pdf
+      nmtkit plot-attention -m runs/transformer "The old woman sleeps." --what layers -o all.html
+      head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
+      head -2 texts.txt | nmtkit plot-attention -m runs/topics -o read.png
+      nmtkit plot-attention -m runs/demo-captions test.images.npz 3 -o looks.png
+    """
+    from nmtkit.cli.pictures.plots import run_plot_attention
+
+    run_plot_attention(**values)
+
+
+@cloup.command("plot-training")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=completing.runs)
+@cloup.option_group(
+    "Common",
+    options.picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True),
+    click.option(
+        "--what",
+        type=click.Choice(["curves", "report"]),
+        default="curves",
+        show_default=True,
+        help="report: the page about one run that `train` draws at its end, with -o FILE.html.",
+    ),
+)
+@figure_options.figure_style
+def plot_training_command(**values: Any) -> None:
+    """Draw training curves: loss, perplexity, a validation score and learning rate over the updates.
+
+    RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
+    has its own colour and the name of its folder. The score is the one by which the recipe chooses weights
+    (training.best_metric), else BLEU or ROUGE-L; if there is no such score, the norm of the gradient is drawn. Dotted
+    lines separate stages of training. A validation loss that rises while the training loss still falls shows
+    overfitting.
+
+    \b
+    Examples:
+      nmtkit plot-training runs/demo
+      nmtkit plot-training runs/rnnsearch runs/luong runs/transformer -o compared.svg
+      nmtkit plot-training runs/demo --what report -o report.html
+      nmtkit plot-training runs/mine -o mine.pdf -o mine.png --style size=6.5 --style font=serif
+    """
+    from nmtkit.cli.pictures.plots import run_plot_training
+
+    run_plot_training(**values)

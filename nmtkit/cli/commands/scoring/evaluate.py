@@ -1,0 +1,57 @@
+"""`nmtkit evaluate`."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import completing, options
+from nmtkit.cli.commands.options import score_options, search_options
+from nmtkit.cli.options import FILE
+
+
+@cloup.command()
+@click.argument("run", required=False, shell_complete=completing.runs)
+@cloup.option_group(
+    "Common",
+    options.models,
+    search_options.checkpoint,
+    search_options.language,
+    click.option("--source", type=FILE, help="Sources of the test set, as text or .jsonl[#FIELD]."),
+    click.option("--ref", type=FILE, multiple=True, help="Its references, alike. May be repeated."),
+    click.option("--test-set", metavar="NAME/PAIR", help="A test set that sacrebleu downloads, such as wmt14/en-de."),
+    options.output,
+    click.option("--metrics", metavar="LIST", help="As in `nmtkit score`, e.g. bleu,ter. Default: the recipe's."),
+    search_options.search_flags("beam_size"),
+    options.as_json("Print a JSON object: scores with signatures, time, counts."),
+    options.picture_file("--plot", meaning="Classification: draw how often each label is mistaken for each other"),
+    options.devices,
+)
+@search_options.search_groups(search_options.engine, search_options.workers)
+@cloup.option_group(
+    "Texts and metrics",
+    score_options.tokenize_option(None),
+    click.option("--lowercase/--no-lowercase", default=None, help="As `nmtkit score -lc`. Default: the recipe's."),
+)
+@options.encoding
+@options.quiet
+def evaluate_command(**values: Any) -> None:
+    """Translate, summarize or classify a test set with a RUN, and score it.
+
+    RUN may also be given as -m RUN; several -m are an ensemble. Prints one line, "RUN  TEST SET  METRIC VALUE ...". The
+    figures are those of `nmtkit translate` (or `summarize`) and `nmtkit score` (or `score-summaries`). Lines to paste,
+    with signatures, go to stderr. -o keeps the outputs. A language model has loss and perplexity on --ref FILE, by
+    default the test set of its recipe; `nmtkit perplexity` says more. For a classifier a table follows, with a row for
+    each right label and a column for each label that the model gave.
+
+    \b
+    Examples:
+      nmtkit evaluate runs/mine --source test.en --ref test.de
+      nmtkit evaluate runs/mine --test-set wmt14/en-de -o wmt14.de
+      nmtkit evaluate runs/news --source test.jsonl.gz --ref test.jsonl.gz --json
+      nmtkit evaluate runs/topics --source texts.txt --ref labels.txt --plot table.svg
+      nmtkit evaluate --source test.en --ref a.de --ref b.de --metrics bleu,chrf,ter --beam-size 10
+    """
+    from nmtkit.cli.scoring.evaluate import run_evaluate
+
+    run_evaluate(**values)

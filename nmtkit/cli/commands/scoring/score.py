@@ -1,0 +1,77 @@
+"""`nmtkit score` and `nmtkit score-alignments`."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli.commands.options import score_options
+from nmtkit.cli.options import Number, only_one, picture_file, table_format
+
+
+@click.command("score", cls=score_options.MetricsCommand)
+@score_options.hyps
+@cloup.option_group(
+    "Common",
+    score_options.refs,
+    click.option("--source", metavar="SRC", help="Source, for --by-length, --known-by and metrics that need it."),
+    click.option("--known-by", metavar="RUN", help="Only lines of SRC and REF without a word that RUN does not know."),
+    score_options.as_json,
+    score_options.encoding,
+    table_format,
+)
+@score_options.scoring(summaries=False)
+@cloup.option_group(
+    "By length",
+    click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, or of REF."),
+    picture_file("--plot", meaning="Draw --by-length"),
+)
+def score_command(**values: Any) -> None:
+    """Score translations as sacrebleu does: BLEU, chrF and TER, each also on one line to paste.
+
+    HYP and REF are text files with one sentence per line, plain or compressed. One HYP may be "-" for
+    standard input. Text should be detokenized; for tokenized text give --tokenize none. Several HYPs are compared with
+    the first; * marks a difference with p below 0.05.
+
+    accuracy is the share of right labels; a line has as many labels as its reference, separated by white space.
+    bertscore needs `pip install 'nmtkit[bertscore]'`; COMET runs in an environment of its own (`nmtkit guide second`).
+    score-summaries scores summaries (ROUGE), score-alignments word alignments.
+
+    --known-by leaves out the lines whose source or reference has a word that is unknown to that run: "No UNK" in table
+    1 of Bahdanau et al. 2015, whose models wrote no unknown words either (translate --search forbid_unknown=true).
+
+    \b
+    Examples:
+      nmtkit score output.de --ref test.de
+      nmtkit translate < test.en | nmtkit score - --ref test.de --tokenize flores200
+      nmtkit score baseline.de new.de --ref test.de --paired-ar
+      nmtkit score baseline.de new.de --ref test.de --format latex
+      nmtkit score rnn.de attention.de --ref test.de --source test.en --by-length --plot length.png
+    """
+    from nmtkit.cli.scoring.score import run_score
+
+    run_score(**values)
+
+
+@click.command("score-alignments")
+@score_options.hyps
+@click.option("--ref", metavar="REF", multiple=True, required=True, callback=only_one, help="The gold alignment.")
+@click.option("--hyp-base", type=Number(0, 1), help="The HYPs count words from 0 or 1. Default: 0 (naacl: 1).")
+@click.option("--ref-base", type=Number(0, 1), help="REF counts words from 0 or 1. Default: as above.")
+@click.option("--reverse-hyp", is_flag=True, help="The links of the HYPs are TARGET-SOURCE.")
+@score_options.as_json
+def score_alignments_command(**values: Any) -> None:
+    """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall. A lower AER is better.
+
+    The pharaoh format (also talp) has a line for each sentence pair, "0-0 1-2 2?2". In REF, "?" or "p" instead of "-"
+    marks a possible link; in a HYP every link counts. The naacl format has a line for each link, "PAIR SOURCE TARGET
+    S", S (sure) or P (possible), with pairs counted from 1. One HYP may be "-" for standard input.
+
+    \b
+    Examples:
+      nmtkit score-alignments mine.align --ref test.align
+      nmtkit score-alignments giza.talp fast_align.talp --ref gold.wa --ref-base 1
+    """
+    from nmtkit.cli.scoring.score import run_score_alignments
+
+    run_score_alignments(**values)

@@ -1,0 +1,41 @@
+"""`nmtkit score-summaries`."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli.commands.options import score_options
+
+
+@click.command("score-summaries", cls=score_options.MetricsCommand)
+@score_options.hyps
+@cloup.option_group(
+    "Common",
+    score_options.refs,
+    click.option("--source", metavar="SRC", help="The articles; adds the report on quality."),
+    click.option("--terms", metavar="JSONL", help="A list of terms for each article; adds their recall."),
+    score_options.as_json,
+    score_options.encoding,
+)
+@score_options.scoring(summaries=True)
+def score_summaries_command(**values: Any) -> None:
+    """Score summaries: ROUGE of Google's rouge-score with 95% intervals, and a report on the summaries.
+
+    HYP and REF have one summary per line, plain or compressed. One HYP may be "-" for standard input. A file whose name
+    ends in .jsonl or .jsonl.gz holds a JSON object on each line: FILE#FIELD names the field, which otherwise is
+    "summary", "article" of --source, and "unseen" of --terms. ROUGE takes the reference with the highest F1. Several
+    HYPs are compared with the first; * marks a difference with p below 0.05.
+
+    --source adds a report below the scores, with hints of what is good: novel n-grams, words copied from the article,
+    repeated trigrams, length, and how much of the article the summaries use.
+
+    \b
+    Examples:
+      nmtkit score-summaries mine.txt --ref gold0.txt --ref gold1.txt --json
+      nmtkit score-summaries lead.txt mine.txt --ref gold.txt --source articles.txt
+      nmtkit score-summaries mine.txt --ref test.jsonl.gz --source test.jsonl.gz --terms test.jsonl.gz
+    """
+    from nmtkit.cli.scoring.score_summaries import run_score_summaries
+
+    run_score_summaries(**values)

@@ -1,0 +1,134 @@
+"""`nmtkit bench`, `tune` and `doctor`: how fast this machine is, its fastest training, and what it has."""
+
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit.cli import options
+from nmtkit.cli.commands.options import search_options
+from nmtkit.cli.options import FILE, NEW_FILE, Number
+
+rounds = click.option(
+    "--rounds", type=Number(1, 1000), default=3, show_default=True, help="Repetitions; shown: median, spread."
+)
+
+
+output = click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Also write all figures to FILE, as JSON.")
+
+
+decode_options = (
+    options.model,
+    search_options.checkpoint,
+    click.option(
+        "--source", metavar="FILE", help="Lines to translate; - is standard input. Default: the recipe's test set."
+    ),
+    click.option("--ref", type=FILE, metavar="FILE", help="Their references, to score the translations."),
+    click.option("--lines", type=Number(1), metavar="N", help="Use only the first N lines."),
+    rounds,
+    output,
+    search_options.search_flags("beam_size"),
+    options.device,
+)
+
+
+@click.group()
+def bench_command() -> None:
+    """Measure how fast this machine decodes and trains. Other running programs make the figures worse.
+
+    \b
+    Examples:
+      nmtkit bench decode -m runs/mine
+      nmtkit bench train demo
+    """
+
+
+@bench_command.command("decode", cls=cloup.Command)
+@cloup.option_group("Common", *decode_options)
+@search_options.search_groups(search_options.engine)
+def bench_decoding(**values: Any) -> None:
+    """Measure how fast a trained model translates.
+
+    The search is that of `nmtkit translate` with the same options. If CTranslate2 is installed and can search with the
+    model, it decodes the same lines, in fp32 and in its fastest type; "other texts" counts lines that then differ.
+
+    "alone" is the time of a line that is decoded by itself, measured on the first 50 lines. "MiB" is the peak memory:
+    of tensors on a GPU, elsewhere of the whole process, without processes that it starts.
+
+    \b
+    Examples:
+      nmtkit bench decode -m runs/mine
+      nmtkit bench decode --source test.en --ref test.de --beam-size 5 --lines 300 -o figures.json
+    """
+    from nmtkit.cli.training.bench import run_bench_decoding
+
+    run_bench_decoding(**values)
+
+
+@bench_command.command("train")
+@options.recipe
+@options.overrides
+@options.run_folder
+@options.device
+@options.training_threads
+@rounds
+@output
+def bench_training(**values: Any) -> None:
+    """Measure how fast this machine trains a recipe.
+
+    Real updates of the recipe's model are made: loss, gradients, clipping, optimizer. The batches come from a run of
+    the recipe, or else from its text, which is preprocessed for this. If the files of the text are missing, random
+    words are used. Settings that are `auto` in the recipe get the fastest values on this machine. No weights are saved,
+    and no run is changed.
+
+    \b
+    Examples:
+      nmtkit bench train demo
+      nmtkit bench train mine.yaml --set batch.batch_tokens=2048 --rounds 5 -o figures.json
+    """
+    from nmtkit.cli.training.bench import run_bench_training
+
+    run_bench_training(**values)
+
+
+@click.command("tune")
+@options.recipe
+@options.overrides
+@options.run_folder
+@options.device
+def tune_command(**values: Any) -> None:
+    """Measure the fastest settings to train a recipe on this machine, and print the speed of each.
+
+    A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). This command runs
+    a few updates of the recipe's model on its text with each setting, alternating between them, in five seconds. The
+    result replaces an earlier one. Later training of such a model with such batches on this machine uses it; `nmtkit
+    doctor --clear` deletes it. `train` measures by itself if there is no result, unless it has less than two minutes.
+
+    The text is preprocessed into the run's folder, as by `nmtkit preprocess`. `nmtkit bench decode` measures the search
+    of a trained run.
+
+    \b
+    Examples:
+      nmtkit tune demo
+      nmtkit tune mine.yaml --set batch.batch_tokens=2048
+    """
+    from nmtkit.cli.training.bench import run_tune
+
+    run_tune(**values)
+
+
+@click.command("doctor")
+@click.option("--clear", is_flag=True, help="Delete the measured settings and exit.")
+def doctor_command(**values: Any) -> None:
+    """Show versions, devices, and which device is used and why.
+
+    The fastest settings that `nmtkit train` and `nmtkit tune` measured on this machine are kept until --clear.
+
+    \b
+    Examples:
+      nmtkit doctor
+      nmtkit doctor --clear
+    """
+    from nmtkit.cli.training.bench import run_doctor
+
+    run_doctor(**values)

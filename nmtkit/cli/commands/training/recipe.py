@@ -1,0 +1,150 @@
+"""`nmtkit recipe`: ls, show, check, explain, schema; and `nmtkit preprocess`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nmtkit.cli import completing, options
+from nmtkit.cli.options import Number
+from nmtkit.core.limits import MAX_THREADS
+
+
+@click.group("recipe")
+def recipe_command() -> None:
+    """List, show, check and explain recipes.
+
+    \b
+    Example:
+      nmtkit recipe show multi30k-en-de-transformer > mine.yaml
+    """
+
+
+@recipe_command.command("ls")
+def list_recipes(**values: Any) -> None:
+    """List the recipes that come with nmtkit; first those whose text is installed and that a CPU can train.
+
+    \b
+    Example:
+      nmtkit recipe ls
+    """
+    from nmtkit.cli.training.recipe import run_list_recipes
+
+    run_list_recipes(**values)
+
+
+@recipe_command.command("show")
+@options.recipe
+@click.option("--resolved", is_flag=True, help="Write out every default; follow `extends` and --set.")
+@options.overrides
+def show_recipe(**values: Any) -> None:
+    """Print a recipe, as a start for your own. Its name is left out, because a recipe is named after its file.
+
+    \b
+    Example:
+      nmtkit recipe show multi30k-en-de-rnnsearch --resolved > mine.yaml
+    """
+    from nmtkit.cli.training.recipe import run_show_recipe
+
+    run_show_recipe(**values)
+
+
+@recipe_command.command("check")
+@options.recipe
+@options.overrides
+def check_keys(**values: Any) -> None:
+    """Check a recipe without training: its keys, its files, its model's size.
+
+    All faults of the keys are reported at once, with file and line. Then it lists the files that are missing. In both
+    cases the exit code is 2.
+
+    \b
+    Example:
+      nmtkit recipe check mine.yaml --set training.lr=0.001
+    """
+    from nmtkit.cli.training.recipe import run_check_keys
+
+    run_check_keys(**values)
+
+
+@recipe_command.command("explain")
+@click.argument("key", required=False, shell_complete=completing.keys)
+@click.option(
+    "--recipe",
+    "name",
+    metavar="RECIPE",
+    default="demo",
+    show_default=True,
+    shell_complete=completing.recipes,
+    help="Show the values of this recipe.",
+)
+def explain_keys(**values: Any) -> None:
+    """Explain a recipe's keys: meaning, default, the value in one recipe, and other choices.
+
+    KEY is a key (training.lr), its last part (lr), a group (search), or one kind of a group (model.transformer).
+
+    \b
+    Examples:
+      nmtkit recipe explain
+      nmtkit recipe explain model.kind
+      nmtkit recipe explain optimizer
+      nmtkit recipe explain model.attention_size --recipe multi30k-en-de-rnnsearch
+      nmtkit recipe explain stages --recipe demo-news-pointer-generator
+    """
+    from nmtkit.cli.training.recipe import run_explain_keys
+
+    run_explain_keys(**values)
+
+
+@recipe_command.command("schema")
+def print_schema(**values: Any) -> None:
+    """Print the JSON schema of recipes, for editors that check YAML while you type.
+
+    \b
+    Example:
+      nmtkit recipe schema > recipe.schema.json
+    """
+    from nmtkit.cli.training.recipe import run_print_schema
+
+    run_print_schema(**values)
+
+
+@click.command("preprocess")
+@options.recipe
+@options.overrides
+@options.run_folder
+@click.option(
+    "--workers",
+    type=Number(1, MAX_THREADS),
+    metavar="N",
+    help="Processes for a large corpus; the result is the same for any number. Default: one per core.",
+)
+@click.option(
+    "--show-merges",
+    "text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="TEXT",
+    help="Then print, one by one, the merges of the bpe or wordpiece tokenizer that make up the words of a text.",
+)
+def preprocess_command(**values: Any) -> None:
+    """Read and check a recipe's text, learn its tokenizer, and write arrays for training into the run's folder.
+
+    Faults of the text are counted and shown with the first line of each kind, as by `nmtkit check`, and with what was
+    done about them: empty sides, over-long lines, length ratio, duplicates, overlap of train with validation and test.
+    Different line counts, invalid UTF-8 and broken files are errors. So is an empty reference of validation or test in
+    a recipe for summaries. `train` does all this by itself if it was not done before.
+
+    Text is line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see `nmtkit recipe
+    explain data.train`. A large corpus is read and written piece by piece, by all cores, so memory hardly grows
+    with its size. If preprocessing is interrupted, run the same command again to continue.
+
+    \b
+    Examples:
+      nmtkit preprocess demo
+      nmtkit preprocess mine.yaml --set tokenizer.vocab_size=4000 --run runs/small
+      nmtkit preprocess large.yaml --workers 16 --set 'data.train.weights=[1, 3]'
+      nmtkit preprocess mine.yaml --show-merges few-words.txt
+    """
+    from nmtkit.cli.training.recipe import run_preprocess
+
+    run_preprocess(**values)

@@ -1,0 +1,118 @@
+"""`nmtkit average`, `nmtkit import` and `nmtkit export`: the weights of a run, averaged or exchanged."""
+
+from typing import Any
+
+import click
+
+from nmtkit.cli import options
+from nmtkit.cli.commands.options import search_options
+from nmtkit.cli.options import FILE
+
+TOOLKITS = ("huggingface", "joeynmt", "opennmt-py")
+"""Toolkits whose models are imported."""
+EXPORTS = ("huggingface", "ctranslate2", "safetensors")
+"""Formats of `export`."""
+
+
+@click.command("average")
+@options.model
+@click.option(
+    "--best", type=click.IntRange(2), metavar="N", help="Average the N best on validation. Default: all that were kept."
+)
+@click.option("--recent", type=click.IntRange(2), metavar="N", help="Average the N newest.")
+@click.argument("files", nargs=-1, type=FILE)
+@click.option("-o", "--output", type=FILE, help="Where to write it. Default: the run's average.safetensors.")
+def average_command(**values: Any) -> None:
+    """Average checkpoints of a run into one, which `translate` then uses by default.
+
+    Without FILES it averages all checkpoints that the run kept, or the best or newest of them. A run keeps its best
+    checkpoint and its last five, or with training.keep_best=N its N best; training.keep_recent=N keeps the last N as
+    well. If training has stages, these are checkpoints of the newest stage. FILES with -o need no run.
+
+    \b
+    Examples:
+      nmtkit average -m runs/mine
+      nmtkit average -m runs/mine --best 5
+      nmtkit average a.safetensors b.safetensors -o ab.safetensors
+    """
+    from nmtkit.cli.training.weights import run_average
+
+    run_average(**values)
+
+
+@click.command("import")
+@click.argument("folder", metavar="PATH", type=FILE)
+@click.option("--from", "toolkit", type=click.Choice(TOOLKITS), help="Toolkit that saved it. Default: detected.")
+@click.option("-o", "--output", metavar="DIR", help="The run's folder. Default: runs/ and the folder's name.")
+@click.option(
+    "--task",
+    metavar="NAME",
+    help="translation or summarization, or a task in task_specific_params of config.json, such as "
+    "translation_en_to_de, whose prefix and search the run gets. Default: the only one there, else the usual one.",
+)
+@click.option(
+    "--source-prefix",
+    metavar="TEXT",
+    help="Text before every source, such as 'summarize: ' for T5. The run keeps it, also for fine-tuning.",
+)
+def import_command(**values: Any) -> None:
+    """Convert a model of another toolkit to a run.
+
+    \b
+    huggingface: a folder that save_pretrained wrote, with config.json, its tokenizer, and model.safetensors (or its
+                 parts and index) or pytorch_model.bin, of Marian (OPUS-MT), BART, Pegasus, mBART, M2M100, NLLB,
+                 T5, Flan-T5, mT5, GPT-2 or BERT. All but Marian need `pip install 'nmtkit[huggingface]'`.
+    joeynmt:     a folder of Joey NMT 2, with config.yaml, best.ckpt, src_vocab.txt and trg_vocab.txt.
+    opennmt-py:  a checkpoint of OpenNMT-py 3 (model_step_N.pt), or a folder with one.
+
+    It reads Transformers of all three toolkits, and recurrent models with attention of Joey NMT and OpenNMT-py, whose
+    summarizers copy. For these two, put the sentencepiece models beside the weights; without them the run needs text
+    that is already tokenized as in training.
+
+    The run can be used like any other. No code in the model's files is executed, and what nmtkit cannot read is refused
+    with a message that names it.
+
+    \b
+    Examples:
+      hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de
+      nmtkit import opus-mt-en-de
+      nmtkit translate -m runs/opus-mt-en-de < test.en
+      hf download facebook/nllb-200-distilled-600M --local-dir nllb
+      nmtkit import nllb
+      nmtkit translate -m runs/nllb --from eng_Latn --to deu_Latn < test.en
+      nmtkit import flan-t5-base --task summarization
+      nmtkit summarize -m runs/flan-t5-base < articles.txt
+      nmtkit import model_step_100000.pt
+      nmtkit import models/iwslt14 --from joeynmt -o runs/iwslt14-joey
+    """
+    from nmtkit.cli.training.weights import run_import
+
+    run_import(**values)
+
+
+@click.command("export")
+@click.argument("model", metavar="RUN")
+@click.argument("folder", metavar="DIR", type=FILE)
+@click.option("--to", "program", type=click.Choice(EXPORTS), required=True, help="The format to write.")
+@search_options.checkpoint
+@click.option(
+    "--license", "licence", metavar="NAME", help="For the model card, e.g. cc-by-4.0. Default: an imported model's own."
+)
+def export_command(**values: Any) -> None:
+    """Write a run into a new folder for another program, with a model card (README.md).
+
+    \b
+    huggingface: for AutoModelForSeq2SeqLM and AutoTokenizer. Only subword Transformers without a copy mechanism, and
+                 imported models: BART, Pegasus, mBART, M2M100, NLLB, T5, mT5 and GPT-2 with their own tokenizer.
+    ctranslate2: for its Translator. Only Transformers and T5 without a copy mechanism; `pip install 'nmtkit[fast]'`.
+                 Imported models with a tokenizer of Hugging Face need transformers as well.
+    safetensors: for nmtkit. Any model: weights, tokenizers and recipe, without text and training state.
+
+    \b
+    Examples:
+      nmtkit export runs/mine mine-hf --to huggingface --license cc-by-4.0
+      nmtkit export runs/mine mine-ct2 --to ctranslate2
+    """
+    from nmtkit.cli.training.weights import run_export
+
+    run_export(**values)

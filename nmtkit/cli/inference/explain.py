@@ -1,0 +1,170 @@
+"""`nmtkit explain`, and the prompt of `nmtkit translate --interactive`, which shows searches too."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nmtkit.cli import terminal
+from nmtkit.cli.inference import model_options
+from nmtkit.cli.terminal.heatmaps import show_attention
+from nmtkit.cli.terminal.reporting import note, tell
+from nmtkit.cli.terminal.tables import plain_console, wrapped
+from nmtkit.cli.terminal.trees import show_search
+from nmtkit.cli.text_io.reading import stdin_sentences
+from nmtkit.cli.text_io.results import Printer, write_json_line
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.decoding.settings import SEARCH_FIELDS, change_search
+from nmtkit.inference.loading.options import DecodingOptions
+from nmtkit.inference.result import Translation
+from nmtkit.inference.search_trees import search_tree
+from nmtkit.inference.translator import Translator
+from nmtkit.plots.pages import require_html
+from nmtkit.plots.trees import SearchTree, save_search
+
+
+@model_options.opens_model
+def run_explain(
+    how: DecodingOptions, sentence: str | None, output: Path | None, as_json: bool, steps: int | None
+) -> None:
+    """Carries out `nmtkit explain`."""
+    if output is not None:
+        if as_json:
+            raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
+        require_html(output)
+    if steps and (as_json or output is not None):
+        raise click.UsageError("--steps is for the terminal: --json and -o have every step; leave it out")
+    lines = [sentence] if sentence is not None else stdin_sentences("explain")
+    translator = model_options.open_scorer(how)
+    results = []
+    for number, line in enumerate(lines, start=1):
+        tree, translations = search_tree(translator, line, f"line {number}", number - 1)
+        if translations[0].src_left_out:
+            tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
+        results.append((tree, translations))
+    if output is not None:
+        save_search([tree for tree, _ in results], output)
+        note(f"wrote {output}")
+    elif as_json:
+        printer = Printer(translator.tokenizers.tgt, 1, True)
+        for number, (tree, translations) in enumerate(results, start=1):
+            write_json_line(_record(printer, number, tree, translations))
+    else:
+        for tree, _ in results:
+            show_search(tree, steps)
+
+
+def _record(printer: Printer, number: int, tree: SearchTree, translations: Sequence[Translation]) -> dict[str, Any]:
+    """A tree as an object; `best` and `others` are those of `translate --json`."""
+    return {
+        "line": number,
+        "source_tokens": translations[0].src_tokens,
+        "settings": tree.settings,
+        "beam_size": tree.beam_size,
+        "steps": [[asdict(one) for one in step] for step in tree.steps],
+        "stopped": tree.stopped,
+        "best": printer.record(translations[0]),
+        "others": [printer.record(one) for one in translations[1:]],
+    }
+
+
+COMMANDS = ("set", "attention", "explain", "help", "quit")
+ALTERNATIVES = 3
+"""Results of each line, where nothing else is said."""
+HELP = """\
+  :set KEY=VALUE ...  change the search; the keys are those of `nmtkit recipe explain search`
+  :attention          show the attention of the last translation
+  :explain            show the search of the last line, step by step
+  :help               show this
+  :quit               end; Ctrl-D and Ctrl-C do the same
+Any other line is translated; put a blank before one that begins with a colon."""
+
+
+def converse(translator: Translator, n_best: int) -> None:
+    """Translates lines that are typed, and shows `n_best` results of each, or a few; commands begin with a colon."""
+    with suppress(ImportError):  # not every Python has it; lines are then typed without editing and history
+        importlib.import_module("readline")
+    note(":help shows the commands, Ctrl-D ends.")
+    if not translator.outline.has_attention:
+        tell(f"{translator.name} ({translator.outline.config.kind}) has no attention: alignments are not shown")
+    last_line, last_translator = "", translator
+    while True:
+        try:
+            line = input("> ")
+            words = line.split() if line.startswith(":") else []
+            match words:
+                case [":set", *assignments]:
+                    settings, of_opening = model_options.parse_search(assignments)  # these are refused by their names
+                    config = change_search(translator.config, settings | of_opening.model_dump(exclude_unset=True))
+                    config.reject_unused(settings)
+                    translator = replace(translator, config=config)
+                case [":explain" | ":attention"] if not last_line:
+                    tell(f"{words[0]} shows how a line was translated: type a line first")
+                case [":explain"]:
+                    tree, _ = search_tree(translator, last_line)
+                    show_search(tree, see_all="`nmtkit explain --steps 0` shows all")
+                case [":attention"]:
+                    for picture in last_translator.pictures([last_line]):
+                        show_attention(picture)
+                case [":quit"]:
+                    return
+                case [":help"]:
+                    terminal.say(HELP)
+                case [_, *_]:
+                    tell(_advice(words))
+                case _ if line.strip():
+                    last_line, last_translator = line.strip(), translator
+                    _show(translator, last_line, n_best if n_best > 1 else ALTERNATIVES)
+        except (NmtkitError, UnicodeDecodeError) as fault:
+            tell(str(fault))
+        except (EOFError, KeyboardInterrupt):
+            click.echo()  # ends the line on which nothing more was typed
+            return
+
+
+def _advice(words: Sequence[str]) -> str:
+    """The message for a command that does not exist: what the user may have meant."""
+    name = words[0].removeprefix(":")
+    values = [word for word in words[1:] if word != "="]
+    key, sign, value = name.partition("=")
+    if sign:
+        values = [value, *values]
+    commands = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.6)
+    keys = difflib.get_close_matches(key.replace("-", "_"), SEARCH_FIELDS, n=1, cutoff=0.6)
+    if keys and values:
+        return f"no command :{name}: did you mean `:set {keys[0]}={values[0]}`?"
+    if commands:
+        return f"no command :{name}: did you mean `:{commands[0]}`?"
+    if keys:
+        return f"no command :{name}: did you mean `:set {keys[0]}=VALUE`?"
+    return f"no command :{name}: :help shows the commands; put a blank before a line that begins with a colon"
+
+
+def _show(translator: Translator, line: str, n_best: int) -> None:
+    """Translates a line; shows the best result with its alignment, and `n_best`, if there are several."""
+    results = translator.search([line], min(n_best, translator.config.hypotheses))[0]
+    texts = [one.text if one.finished else f"{one.text}  (cut at the length limit)" for one in results]
+    terminal.say(texts[0])
+    if translator.outline.has_attention and results[0].text:
+        terminal.say(wrapped(f"  {_aligned(translator, line, results[0].text)}", plain_console(sys.stdout).width))
+    for rank, (one, text) in enumerate(zip(results, texts, strict=True) if len(results) > 1 else [], start=1):
+        terminal.say(f"  {rank}  {one.score:.6f}  {text}")
+
+
+def _aligned(translator: Translator, line: str, text: str) -> str:
+    """Each target word, with the source words that it is aligned to in brackets."""
+    try:
+        (aligned,) = translator.align([line], [text])
+    except DataError as fault:  # by an imported tokenizer, words may have no tokens
+        return str(fault)
+    sources: list[list[str]] = [[] for _ in aligned.tgt_words]
+    for source, target in sorted(aligned.links()):
+        sources[target].append(aligned.src_words[source])
+    pairs = zip(aligned.tgt_words, sources, strict=True)
+    return " ".join(f"{word}[{' '.join(of)}]" if of else word for word, of in pairs)

@@ -1,0 +1,114 @@
+"""Values of the options of commands that use a trained run: one `DecodingOptions`, and the opened run."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from importlib.util import find_spec
+from typing import Annotated, Any, get_args
+
+import click
+
+from nmtkit.cli.commands.options.search_options import SEARCH
+from nmtkit.cli.options import Decorator, Number, pass_as
+from nmtkit.cli.terminal.reporting import note
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.formats import parse_value
+from nmtkit.core.settings import Field, Settings, parse
+from nmtkit.decoding.settings import SEARCH_FIELDS
+from nmtkit.inference.inputs import TextModel
+from nmtkit.inference.loading.opening import as_translator, load_from_options
+from nmtkit.inference.loading.options import DecodingOptions
+from nmtkit.inference.translator import Translator
+from nmtkit.models.ensemble import Mean
+
+
+class CombinationSettings(Settings):
+    """Keys of `--search` that no recipe has: how several models are combined.
+
+    `lm_weight` is the weight of the language model that `--lm` names.
+    """
+
+    ensemble: Mean = "probabilities"
+    ensemble_weights: list[Annotated[float, Field(gt=0)]] | None = None
+    lm_weight: Annotated[float, Field(ge=0)] | None = None
+
+
+def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer versions of click have one
+    """The click type of a key of the search: a choice, or a number within the bounds of the setting."""
+    if key == "length_penalty":
+        return click.STRING
+    setting = SEARCH_FIELDS[key]
+    if values := get_args(setting.annotation):
+        return click.Choice(values)
+    bounds = {end: getattr(one, end) for one in setting.metadata for end in ("ge", "le") if hasattr(one, end)}
+    return Number(bounds["ge"], bounds.get("le", math.inf), whole=setting.annotation is int)
+
+
+def parse_search(assignments: Iterable[str]) -> tuple[dict[str, object], CombinationSettings]:
+    """Reads the values of `--search`: settings of the recipe's search, and the others."""
+    settings: dict[str, object] = {}
+    for text in assignments:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise RecipeError(f"--search {text!r}: expected KEY=VALUE, e.g. --search stop=exact")
+        settings[key.strip().removeprefix("search.")] = parse_value(value)
+    combination = {key: settings.pop(key) for key in CombinationSettings.model_fields.keys() & settings.keys()}
+    return settings, parse(CombinationSettings, combination, "--search")
+
+
+_OTHER_FORMS = ("as_json", "scores", "lead")
+"""Parameters that say how results are written or joined."""
+
+
+def _model_options(given: dict[str, Any]) -> DecodingOptions:
+    settings, combination = parse_search(given.pop("search", ()))
+    flags = {key: value for key in SEARCH if (value := given.pop(key, None)) is not None}
+    of_flags = [*flags, *(["alpha"] if ":" in str(flags.get("length_penalty")) else [])]
+    if twice := [key for key in of_flags if key in settings]:
+        raise click.UsageError(
+            f"--search {twice[0]} conflicts with an option that sets the same value: give one of them"
+        )
+    settings |= flags
+    kind, _, alpha = str(settings.get("length_penalty")).partition(":")
+    if alpha:
+        try:
+            settings |= {"length_penalty": kind, "alpha": float(alpha)}
+        except ValueError:
+            raise click.BadParameter(f"{alpha!r} is not a number", param_hint="--length-penalty") from None
+    if "n_best" in given and given["n_best"] is None:  # all samples, unless one of them is chosen by its risk
+        drawn = settings.get("samples") if settings.get("mbr", "none") == "none" else None
+        given["n_best"] = drawn if drawn and isinstance(drawn, int) else 1
+    other = [name for name in _OTHER_FORMS if given.get(name)]
+    if given.get("form") == "moses" and other:
+        option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
+        raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
+    values = {key: given.pop(key) for key in {field.name for field in fields(DecodingOptions)} & given.keys()}
+    return DecodingOptions(**(combination.model_dump() | values), search_settings=settings)
+
+
+opens_model: Decorator = pass_as("how", _model_options)
+"""Passes the options of a run and its search to a command as one `DecodingOptions`, called `how`."""
+
+
+def window_lines(system: TextModel) -> int:
+    """How many lines of input are read together."""
+    return max(1, system.window // (4 if system.articles else 1))  # articles are longer
+
+
+def open_model(how: DecodingOptions, task: str | None = None) -> Translator:
+    """Opens a run that writes text, and says on stderr which run, weights, device and engine it is."""
+    return as_translator(load_from_options(how, task, note))
+
+
+def without_ctranslate2(how: DecodingOptions, lacking: str) -> DecodingOptions:
+    """The options for work that CTranslate2 lacks: engine `auto` is our own, and a note says why."""
+    if how.engine != "auto":
+        return how
+    if find_spec("ctranslate2") is not None:
+        note(f"engine nmtkit: ctranslate2 has no {lacking}")
+    return replace(how, engine="nmtkit")
+
+
+def open_scorer(how: DecodingOptions, task: str | None = None) -> Translator:
+    """As `open_model`, for a command that scores or looks into the model, which only our own engine can do."""
+    return open_model(replace(how, engine="nmtkit"), task)

@@ -1,0 +1,277 @@
+"""`nmtkit translate` and `nmtkit summarize`."""
+
+import sys
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import click
+
+from nmtkit.cli.inference import model_options
+from nmtkit.cli.terminal.reporting import is_quiet, note, tell
+from nmtkit.cli.text_io import results
+from nmtkit.cli.text_io.output_folder import OutputFolder, output_folder
+from nmtkit.cli.text_io.reading import article_windows, text_windows, windows
+from nmtkit.config.tasks.builtin import SUMMARIZATION, TRANSLATION
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.files.json_records import EXTRACT_HINT
+from nmtkit.data.text.files.lines import read_lines
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.decoding.settings import SamplingConfig
+from nmtkit.inference.loading.options import DecodingOptions
+from nmtkit.inference.long_texts import (
+    ParagraphTranslator,
+    Summarizer,
+    SummaryLimit,
+    looks_like_one_article,
+    looks_like_paragraph,
+)
+from nmtkit.inference.requests import Request, parse_dictionary
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
+
+COSTLY_NATS = 5
+"""Nats from which the cost of terms is worth a warning; a rare word that fits costs less."""
+
+
+@results.into_output
+@model_options.opens_model
+def run_translate(
+    how: DecodingOptions,
+    files: tuple[Path, ...],
+    form: str,
+    scores: bool,
+    as_json: bool,
+    split_sentences: bool,
+    interactive: bool,
+    prefix: bool,
+    jsonl: bool,
+    terms: Path | None,
+    replace_unknown: bool,
+    dictionary: Path | None,
+) -> None:
+    """Carries out `nmtkit translate`."""
+    if prefix and jsonl:
+        raise click.UsageError('--jsonl gives prefixes as "prefix": leave --prefix out')
+    constrained = prefix or jsonl or terms is not None
+    if interactive:
+        from nmtkit.cli.inference.explain import converse
+
+        other = form != "text" or how.engine == "ctranslate2"
+        if files or constrained or as_json or scores or split_sentences or other:
+            raise click.UsageError(
+                "--interactive asks for lines and shows results in its own way: leave FILE and the options --format, "
+                "--scores, --json, --split-sentences, --prefix, --jsonl, --terms and --engine out"
+            )
+        if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
+            raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
+        how = model_options.without_ctranslate2(how, "alignments, which --interactive shows")
+        converse(_open(how, terms, replace_unknown, dictionary), how.n_best)
+        return
+    lacking = {"prefixes": prefix, "terms": terms is not None, "unknown words to replace": replace_unknown}
+    asked = [what for what, is_asked in lacking.items() if is_asked]
+    if asked:
+        how = model_options.without_ctranslate2(how, ", no ".join(asked))
+    translator = _open(how, terms, replace_unknown, dictionary)
+    if jsonl and translator.other is not None and translator.falls_back:
+        note("engine nmtkit for lines with constraints, which ctranslate2 does not have")
+    if split_sentences and isinstance(translator.config, SamplingConfig) and how.n_best > 1:
+        raise click.UsageError(
+            "--split-sentences draws a single sample of each sentence: give --samples 1 without --n-best, or put each "
+            "sentence on a line of its own"
+        )
+    printer = results.Printer(
+        translator.tokenizers.tgt,
+        how.n_best,
+        as_json,
+        scores,
+        form,
+        replace_unknown,
+        checks_numbers=True,
+        may_repeat=not translator.config.no_repeat_ngram,
+    )
+    invitation = "" if files else "type a sentence on each line; it is translated"
+    text = text_windows(files, model_options.window_lines(translator), "" if jsonl else EXTRACT_HINT, tables=prefix)
+    lines: Iterable[Sequence[str | Request]]
+    if constrained:
+        lines = _requests(text, prefix, jsonl)
+    elif split_sentences:
+        lines = text
+    else:
+        lines = _noting_paragraphs(text)
+    if split_sentences:
+        paragraphs = ParagraphTranslator(translator).stream(lines, as_json, how.n_best)
+        results.write_stream(paragraphs, printer.write_joined, "lines", invitation, files)
+    else:
+        stream = translator.stream(lines, how.n_best, need_copies=as_json)
+        results.write_stream(stream, printer.write, "lines", invitation, files)
+    printer.report("translations", "--max-length or --search max_length_ratio=R")
+    _warn_of_costly_terms(translator, printer.forced)
+
+
+def _requests(text: Iterable[list[str]], prefix: bool, jsonl: bool) -> Iterator[list[Request]]:
+    """Each line as a request; with --terms alone, lines are plain."""
+    read = Request.of_json if jsonl else Request.of_fields if prefix else Request.of
+    folder = output_folder()
+    numbers = count(1)
+
+    def place() -> str:
+        number = next(numbers)
+        return f"line {number}" if folder is None else folder.place_of(number)
+
+    return ([read(line, place()) for line in window] for window in text)
+
+
+def _warn_of_costly_terms(translator: Translator, forced: Sequence[tuple[str, Translation]]) -> None:
+    """Warns of translations which the terms have made far less probable; they are compared with free ones."""
+    if not forced:
+        return
+    costs = translator.cost_of_terms([translation for _, translation in forced])
+    costly = [(cost, place) for cost, (place, _) in zip(costs, forced, strict=True) if cost >= COSTLY_NATS]
+    if costly:
+        cost, place = max(costly)
+        extent = ""
+        if len(forced) > 1:
+            extent = f", and {COSTLY_NATS} or more in {len(costly)} of the first {len(forced)} translations with terms"
+        tell(
+            f"warning: forcing the terms cost {cost:.0f} nats of log-probability in {place}{extent}: the model hardly "
+            "knows these terms, and the text around them may be damaged: check it"
+        )
+
+
+def _open(how: DecodingOptions, terms: Path | None, replace_unknown: bool, dictionary: Path | None) -> Translator:
+    if dictionary is not None and not replace_unknown:
+        raise click.UsageError("--dictionary is for --replace-unknown; give both")
+    entries = None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
+    translator = model_options.open_model(how, TRANSLATION.name)
+    if replace_unknown:
+        if translator.config.forbid_unknown:
+            note("the recipe's search.forbid_unknown is off, for --replace-unknown")
+        translator = translator.replacing_unknown(entries)
+    if terms is not None:
+        translator = translator.with_terms(parse_dictionary(read_lines(terms), str(terms)))
+    return translator
+
+
+def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
+    """The windows as they are; warns of the first line that looks like a paragraph."""
+    # Both are asked for here, since a thread that reads ahead has no context.
+    return _noted(text, output_folder(), is_quiet())
+
+
+def _noted(text: Iterable[list[str]], folder: OutputFolder | None, warned: bool) -> Iterator[list[str]]:
+    numbers = count(1)
+    for window in text:
+        for line, number in zip(window, numbers, strict=False):
+            if not warned and looks_like_paragraph(line):
+                place = f"line {number}" if folder is None else folder.place_of(number)
+                tell(f"{place} looks like a paragraph: --split-sentences translates it sentence by sentence")
+                warned = True
+        yield window
+
+
+@results.into_output
+@model_options.opens_model
+def run_summarize(
+    how: DecodingOptions,
+    files: tuple[Path, ...],
+    per_file: bool,
+    stories: Path | None,
+    form: str,
+    as_json: bool,
+    window: int | None,
+    lead: int | None,
+    sentences: int | None,
+    words: int | None,
+) -> None:
+    """Carries out `nmtkit summarize`."""
+    if stories is not None and (files or per_file):
+        raise click.UsageError("--stories reads a folder: leave FILE and --per-file out")
+    source = _Articles(files, stories, per_file)
+    if lead is not None:
+        _print_lead(how, source, lead, as_json or bool(window or sentences or words))
+        return
+    if window is not None and how.max_source_tokens is not None:
+        raise click.UsageError("--window reads whole articles: leave --max-source-tokens out")
+    translator = model_options.open_model(how, SUMMARIZATION.name)
+    if window is not None and isinstance(translator.config, SamplingConfig) and how.n_best > 1:
+        raise click.UsageError("--window draws a single sample of each window: give --samples 1 without --n-best")
+    may_repeat = not translator.config.no_repeat_ngram
+    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form, may_repeat=may_repeat)
+    invitation = "" if files or stories or per_file else "type an article on each line; it is summarized"
+    articles = source.windows(model_options.window_lines(translator))
+    files_of_lines = () if per_file else files
+    if window is None:
+        stream = translator.stream(articles, how.n_best, need_copies=as_json)
+        if sentences or words:
+            limit = SummaryLimit(sentences, words)
+            stream = _shortened(stream, limit)
+        results.write_stream(stream, printer.write, "articles", invitation, files_of_lines)
+    else:
+        summarizer = Summarizer(translator, window, sentences, words)
+        summaries = summarizer.stream(articles, as_json, how.n_best)
+        results.write_stream(summaries, printer.write_joined, "articles", invitation, files_of_lines)
+    results.tell_cut(printer.cut, printer.lines, "articles", translator, "; --window reads them whole")
+    printer.report("summaries", "--max-length or --search max_length_ratio=R")
+
+
+def _shortened(
+    stream: Iterable[list[list[Translation]]], limit: SummaryLimit
+) -> Generator[list[list[Translation]], None, None]:
+    """The summaries with texts within the limit; their tokens still belong to the whole text of the search."""
+    for group in stream:
+        yield [[replace(one, text=limit.shorten([one])) for one in summaries] for summaries in group]
+
+
+def _print_lead(how: DecodingOptions, source: "_Articles", count: int, has_other_options: bool) -> None:
+    """Prints the first sentences of each article."""
+    if how != DecodingOptions(search_settings={}) or has_other_options:
+        raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
+    from nmtkit.metrics import lead as lead_of
+
+    def write(article: str) -> None:
+        results.write_line(lead_of(article, count))
+
+    invitation = "" if source.has_files else "type an article on each line; its first sentences are printed"
+    results.write_stream(source.windows(), write, "articles", invitation)
+
+
+@dataclass(frozen=True)
+class _Articles:
+    """Where the articles to summarize come from."""
+
+    files: tuple[Path, ...]
+    stories: Path | None
+    """A folder of .story files."""
+    per_file: bool
+
+    @property
+    def has_files(self) -> bool:
+        """Whether articles are read from files, so that nobody types them."""
+        return bool(self.files) or self.stories is not None or self.per_file
+
+    def windows(self, most: int = 256) -> Generator[list[str], None, None]:
+        """The articles, some at a time."""
+        if self.stories is not None:
+            stories = read_pairs(SplitFiles(stories=[str(self.stories)]))
+            return windows((story.src for story in stories), most)
+        remedy = "name the field of the articles as FILE.jsonl#FIELD"
+        if self.per_file:
+            return article_windows(self.files, most, remedy)
+        return _noting_articles(text_windows(self.files, most, remedy), self._place)
+
+    @property
+    def _place(self) -> str:
+        return str(self.files[0]) if self.files else "standard input"
+
+
+def _noting_articles(text: Iterable[list[str]], place: str) -> Generator[list[str], None, None]:
+    """The windows as they are; warns if the first looks like the paragraphs of an article."""
+    for number, window in enumerate(text):
+        if number == 0 and looks_like_one_article(window):
+            tell(
+                f"warning: {place} looks like one article, with paragraphs and blank lines between them, and each line "
+                "is summarized by itself: --per-file reads a file as one article"
+            )
+        yield window

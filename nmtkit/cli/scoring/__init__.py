@@ -1,0 +1,1 @@
+"""The work of the commands that score texts and runs."""

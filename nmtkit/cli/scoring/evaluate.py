@@ -1,0 +1,163 @@
+"""`nmtkit evaluate`."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from nmtkit.cli import terminal
+from nmtkit.cli.inference import model_options
+from nmtkit.cli.pictures.figures import save_pictures
+from nmtkit.cli.scoring import scoring
+from nmtkit.cli.scoring.score_summaries import refuse_empty
+from nmtkit.cli.terminal.reporting import note, tell
+from nmtkit.cli.text_io import results
+from nmtkit.cli.text_io.reading import windows
+from nmtkit.config.tasks.task import TASKS, Task
+from nmtkit.core.columns import label_type
+from nmtkit.core.errors import NmtkitError
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.datasets.sacrebleu_sets import load_sacrebleu_set
+from nmtkit.experiment.evaluation import fit_text
+from nmtkit.inference.answering import answer
+from nmtkit.inference.inputs import TextModel
+from nmtkit.inference.loading.opening import load_from_options
+from nmtkit.inference.loading.options import DecodingOptions
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
+from nmtkit.metrics import Comparison, metric_names, score_all
+from nmtkit.metrics.labels import Confusion
+from nmtkit.metrics.systems import notes, require_equal_counts
+from nmtkit.plots.colour_tables import save_confusion
+from nmtkit.plots.pages import picture_format
+from nmtkit.runs.run import Run, find_run
+
+
+@model_options.opens_model
+def run_evaluate(
+    how: DecodingOptions,
+    run: str | None,
+    source: Path | None,
+    ref: tuple[Path, ...],
+    test_set: str | None,
+    metrics: str | None,
+    tokenize: str | None,
+    lowercase: bool | None,
+    output: Path | None,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Carries out `nmtkit evaluate`."""
+    if run is not None and how.model is not None:
+        raise click.UsageError("RUN and -m name the same thing: give one of them")
+    scoring.require_one_stdin(source, *ref)
+    how = replace(how, model=run or how.model)
+    saved, _ = find_run(how.model)
+    task = TASKS.get(saved.inference.task)
+    if source is None and test_set is None and [column.name for column in task.columns] == ["tgt"]:
+        beside = {"-o": output, "--metrics": metrics, "--tokenize": tokenize, "--[no-]lowercase": lowercase}
+        _evaluate_language_model(saved, how, ref, as_json, {**beside, "--plot": plot})
+        return
+    _require_pairs(task, source, ref, test_set, plot)
+    names = metric_names(saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split())
+    if source is None:
+        sources, refs = load_sacrebleu_set(test_set or "")
+    else:
+        sources = scoring.read_texts(source, scoring.JSON_REMEDY, scoring.ARTICLE_FIELD, joint=" ")
+        refs = [scoring.read_texts(path, scoring.JSON_REMEDY, scoring.SUMMARY_FIELD) for path in ref]
+        require_equal_counts([(str(source), sources), *zip(map(str, ref), refs, strict=True)])
+        if task.monolingual:
+            refuse_empty(zip(map(str, ref), refs, strict=True))
+    others = [path for path in (source, *ref, plot) if path is not None]
+    with nullcontext() if output is None else results.output_file(output, others) as kept:
+        system = load_from_options(how, notify=note)
+        begun = time.monotonic()
+        texts, outputs = _answers(task, system, sources)
+        seconds = time.monotonic() - begun
+        if kept is not None:
+            kept.writelines(text + "\n" for text in texts)
+    cut, unfinished = sum(one.src_left_out > 0 for one in outputs), sum(not one.finished for one in outputs)
+    results.tell_cut(cut, len(outputs), "sources", system)
+    if unfinished:
+        tell(
+            f"{unfinished} of {len(outputs)} outputs reached the length limit; "
+            "--max-length or --search max_length_ratio=R raises it"
+        )
+    read = results.UnknownTokens("source")
+    for translation in outputs:
+        read.add(translation.src_tokens)
+    read.tell_if_many()
+    runs, test_name = " + ".join(str(one.folder.path) for one in saved.members()), test_set or str(source)
+    defaults = saved.recipe.evaluation.options
+    lowercase = defaults.lowercase if lowercase is None else lowercase
+    chosen = replace(defaults, tokenize=tokenize or defaults.tokenize, lowercase=lowercase)
+    compared, references = task.comparable(texts), [*map(task.comparable, refs)]
+    for text in notes(names, references, chosen):
+        note(f"note: {text}")
+    scores = score_all(compared, references, names, chosen, sources)
+    table = None if label_type(task.columns) is None else Confusion.of(compared, references)
+    if table is not None and plot is not None:
+        draw = partial(save_confusion, table.labels, table.counts, title=f"{runs}: {test_name}")
+        save_pictures([plot], draw)
+    if as_json:
+        facts = {"run": runs, "test_set": test_name, "lines": len(texts), "seconds": seconds}
+        record = facts | {"sources_cut": cut, "unfinished": unfinished, "scores": [asdict(score) for score in scores]}
+        record |= {} if table is None else {"labels": table.labels, "confusion": table.counts.tolist()}
+        click.echo(json.dumps(record, indent=2, ensure_ascii=False))
+        return
+    for score in scores:
+        note(Comparison(score).line(width=2))
+    click.echo("  ".join([runs, test_name, *(f"{score.name} {score.value:.2f}" for score in scores)]))
+    if table is not None:
+        terminal.table("", ["wanted, and given:", *table.labels], table.rows)
+
+
+def _answers(task: Task, system: TextModel, sources: Sequence[str]) -> tuple[list[str], list[Translation]]:
+    """The answer to each source, and all that is known of those that a search has found."""
+    if not isinstance(system, Translator):
+        examples = [Example(line, None, number) for number, line in enumerate(sources, start=1)]
+        return answer(task, system, examples).texts, []
+    outputs: list[Translation] = []
+    stream = system.stream(windows(sources, model_options.window_lines(system)))  # in batches as by `translate`
+    results.write_stream(stream, lambda ranked: outputs.append(ranked[0]), "lines", "")
+    return [one.text for one in outputs], outputs
+
+
+def _require_pairs(
+    task: Task, source: Path | None, ref: tuple[Path, ...], test_set: str | None, confusion: Path | None
+) -> None:
+    if confusion is not None and label_type(task.columns) is None:
+        raise click.UsageError(f"--plot is for labels, and a {task.name} has none: leave it out")
+    if confusion is not None:
+        picture_format(confusion)
+    if (test_set is None) != (source is not None and bool(ref)) or (test_set is not None and (source or ref)):
+        raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
+    if not task.references or task.columns[0].name != "src":
+        raise NmtkitError(f"evaluate compares answers to texts with references, and a {task.name} has no such ones")
+
+
+def _evaluate_language_model(
+    saved: Run, how: DecodingOptions, ref: tuple[Path, ...], as_json: bool, beside: Mapping[str, object]
+) -> None:
+    """Loss and perplexity on a text; refuses what is given `beside`, by the names of the options."""
+    beside = {**beside, "what a search needs": how.search_settings or how.shortlist or None}
+    if ignored := [name for name, value in beside.items() if value is not None]:
+        raise click.UsageError(f"a language model has loss and perplexity alone: leave {', '.join(ignored)} out")
+    files = SplitFiles(tgt=[*map(str, ref)]) if ref else saved.recipe.data.splits().get("test")
+    if files is None:
+        raise NmtkitError(f"{saved.folder.path}: its recipe names no test set; name a text with --ref FILE")
+    lines = [str(one.tgt) for one in read_pairs(files)]
+    (tokens, words, _), _ = fit_text(model_options.open_scorer(how), lines, saved.newest_stage().recipe.batch)
+    fit, run, test_set = tokens.figures, str(saved.folder.path), " + ".join(files.paths())
+    scores = {"loss": fit["nats"], "perplexity": fit["perplexity"], "word perplexity": words.figures["perplexity"]}
+    if as_json:
+        results.write_json_line({"run": run, "test_set": test_set, "lines": len(lines), "scores": scores})
+    else:
+        click.echo("  ".join([run, test_set, *(f"{name} {value:.2f}" for name, value in scores.items())]))

@@ -1,0 +1,52 @@
+"""Reports of data and training that several commands show."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nmtkit.cli import terminal
+from nmtkit.cli.terminal.reporting import tell
+from nmtkit.data.text.checking import DataReport
+from nmtkit.datacheck import report as diagnosis_report
+from nmtkit.datacheck.findings import Diagnosis
+
+if TYPE_CHECKING:  # torch, which `check` of files does without, comes with it
+    from nmtkit.experiment.presets.fine_tuning import TestChange
+
+
+def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:
+    """The findings as a table, the worst first, and the verdict; the verdict alone if there are none."""
+    if rows := diagnosis_report.rows(diagnosis):
+        columns = ["severity", "split", "fault", "count", "share", "first place"]
+        terminal.table("findings", columns, rows, stderr)
+    terminal.say(diagnosis_report.verdict(diagnosis), stderr)
+
+
+def show_report(report: DataReport) -> None:
+    """Prints the report of preprocessing on stderr."""
+    tell(report.line())
+    faults = [(name, kind, fault) for name, kind, fault in report.faults() if fault.action != "kept"]
+    rows = [[name, kind, f"{fault.count:,}", str(fault.first_line), fault.action] for name, kind, fault in faults]
+    if rows:
+        terminal.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stderr=True)
+
+
+def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
+    """Prints the scores before and after fine-tuning, and warns of forgetting; `mixed`: with general text."""
+    if not changes:
+        return
+    rows = [[one.text, f"{one.before:.2f}", f"{one.after:.2f}", f"{one.after - one.before:+.2f}"] for one in changes]
+    terminal.say("")
+    terminal.table(f"{changes[0].metric} before and after fine-tuning", ["test set", "before", "after", "change"], rows)
+    if not any(one.of_general_text for one in changes):
+        tell(
+            "forgetting was not measured without a test set of general text: name one with "
+            "--general-test SRC TGT (init_from.test in a recipe)"
+        )
+    for one in changes:
+        if one.before - one.after <= 1:  # chance and taste explain it
+            continue
+        fault, remedy = "fine-tuning made it worse", "Lower training.lr, or bring more text"
+        if one.of_general_text:
+            more = "more general text (data.train.weights)" if mixed else "general text (--general SRC TGT)"
+            fault, remedy = "catastrophic forgetting", f"Mix in {more}, lower training.lr, or make fewer updates"
+        tell(f"warning: {fault}: {one.metric} on {one.text} fell from {one.before:.2f} to {one.after:.2f}. {remedy}")

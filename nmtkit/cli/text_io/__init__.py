@@ -1,0 +1,1 @@
+"""Input and output of commands: reading lines and files, writing results and folders."""

@@ -1,0 +1,210 @@
+"""Files, or standard input, as lines of text, for the commands that read them."""
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeVar
+
+from nmtkit.cli.terminal.reporting import tell
+from nmtkit.cli.text_io.output_folder import output_folder
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.data.text.blocks import Example
+from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.files.formats import text_format
+from nmtkit.data.text.files.json_records import DETECTION_LINES, EXTRACT_HINT, parse_record, refuse_json_lines, text_of
+from nmtkit.data.text.files.lines import read_lines, read_stream_lines, text_stream
+from nmtkit.data.text.files.names import STDIN, split_reference
+from nmtkit.data.text.reading import read_pairs
+
+Item = TypeVar("Item")
+PAIRS_AT_ONCE = 2048
+
+
+def stdin_lines() -> Iterator[str]:
+    r"""The lines of standard input, plain or compressed, without their ends: \n or \r\n, and no others."""
+    if sys.stdin is None:
+        raise DataError(f"{STDIN}: it is closed, and the text is read from it; give it a file with `< FILE`")
+    try:
+        # Not sys.stdin: a thread may still wait for a line when the program ends, and Python dies if it cannot close
+        # that.
+        stream = open(0, "rb", closefd=False)  # noqa: SIM115  # closing it would wait for the same line
+        yield from read_stream_lines(text_stream(stream, STDIN), STDIN)
+    except OSError as fault:
+        raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
+
+
+def stdin_sentences(purpose: str) -> list[str]:
+    """All lines of standard input, of which there must be some; `purpose` is what they are for, in messages."""
+    lines = list(stdin_lines())
+    require_plain_lines(lines, STDIN, EXTRACT_HINT)
+    if not lines:
+        raise DataError(f"nothing to {purpose}: {STDIN} is empty; give a sentence, or lines on {STDIN}")
+    return lines
+
+
+def text_windows(
+    files: Sequence[Path], most: int = 1024, remedy: str = EXTRACT_HINT, tables: bool = False
+) -> Generator[list[str], None, None]:
+    """Lines of files one after the other, or of standard input without files, in windows to translate together.
+
+    `remedy` is the advice if the files look like JSON lines; "" allows JSON lines. Formats other than plain text cause
+    a warning, unless `tables` says that lines are rows of a table.
+    """
+    if files:
+        return windows(chained(files, lambda file: _text_of_file(file, remedy, tables)), most)
+    return _stdin_windows(most, remedy, tables)
+
+
+def _stdin_windows(most: int, remedy: str, tables: bool) -> Generator[list[str], None, None]:
+    for number, window in enumerate(windows(stdin_lines(), most)):
+        if not number and remedy:  # who types cannot be asked for more lines before the first is answered
+            require_plain_lines(window, STDIN, remedy, tables)
+        yield window
+
+
+def require_plain_lines(lines: Sequence[str], place: str, remedy: str, tables: bool = False) -> None:
+    """Refuses JSON lines with a remedy, and warns about other formats than plain text, by the first lines of a text."""
+    refuse_json_lines(lines, place, remedy)
+    if not tables and not split_reference(place)[1]:
+        warn_of_format(lines, place)
+
+
+def warn_of_format(lines: Sequence[str], place: str) -> None:
+    """Warns if the first lines of a text look like markup, subtitles or a table."""
+    if found := text_format(lines, place):
+        tell(f"warning: {place}: this looks like {found.title}, and each line is read as plain text. {found.advice}")
+
+
+def article_windows(files: Sequence[Path], most: int, remedy: str) -> Generator[list[str], None, None]:
+    """Each file as one article, or standard input without files, in windows; see `text_windows`."""
+    if files:
+        return windows(chained(files, lambda file: _joined_lines(_text_of_file(file, remedy, tables=False))), most)
+    return windows(_joined_lines(stdin_lines()), most)
+
+
+def _joined_lines(lines: Iterable[str]) -> Iterator[str]:
+    """One line with all lines of a text."""
+    yield " ".join(line.strip() for line in lines if line.strip())
+
+
+def chained(files: Sequence[Path], read: Callable[[Path], Iterable[Item]]) -> Iterator[Item]:
+    """Yields the items that `read` yields for each file, one file after the other; counts them for `--output-dir`."""
+    folder = output_folder()  # here, since a thread that reads ahead has no context
+    parts = []
+    for index, file in enumerate(files):
+        lines = read(file)
+        parts.append(lines if folder is None else folder.counted(index, lines))
+    return chain.from_iterable(parts)
+
+
+def _text_of_file(file: Path, remedy: str, tables: bool) -> Iterator[str]:
+    lines = read_lines(file)
+    first = list(islice(lines, DETECTION_LINES if remedy else 0))
+    require_plain_lines(first, str(file), remedy, tables)
+    yield from chain(first, lines)
+
+
+def count_lines(files: Iterable[Path]) -> int | None:
+    """The number of lines of some files; None if it is unknown before they are read, as for pipes."""
+    total = 0
+    for file in files:
+        if not file.is_file():
+            return None
+        try:
+            total += sum(1 for _ in read_lines(file))
+        except NmtkitError:  # reading the text says what is wrong with it
+            return None
+    return total
+
+
+def watched(windows: Iterable[list[str]], see: Callable[[list[str]], object]) -> Iterator[list[str]]:
+    """The windows as they are; `see` gets each as it is read, by a thread if that reads ahead."""
+    for window in windows:
+        see(window)
+        yield window
+
+
+def field_lines(file: str, name: str, joint: str = " ") -> Iterator[str]:
+    """The values of one field of a file of JSON lines; an empty line has an empty value.
+
+    A list of strings is joined with `joint`.
+    """
+    for number, line in enumerate(read_lines(file), start=1):
+        if not line.strip():
+            yield ""
+            continue
+        where = f"{file}, line {number}"
+        yield text_of(parse_record(line, where), name, where, "name another as FILE#FIELD", joint)
+
+
+def pair_windows(source: Path | None, target: Path, json_target: bool = False) -> Iterator[list[Example]]:
+    """The pairs of two files, some at a time, or targets alone; `json_target`: each target is a JSON text."""
+    files = SplitFiles(src=[] if source is None else [str(source)], tgt=[str(target)])
+    pairs = read_pairs(files, json_target)
+    first = list(islice(pairs, PAIRS_AT_ONCE))
+    if source is not None and not split_reference(str(source))[1]:
+        warn_of_format([pair.src for pair in first], str(source))
+    if not json_target and not split_reference(str(target))[1]:
+        warn_of_format([pair.tgt or "" for pair in first], str(target))
+    if first:
+        yield first
+    yield from iter(lambda: list(islice(pairs, PAIRS_AT_ONCE)), [])
+
+
+MAX_CHARACTERS = 1 << 22
+"""The most characters of a window; its last line may exceed it."""
+MAX_AGE = 1.0
+"""Seconds after which a window is closed while lines still arrive."""
+WAITING_LINES = 64
+"""Lines read ahead of the current window."""
+
+
+def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.01) -> Generator[list[str], None, None]:
+    """Groups a stream of lines into windows to translate together.
+
+    A window closes when it is full, when no further line comes for `patience` seconds, or when it is old: files give
+    full windows, while a person who types, or a program that waits for each answer, is answered at once. Little more
+    than one window is held in memory. An error of `lines` is raised after the lines before it were given.
+    """
+    arrived = _arriving(lines, min(most, WAITING_LINES))
+    window: list[str] = []
+    characters, due = 0, 0.0
+    while True:
+        try:
+            item = arrived.get(timeout=patience if window else None)
+        except queue.Empty:
+            yield window
+            window, characters = [], 0
+            continue
+        if not isinstance(item, str):
+            break
+        due = due if window else time.monotonic() + MAX_AGE
+        window.append(item)
+        characters += len(item)
+        if len(window) >= most or characters >= MAX_CHARACTERS or time.monotonic() >= due:
+            yield window
+            window, characters = [], 0
+    if window:
+        yield window
+    if item is not None:
+        raise item
+
+
+def _arriving(lines: Iterable[str], most: int) -> "queue.Queue[str | BaseException | None]":
+    """Lines read by a thread, at most `most` ahead; then None, or the error."""
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                arrived.put(line)
+            arrived.put(None)
+        except BaseException as fault:
+            arrived.put(fault)
+
+    threading.Thread(target=read, daemon=True).start()
+    return arrived

@@ -1,0 +1,362 @@
+"""Writing results: as text or objects, to standard output or a file written whole, with a prompt for who types."""
+
+import gzip
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from dataclasses import asdict, dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, TypeVar, cast
+
+import click
+
+from nmtkit.cli import terminal
+from nmtkit.cli.terminal.reporting import is_quiet, note, tell
+from nmtkit.cli.text_io.output_folder import OutputFolder, output_folder
+from nmtkit.cli.text_io.reading import count_lines
+from nmtkit.cli.text_io.streams import NamedOutput
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import atomic_user_path, write_errors
+from nmtkit.data.text.files.names import COMPRESSED_ENDS, text_path
+from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers.vocabulary import SPECIALS, UNK
+from nmtkit.inference.inputs import TextModel
+from nmtkit.inference.long_texts import JoinedTranslation
+from nmtkit.inference.requests import words_of
+from nmtkit.inference.result import Translation, copied_spans, moses_line
+
+Written = TypeVar("Written")
+NUMBER_FAULTS_SHOWN = 5
+"""Number of lines without numbers of their source that a message names; the others are only counted."""
+FORCED_COMPARED = 20
+"""Outputs with terms that are compared with a search without terms."""
+REPEATED_SHARE = 0.2
+"""The share of repeated trigrams from which a message advises against repetitions."""
+MIN_TRIGRAMS = 30
+"""With fewer trigrams, their share of repetitions says nothing about a model."""
+
+
+def require_other(path: Path | None, inputs: Iterable[Path | None], option: str = "-o") -> None:
+    """Refuses a file for results that is one of those that are read; None stands for one that is not given."""
+    for other in inputs:
+        if path is None or other is None:
+            continue
+        other = Path(text_path(str(other)))
+        is_same = path.exists() and other.exists() and path.samefile(other)
+        if is_same or os.path.realpath(path) == os.path.realpath(other):  # new files have names alone
+            raise NmtkitError(
+                f"{path}: {option} would overwrite a file that this command reads or writes; name another"
+            )
+
+
+@contextmanager
+def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
+    """A file for results: whole at the end of the block, or as it was before; compressed if its name ends in .gz."""
+    if str(path) == "-":
+        raise NmtkitError("-o -: results go to standard output without -o; leave it out")
+    if path.suffix in COMPRESSED_ENDS and path.suffix != ".gz":
+        raise NmtkitError(
+            f"{path}: results can be compressed only with gzip; name a file that does not end in {path.suffix}"
+        )
+    require_other(path, inputs)
+    with ExitStack() as stack:
+        with write_errors(path):
+            temporary = stack.enter_context(atomic_user_path(path))
+            raw: BinaryIO = stack.enter_context(io.BufferedWriter(NamedOutput(temporary, str(path))))
+        if path.suffix == ".gz":  # without name and time in its header, so that equal text makes equal files
+            raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))
+        yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
+
+
+def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Redirects a command's standard output to `--output` or `--output-dir`; must be the outermost such decorator."""
+
+    @wraps(command)
+    def with_output(output: Path | None, output_dir: Path | None = None, **options: Any) -> None:
+        if output is not None and output_dir is not None:
+            raise click.UsageError("-o writes one file, --output-dir one for each FILE: give one of them")
+        if output_dir is not None:
+            _into_folder(command, output_dir, options)
+        elif output is not None:
+            _into_file(command, output, options)
+        else:
+            command(**options)
+
+    return with_output
+
+
+def _into_file(command: Callable[..., Any], output: Path, options: dict[str, Any]) -> None:
+    if output.is_dir():
+        parameters = click.get_current_context().command.params
+        has_folder = any(parameter.name == "output_dir" for parameter in parameters)
+        remedy = f"--output-dir {output} writes one output for each FILE into it" if has_folder else "name a file in it"
+        raise click.UsageError(f"-o {output}: it is a folder, and -o writes one file; {remedy}")
+    with output_file(output, _paths(options)) as file, redirect_stdout(file):
+        command(**options)
+    note(f"wrote {output}")
+
+
+def _into_folder(command: Callable[..., Any], folder: Path, options: dict[str, Any]) -> None:
+    with OutputFolder(folder, options["files"], output_file) as opened:
+        for output in opened.outputs:
+            require_other(output, _paths(options), "--output-dir")
+        if replaced := opened.replaced():
+            note(f"{len(replaced)} of {len(opened.outputs)} outputs exist, and are replaced: {replaced[0]}, ...")
+        command(**options)
+    count = len(opened.outputs)
+    note(f"wrote {count} {'file' if count == 1 else 'files'} to {folder}")
+
+
+def _paths(options: dict[str, Any]) -> list[Path]:
+    """The files that the values of options name."""
+    paths = []
+    for value in options.values():
+        values = value if isinstance(value, tuple) else (value,)
+        paths += [path for path in values if isinstance(path, Path)]
+    return paths
+
+
+def progress(unit: str) -> terminal.LineProgress:
+    """A display on stderr of how many `unit` are done; shows nothing with `--quiet`."""
+    return terminal.LineProgress(unit, stream=io.StringIO() if is_quiet() else None)
+
+
+_MOSTLY = 0.5
+"""The share of unknown tokens from which a text is called mostly unknown."""
+_UNKNOWN = (SPECIALS[UNK], WORD_START + SPECIALS[UNK])
+
+
+@dataclass
+class UnknownTokens:
+    """Counts the tokens of a text that the vocabulary of a model lacks."""
+
+    side: str
+    """"source" or "target"."""
+    tokens: int = 0
+    unknown: int = 0
+
+    def add(self, tokens: Iterable[str]) -> None:
+        """Counts some tokens; unknown ones of a model that copies words have their own spelling and do not count."""
+        for token in tokens:
+            self.tokens += token != WORD_START  # which is of no word, and known everywhere
+            self.unknown += token in _UNKNOWN
+
+    def tell_if_many(self) -> None:
+        """Warns on stderr if most tokens were unknown."""
+        if self.unknown < max(1, _MOSTLY * self.tokens):
+            return
+        why = "the model cannot read this text; take one that was trained on text like it"
+        if self.side == "target":
+            why = f"{SPECIALS[UNK]} is scored in their place, so a low perplexity means nothing"
+        share = self.unknown / self.tokens
+        tell(f"warning: {share:.0%} of the {self.side} tokens are unknown to the vocabulary of the model: {why}")
+
+
+@dataclass
+class Printer:
+    """Writes outputs to standard output, line by line, and counts what a user should know at the end."""
+
+    tokenizer: Tokenizer
+    """Of the target."""
+    n_best: int
+    as_json: bool
+    scores: bool = False
+    """Whether score and log-probability precede each output."""
+    form: str = "text"
+    replaced: bool = False
+    """Whether unknown words were replaced; objects then list them."""
+    checks_numbers: bool = False
+    """Whether to look for numbers of the source that the output lacks."""
+    may_repeat: bool = False
+    """Whether the search may repeat n-grams, so that advice against repetitions is of use."""
+    folder: OutputFolder | None = field(default_factory=output_folder)
+    lines: int = 0
+    """Lines of input that were written."""
+    unfinished: int = 0
+    """Lines whose output reached the length limit."""
+    cut: int = 0
+    """Lines of input that were not read to their end."""
+    sources: UnknownTokens = field(default_factory=lambda: UnknownTokens("source"))
+    """The tokens that were read."""
+    fewer: int = 0
+    """Lines with fewer than `n_best` outputs: a search found no more, or equal texts are merged."""
+    number_faults: list[str] = field(default_factory=list)
+    """The first lines that lack numbers of their source, in words."""
+    number_fault_count: int = 0
+    trigrams: int = 0
+    repeated_trigrams: int = 0
+    forced: list[tuple[str, Translation]] = field(default_factory=list)
+    """The first outputs that had to contain terms, with what messages call their lines."""
+
+    @property
+    def number(self) -> int:
+        """The number of the current line, within its file if each file has an output."""
+        return self.lines if self.folder is None else self.folder.line
+
+    @property
+    def place(self) -> str:
+        """The name of the current line in messages."""
+        return f"line {self.lines}" if self.folder is None else self.folder.place()
+
+    def write(self, outputs: Sequence[Translation]) -> None:
+        """Writes the outputs of one line of input, best first."""
+        best = outputs[0]
+        self._count(best, [best])
+        if len(outputs) < self.n_best and best.token_log_probs:  # an empty line has none
+            self.fewer += 1
+        if not self.as_json:
+            self._write_plain(outputs)
+            return
+        record: dict[str, Any] = {"line": self.number, "source_tokens": best.src_tokens}
+        if best.src_left_out:
+            record["source_tokens_left_out"] = best.src_left_out
+        if self.checks_numbers and best.missing_numbers:
+            record["missing_numbers"] = list(best.missing_numbers)
+        record["best"] = self.record(best)
+        record["others"] = [self.record(other) for other in outputs[1:]]
+        write_json_line(record)
+
+    def write_joined(self, result: JoinedTranslation) -> None:
+        """Writes the summary of an article that was read in windows, or the translation of a line of sentences."""
+        self._count(result, result.parts)
+        if len(result.others) + 1 < self.n_best and result.parts:
+            self.fewer += 1
+        if not self.as_json:
+            self._write_plain([result, *result.others])
+            return
+        record: dict[str, Any] = {"line": self.number, "text": result.text}
+        record |= {"score": result.score, "log_prob": result.log_prob}
+        if self.checks_numbers and result.missing_numbers:
+            record["missing_numbers"] = list(result.missing_numbers)
+        record[result.kind] = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in result.parts]
+        if self.n_best > 1:
+            record["others"] = [
+                {"text": other.text, "score": other.score, "log_prob": other.log_prob} for other in result.others
+            ]
+        write_json_line(record)
+
+    def _write_plain(self, outputs: Sequence[Translation | JoinedTranslation]) -> None:
+        best = outputs[0]
+        if self.form == "moses":
+            for output in outputs:
+                write_line(moses_line(self.number - 1, output))
+        elif self.n_best > 1:
+            for output in outputs:
+                write_line(f"{self.number}\t{output.score:.6f}\t{output.log_prob:.6f}\t{output.text}")
+        elif self.scores:
+            write_line(f"{best.score:.6f}\t{best.log_prob:.6f}\t{best.text}")
+        else:
+            write_line(best.text)
+
+    def report(self, outputs: str, remedy: str) -> None:
+        """Says on stderr what a user should know of all lines: those cut short, repetitions, lost numbers.
+
+        It also warns if the model could not read most of the text.
+        """
+        self.sources.tell_if_many()
+        if self.fewer:
+            count = f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}"
+            tell(f"{count}: the search found no more, or some were equal")
+        if self.unfinished:
+            tell(
+                f"{self.unfinished} of the {outputs} reached the length limit before their end; "
+                f"raise it with {remedy} if they look cut"
+            )
+        repeats = self.repeated_trigrams > REPEATED_SHARE * self.trigrams
+        if self.may_repeat and repeats and self.trigrams >= MIN_TRIGRAMS:
+            share = self.repeated_trigrams / self.trigrams
+            tell(f"the {outputs} repeat themselves ({share:.0%} of their trigrams); --no-repeat-ngram 3 prevents it")
+        if self.number_fault_count:
+            more = self.number_fault_count - len(self.number_faults)
+            names = "; ".join(self.number_faults) + (f"; and {more} more" if more else "")
+            tell(
+                f"warning: {self.number_fault_count} of {self.lines} translations lack a number, URL or e-mail address "
+                f"of their source: {names}"
+            )
+
+    def _count(self, best: Translation | JoinedTranslation, parts: Sequence[Translation]) -> None:
+        self.lines += 1
+        for part in parts:
+            self.sources.add(part.src_tokens)
+        faults = [fault for part in parts for fault in part.unmet_constraints]
+        for fault in dict.fromkeys(faults):
+            tell(f"{self.place}: the translation {fault}")
+        self.unfinished += any(not part.finished for part in parts)
+        self.cut += any(part.src_left_out > 0 for part in parts)
+        if self.may_repeat:
+            words = words_of(best.text)
+            trigrams = list(zip(words, words[1:], words[2:], strict=False))
+            self.trigrams += len(trigrams)
+            self.repeated_trigrams += len(trigrams) - len(set(trigrams))
+        if self.checks_numbers and best.missing_numbers:
+            self.number_fault_count += 1
+            if len(self.number_faults) < NUMBER_FAULTS_SHOWN:
+                self.number_faults.append(f"{self.place} ({', '.join(best.missing_numbers)})")
+        for part in parts:
+            if part.request is not None and part.request.must and len(self.forced) < FORCED_COMPARED:
+                self.forced.append((self.place, part))
+
+    def record(self, one: Translation) -> dict[str, Any]:
+        """An output as an object."""
+        names = ("text", "score", "log_prob", "tokens", "token_log_probs", "finished")
+        record = {name: getattr(one, name) for name in names}
+        if self.replaced:
+            record["replaced"] = [asdict(replacement) for replacement in one.replaced]
+        if one.copied is not None:
+            spans = copied_spans(self.tokenizer, one.tokens, one.src_tokens, one.copied)
+            record |= {"p_gen": one.p_gen, "copied": one.copied, "copied_spans": [asdict(span) for span in spans]}
+        return record
+
+
+def write_stream(
+    batches: Generator[Sequence[Written], None, None],
+    write: Callable[[Written], object],
+    unit: str,
+    invitation: str,
+    files: Sequence[Path] = (),
+) -> None:
+    """Writes results as soon as they are available, and shows on stderr how many `unit` are done.
+
+    At a terminal it prints the `invitation` and asks for each line; `invitation` is "" if files are read. If `files`
+    are passed, which have a line for each result, it also shows the total and the time left.
+    """
+    typed = invitation and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    if typed:
+        note(f"{invitation} at once. Ctrl-D ends.")
+    asks = typed and sys.stdout.isatty() and not is_quiet()  # else no results are seen, and the progress stands here
+    prompt = "> " if asks else ""
+    click.echo(prompt, nl=False, err=True)
+    folder = output_folder()
+    with progress(unit) as display, closing(batches):
+        if files and display.is_shown:
+            display.total = count_lines(files)
+        for batch in batches:
+            for one in batch:
+                if folder is not None:
+                    folder.begin_line()
+                write(one)
+            sys.stdout.flush()
+            display.advance(len(batch))
+            click.echo(prompt, nl=False, err=True)
+    if asks:
+        click.echo(err=True)  # ends the line on which nothing more was typed
+
+
+def tell_cut(cut: int, total: int, inputs: str, system: TextModel, remedy: str = "") -> None:
+    """Says on stderr how many inputs were not read to their end, if any."""
+    if cut:
+        tell(f"{cut} of {total} {inputs} were longer than {system.max_source_tokens} tokens and were cut{remedy}")
+
+
+def write_json_line(record: dict[str, Any]) -> None:
+    """Writes an object as a line of standard output."""
+    write_line(json.dumps(record, ensure_ascii=False))
+
+
+def write_line(line: str) -> None:
+    """Writes a line of standard output."""
+    sys.stdout.write(line + "\n")

@@ -1,0 +1,202 @@
+"""`nmtkit compare`."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from nmtkit import config, plots
+from nmtkit.cli import options, terminal
+from nmtkit.cli.pictures.figures import draw_lengths, show_lengths
+from nmtkit.cli.terminal import tables
+from nmtkit.cli.terminal.reporting import tell
+from nmtkit.cli.training.train import journal_output, train_run
+from nmtkit.config import Recipe
+from nmtkit.config.tasks.task import TASKS
+from nmtkit.core.errors import RecipeError
+from nmtkit.data.text.reading import read_pairs
+from nmtkit.experiment.checks import metric_warning, require_same_recipe, require_test_set
+from nmtkit.experiment.evaluation import LONG_WORDS, ComparedRun, compare_run
+from nmtkit.experiment.execute import begin, choose_device
+from nmtkit.metrics.seeds import SeedSummary, summarize_seeds
+from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
+from nmtkit.runs.folder import RunFolder, ignore
+from nmtkit.runs.run import Run
+from nmtkit.training.parallel import processes
+
+EDGES = (10, 20, 30, 40)
+
+
+def run_compare(
+    names: tuple[str, ...],
+    overrides: tuple[str, ...],
+    runs: Path,
+    plot: Path | None,
+    seeds: int | None,
+    as_json: bool,
+    table_format: str | None,
+    device: str,
+    threads: int | None,
+) -> None:
+    """Carries out `nmtkit compare`."""
+    form = options.chosen_format(table_format, as_json)
+    if plot is not None:
+        if plot.parent == runs:  # it is made anyway
+            runs.mkdir(parents=True, exist_ok=True)
+        plots.picture_format(plot)
+    settings = options.with_threads(overrides, threads)
+    chosen: list[tuple[RunFolder, Recipe]] = []
+    for name in names:
+        folder, one = _find_or_load(name, overrides, settings, runs)
+        chosen += [(folder, one)] if seeds is None else _with_seeds(name, one, settings, runs, seeds)
+    if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
+        raise RecipeError("two of these have one name, so they would share a run: give each recipe a `name` of its own")
+    tests = [require_test_set(one) for _, one in chosen]
+    same_test_set = len({tuple((pair.src, pair.tgt) for pair in read_pairs(files)) for files in tests}) == 1
+    if not same_test_set:
+        tell("warning: these are measured on different test sets, so their figures cannot be compared line by line")
+    for folder, one in chosen:
+        if not folder.result.exists():
+            place = choose_device(device, one)
+            say = tell if processes.rank() == 0 else ignore
+            with journal_output() as journal:
+                planned, run = begin(one, place, str(folder.path), resume=folder.has_training(), notify=say)
+                with run:
+                    train_run(planned, run, journal, test=False)
+    measured: list[ComparedRun] = []
+    for path, one in [(folder.path, one) for folder, one in chosen]:
+        name = str(path.relative_to(runs) if path.is_relative_to(runs) else path)
+        tell(f"measuring {name}")
+        if warning := metric_warning(one):
+            tell(warning)
+        run = Run.open(path)
+        require_same_recipe(run, one)
+        measured.append(replace(compare_run(run, choose_device(device, one), EDGES, threads), name=name))
+    systems = _runs_by_system([one for _, one in chosen], measured)
+    summaries: list[SeedSummary] = []
+    if same_test_set and any(len(group) > 1 for group in systems.values()):
+        outputs = [(name, [run.outputs for run in group]) for name, group in systems.items()]
+        summaries = summarize_seeds(outputs, measured[0].references, chosen[0][1].evaluation.options)
+    _print_comparison(form, measured, systems, summaries)
+    if plot is not None:
+        draw_lengths([one.name for one in measured], [one.by_length for one in measured], plot)
+
+
+def _print_comparison(
+    form: str,
+    measured: Sequence[ComparedRun],
+    systems: Mapping[str, Sequence[ComparedRun]],
+    summaries: Sequence[SeedSummary],
+) -> None:
+    """Prints the runs, and the systems over their seeds if there are `summaries`."""
+    head, rows = _runs_table(measured)
+    if form == "json":
+        system_of = {run.name: system for system, group in systems.items() for run in group}
+        over_seeds = {one.name: asdict(one) | {"mean": one.mean, "deviation": one.deviation} for one in summaries}
+        records = []
+        for run in measured:
+            record = run.record()
+            if summaries:
+                record["over_seeds"] = over_seeds[system_of[run.name]]
+            records.append(record)
+        terminal.say(json.dumps(records, indent=2, ensure_ascii=False))
+    elif form == "latex":
+        tables.print_latex(*(_seeds_table(summaries) if summaries else (head, rows)))
+    elif form == "csv":
+        if summaries:
+            head, rows = _seeds_table(summaries)
+        tables.print_csv(head, [[cell.replace(",", "").removesuffix("*") for cell in row] for row in rows])
+    else:
+        terminal.table("comparison on the test set", head, rows)
+        if summaries:
+            terminal.say("")
+            terminal.table("over seeds", *_seeds_table(summaries))
+        terminal.say("")
+        show_lengths([one.name for one in measured], [one.by_length for one in measured])
+
+
+def _with_seeds(
+    name: str, first: Recipe, settings: tuple[str, ...], runs: Path, seeds: int
+) -> list[tuple[RunFolder, Recipe]]:
+    """The recipe with each of its seeds, counted up from its own seed; each seed has its own run."""
+    if RunFolder(Path(name)).exists():
+        raise RecipeError(f"{name}: --seeds trains recipes, and this is a run: leave --seeds out, or name a recipe")
+    chosen = []
+    for seed in range(first.seed, first.seed + seeds):
+        run_name = f"{first.name}-seed{seed}"
+        one = config.load(name, (*settings, f"seed={seed}", f"name={run_name}"))
+        chosen.append((RunFolder(runs / run_name), one))
+    return chosen
+
+
+_SEED_SUFFIX = re.compile(r"[-_.]?(seed|s)?[-_.]?\d+$")
+
+
+def _runs_by_system(recipes: Sequence[Recipe], measured: Sequence[ComparedRun]) -> dict[str, list[ComparedRun]]:
+    """The runs of each system, by its name; runs of one system differ in nothing but seed, name and description."""
+    by_settings: dict[str, list[ComparedRun]] = {}
+    for one, run in zip(recipes, measured, strict=True):
+        settings = one.model_dump_json(exclude={"name", "description", "seed"})
+        by_settings.setdefault(settings, []).append(run)
+    groups: dict[str, list[ComparedRun]] = {}
+    for group in by_settings.values():
+        name = group[0].name
+        shorter = _SEED_SUFFIX.sub("", name)
+        if len(group) > 1 and shorter and shorter not in groups:
+            name = shorter
+        groups[name] = group
+    return groups
+
+
+def _seeds_table(summaries: Sequence[SeedSummary]) -> tuple[list[str], list[list[str]]]:
+    """BLEU of each system over its seeds; * marks a significant difference from the first."""
+    rows = []
+    for one in summaries:
+        deviation = "-" if one.deviation is None else f"{one.deviation:.2f}"
+        p_value = "-"
+        if one.p_value is not None:
+            p_value = f"{one.p_value:.3f}{'*' if one.p_value < SIGNIFICANCE_LEVEL else ''}"
+        rows.append([one.name, str(len(one.scores)), f"{one.mean:.2f}", deviation, p_value])
+    return ["system", "seeds", "mean BLEU", "std. deviation", "p"], rows
+
+
+def _find_or_load(
+    name: str, overrides: tuple[str, ...], settings: tuple[str, ...], runs: Path
+) -> tuple[RunFolder, Recipe]:
+    """The run of a name or of its recipe; `settings` are the overrides and `--threads`."""
+    folder = RunFolder(Path(name))
+    if not folder.exists():
+        one = config.load(name, settings)
+        folder = RunFolder(runs / one.name)
+    elif overrides:
+        raise RecipeError(f"{name}: this run is trained; --set changes recipes only: name its recipe instead")
+    elif not folder.result.exists():
+        raise RecipeError(f"{name}: this run is not finished: go on with it first (`nmtkit train RECIPE --resume`)")
+    else:
+        one = Run.open(name).recipe
+    if "bleu" not in one.test_metrics or TASKS.get(one.task).columns[0].name != "src":
+        remedy = "set other outputs side by side with `nmtkit score` or `nmtkit score-summaries`"
+        raise RecipeError(f"{name}: compare measures translations of texts by BLEU; {remedy}")
+    return folder, one
+
+
+def _runs_table(measured: Sequence[ComparedRun]) -> tuple[list[str], list[list[str]]]:
+    """A row for each run."""
+    head = ["recipe", "BLEU", f"BLEU > {LONG_WORDS} words", "AER"]
+    head += ["train tok/s", "beam tok/s", "parameters", "minutes", "checkpoint"]
+    rows = [
+        [
+            one.name,
+            f"{one.bleu.value:.2f}",
+            "-" if one.long_bleu is None else f"{one.long_bleu.value:.2f}",
+            "-" if one.aer is None else f"{one.aer.value:.1f}",
+            f"{one.training_speed:,.0f}",
+            f"{one.search_speed:,.0f}",
+            f"{one.parameters:,}",
+            f"{one.training_minutes:.1f}",
+            one.checkpoint.removesuffix(".safetensors"),
+        ]
+        for one in measured
+    ]
+    return head, rows

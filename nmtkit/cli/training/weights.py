@@ -1,0 +1,63 @@
+"""`nmtkit average`, `nmtkit import` and `nmtkit export`: the weights of a run, averaged or exchanged."""
+
+from pathlib import Path
+
+import click
+
+from nmtkit.cli.terminal.reporting import tell
+from nmtkit.cli.text_io import results
+from nmtkit.convert.exporting import export_run
+from nmtkit.convert.importing import detect_toolkit, import_run
+from nmtkit.core.errors import NmtkitError
+from nmtkit.runs.run import average_files, find_run, weights_to_average
+from nmtkit.training.schedules import DecayToZero
+
+
+def run_average(
+    model: str | None, best: int | None, recent: int | None, files: tuple[Path, ...], output: Path | None
+) -> None:
+    """Carries out `nmtkit average`."""
+    if sum(map(bool, (best, recent, files))) > 1:
+        raise click.UsageError("--best, --recent and FILES each say what to average: give one of them")
+    for path in files:
+        if path.is_dir():
+            raise click.UsageError(f"{path} is a folder, and FILES are checkpoints; a run is named with -m {path}")
+    if files and output is not None and model is None:
+        run, written, of_run, chosen = None, output, "", list(files)
+    else:
+        run, why = find_run(model)
+        written, of_run = output or run.folder.average, f" of {run.folder.path} ({why})"
+        chosen = list(files) or weights_to_average(run, best, recent)
+        if output is None and run.folder.imported.is_file():
+            raise click.UsageError(f"{written} has the only weights of an imported run: name another file with -o FILE")
+    results.require_other(output, chosen)
+    average_files(chosen, written, run)
+    tell("\n  ".join([f"averaged {len(chosen)} checkpoints{of_run} into {written}:", *map(str, chosen)]))
+    if run is not None and isinstance(run.newest_stage().recipe.training.schedule, DecayToZero):
+        tell(
+            "the learning rate of this training falls until its end, so earlier checkpoints may be worse: compare "
+            "with --checkpoint best, or average fewer (--recent 2)"
+        )
+
+
+def run_import(
+    folder: Path, toolkit: str | None, output: str | None, task: str | None, source_prefix: str | None
+) -> None:
+    """Carries out `nmtkit import`."""
+    toolkit = toolkit or detect_toolkit(folder)
+    if not folder.is_dir() and not (toolkit == "opennmt-py" and folder.is_file()):
+        raise NmtkitError(
+            f"{folder}: not a folder; name the one that its training saved in, or that `hf download NAME --local-dir "
+            "DIR` makes of a model of Hugging Face's hub (pip install huggingface_hub)"
+        )
+    run = import_run(folder, output, tell, toolkit=toolkit, task=task, source_prefix=source_prefix)
+    tell(f"imported into {run.path}")
+
+
+def run_export(model: str, folder: Path, program: str, weights: str, licence: str | None) -> None:
+    """Carries out `nmtkit export`."""
+    run, why = find_run(model)
+    export_run(run, program, folder, weights, licence, tell)
+    tell(f"exported {run.folder.path} ({why}) for {program} into {folder}; its model card is {folder / 'README.md'}")
+    if licence is None:
+        tell('the model card has the licence of an imported model, else "unknown"; set it with --license')
