@@ -23,10 +23,10 @@ compare: $(READY)
 		compare-luong-local-p compare-transformer --plot runs/compare-length.png
 
 # All that `nmtkit guide tour` says, one command after the other, in runs/tour, where the pictures stay; 25 to 45 minutes.
-# Its last ones only:  python -m tests.pages tour --begin 40
+# Its last ones only:  python -m tests.tools.guide_pages tour --begin 40
 tour: $(READY)
 	rm -rf runs/tour
-	$(BIN)/python -m tests.pages tour $(ARGS)
+	$(BIN)/python -m tests.tools.guide_pages tour $(ARGS)
 
 # One thread a process and one process a core: tests use small tensors, which more threads only slow down. Each process
 # begins with tests that stand together, which share what is trained for them, and takes from the others at the end.
@@ -55,21 +55,21 @@ test-kernels: $(READY)
 
 # The tests that compute with tensors, as other processors would run them.   More:  make ARGS=--help test-machines
 test-machines: $(READY)
-	$(BIN)/python -m tests.machines $(ARGS)
+	$(BIN)/python -m tests.tools.machines $(ARGS)
 
 # Ten thousand hostile cases: recipes, options, text, JSON lines, alignments, damaged runs. Ends with what was not answered
 # well, by family.   The same cases again:  make ARGS='--seed N' test-hostile
 test-hostile: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.hunt $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.tools.hostile.hunt $(ARGS)
 
 # A hundred trainings and preprocessings ended by signals at random moments, each gone on with to bit-equal tensors.
 # Others:  make ARGS='--kills 200 --seed 2' test-kills
 test-kills: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kills $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.tools.hostile.kills $(ARGS)
 
 # Memory of translate (its workers too), summarize, rescore and align over a million lines each.   Fewer:  make ARGS='--lines 100000' test-memory
 test-memory: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.memory $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.tools.hostile.memory $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -81,21 +81,21 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 # Training speed beside bare torch, the pointer-generator's training and decoding; needs a quiet machine.   More:  make ARGS=--help bench
-# On a GPU:  make ARGS='--device cuda --shape base --batch-tokens 25000' bench;  all that a GPU must show:  tests/gpu/slot.sh
+# On a GPU:  make ARGS='--device cuda --shape base --batch-tokens 25000' bench;  all that a GPU must show:  tests/tools/gpu/slot.sh
 bench: $(READY)
-	$(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python -m tests.tools.bench $(ARGS)
 
 # Decoding of a run beside CTranslate2 and Hugging Face, which are installed into .venv.   make ARGS='-m RUN' bench-peers
 bench-peers: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[peers]"
-	$(BIN)/python -m tests.bench decode --against ctranslate2,huggingface $(ARGS)
+	$(BIN)/python -m tests.tools.bench decode --against ctranslate2,huggingface $(ARGS)
 
 data: $(READY)
 	$(BIN)/python data/generate.py
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet "$(TORCH)" -e ".[dev,tensorboard]"
+	$(BIN)/python -m pip install --quiet "$(TORCH)" -e ".[dev,tensorboard,fast]"
 	rm -f .venv/.ready-*
 	touch "$(READY)"
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
-from processes import Server
 
 from nmtkit.cli import main
+from tests.support.commands import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
+from tests.support.processes import Server
 
 # What was measured on this machine must not decide what a test sees, nor a test what is measured.
 CACHE = tempfile.TemporaryDirectory(prefix="nmtkit-tests-", ignore_cleanup_errors=True)
@@ -59,14 +59,14 @@ def is_quick(item: pytest.Item) -> bool:
     if item.get_closest_marker("slow") or COMMANDS_AND_TRAININGS & set(item.fixturenames):
         return False
     if item.path.parent.name == "contracts":
-        one_of_each = sys.modules["variants"].ONE_OF_EACH  # it has been collected
+        one_of_each = sys.modules["tests.contracts.variants"].ONE_OF_EACH  # it has been collected
         return any(f"[{name}]" in item.name for name in one_of_each)
     return True
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Every test begins with the same threads and products, whatever the one before has set (see tests/machines)."""
+    """Every test begins with the same threads and products, whatever the one before has set."""
     import torch  # here, since the process that only hands tests to others needs none
 
     torch.set_num_threads(THREADS)
@@ -130,6 +130,13 @@ def nmtkit(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command:
         return Finished(code, out, err)
 
     return run
+
+
+@pytest.fixture
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing was measured before, and nothing is left to others."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from commands import ROOT, Finished, copied_checkout, environment
-from daily import daily
 
-from nmtkit.convert.export_weights import LIBRARIES
+from nmtkit.convert.engines import LIBRARIES
+from tests.support.cases import daily
+from tests.support.commands import ROOT, Finished, copied_checkout, environment
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE)

@@ -9,7 +9,7 @@ import torch
 
 from nmtkit import config
 from nmtkit.core.errors import RecipeError
-from nmtkit.experiment import checks
+from nmtkit.experiment.plan import plan
 from nmtkit.experiment.presets.sizes import PRESETS
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.training.schedules import TrainingProgress
@@ -37,7 +37,7 @@ def test_a_recipe_builds_its_model_and_is_equal_when_written_out(name: str, tmp_
     loaded = load(name)
     assert loaded.name == name
     assert len(loaded.description) > 20
-    assert dict(checks.dry_run(loaded))["model"] == loaded.model.kind
+    assert dict(plan(loaded, torch.device("cpu"), need_files=False).rows)["model"] == loaded.model.kind
     for one in loaded.by_stage().values():
         first = TrainingProgress(1, share=one.training.share(1, 0.0) or 0.0)
         assert one.training.schedule.rate(one.training.lr, first) > 0
@@ -54,7 +54,7 @@ def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
     assert name not in NAMES
     loaded = config.load(name, config.any_text(name))
     assert len(loaded.description) > 20
-    assert dict(checks.dry_run(loaded))["model"] == loaded.model.kind
+    assert dict(plan(loaded, torch.device("cpu"), need_files=False).rows)["model"] == loaded.model.kind
     with pytest.raises(RecipeError, match=r"`data(\.train)?` is missing"):
         config.load(name)
 
@@ -81,7 +81,7 @@ def test_rnnsearch_and_rnnencdec_have_the_papers_sizes(kind: str, longest: int) 
     assert (loaded.tokenizer.vocab_size - 4, loaded.data.max_length) == (30000, longest)
     assert loaded.batch.batch_tokens == 80 * (longest + 1)
     training = loaded.training
-    assert (training.loss_unit, training.clip_norm, training.eps, training.rho) == ("sentence", 1, 1e-6, 0.95)
+    assert (training.loss_unit, training.clip_norm, training.eps) == ("sentence", 1, 1e-6)
 
 
 @pytest.mark.parametrize("longest", [15, 30])
@@ -133,9 +133,9 @@ def test_gnmt_has_the_papers_settings() -> None:
     assert (adam.optimizer, adam.lr, adam.max_updates, adam.clip_norm) == ("adam", 0.0002, 60_000, 5)
     rates = [sgd.schedule.rate(sgd.lr, TrainingProgress(update - 60_000)) for update in (60_001, 1_200_000, 1_200_001)]
     assert (sgd.optimizer, rates) == ("sgd", [0.5, 0.5, 0.25])
-    assert reinforced.reinforce is not None
-    assert (reinforced.reinforce.reward, reinforced.reinforce.samples) == ("gleu", 15)
-    assert (1 - reinforced.reinforce.gamma) / reinforced.reinforce.gamma == pytest.approx(0.017, rel=1e-3)
+    reinforce = reinforced.objectives["reinforce"]
+    assert (reinforce.reward, reinforce.samples) == ("gleu", 15)
+    assert (1 - reinforce.gamma) / reinforce.gamma == pytest.approx(0.017, rel=1e-3)
     assert (loaded.search.alpha, loaded.search.coverage_penalty) == (0.2, 0.2)
 
 
@@ -162,8 +162,8 @@ def test_the_pointer_generator_has_the_papers_settings() -> None:
     limits = [one.data.limits for one in (*first, last)]
     assert limits == sorted(limits)
     assert limits[-2:] == [(400, 100)] * 2
-    assert (last.training.coverage_weight, last.training.max_updates) == (1, 3000)
-    assert [one.training.coverage_weight for one in first] == [0] * 5
+    assert (last.training.objectives, last.training.max_updates) == ({"coverage_weight": 1}, 3000)
+    assert [one.training.objectives for one in first] == [{}] * 5
 
 
 def test_intra_attention_has_the_papers_settings() -> None:
@@ -174,10 +174,9 @@ def test_intra_attention_has_the_papers_settings() -> None:
     assert (loaded.tokenizer.vocab_size - 4, (loaded.tokenizer.tgt_vocab_size or 0) - 4) == (150_000, 50_000)
     assert (loaded.search.beam_size, loaded.search.no_repeat_ngram) == (5, 3)
     likelihood, reinforced = (one.training for one in loaded.by_stage().values())
-    assert (likelihood.optimizer, likelihood.lr, likelihood.reinforce) == ("adam", 0.001, None)
+    assert (likelihood.optimizer, likelihood.lr, likelihood.objectives) == ("adam", 0.001, {})
     assert reinforced.lr == 0.0001
-    assert reinforced.reinforce is not None
-    assert reinforced.reinforce.gamma == 0.9984
+    assert reinforced.objectives["reinforce"].gamma == 0.9984
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from commands import Finished, as_text, copied_checkout, environment
+
+from tests.support.commands import Finished, as_text, copied_checkout, environment
 
 QUICKLY = "--set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4 --set data.test=null"
 

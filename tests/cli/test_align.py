@@ -1,12 +1,28 @@
 """`nmtkit align` on a run that was trained for it, and searches with the shortlist that it writes."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import (
+
+from nmtkit import Translator
+from nmtkit.cli.inference import pairs as commands
+from nmtkit.core.errors import DataError
+from nmtkit.data.text.alignments import (
+    Links,
+    SoftAlignment,
+    format_pharaoh,
+    links_from_attention,
+    parse_alignments,
+    reverse_links,
+    symmetrize,
+)
+from nmtkit.decoding.shortlist import shortlist_lines, shortlist_writer
+from tests.cli.untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
+from tests.support.commands import (
     Command,
     Finished,
     as_text,
@@ -19,19 +35,6 @@ from commands import (
     write_lines,
     write_pairs,
 )
-from untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
-
-from nmtkit import Translator
-from nmtkit.cli import pairs as commands
-from nmtkit.core.errors import DataError
-from nmtkit.data.text.alignments import (
-    format_pharaoh,
-    links_from_attention,
-    parse_alignments,
-    reverse_links,
-    symmetrize,
-)
-from nmtkit.decoding.shortlist import shortlist_lines, shortlist_writer
 
 
 @pytest.fixture(scope="module")
@@ -63,21 +66,29 @@ def test_align_finds_the_words(align: Command, console: Command, pairs: Path) ->
     assert json.loads(scored.out)["systems"][0]["scores"][0]["value"] < 30  # trained for seconds; by chance: 75
 
 
-def test_python_gives_what_the_command_gives(trained: Path, align: Command, pairs: Path) -> None:
+LINKS: dict[str, Callable[[SoftAlignment], Links]] = {
+    "": lambda soft: soft.links(),
+    "--symmetrize intersection": lambda soft: soft.symmetrized("intersection"),
+    "--threshold 0.2": lambda soft: links_from_attention(soft.weights, 0.2),
+}
+
+
+@pytest.mark.parametrize("options", LINKS, ids=lambda options: options or "no options")
+def test_python_gives_what_the_command_gives(trained: Path, align: Command, pairs: Path, options: str) -> None:
     sources, targets = (lines_in(pairs / f"test.{side}") for side in ("src", "tgt"))
     soft = Translator.load(str(trained), device="cpu").align(sources, targets)
-    assert align().out.splitlines() == [format_pharaoh(one.links()) for one in soft]
-    both_ways = align("--symmetrize", "intersection").out.splitlines()
-    assert both_ways == [format_pharaoh(one.symmetrized("intersection")) for one in soft]
-    above = align("--threshold", "0.2").out.splitlines()
-    assert above == [format_pharaoh(links_from_attention(one.weights, 0.2)) for one in soft]
-    assert [one.src_words for one in soft] == [line.split() for line in sources]
-    for one in soft:
-        assert one.weights.shape == (len(one.tgt_words), len(one.src_words))
-        assert (one.weights.sum(axis=1) <= 1 + 1e-6).all()
+    assert align(*options.split()).out.splitlines() == [format_pharaoh(LINKS[options](one)) for one in soft]
 
 
-def test_empty_sides_and_odd_spaces(align: Command, tmp_path: Path) -> None:
+def test_weights_of_a_target_word_are_at_most_1(trained: Path, pairs: Path) -> None:
+    sources, targets = (lines_in(pairs / f"test.{side}") for side in ("src", "tgt"))
+    for line, soft in zip(sources, Translator.load(str(trained), device="cpu").align(sources, targets), strict=True):
+        assert soft.src_words == line.split()
+        assert soft.weights.shape == (len(soft.tgt_words), len(soft.src_words))
+        assert (soft.weights.sum(axis=1) <= 1 + 1e-6).all()
+
+
+def test_pairs_with_an_empty_side_have_no_links(align: Command, tmp_path: Path) -> None:
     (tmp_path / "src").write_text("ba  ce\t di\n\n \nba\n\n", encoding="utf-8")
     (tmp_path / "tgt").write_text("DI CE BA\n\nDI\n\n\u3000\n", encoding="utf-8")
     done = succeeded(align(src=tmp_path / "src", tgt=tmp_path / "tgt"))
@@ -87,29 +98,41 @@ def test_empty_sides_and_odd_spaces(align: Command, tmp_path: Path) -> None:
     assert "2 pairs have one empty side: their lines are empty" in done.err
 
 
-def test_words_of_ones_own(align: Command, tmp_path: Path) -> None:
-    """Punctuation that is glued to a word is part of it unless the words are given."""
-    src, tgt = (write_lines(tmp_path / name, [line]) for name, line in (("src", "ba ce, di"), ("tgt", "DI CE BA.")))
-    (tmp_path / "src.tok").write_text("ba ce , di\n")
-    (tmp_path / "tgt.tok").write_text("DI CE BA .\n")
+@pytest.fixture
+def align_words(align: Command, tmp_path: Path) -> Command:
+    """Aligns a pair of lines by the words of two files: punctuation is not part of a word there."""
+    src = write_lines(tmp_path / "src", ["ba ce, di"])
+    tgt = write_lines(tmp_path / "tgt", ["DI CE BA."])
+    write_lines(tmp_path / "src.tok", ["ba ce , di"])
+    write_lines(tmp_path / "tgt.tok", ["DI CE BA ."])
+    return partial(align, "--source-words", "src.tok", "--target-words", "tgt.tok", src=src, tgt=tgt)
 
-    def by_words(*more: object) -> Finished:
-        return align("--source-words", "src.tok", "--target-words", "tgt.tok", *more, src=src, tgt=tgt)
 
-    succeeded(by_words("--soft", "soft.json"))
+def test_links_are_between_the_words_of_the_files(align_words: Command, tmp_path: Path) -> None:
+    succeeded(align_words("--soft", "soft.json"))
     (record,) = json.loads((tmp_path / "soft.json").read_text())
     assert (record["source"], record["target"]) == (["ba", "ce", ",", "di"], ["DI", "CE", "BA", "."])
     assert np.array(record["weights"]).shape == (4, 4)
-    for words, message in (
-        ("ba ce ; di\n", "source line 1: the file of words has 'ce ;' where the text has 'ce,'"),
-        ("ba ce , di\n\n", "src.tok has more than the 1 lines of"),
-        ("", "src.tok ends after line 0, but"),
-    ):
-        (tmp_path / "src.tok").write_text(words)
-        refused(by_words(), message, after_results=True)
 
 
-def test_two_directions(trained: Path, align: Command, pairs: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(
+            "ba ce ; di\n", "source line 1: the file of words has 'ce ;' where the text has 'ce,'", id="another word"
+        ),
+        pytest.param("ba ce , di\n\n", "src.tok has more than the 1 lines of", id="too many lines"),
+        pytest.param("", "src.tok ends after line 0, but", id="too few lines"),
+    ],
+)
+def test_words_that_do_not_fit_the_text_are_refused(
+    align_words: Command, tmp_path: Path, words: str, message: str
+) -> None:
+    (tmp_path / "src.tok").write_text(words)
+    refused(align_words(), message, after_results=True)
+
+
+def test_links_of_two_directions_are_merged(trained: Path, align: Command, pairs: Path) -> None:
     """With a joint vocabulary one run reads either side; as the other direction it stands for any second model."""
     turned = align(src=pairs / "test.tgt", tgt=pairs / "test.src").out
     forward, backward = (parse_alignments(text.splitlines(), "stdout").pairs for text in (align().out, turned))
@@ -124,10 +147,13 @@ def test_two_directions(trained: Path, align: Command, pairs: Path) -> None:
         assert reverse_links(links_from_attention(arrays["3.reverse"])) == directions[2][1]
 
 
-def test_files_that_do_not_fit(trained: Path, align: Command, tmp_path: Path) -> None:
+def test_files_of_different_lengths_leave_no_incomplete_output(align: Command, tmp_path: Path) -> None:
     short = write_lines(tmp_path / "short", ["DI"])
     refused(align("--soft", "soft.json", tgt=short), "test.src has 60 lines, but", after_results=True)
-    assert list(tmp_path.iterdir()) == [tmp_path / "short"]  # no half a file
+    assert list(tmp_path.iterdir()) == [short]
+
+
+def test_python_refuses_lists_of_different_lengths(trained: Path) -> None:
     translator = Translator.load(str(trained), device="cpu")
     with pytest.raises(DataError, match="2 source lines but 1 target word lines"):
         translator.align(["ba", "ce"], ["BA", "CE"], tgt_words=["BA"])
@@ -162,7 +188,7 @@ def write_list(path: Path, run: Path, listed: dict[str, Iterable[str]], frequent
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def test_translations_by_aligned_words(
+def test_a_shortlist_of_aligned_words_changes_few_translations(
     trained: Path, console: Command, align: Command, pairs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of a text has all words of its translations: hardly a line differs."""
@@ -178,22 +204,34 @@ def test_translations_by_aligned_words(
     assert sum(one != other for one, other in zip(listed, plain, strict=True)) <= 0.2 * len(plain)
 
 
-def test_words_that_are_not_listed_are_not_written(trained: Path, console: Command, tmp_path: Path) -> None:
-    vocabulary = Translator.load(str(trained), device="cpu").tokenizers.tgt.vocabulary.tokens
-    few = vocabulary[4:12]
+TEXT = as_text(src for src, _ in sentence_pairs(20, 3))
+
+
+def test_words_outside_a_shortlist_are_not_written(trained: Path, console: Command, tmp_path: Path) -> None:
+    few = Translator.load(str(trained), device="cpu").tokenizers.tgt.vocabulary.tokens[4:12]
     write_list(tmp_path / "few", trained, {}, few)
-    text = as_text(src for src, _ in sentence_pairs(20, 3))
-    out = console("translate", "-m", trained, "--shortlist", tmp_path / "few", "--json", stdin=text).out
+    out = console("translate", "-m", trained, "--shortlist", tmp_path / "few", "--json", stdin=TEXT).out
     outputs = [record["best"]["tokens"] for record in json_lines(out)]
     assert set().union(*outputs) <= {*few, "<unk>"}
     assert len(outputs) == 20
 
-    write_list(tmp_path / "all", trained, {}, vocabulary)
-    whole = console("translate", "-m", trained, "--shortlist", tmp_path / "all", "--n-best", 2, stdin=text)
-    assert whole.out == console("translate", "-m", trained, "--n-best", 2, stdin=text).out
 
-    others = tmp_path / "others"
-    others.write_text((tmp_path / "all").read_text().replace("vocabularies ", "vocabularies 0"))
+@pytest.fixture
+def all_words(trained: Path, tmp_path: Path) -> Path:
+    """A shortlist of the whole vocabulary."""
+    vocabulary = Translator.load(str(trained), device="cpu").tokenizers.tgt.vocabulary.tokens
+    write_list(tmp_path / "all", trained, {}, vocabulary)
+    return tmp_path / "all"
+
+
+def test_a_shortlist_of_all_words_changes_nothing(trained: Path, console: Command, all_words: Path) -> None:
+    whole = console("translate", "-m", trained, "--shortlist", all_words, "--n-best", 2, stdin=TEXT)
+    assert whole.out == console("translate", "-m", trained, "--n-best", 2, stdin=TEXT).out
+
+
+def test_a_shortlist_of_other_vocabularies_is_refused(trained: Path, console: Command, all_words: Path) -> None:
+    others = all_words.with_name("others")
+    others.write_text(all_words.read_text().replace("vocabularies ", "vocabularies 0"))
     done = console("translate", "-m", trained, "--shortlist", others, stdin="ba\n")
     refused(done, f"{others}, line 2: it belongs to other vocabularies than")
 
@@ -211,12 +249,11 @@ def test_summaries_copy_what_is_not_listed(console: Command, tmp_path: Path, mon
     assert written - {"▁house", "<unk>"}  # copied
 
 
-def test_the_language_to_write_is_that_of_the_first_direction(console: Command, tmp_path: Path) -> None:
+def test_the_language_to_write_is_for_the_first_direction(console: Command, tmp_path: Path) -> None:
     several = make_run(tmp_path, "several", TRANSLATION.replace("kind: word", "kind: word, specials: [<2de>]"))
     back = make_run(tmp_path, "back", TRANSLATION)
     (tmp_path / "lines").write_text(as_text(LINES))
     words = ["align", "--source", tmp_path / "lines", "--target", tmp_path / "lines", "-m"]
     done = succeeded(console(*words, several, "--to", "de", "--reverse-model", back))
     assert len(done.out.splitlines()) == len(LINES)
-    refused(console(*words, several, "--search", "beam_size=3"), "--search beam_size is for a search, and align makes")
     refused(console(*words, several, "--to", "fr"), "has not learned the tag <2fr>; its tags are: <2de>")

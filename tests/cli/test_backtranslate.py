@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from commands import Command, lines_in, refused, succeeded
-
 from nmtkit import config
+from tests.support.commands import Command, lines_in, refused, succeeded
 
 
-def test_a_corpus_of_back_translations(trained: Path, corpus: Path, console: Command) -> None:
+def test_back_translations_are_a_corpus_for_recipes(trained: Path, corpus: Path, console: Command) -> None:
     mono = corpus / "test.tgt"
     done = succeeded(console("backtranslate", "-m", trained, mono, "-o", "back", "--max-ratio", "2"))
     sources, targets = lines_in(Path("back/src.txt")), lines_in(Path("back/tgt.txt"))
@@ -29,7 +28,7 @@ def test_a_corpus_of_back_translations(trained: Path, corpus: Path, console: Com
     assert lines_in(Path("there/tgt.txt")) == sources
 
 
-def test_it_goes_on_with_the_same_models_alone(trained: Path, corpus: Path, console: Command) -> None:
+def test_backtranslate_is_resumed_only_with_the_same_models(trained: Path, corpus: Path, console: Command) -> None:
     one = ["backtranslate", corpus / "test.tgt", "-o", "back", "-m", trained]
     both = [*one, "-m", trained]
     succeeded(console(*both))

@@ -1,4 +1,4 @@
-"""`nmtkit bench` and `nmtkit compare`: what is measured, and what cannot be is refused at once."""
+"""`nmtkit bench`, `nmtkit train --dry-run` and `nmtkit compare`."""
 
 import json
 import shutil
@@ -7,20 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from commands import Command, backwards_links, lines_in, refused, sets, succeeded, write_lines
-from untrained_runs import CAPTIONER, make_run
 
 from nmtkit import config
-from nmtkit.cli import bench
+from nmtkit.cli.training import bench
+from tests.cli.untrained_runs import CAPTIONER, make_run
+from tests.support.commands import Command, backwards_links, lines_in, refused, sets, succeeded, write_lines
 
 
 def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    short = ["--lines", "12", "--rounds", "2", "--alone", "2", "--device", "cpu", "--threads", "1"]
+    short = ["--lines", "12", "--rounds", "2", "--device", "cpu", "--threads", "1"]
     done = succeeded(console("bench", "decode", "-m", trained, *short, "-o", figures))
-    assert "decoding 12 lines, 2 rounds" in done.out
-    for word in ("sentences/s", "tokens/s", "alone, ms", "BLEU", ", batches"):
-        assert word in done.out
+    for words in ("decoding 12 lines, 2 rounds", "sentences/s", "tokens/s", "alone, ms", "BLEU", ", batches"):
+        assert words in done.out
     measured = json.loads(figures.read_text(encoding="utf-8"))
     assert measured["facts"]["threads"] == 1
     assert {"nmtkit", "torch", "processor", "device"} <= measured["facts"].keys()
@@ -28,8 +27,6 @@ def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -
     assert measured["latency_ms_median"] <= measured["latency_ms_p95"]
     assert measured["peak_mib"] > 0
     assert measured["scores"].keys() >= {"BLEU"}
-    done = console("bench", "decode", "-m", trained, "--source", "-", stdin='{"article": "ba"}\n')
-    refused(done, "standard input: each line is a JSON object")
 
 
 def test_figures_remove_no_other_file(tmp_path: Path) -> None:
@@ -39,7 +36,7 @@ def test_figures_remove_no_other_file(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "x").read_text(encoding="utf-8")) == {"seconds": [1.0]}
 
 
-TRAINED = ["--updates", "2", "--rounds", "2", "--device", "cpu", "--threads", "1"]
+TRAINED = ["--rounds", "2", "--device", "cpu", "--threads", "1"]
 
 
 def test_training_is_measured(corpus: Path, trained: Path, nmtkit: Command, tmp_path: Path) -> None:
@@ -48,7 +45,7 @@ def test_training_is_measured(corpus: Path, trained: Path, nmtkit: Command, tmp_
     bench = ["bench", "train", corpus / "tiny.yaml", *TRAINED, "-o"]
     of_run = succeeded(nmtkit(*bench, figures, "--run", trained, cwd=tmp_path))
     said = " ".join(of_run.out.split())  # a long path is wrapped
-    assert f"training tiny on the data of {trained}, 2 rounds of 2 updates" in said
+    assert f"training tiny on the data of {trained}, 2 rounds of 5 updates" in said
     assert sorted(path.name for path in trained.rglob("*")) == before
     of_text = succeeded(nmtkit(*bench, tmp_path / "again.json", cwd=tmp_path))
     assert "training tiny on its text" in of_text.out
@@ -61,42 +58,65 @@ def test_training_is_measured(corpus: Path, trained: Path, nmtkit: Command, tmp_
     assert measured["tokens"] == again["tokens"]
 
 
-def test_a_dry_run_tells_what_the_training_will_take(corpus: Path, console: Command) -> None:
-    """Sixty updates are planned; nothing is left behind."""
-    dry = ["train", corpus / "tiny.yaml", "--dry-run", "--device", "cpu", "--threads", "1"]
-    done = succeeded(console(*dry))
+DRY_RUN = ["--dry-run", "--device", "cpu", "--threads", "1"]
+
+
+def test_a_dry_run_predicts_the_cost_of_training_and_saves_nothing(corpus: Path, console: Command) -> None:
+    """The recipe has sixty updates."""
+    done = succeeded(console("train", corpus / "tiny.yaml", *DRY_RUN))
     rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in done.out.splitlines()}
     assert int(rows["parameters"].replace(",", "")) > 1000
     assert rows["updates"].startswith("60 of ")
     assert float(rows["operations"]) == pytest.approx(60 * float(rows["operations an update"]), rel=0.1)
     assert "0:0" in rows["time, without validation"]
     assert not Path("runs").exists()
-    refused(console(*dry, "--resume"), "--dry-run saves nothing")
-    found = succeeded(console(*dry, *sets("batch.batch_tokens=auto")))
-    assert "padded tokens fit into" in found.err
+
+
+def test_a_dry_run_finds_the_largest_batch(corpus: Path, console: Command) -> None:
+    done = succeeded(console("train", corpus / "tiny.yaml", *DRY_RUN, *sets("batch.batch_tokens=auto")))
+    assert "padded tokens fit into" in done.err
     assert not Path("runs").exists()
 
 
-def test_a_dry_run_says_that_it_knows_the_first_stage_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_dry_run_cannot_be_resumed(corpus: Path, console: Command) -> None:
+    refused(console("train", corpus / "tiny.yaml", *DRY_RUN, "--resume"), "--dry-run saves nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "note"),
+    [
+        pytest.param("demo", "the whole training of demo", "", id="one stage"),
+        pytest.param(
+            "demo-news-pointer-generator",
+            "stage pointer of demo-news-pointer-generator",
+            "on top: coverage\n",
+            id="two stages",
+        ),
+    ],
+)
+def test_a_dry_run_is_of_the_first_stage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, title: str, note: str
 ) -> None:
     monkeypatch.setattr(bench, "_try_training", lambda *_, **__: (None, [["updates", "71,000"]]))
-    for name, title, more in (
-        ("demo", "the whole training of demo", ""),
-        ("demo-news-pointer-generator", "stage pointer of demo-news-pointer-generator", "on top: coverage\n"),
-    ):
-        bench.dry_run(config.load(name), "", torch.device("cpu"))
-        said = capsys.readouterr()
-        assert "".join(title.split()) in "".join(said.out.split())
-        assert ("on top" in said.err, more in said.err) == (bool(more), True)
+    bench.dry_run(config.load(name), "", torch.device("cpu"))
+    printed = capsys.readouterr()
+    assert "".join(title.split()) in "".join(printed.out.split())  # a long title is wrapped
+    assert note in printed.err
+    assert ("on top" in printed.err) == bool(note)
 
 
-def test_what_is_measured_of_stages_is_said(monkeypatch: pytest.MonkeyPatch, console: Command) -> None:
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [("demo", ""), ("demo-news-pointer-generator", "these are updates of stage pointer; ")],
+    ids=["one stage", "two stages"],
+)
+def test_bench_train_names_the_stage_that_it_measures(
+    monkeypatch: pytest.MonkeyPatch, console: Command, name: str, note: str
+) -> None:
     monkeypatch.setattr(bench, "_try_training", lambda *_, **__: (SimpleNamespace(figures=dict), []))
-    for name, said in (("demo", ""), ("demo-news-pointer-generator", "these are updates of stage pointer; ")):
-        done = succeeded(console("bench", "train", name, "--device", "cpu"))
-        assert done.err.startswith(said)
-        assert bool(done.err) == bool(said)
+    done = succeeded(console("bench", "train", name, "--device", "cpu"))
+    assert done.err.startswith(note)
+    assert bool(done.err) == bool(note)
 
 
 def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
@@ -105,7 +125,7 @@ def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: 
     done = succeeded(nmtkit("bench", "train", own, *TRAINED, cwd=tmp_path))
     assert "on random words, 25 and 25 a line, for its text is not here" in done.out
     assert "train.src" in done.err
-    refused(nmtkit("bench", "train", own, *TRAINED, "--run", tmp_path / "none", "--updates", "0", cwd=tmp_path))
+    refused(nmtkit("bench", "train", own, *TRAINED, "--run", tmp_path / "none", "--rounds", "0", cwd=tmp_path))
 
 
 @pytest.fixture
@@ -128,18 +148,18 @@ training: {{max_updates: 8, validate_every: 8, log_every: 4, keep_best: 1}}
 
 
 @pytest.mark.slow
-def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
+def test_compare_trains_each_recipe_once_and_shows_both(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
     compare = ["compare", *recipes, "--runs", tmp_path / "runs"]
-    done = succeeded(nmtkit(*compare, "--longer-than", "5", "--plot", tmp_path / "runs" / "length.svg", cwd=tmp_path))
+    done = succeeded(nmtkit(*compare, "--plot", tmp_path / "runs" / "length.svg", cwd=tmp_path))
     head, *rows = (line for line in done.out.splitlines() if line.startswith(("recipe", "attends", "blind")))
-    assert "BLEU > 5 words" in head
+    assert "BLEU > 30 words" in head
     assert len(rows) == 2
     assert "BLEU by length" in done.out
     assert ">0-10<" in (tmp_path / "runs" / "length.svg").read_text()
     assert "measuring blind" in done.err
 
     logs = {name: (tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in ("attends", "blind")}
-    again = succeeded(nmtkit(*compare, "--json", "--longer-than", "99", cwd=tmp_path))
+    again = succeeded(nmtkit(*compare, "--json", cwd=tmp_path))
     assert "training" not in again.err, "what is trained is not trained again"
     attends, blind = json.loads(again.out)
     assert {name: (tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in logs} == logs
@@ -154,7 +174,7 @@ def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path
     refused(nmtkit(*compare, "--set", "search.beam_size=2", cwd=tmp_path), "search.beam_size")
 
     runs = [Path("runs/attends"), tmp_path / "runs" / "blind"]
-    by_folder = succeeded(nmtkit("compare", *runs, "--json", "--longer-than", "99", cwd=tmp_path))
+    by_folder = succeeded(nmtkit("compare", *runs, "--json", cwd=tmp_path))
     assert "different test sets" not in by_folder.err
     assert [(run["name"], run["bleu"]) for run in json.loads(by_folder.out)] == [
         ("attends", attends["bleu"]),
@@ -170,7 +190,7 @@ def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path
 
 
 @pytest.mark.slow
-def test_seeds_are_trained_and_summarized(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
+def test_compare_trains_and_summarizes_seeds(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
     done = succeeded(nmtkit("compare", *recipes, "--seeds", "2", "--runs", tmp_path / "runs", cwd=tmp_path))
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         *("attends-seed1", "attends-seed2", "blind-seed1", "blind-seed2")
@@ -198,8 +218,8 @@ def test_seeds_are_trained_and_summarized(recipes: list[Path], nmtkit: Command, 
     assert latex.startswith("\\begin{tabular}{lrrrr}\n\\toprule\nsystem & seeds & mean BLEU")
 
 
-def test_captioners_are_not_trained_to_be_compared(tmp_path: Path, console: Command) -> None:
+@pytest.mark.parametrize("name", ["pictures.yaml", "runs/pictures"])
+def test_compare_refuses_captioners(tmp_path: Path, console: Command, name: str) -> None:
     files = "{features: [a], tgt: [b]}"
     make_run(tmp_path, "pictures", CAPTIONER.replace(files, f"{files}, test: {files}"), features=24)
-    for name in ("pictures.yaml", "runs/pictures"):
-        refused(console("compare", name), f"{name}: compare measures translations of texts by BLEU", "`nmtkit score`")
+    refused(console("compare", name), f"{name}: compare measures translations of texts by BLEU", "`nmtkit score`")

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Command, refused
+
+from tests.support.commands import Command, refused
 
 FRENCH = ["Où est passé le garçon ?", "Nous étions très fatigués.", "Ça va à l'école.", "plain ascii text"] * 20
 ENGLISH = [f"Where did the boy number {number} go?" for number in range(len(FRENCH))]
@@ -76,6 +77,12 @@ def test_check_names_the_encoding(console: Command) -> None:
     assert console("check", "a.en", "a.tgt", "--encoding", "a.tgt=cp1252").code == 0
 
 
-def test_an_encoding_is_of_files_not_of_a_recipe(console: Command) -> None:
-    refused(console("check", "demo", "--encoding", "cp1252"), "--set data.train.encoding=NAME")
-    refused(console("check", "a.en", "--encoding", "latin-seven"), "unknown encoding 'latin-seven'")
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("check demo --encoding cp1252", "--set data.train.encoding=NAME"),
+        ("check a.en --encoding latin-seven", "unknown encoding 'latin-seven'"),
+    ],
+)
+def test_a_wrong_encoding_option_is_refused(console: Command, line: str, message: str) -> None:
+    refused(console(*line.split()), message)

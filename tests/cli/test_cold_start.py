@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.house import traced
+from tests.tools.house import traced
 
 NEEDLESS = {"jinja2", "matplotlib", "numpy.random", "requests", "rouge_score", "sacrebleu"}
 NEEDLESS |= {"PIL", "ctranslate2", "scipy", "tensorboard", "tokenizers", "torch._dynamo", "transformers"}
@@ -26,7 +26,7 @@ def bare(trained: Path, folder: Path) -> Path:
     return run
 
 
-def test_a_line_is_translated_with_what_it_needs(trained: Path, tmp_path: Path) -> None:
+def test_a_translation_imports_and_reads_only_what_it_needs(trained: Path, tmp_path: Path) -> None:
     opened, imported, entered = traced("translate", "-m", str(bare(trained, tmp_path)), text="ba ce\n")
     vocabulary = {path.name for path in (trained / "vocabulary").iterdir()}
     assert opened["recipe.yaml"] == 1

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, contents, refused, succeeded
-from daily import daily
 
 from nmtkit.training.checkpoints.weights import read_weights
+from tests.support.cases import daily
+from tests.support.commands import Command, contents, refused, succeeded
 
 
 @pytest.fixture
@@ -29,7 +29,9 @@ def flip(path: Path, place: int) -> None:
 
 
 @pytest.mark.parametrize("place", [-9, 300])  # a number, and the facts
-def test_a_state_that_is_refused_costs_nothing_else(copied: Path, nmtkit: Command, go_on: Command, place: int) -> None:
+def test_a_damaged_state_is_refused_and_nothing_else_changes(
+    copied: Path, nmtkit: Command, go_on: Command, place: int
+) -> None:
     succeeded(nmtkit("average", "-m", copied))
     flip(copied / "checkpoints/last.safetensors", place)
     before = contents(copied)
@@ -50,7 +52,7 @@ def link_to_itself(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", daily([spoil, link_to_itself, Path.unlink]))
-def test_training_does_not_go_on_beside_damaged_weights(
+def test_training_is_not_resumed_beside_damaged_weights(
     copied: Path, go_on: Command, damage: Callable[[Path], object]
 ) -> None:
     """They may be the best in the end."""
@@ -64,7 +66,7 @@ def test_training_does_not_go_on_beside_damaged_weights(
     succeeded(go_on())
 
 
-def test_a_damaged_vocabulary_or_that_of_another_run_is_refused(copied: Path, nmtkit: Command, go_on: Command) -> None:
+def test_a_damaged_or_foreign_vocabulary_is_refused(copied: Path, nmtkit: Command, go_on: Command) -> None:
     vocabulary = copied / "vocabulary/joint.vocab"
     flip(vocabulary, 39)
     refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "joint.vocab: damaged", "copy")
@@ -79,7 +81,7 @@ def test_a_damaged_vocabulary_or_that_of_another_run_is_refused(copied: Path, nm
 
 
 @pytest.mark.slow
-def test_damaged_data_are_made_again(trained: Path, copied: Path, go_on: Command) -> None:
+def test_damaged_data_are_preprocessed_again(trained: Path, copied: Path, go_on: Command) -> None:
     whole = Path(shutil.copytree(copied, copied.with_name("whole")))
     succeeded(go_on())
     copied.rename(copied.with_name("expected"))
@@ -98,7 +100,7 @@ def test_damaged_data_are_made_again(trained: Path, copied: Path, go_on: Command
     assert json.loads(manifest.read_text())["dtype"] == "<u2"
 
 
-def test_an_average_that_cannot_be_read_is_not_passed_over(copied: Path, nmtkit: Command) -> None:
+def test_an_average_that_cannot_be_read_is_refused(copied: Path, nmtkit: Command) -> None:
     (copied / "average.safetensors").symlink_to("average.safetensors")
     refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "average.safetensors")
     refused(nmtkit("average", "-m", copied, "-o", "."), "a folder; name a file")
@@ -124,7 +126,9 @@ def test_a_damaged_log_does_not_stop_a_training(copied: Path, go_on: Command, te
 @pytest.mark.parametrize(
     "name", daily(["data/train.json", "metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json"])
 )
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(copied: Path, nmtkit: Command, go_on: Command, name: str) -> None:
+def test_training_does_not_wait_for_a_pipe_in_place_of_a_file(
+    copied: Path, nmtkit: Command, go_on: Command, name: str
+) -> None:
     (copied / name).unlink()
     os.mkfifo(copied / name)
     if name.startswith("data"):  # made again from the text
@@ -135,7 +139,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(copied: Path, nmtkit: Comma
         refused(nmtkit("plot-training", copied), name, "not a file")
 
 
-def test_translating_does_not_wait_for_a_pipe_in_place_of_the_recipe(copied: Path, nmtkit: Command) -> None:
+def test_translate_does_not_wait_for_a_pipe_in_place_of_the_recipe(copied: Path, nmtkit: Command) -> None:
     (copied / "recipe.yaml").unlink()
     os.mkfifo(copied / "recipe.yaml")
     refused(nmtkit("translate", "-m", copied, stdin="a\n"), "it has no recipe.yaml")

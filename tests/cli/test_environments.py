@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import contents, environment
-from separate_training import differing_files
+
+from tests.support.commands import contents, environment
+from tests.support.separate_training import differing_files
 
 SETTINGS = ["precision=fp32", "matmul_precision=highest", "threads=1", "max_updates=12", "validate_every=6"]
 TRAIN = ["train", "--source", "train.src", "--target", "train.tgt", "--run", "made"]

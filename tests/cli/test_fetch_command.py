@@ -1,17 +1,18 @@
 """`nmtkit fetch`: what is asked, what is said, and the exit code."""
 
 import json
+from pathlib import Path
 
 import pytest
-from commands import Finished, refused, succeeded
 
-from tests.house import traced
+from tests.support.commands import Command, Finished, refused, succeeded
+from tests.tools.house import traced
 
 TEXT = "".join(f"Sentence {n}.\tSatz {n}.\n" for n in range(200))
 
 
 @pytest.fixture
-def nmtkit(console, tmp_path, monkeypatch):
+def nmtkit(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """`nmtkit` in a folder with a catalogue; its corpus lies in the cache already, so that nothing is downloaded."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     url = "http://no-such-host.invalid/pairs.txt"
@@ -34,7 +35,7 @@ def nmtkit(console, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def downloaded(nmtkit, tmp_path):
+def downloaded(nmtkit: Command, tmp_path: Path) -> Command:
     """The same, with the file in the cache."""
     done = refused(nmtkit("pairs", "--yes"))
     place = done.err.split("put it at ")[1].strip()
@@ -44,7 +45,7 @@ def downloaded(nmtkit, tmp_path):
     return nmtkit
 
 
-def test_without_a_terminal_nothing_is_downloaded_unless_told_so(nmtkit, tmp_path):
+def test_without_a_terminal_nothing_is_downloaded_unless_yes_is_given(nmtkit: Command, tmp_path: Path) -> None:
     refused(
         nmtkit("pairs", stdin="y\n"),
         "CC0; asks for nothing",
@@ -56,14 +57,14 @@ def test_without_a_terminal_nothing_is_downloaded_unless_told_so(nmtkit, tmp_pat
     assert not (tmp_path / "cache").exists()
 
 
-def test_offline_is_one_sentence(nmtkit):
+def test_a_missing_network_is_one_message(nmtkit: Command) -> None:
     done = refused(nmtkit("pairs", "--yes"))
     last = done.err.splitlines()[-1]
     assert last.startswith("nmtkit: error:")
     assert "cannot reach no-such-host.invalid" in last
 
 
-def test_fetched_it_says_what_is_there_and_what_comes_next(downloaded, tmp_path):
+def test_a_fetched_corpus_is_described_with_the_next_commands(downloaded: Command, tmp_path: Path) -> None:
     done = succeeded(downloaded("pairs", "--yes"))
     assert "nmtkit check corpora/pairs/pairs.yaml" in done.out
     assert "nmtkit train corpora/pairs/pairs.yaml" in done.out
@@ -75,14 +76,14 @@ def test_fetched_it_says_what_is_there_and_what_comes_next(downloaded, tmp_path)
     assert "is there already" in again.err
     assert again.out == done.out
     before = (tmp_path / "corpora/pairs/train.en").stat().st_ino
-    succeeded(downloaded("pairs", "--force", "--yes"))
+    succeeded(downloaded("pairs", "--overwrite", "--yes"))
     assert (tmp_path / "corpora/pairs/train.en").stat().st_ino != before
     done = succeeded(downloaded("pairs", "--yes", "--to", "my data/pairs"))
     assert "nmtkit train 'my data/pairs/pairs.yaml'" in done.out
     assert (tmp_path / "my data/pairs/train.en").is_file()
 
 
-def test_corpora_are_listed_and_shown(nmtkit):
+def test_corpora_are_listed_and_shown(nmtkit: Command) -> None:
     done = succeeded(nmtkit("--list"))
     rows = [line.split()[0] for line in done.out.splitlines() if line.strip()]
     for name in ("pairs", "libreoffice-help-{src}-{tgt}", "debian-descriptions-summary", "tatoeba-en-de", "xsum"):
@@ -94,5 +95,5 @@ def test_corpora_are_listed_and_shown(nmtkit):
     assert "{tgt} in the name: " in done.out
 
 
-def test_fetching_needs_no_torch():
+def test_fetching_needs_no_torch() -> None:
     assert not {"torch", "matplotlib", "sacrebleu", "sentencepiece"} & traced("fetch", "--list").imported

@@ -7,22 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import Command, sentence_pairs, sets, succeeded, write_pairs
-from untrained_runs import CAPTIONER, make_run
 
 from nmtkit import config, metrics
 from nmtkit.config import Recipe
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.text.reading import read_pairs
-from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.presets.without_recipe import RecipeRequest, propose_recipe
+from nmtkit.inference.translator import Translator
+from tests.cli.untrained_runs import CAPTIONER, make_run
+from tests.support.commands import Command, sentence_pairs, sets, succeeded, write_pairs
 
 SPEAKER = """\
 task: language-modelling
 data: {train: {tgt: [text]}, valid: {tgt: [text]}}
 tokenizer: {kind: word}
 model: {kind: rnn_lm, hidden_size: 8}
-training: {max_updates: 1, best_metric: perplexity, higher_is_better: false}
+training: {max_updates: 1, best_metric: perplexity}
 """
 QUICK = ["--device", "cpu", *sets("training.max_updates=4", "training.validate_every=2")]
 
@@ -37,13 +37,14 @@ def own(tmp_path: Path) -> Path:
 
 
 def pair(folder: Path, name: str, kind: str = "") -> list[str]:
-    return [f"--{kind}source", f"{folder}/{name}.src", f"--{kind}target", f"{folder}/{name}.tgt"]
+    files = [f"{folder}/{name}.src", f"{folder}/{name}.tgt"]
+    return [kind, *files] if kind else ["--source", files[0], "--target", files[1]]
 
 
 def bleu(run: Path, like: Recipe) -> float:
     """Of a run's translations of the test set of a recipe."""
     pairs = list(read_pairs(like.data.splits()["test"]))
-    texts = load_translator(str(run), "cpu").translate([pair.src for pair in pairs])
+    texts = Translator.load(str(run), "cpu").translate([pair.src for pair in pairs])
     return metrics.score_all(texts, [[pair.tgt or "" for pair in pairs]], ["bleu"])[0].value
 
 
@@ -81,22 +82,22 @@ def test_general_text_of_a_language_model_has_no_sources(own: Path, monkeypatch:
     monkeypatch.chdir(own)
     make_run(own, "speaker", SPEAKER)
     text, general = (str(own / f"{name}.tgt") for name in ("own", "general"))
-    request, told = RecipeRequest(target=(text,), init_from="speaker", general_target=(general,)), list[str]()
-    alone = propose_recipe(replace(request, general_target=()), "alone", device="cpu", notify=told.append)
+    request, told = RecipeRequest(target=(text,), init_from="speaker", general=(general,)), list[str]()
+    alone = propose_recipe(replace(request, general=()), "alone", device="cpu", notify=told.append)
     assert alone is not None
     alone.close()
-    assert any(text.endswith("could do before; name some with --general-target") for text in told)
+    assert any(text.endswith("could do before; name some with --general TEXT") for text in told)
     lock = propose_recipe(request, "tuned", device="cpu")
     assert lock is not None
     lock.close()
     assert "Fine-tunes speaker on 72 texts of " in " ".join(Path("tuned/chosen.yaml").read_text().split())
     train = config.load("tuned/chosen.yaml").data.train
     assert (train.src, train.tgt[1:], len(train.weights)) == ([], [general], 2)
-    assert "is scored before and after" in (replace(request, general_test_target=(general,)).fault() or "")
+    assert "is scored before and after" in (replace(request, general_test=(general,)).fault() or "")
     assert "--init-from RUN" in (replace(request, task="language-modelling", init_from=None).fault() or "")
 
 
-def test_a_captioner_is_trained_further_by_a_recipe_alone(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captioner_is_fine_tuned_only_by_a_recipe(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own)
     make_run(own, "pictures", CAPTIONER, features=24)
     source, target = (str(own / f"own.{side}") for side in ("src", "tgt"))
@@ -105,7 +106,7 @@ def test_a_captioner_is_trained_further_by_a_recipe_alone(own: Path, monkeypatch
 
 
 def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Command) -> None:
-    words = ["train", *pair(own, "own"), "--init-from", trained, *pair(own, "general", "general-"), *QUICK]
+    words = ["train", *pair(own, "own"), "--init-from", trained, *pair(own, "general", "--general"), *QUICK]
     done = succeeded(console(*words))
     assert "  training.lr: 0.0003, because large steps forget more; the highest of tiny was 0.005" in done.err
     chosen = own / "runs" / "own-src-tgt-from-tiny" / "chosen.yaml"

@@ -10,13 +10,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import following
-import pages
 import pytest
-from commands import Command, succeeded, write_lines
-from pages import ROOT
 
 from nmtkit import config
+from tests.support import shell as following
+from tests.support.commands import Command, succeeded, write_lines
+from tests.tools import guide_pages as pages
+from tests.tools.guide_pages import ROOT
 
 LIMITS = (
     "training.max_minutes=1",

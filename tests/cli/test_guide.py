@@ -11,27 +11,32 @@ from functools import partial
 from pathlib import Path
 
 import click
-import following
-import pages
 import pytest
-from commands import Command, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
-from daily import daily
-from keyboard import typed
-from pages import FENCE
 from torch.distributed.run import get_args_parser
-from untrained_runs import CAPTIONER, LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATION, TRANSFORMER, make_run
 
 from nmtkit import config
 from nmtkit.cli import COMMANDS, cli, guide
-from nmtkit.cli.commands.guide import command as guide_command
+from nmtkit.cli.commands.guide import guide_command
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import key_paths
+from nmtkit.core.user_module import OPTION
+from nmtkit.decoding.rules import RULES
 from nmtkit.experiment.checks import _MAY_CHANGE
 from nmtkit.layers.attention import SCORES
 from nmtkit.metrics import METRICS
-from nmtkit.tasks.task import TASKS
+from nmtkit.models.base import MODELS
+from nmtkit.models.embeddings import EMBEDDINGS
 from nmtkit.training.losses.objective import OBJECTIVES
+from tests.cli.keyboard import typed
+from tests.cli.untrained_runs import CAPTIONER, LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATION, TRANSFORMER, make_run
+from tests.support import shell as following
+from tests.support.cases import daily
+from tests.support.commands import Command, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
+from tests.support.registries import keep_members
+from tests.tools import guide_pages as pages
+from tests.tools.guide_pages import FENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README": ROOT / "README.md", "recipes": ROOT / "recipes" / "README.md"}
@@ -100,10 +105,17 @@ PARSED = {
         "nmtkit train --source articles.txt --target summaries.txt --init-from runs/bart ",
         "nmtkit train --target train.en --init-from ",
     ),
+    "tests/cli/test_user_module.py does it": (
+        "nmtkit train mine.yaml --user-module ",
+        "nmtkit translate -m runs/mine new.txt ",
+        "nmtkit translate -m runs/theirs ",
+    ),
     "tests/test_makefile.py, tests/generators or tests/convert does it": (
         "nmtkit import ",
         "nmtkit translate -m runs/mine --engine ctranslate2 ",
-        "nmtkit evaluate -m runs/mine --engine ctranslate2 ",
+        "nmtkit evaluate -m runs/mine --precision int8 ",
+        "nmtkit translate -m runs/mine --precision int8 ",
+        "nmtkit evaluate runs/mine --source test.en --ref test.de --precision int8",
         "nmtkit export runs/mine mine-hf ",
         "nmtkit export runs/mine mine-ct2 ",
         "make ",
@@ -115,8 +127,7 @@ OTHERS = ("hf ", "make ", "python ", "pip ", "tensorboard ", "python3 ", "comet/
 """How commands of other programs begin that are not parsed here."""
 NOT_RUN = (*OTHERS, *(begin for begins in PARSED.values() for begin in begins))
 RUN_ELSEWHERE = {
-    "from nmtkit.cli import main": "tests/test_strangers.py runs a program that ends so",
-    '"""The mean of the source\'s words, and the word before."""': "tests/test_strangers.py trains this model",
+    '"""The mean of the source\'s words, and the word before."""': "tests/strangers trains it",
     '"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""': "tests/strangers trains it",
     'text = translator.translate("The dog runs.", terms={"dog": "Rüde"})': "test_long_texts.py does it",
     '"""Uploads the log of runs/mine to Weights & Biases."""': "wandb is not among what the tests install",
@@ -162,7 +173,7 @@ def write_texts(folder: Path) -> None:
         ("new.de", ["reference.de", "mono.de"]),
         ("test.de", ["output.de", "baseline.de", "test.fr"]),
         ("test.align", ["gold.align"]),
-        ("new.en", ["input.txt"]),
+        ("new.en", ["input.txt", "new.txt"]),
         ("train.en", ["text.en"]),
     ):
         for copy in copies:
@@ -294,6 +305,9 @@ def parse(line: str) -> None:
     command: click.Command = cli
     context = click.Context(cli, info_name="nmtkit")
     words = words[1:]
+    if OPTION in words:  # the group takes it, before or after the command
+        place = words.index(OPTION)
+        del words[place : place + 2]
     while isinstance(command, click.Group) and words:
         subcommand = command.get_command(context, words[0])
         assert subcommand is not None, f"no command {words[0]!r} in: {line}"
@@ -357,8 +371,7 @@ def test_blocks_and_commands_within_sentences(page: str, place: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_python_and_recipes_of_a_page(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry in (METRICS, OBJECTIVES, SCORES, TASKS):  # a page registers its own
-        monkeypatch.setattr(registry, "_members", dict(registry._members))
+    keep_members(monkeypatch, EMBEDDINGS, METRICS, MODELS, OBJECTIVES, RULES, SCORES, TASKS)  # a page registers its own
     names: dict[str, object] = {"__name__": page, "display": print}  # a notebook has `display`
     for text in blocks(page, "python"):
         if text.partition("\n")[0] not in RUN_ELSEWHERE:

@@ -4,15 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import Command, backwards_links, lines_in, logged, refused, sets, succeeded, write_lines
+
+from tests.support.commands import Command, backwards_links, lines_in, logged, refused, sets, succeeded, write_lines
 
 SHORT = sets("training.max_updates=4", "training.log_every=2", "evaluation.max_sentences=2", "search.max_length=9")
 UNTESTED = [*SHORT, "--set", "data.test=null"]
-GUIDED = "training.guided_alignment.weight=0.5"
+GUIDED = "training.objectives.guided_alignment.weight=0.5"
 
 
 @pytest.mark.slow
-def test_the_loss_is_shown_where_alignments_guide(small_corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_guided_training_reports_the_alignment_loss(small_corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     gold = write_lines(tmp_path / "train.align", backwards_links(lines_in(small_corpus / "train.src")))
     command = ["train", small_corpus / "tiny.yaml", *UNTESTED, "--run"]
     guided = succeeded(nmtkit(*command, tmp_path / "guided", *sets(f"data.train.alignment={gold}", GUIDED)))
@@ -27,7 +28,7 @@ def test_the_loss_is_shown_where_alignments_guide(small_corpus: Path, nmtkit: Co
     assert all("alignment_loss" not in step for step in logged(tmp_path / "plain", "step"))
 
 
-def test_links_counted_from_1_are_refused_until_that_is_said(
+def test_links_counted_from_1_are_refused_without_alignment_base(
     small_corpus: Path, nmtkit: Command, tmp_path: Path
 ) -> None:
     """Without the last word of either side, no link is out of range."""

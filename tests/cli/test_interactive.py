@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import Command, refused
-from keyboard import typed
-from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import Translator
-from nmtkit.cli.explain import converse
+from nmtkit.cli.inference.explain import converse
 from nmtkit.cli.terminal.heatmaps import show_attention
+from tests.cli.keyboard import typed
+from tests.cli.untrained_runs import TRANSLATION, make_run
+from tests.support.commands import Command, refused
 
 KEYS = [
     b"ba ce di\r",
@@ -25,7 +25,9 @@ KEYS = [
 ]
 
 
-def test_a_conversation(trained: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_with_edited_lines_settings_and_explanations(
+    trained: Path, console: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("readline")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("INPUTRC", "/dev/null")
@@ -55,10 +57,10 @@ def test_a_conversation(trained: Path, console: Command, monkeypatch: pytest.Mon
     assert any(":explain" in line for line in helped)
 
 
-def test_what_is_set_when_a_model_is_opened_is_refused_later(
+def test_settings_of_opening_a_model_are_refused_in_a_session(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = iter([":set ensemble=log-probabilities", ":set engine=eager beam_size=2", ":quit"])
+    lines = iter([":set ensemble=log-probabilities", ":set engine=nmtkit beam_size=2", ":quit"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     converse(Translator.load(str(trained), "cpu"), 4)
     shown = capsys.readouterr().err
@@ -66,7 +68,7 @@ def test_what_is_set_when_a_model_is_opened_is_refused_later(
     assert "`engine`" in shown
 
 
-def test_attention_and_advice(
+def test_wrong_commands_are_corrected_and_attention_is_shown(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed_lines = [
@@ -96,7 +98,7 @@ def test_attention_and_advice(
 
 
 @pytest.mark.parametrize("key", [b"\x04", b"\x03"])
-def test_ctrl_d_and_ctrl_c_end_it(trained: Path, key: bytes) -> None:
+def test_ctrl_d_and_ctrl_c_end_a_session(trained: Path, key: bytes) -> None:
     code, shown = typed([b"ba\r", key], "translate", "-m", trained, "--interactive", after=b"> ")
     assert code == 0, shown
     assert "Traceback" not in shown
@@ -120,7 +122,7 @@ def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path
         ("beam_size=5", "is 5 wide"),
     ],
 )
-def test_samples_groups_and_ensembles(
+def test_explain_shows_samples_groups_and_ensembles(
     trained: Path, settings: str, ended: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = iter([":explain", f":set {settings}", " :quit", "ba ce di", ":explain", ":quit"])

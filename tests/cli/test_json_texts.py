@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, Command, as_text, refused, sentence_pairs, succeeded, write_lines
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.config import SplitFiles
-from nmtkit.data.text.json_records import DETECTION_LINES, refuse_json_lines
+from nmtkit.data.text.files.json_records import DETECTION_LINES, refuse_json_lines
 from nmtkit.data.text.reading import read_pairs
+from tests.support.commands import RECIPE, Command, as_text, refused, sentence_pairs, succeeded, write_lines
 
 PAIRS = sentence_pairs(80, 5)
 JSONL = as_text(json.dumps({"article": src, "summary": tgt}) for src, tgt in PAIRS)
@@ -32,25 +32,25 @@ def in_folder(tmp_path: Path, trained: Path, nmtkit: Command) -> Command:
     ("command", "place", "remedy"),
     [
         ("translate -m tiny", "standard input", "jq"),
-        ("summarize --lead 2", "standard input", "--article-field"),
+        ("summarize --lead 2", "standard input", "FILE.jsonl#FIELD"),
         ("plot-attention -m tiny", "standard input", "jq"),
         ("score - --ref test.tgt", "standard input", "jq"),
         ("score test.tgt --ref json.txt", "json.txt", "jq"),
-        ("score-summaries test.tgt --ref json.txt", "json.txt", "--summary-field"),
-        ("score-summaries test.tgt --ref test.tgt --source json.txt", "json.txt", "--article-field"),
+        ("score-summaries test.tgt --ref json.txt", "json.txt", "FILE.jsonl#FIELD"),
+        ("score-summaries test.tgt --ref test.tgt --source json.txt", "json.txt", "FILE.jsonl#FIELD"),
         ("rescore -m tiny --source json.txt --target test.tgt", "json.txt", "jq"),
         ("rescore -m tiny --source test.src --target json2.txt", "json2.txt", "jq"),
         ("align -m tiny --source test.src --target json.txt", "json.txt", "jq"),
         ("bench decode --source test.src --ref json.txt", "json.txt", "jq"),
         ("perplexity -m tiny test.src --frequencies json.txt", "json.txt", "jq"),
         ("check json.txt", "json.txt", ".jsonl"),
-        ("check test.src json2.txt", "json2.txt", "--tgt-field"),
+        ("check test.src json2.txt", "json2.txt", "FILE.jsonl#FIELD"),
         ("check tiny.yaml --no-tokens", "json.txt", "src_field"),
         ("preprocess tiny.yaml --run run", "json.txt", "src_field"),
         ("train --source json.txt --target train.tgt --run run", "json.txt", "jq"),
     ],
 )
-def test_json_lines_are_no_text(in_folder: Command, command: str, place: str, remedy: str) -> None:
+def test_json_lines_are_refused_where_text_is_read(in_folder: Command, command: str, place: str, remedy: str) -> None:
     done = in_folder(*command.split(), stdin=JSONL)
     refused(done, f"{place}: each line is a JSON object (with article, summary)", remedy)
 
@@ -64,7 +64,7 @@ def test_text_may_have_braces(in_folder: Command) -> None:
         assert done.out.count("\n") == len(lines)
 
 
-def test_a_long_text_is_told_by_its_beginning(tmp_path: Path) -> None:
+def test_json_is_detected_in_the_first_lines_of_a_text(tmp_path: Path) -> None:
     """And read whole: the lines that were looked at are not lost."""
     write_lines(tmp_path / "a", [f"line {number}" for number in range(3 * DETECTION_LINES)])
     files = SplitFiles(src=[str(tmp_path / "a")], tgt=[str(tmp_path / "a")])
@@ -85,9 +85,10 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("line", BROKEN.values(), ids=BROKEN)
-def test_broken_json_is_refused_by_its_place(console: Command, line: str) -> None:
-    done = console("summarize", "--lead", 1, "--article-field", "article", stdin=f'{{"article": "Ba"}}\n{line}\n')
-    refused(done, "standard input, line 2: ", after_results=True)
+def test_summarize_refuses_broken_json_by_its_line(console: Command, tmp_path: Path, line: str) -> None:
+    file = tmp_path / "articles.jsonl"
+    file.write_text(f'{{"article": "Ba"}}\n{line}\n', encoding="utf-8")
+    refused(console("summarize", "--lead", 1, f"{file}#article"), f"{file}, line 2: ", after_results=True)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_broken_json_is_refused_by_its_place(console: Command, line: str) -> Non
         "rescore -m tiny --source two.txt --target odd.jsonl",
     ],
 )
-def test_files_with_broken_json(in_folder: Command, tmp_path: Path, command: str) -> None:
+def test_broken_json_in_files_is_refused_by_its_line(in_folder: Command, tmp_path: Path, command: str) -> None:
     best = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["\u2581BA"], "finished": True}
     good = json.dumps({"article": "Ba", "summary": "ba", "unseen": ["ba"], "best": best})
     write_lines(tmp_path / "odd.jsonl", [good, BROKEN["deep"]])

@@ -4,14 +4,15 @@ import os
 from pathlib import Path
 
 import pytest
-from commands import Command, json_lines, refused, succeeded, write_lines
-from untrained_runs import LANGUAGE_MODEL, LINES, TRANSLATION, make_run
 
 from nmtkit import Translator
 from nmtkit.core.formats import load_yaml
 from nmtkit.inference.inputs import WINDOW
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
+from tests.cli.untrained_runs import LANGUAGE_MODEL, LINES, TRANSLATION, make_run
+from tests.support.command_cases import refusals
+from tests.support.commands import Command, json_lines, refused, succeeded, write_lines
 
 
 @pytest.fixture
@@ -27,8 +28,8 @@ def runs(tmp_path: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> P
 def test_scores_include_the_weighted_log_probability_of_the_language_model(runs: Path, console: Command) -> None:
     translate = ("translate", "-m", "mine", "text", "--scores", "-q")
     plain = succeeded(console(*translate)).out
-    assert succeeded(console(*translate, "--lm", "lm", "--lm-weight", "0")).out == plain
-    fused = ("--lm", "lm", "--lm-weight", "0.7")
+    assert succeeded(console(*translate, "--lm", "lm", "--search", "lm_weight=0")).out == plain
+    fused = ("--lm", "lm", "--search", "lm_weight=0.7")
     printed = succeeded(console(*translate, *fused)).out.splitlines()
     assert [line.split("\t")[2] for line in printed] != [line.split("\t")[2] for line in plain.splitlines()]
     found = [one for (one,) in Translator.load("mine", "cpu", lm="lm", lm_weight=0.7).search(LINES)]
@@ -42,22 +43,47 @@ def test_scores_include_the_weighted_log_probability_of_the_language_model(runs:
     assert "language model runs/lm, weight 0.7; scores include its part" in again.err
 
 
-def test_what_cannot_stand_beside_a_model_is_refused(runs: Path, console: Command) -> None:
-    translate = ("translate", "-m", "mine", "text")
-    refused(console(*translate, "--lm", "mine"), "rnnsearch cannot stand beside rnnsearch")
-    refused(console(*translate, "--lm-weight", "0.1"), "name its run with --lm")
-    refused(console("generate", "-m", "lm", "text", "--lm", "lm"), "transformer_lm cannot stand beside transformer_lm")
+REFUSED = {
+    "translate -m mine text": {
+        "--lm mine": "rnnsearch cannot stand beside rnnsearch",
+        "--search lm_weight=0.1": "name its run with --lm",
+    },
+    "generate -m lm text": {"--lm lm": "transformer_lm cannot stand beside transformer_lm"},
+    "rerank -m mine --channel no-run text": {
+        # Before anything is translated.
+        "--tune text --metrics rouge": "rouge1, rouge2, rougeL, rougeLsum: name one of them",
+        "--tune text --metrics blue": "unknown metric 'blue'",
+        "--tune no-text": "no-text",
+    },
+    "rerank -m mine --channel mine text -q": {
+        "--metrics chrf": "--metrics is for --tune",
+        "--lm mine": "was trained for translation",
+        "--lm lm --tune text --json": "leave --weights and --json out",
+        "--lm lm --tune short": "2 source lines but 1 reference lines",
+        "--lm lm --weights negative.yaml": "negative.yaml",
+        "--weights lm.yaml": "lm.yaml has a weight of a language model, 0.3",
+    },
+}
+
+
+@pytest.mark.parametrize(("line", "message"), refusals(REFUSED))
+@pytest.mark.usefixtures("runs")
+def test_options_that_do_not_fit_the_models_are_refused(console: Command, line: str, message: str) -> None:
+    write_lines("short", ["one"])
+    write_lines("negative.yaml", ["channel: -1"])
+    write_lines("lm.yaml", ["channel: 0.5", "lm: 0.3"])
+    refused(console(*line.split()), message)
+
+
+def test_a_language_model_of_another_vocabulary_is_refused(runs: Path, console: Command) -> None:
     make_run(runs, "own", LANGUAGE_MODEL.replace("init_from: {tokenizer: runs/mine}", "tokenizer: {kind: char}"))
-    refused(
-        console(*translate, "--lm", "own"),
-        "differs from the target vocabulary of the model",
-        "init_from: {tokenizer: RUN}",
-    )
+    done = console("translate", "-m", "mine", "text", "--lm", "own")
+    refused(done, "differs from the target vocabulary of the model", "init_from: {tokenizer: RUN}")
 
 
-def test_the_tokenizer_of_another_run_is_taken_as_it_is(runs: Path, console: Command) -> None:
+def test_the_tokenizer_of_another_run_is_used_unchanged(runs: Path, console: Command) -> None:
     succeeded(console("preprocess", "lm.yaml", "--run", "runs/new"))
-    own, its = (SavedRun(RunFolder(Path("runs", name))) for name in ("new", "mine"))
+    own, its = (Run(RunFolder(Path("runs", name))) for name in ("new", "mine"))
     assert own.load_tokenizers().tgt.vocabulary == its.load_tokenizers().tgt.vocabulary
     assert own.recipe.tokenizer == its.recipe.tokenizer
     assert "is that of" in succeeded(console("check", "lm.yaml", "--run", "runs/other")).out
@@ -83,12 +109,6 @@ def test_reranking_prints_the_best_of_its_candidates_and_tunes_its_weights(runs:
     for line, candidates in zip(printed, several, strict=True):
         sums = [one["direct"] + weights["channel"] * one["channel"] + weights["lm"] * one["lm"] for one in candidates]
         assert line == candidates[sums.index(max(sums))]["text"]
-    refused(console(*words, "--tune", "ref", "--json"), "leave --weights and --json out")
-    write_lines("short", ["one"])
-    refused(console(*words, "--tune", "short"), "2 source lines but 1 reference lines")
-    Path("weights.yaml").write_text("channel: -1\n")
-    refused(console(*words, "--weights", "weights.yaml"), "weights.yaml", "channel")
-    refused(console(*words[:5], "--lm", "mine", "text"), "was trained for translation")
 
 
 def test_tuning_scores_text_as_the_recipe_does(runs: Path, console: Command) -> None:
@@ -104,14 +124,14 @@ def test_tuning_scores_text_as_the_recipe_does(runs: Path, console: Command) -> 
     assert "bleu 100.00, and 100.00 with" in succeeded(console(words[0], *words[3:], "--tune", "upper")).err
 
 
-def test_what_is_chosen_though_the_length_limit_cut_it_is_told(runs: Path, console: Command) -> None:
+def test_chosen_candidates_that_the_length_limit_cut_are_reported(runs: Path, console: Command) -> None:
     words = ("rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--n-best", "3")
     assert "length limit" not in succeeded(console(*words, "--search", "at_limit=end")).err
     cut = succeeded(console(*words, "--search", "max_length=1")).err
     assert "2 of the translations reached the length limit" in cut
 
 
-def test_samples_to_choose_among_are_those_of_their_lines(
+def test_samples_of_rerank_do_not_depend_on_the_lines_read_at_a_time(
     runs: Path, console: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many lines are read at a time, which a pipe decides."""
@@ -128,17 +148,7 @@ def test_samples_to_choose_among_are_those_of_their_lines(
     assert drawn() == together
 
 
-def test_mistakes_of_tuning_are_told_before_anything_is_translated(runs: Path, console: Command) -> None:
-    words = ("rerank", "-m", "mine", "--channel", "no-run", "text", "--tune")
-    refused(console(*words, "text", "--metric", "rouge"), "rouge1, rouge2, rougeL, rougeLsum: name one of them")
-    refused(console(*words, "text", "--metric", "blue"), "unknown metric 'blue'")
-    refused(console(*words, "no-text"), "no-text")
-
-
-def test_reranking_passes_over_no_metric_and_no_weight_in_silence(runs: Path, console: Command) -> None:
-    words = ("rerank", "-m", "mine", "--channel", "mine", "text", "-q")
-    refused(console(*words, "--metric", "chrf"), "--metric is for --tune")
-    Path("weights.yaml").write_text("channel: 0.5\nlm: 0.3\n")
-    refused(console(*words, "--weights", "weights.yaml"), "weights.yaml has a weight of a language model, 0.3")
-    Path("weights.yaml").write_text("channel: 0.5\nlm: 0.0\n")
-    succeeded(console(*words, "--weights", "weights.yaml"))
+@pytest.mark.usefixtures("runs")
+def test_weights_may_name_a_language_model_of_weight_zero(console: Command) -> None:
+    write_lines("weights.yaml", ["channel: 0.5", "lm: 0.0"])
+    succeeded(console("rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--weights", "weights.yaml"))

@@ -1,4 +1,4 @@
-"""Language models by command: perplexity, rescoring, continuing texts, and what is refused."""
+"""Language models by command: perplexity, rescoring, continuing texts."""
 
 import json
 import math
@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, json_lines, lines_in, refused, sentence_pairs, sets, succeeded, write_lines
-from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import config
 from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.stages import train_stages
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
+from tests.cli.untrained_runs import TRANSLATION, make_run
+from tests.support.begun_runs import begin_run
+from tests.support.command_cases import refusals, words_of
+from tests.support.commands import Command, json_lines, lines_in, refused, sentence_pairs, sets, succeeded, write_lines
 
 CPU = torch.device("cpu")
 BLOCK = 8
@@ -25,7 +27,7 @@ data: {train: {tgt: train.txt}, valid: {tgt: test.txt}, test: {tgt: test.txt}}
 tokenizer: {kind: bpe, vocab_size: 50}
 model: {kind: transformer_lm, hidden_size: 16, feed_forward_size: 32, heads: 2, layers: 1, max_positions: 32}
 batch: {block_tokens: 8, batch_tokens: 128}
-training: {lr: 0.01, max_updates: 30, validate_every: 30, best_metric: perplexity, higher_is_better: false}
+training: {lr: 0.01, max_updates: 30, validate_every: 30, best_metric: perplexity}
 search: {max_length: 12}
 """
 
@@ -37,8 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_lines(folder / "train.txt", [source for source, _ in sentence_pairs(300, 1)])
     write_lines(folder / "test.txt", [*(source for source, _ in sentence_pairs(20, 2)), "", "  ", "ba zozo cece"])
     (folder / "story.yaml").write_text(RECIPE.replace("tgt: ", f"tgt: {folder}/"))
-    run = Run.begin(config.load(folder / "story.yaml"), str(folder / "runs" / "story"))
-    assert [*run.train(CPU)]
+    run = begin_run(config.load(folder / "story.yaml"), str(folder / "runs" / "story"))
+    assert [*train_stages(run, CPU)]
     run.close()
     make_run(folder, "mt", TRANSLATION)
     return folder
@@ -47,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @torch.no_grad()
 def test_perplexity_is_that_of_each_block_by_itself(folder: Path, console: Command) -> None:
     """By token, word, byte and frequency, summed up from the distributions of the model, one block at a time."""
-    model, tokenizers, _ = SavedRun(RunFolder(folder / "runs" / "story")).open_model(CPU)
+    model, tokenizers, _ = Run(RunFolder(folder / "runs" / "story")).open_model(CPU)
     seen = Counter(word for line in lines_in(folder / "train.txt") for word in line.split())
     lines = [line for line in lines_in(folder / "test.txt") if line.strip()]
     text, owner = [BOS], []  # all tokens, and of each that is predicted its line, the place of its word there, its word
@@ -86,16 +88,12 @@ def test_perplexity_is_that_of_each_block_by_itself(folder: Path, console: Comma
     evaluated = succeeded(console("evaluate", folder / "runs" / "story"))
     level, of_a_word = (math.exp(-total / counts[unit]) for unit in ("token", "word"))
     assert f"perplexity {level:.2f}  word perplexity {of_a_word:.2f}" in evaluated.out
-    ignored = {"-o": ["-o", "out"], "--metrics": ["--metrics", "bleu"], "what a search needs": ["--beam-size", 2]}
-    ignored |= {"--confusion": ["--confusion", "a.png"], "--[no-]lowercase": ["--no-lowercase"]}
-    for name, more in ignored.items():
-        refused(console("evaluate", folder / "runs" / "story", *more), f"loss and perplexity alone: leave {name} out")
 
 
-def test_a_model_of_lines_reads_none_behind_another(console: Command) -> None:
+def test_a_model_of_lines_measures_each_line_by_itself(console: Command) -> None:
     model = "{kind: rnn_lm, hidden_size: 8, layers: 1, dropout: 0}"
     data = "{train: {tgt: [text]}, valid: {tgt: [text]}}"
-    training = "{max_updates: 1, best_metric: perplexity, higher_is_better: false}"
+    training = "{max_updates: 1, best_metric: perplexity}"
     settings = f"data: {data}\ntokenizer: {{kind: word}}\nmodel: {model}\ntraining: {training}\n"
     run = make_run(Path(), "lines", f"task: language-modelling\n{settings}")
     how, text = ["perplexity", "-m", run, "--json"], "The old man sees the dog.\nThe dog sleeps.\nIt sees the man.\n"
@@ -104,7 +102,7 @@ def test_a_model_of_lines_reads_none_behind_another(console: Command) -> None:
     assert in_blocks["by_unit"][0]["log_prob"] == pytest.approx(alone["by_unit"][0]["log_prob"], rel=1e-6)
 
 
-def test_texts_are_rescored_with_and_without_prompts(folder: Path, console: Command) -> None:
+def test_rescore_gives_the_values_of_generate_and_perplexity(folder: Path, console: Command) -> None:
     """Continuations as the search found them; a text by itself as `perplexity` has it."""
     run, prompts = folder / "runs" / "story", write_lines(folder / "prompts", ["", "ba"])
     how = ["generate", "-m", run, "--json", "--max-length", 20, "-o", folder / "found.jsonl", prompts]
@@ -122,18 +120,22 @@ def test_texts_are_rescored_with_and_without_prompts(folder: Path, console: Comm
     assert "3 lines, " in done.err
 
 
-def test_texts_are_drawn_by_a_seed_and_listed(folder: Path, console: Command) -> None:
+def test_samples_depend_on_the_seed(folder: Path, console: Command) -> None:
     how = ["generate", "-m", folder / "runs" / "story", "--samples", 3, "--top-k", 5]
     first, same, other = (succeeded(console(*how, "--seed", seed, stdin="ba\n\n")).out for seed in (1, 1, 2))
     assert first == same != other
     rows = [line.split("\t") for line in first.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "1", "2", "2", "2"]
     assert all(row[3].startswith("ba") for row in rows[:3])
-    from_nothing = [*how[:3], "--n-best", 90, "--max-length", 1]  # of at most 50 tokens
-    assert "1 of 1 lines have fewer than 90 texts" in succeeded(console(*from_nothing, stdin="\n")).err
 
 
-def test_without_a_recipe(console: Command) -> None:
+def test_lists_that_are_shorter_than_asked_for_are_reported(folder: Path, console: Command) -> None:
+    """There are at most 50 tokens."""
+    how = ["generate", "-m", folder / "runs" / "story", "--n-best", 90, "--max-length", 1]
+    assert "1 of 1 lines have fewer than 90 texts" in succeeded(console(*how, stdin="\n")).err
+
+
+def test_a_language_model_is_trained_on_one_text_without_a_recipe(console: Command) -> None:
     """One text is enough: it is split, a model is chosen by its words, trained, resumed and tested."""
     lines = [source for source, _ in sentence_pairs(200, 3)]
     how = ["train", "--task", "language-modelling", "--target", write_lines("own.txt", lines), "--device", "cpu"]
@@ -151,11 +153,29 @@ def test_without_a_recipe(console: Command) -> None:
     refused(console(*how, "--source", "own.txt"), "--source: an example is one text; give it as --target FILE alone")
 
 
-def test_a_model_that_reads_a_source_is_refused(folder: Path, console: Command) -> None:
-    mt, text = folder / "runs" / "mt", folder / "test.txt"
-    for how in (["perplexity", "-m", mt, text], ["rescore", "-m", mt, "--target", text]):
-        refused(console(*how), "is not a language model; name a run with a language model")
-    refused(console("generate", "-m", mt, text), "was trained for translation: use `nmtkit translate`")
-    story = ["perplexity", "-m", folder / "runs" / "story"]
-    refused(console(*story, stdin="\n \n"), "there is no text to measure: all lines are empty")
-    refused(console(*story, "--block-tokens", 33, text), "no 33 positions: cut the text with a smaller --block-tokens")
+POSITIONS = "no 33 positions: cut the text with a smaller --block-tokens"
+LOSS_ALONE = "loss and perplexity alone: leave "
+REFUSED = {
+    "perplexity -m MT": {"TEXT": "is not a language model; name a run with a language model"},
+    "rescore -m MT": {"--target TEXT": "is not a language model; name a run with a language model"},
+    "generate -m MT": {"TEXT": "was trained for translation: use `nmtkit translate`"},
+    "perplexity -m STORY": {
+        "": "there is no text to measure: all lines are empty",
+        "--block-tokens 33 TEXT": POSITIONS,
+    },
+    "evaluate STORY": {
+        "-o out": LOSS_ALONE + "-o out",
+        "--metrics bleu": LOSS_ALONE + "--metrics out",
+        "--beam-size 2": LOSS_ALONE + "what a search needs out",
+        "--plot a.png": LOSS_ALONE + "--plot out",
+        "--no-lowercase": LOSS_ALONE + "--[no-]lowercase out",
+    },
+}
+
+
+@pytest.mark.parametrize(("line", "message"), refusals(REFUSED))
+def test_options_that_do_not_fit_a_language_model_are_refused(
+    folder: Path, console: Command, line: str, message: str
+) -> None:
+    places = {"MT": folder / "runs" / "mt", "STORY": folder / "runs" / "story", "TEXT": folder / "test.txt"}
+    refused(console(*words_of(line, places), stdin="\n \n"), message)

@@ -4,39 +4,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, lines_in, refused, succeeded, write_lines
-from untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
 
 from nmtkit import Translator
 from nmtkit.inference.requests import Request
+from tests.cli.untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
+from tests.support.commands import Command, lines_in, refused, succeeded, write_lines
 
 TEXT = "train: {src: [a], tgt: [b]}"
 CORPORA = "train: [{src: a, tgt: b, tgt_lang: de}, {src: a, tgt: b, tgt_lang: en}]"
 
 
-def told(run: Path, lines: list[str]) -> list[str]:
-    """What a run writes in German."""
-    return Translator.load(str(run), device="cpu", to="de").translate(lines)
+COMMANDS = {
+    "summarize": ("news", SUMMARIZATION, "summarize articles"),
+    "rerank": ("mt", TRANSLATION, "rerank --channel channel --n-best 1 lines"),
+}
 
 
-def test_every_command_that_asks_for_a_language_takes_it(tmp_path: Path, console: Command) -> None:
+@pytest.mark.parametrize(("name", "recipe", "line"), [pytest.param(*row, id=name) for name, row in COMMANDS.items()])
+def test_the_language_to_write_is_asked_for(
+    tmp_path: Path, console: Command, name: str, recipe: str, line: str
+) -> None:
     make_run(tmp_path, "channel", TRANSLATION)
     write_lines("lines", LINES)
     write_lines("articles", ARTICLES)
-    for name, recipe, words in (
-        ("news", SUMMARIZATION, ["summarize", "articles"]),
-        ("mt", TRANSLATION, ["rerank", "--channel", "channel", "--n-best", "1", "lines"]),
-    ):
-        run = make_run(tmp_path, name, recipe.replace(TEXT, CORPORA), ARTICLES + LINES)
-        refused(
-            console(*words, "-q", "-m", name, "-o", "out"), "name the language to write: --to de (it writes de, en)"
-        )
-        done = succeeded(console(*words, "-m", name, "-o", "out", "--to", "de"))
-        assert "--to" not in done.err
-        assert lines_in(Path("out")) == told(run, lines_in(Path(words[-1])))
+    run = make_run(tmp_path, name, recipe.replace(TEXT, CORPORA), ARTICLES + LINES)
+    words = [*line.split(), "-m", name, "-o", "out"]
+    refused(console(*words, "-q"), "name the language to write: --to de (it writes de, en)")
+    done = succeeded(console(*words, "--to", "de"))
+    assert "--to" not in done.err
+    texts = lines_in(Path(line.split()[-1]))
+    assert lines_in(Path("out")) == Translator.load(str(run), device="cpu", to="de").translate(texts)
 
 
-def test_a_test_set_is_measured_behind_its_tags(
+def test_bench_decode_writes_the_languages_of_the_test_set(
     tmp_path: Path, console: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search, asked = Translator.search, list[list[str]]()
@@ -49,19 +49,27 @@ def test_a_test_set_is_measured_behind_its_tags(
     for name in ("a", "b"):
         write_lines(name, LINES)
     make_run(tmp_path, "mt", TRANSLATION.replace(TEXT, f"{CORPORA}, {CORPORA.replace('train', 'test')}"))
-    done = succeeded(console("bench", "decode", "-m", "mt", "--rounds", 1, "--alone", 1, "--device", "cpu"))
+    done = succeeded(console("bench", "decode", "-m", "mt", "--rounds", 1, "--device", "cpu"))
     assert "decoding 4 lines" in done.out
-    assert asked[-3:] == [["<2de>"] * 2 + ["<2en>"] * 2] * 2 + [["<2de>"]]
+    assert asked[-5:] == [["<2de>"] * 2 + ["<2en>"] * 2, ["<2de>"], ["<2de>"], ["<2en>"], ["<2en>"]]
     assert "BLEU" in done.out
 
 
-def test_fine_tuning_a_model_of_several_languages_needs_one(tmp_path: Path, console: Command) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--init-from mt", "mt is multilingual: name the language to write: --to de (de, en)"),
+        ("--init-from mt --to fr", "no language 'fr'"),
+        ("--init-from plain --to fr", "plain is not a multilingual model; leave them out"),
+        ("--to fr", "name it with --init-from RUN"),
+    ],
+)
+def test_fine_tuning_needs_a_language_that_the_model_writes(
+    tmp_path: Path, console: Command, options: str, message: str
+) -> None:
     for name in ("a", "b"):
         write_lines(name, LINES)
     make_run(tmp_path, "mt", TRANSLATION.replace(TEXT, f"{CORPORA}, {CORPORA.replace('train', 'valid')}"))
     make_run(tmp_path, "plain", TRANSLATION)
-    train = ("train", "--source", "a", "--target", "b", "--device", "cpu", "--dry-run", "--init-from")
-    refused(console(*train, "mt"), "mt is multilingual: name the language to write: --to de (de, en)")
-    refused(console(*train, "mt", "--to", "fr"), "no language 'fr'")
-    refused(console(*train, "plain", "--to", "fr"), "plain is not a multilingual model; leave them out")
-    refused(console("train", "--source", "a", "--target", "b", "--to", "fr"), "name it with --init-from RUN")
+    train = "train --source a --target b --device cpu --dry-run"
+    refused(console(*train.split(), *options.split()), message)

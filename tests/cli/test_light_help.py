@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
-import recipe_keys
 
-import nmtkit.convert.huggingface  # noqa: F401  # registers its reader
-from nmtkit.cli.commands import pairs, score_options, search_options, weights
+from nmtkit.cli.commands.inference import pairs
+from nmtkit.cli.commands.options import score_options, search_options
+from nmtkit.cli.commands.training import weights
 from nmtkit.convert.exporting import EXPORTS
 from nmtkit.convert.importing import READERS
 from nmtkit.data.text import alignments
-from nmtkit.data.text.text import SENTENCE_RULES
-from nmtkit.decoding.rules import SearchConfig
-from nmtkit.experiment.loading import DecodingOptions, EngineChoice
-from nmtkit.layers.inference import PrecisionChoice
+from nmtkit.data.text.files.lines import SENTENCE_RULES
+from nmtkit.decoding.settings import MbrConfig
+from nmtkit.inference.loading.options import DecodingOptions, EngineChoice
+from nmtkit.layers.linear import PrecisionChoice
 from nmtkit.metrics import SPM_TOKENIZERS, TOKENIZERS
 from nmtkit.metrics import metric as metrics
+from tests.tools import recipe_keys
 
 HEAVY = {"torch", "numpy", "pydantic", "rich", "matplotlib", "sacrebleu", "sentencepiece", "yaml", "requests"}
 
@@ -76,12 +77,12 @@ def test_completion_imports_nothing_heavy(words: str, expected: str, tmp_path: P
 
 
 def test_the_list_of_keys_for_completion_is_that_of_the_settings() -> None:
-    remedy = "a key of a recipe is new, gone or elsewhere: run `python -m tests.recipe_keys`"
+    remedy = "a key of a recipe is new, gone or elsewhere: run `python -m tests.tools.recipe_keys`"
     assert recipe_keys.FILE.read_text(encoding="utf-8") == recipe_keys.written(), remedy
 
 
 def names_of_metrics(extra: bool) -> list[str]:
-    return [name for name, metric in metrics.text_metrics().items() if bool(metric.extra) == extra]
+    return [metric.name for metric in metrics.text_metrics() if bool(metric.extra) == extra]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def names_of_metrics(extra: bool) -> list[str]:
             (*search_options.PRECISIONS, *search_options.PRECISIONS_OF_CTRANSLATE2),
             get_args(get_type_hints(DecodingOptions)["precision"]),
         ),
-        (search_options.RISKS, get_args(SearchConfig.model_fields["mbr"].annotation)),
+        (search_options.RISKS, (*get_args(MbrConfig.model_fields["metric"].annotation), "none")),
         (score_options.TOKENIZERS, (*TOKENIZERS, *SPM_TOKENIZERS)),
         (score_options.SENTENCE_RULES, SENTENCE_RULES),
         (score_options.METRICS, names_of_metrics(extra=False)),

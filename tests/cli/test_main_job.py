@@ -5,16 +5,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import WORDS, Command, as_text, json_lines, lines_in, logged, refused, sentence_pairs, succeeded
 
 from nmtkit import Translator
+from tests.support.commands import (
+    WORDS,
+    Command,
+    as_text,
+    json_lines,
+    lines_in,
+    logged,
+    refused,
+    sentence_pairs,
+    succeeded,
+)
 
 
 def lines(count: int, seed: int = 9) -> list[str]:
     return [source for source, _ in sentence_pairs(count, seed)]
 
 
-def test_training_leaves_a_whole_run(trained: Path) -> None:
+def test_training_leaves_logs_results_and_a_scored_test_set(trained: Path) -> None:
     steps, validations = logged(trained, "step"), logged(trained, "evaluated")
     assert [record["update"] for record in steps] == [1, 10, 20, 30, 40, 50, 60]
     assert [record["update"] for record in validations] == [20, 40, 60]
@@ -37,11 +47,14 @@ def test_translate_keeps_order_and_empty_lines(trained: Path, nmtkit: Command) -
     assert str(trained) in done.err
     assert "cpu" in done.err
     assert Translator.load(str(trained), device="cpu").translate(given) == out
+
+
+def test_a_line_of_odd_characters_is_one_translation(trained: Path, nmtkit: Command) -> None:
     odd = f"quux {WORDS[0]} 你好 \u2028 \x00 🙂\n"
     assert succeeded(nmtkit("translate", "-m", trained, stdin=odd)).out.count("\n") == 1
 
 
-def test_threads_change_nothing_but_the_time(trained: Path, nmtkit: Command) -> None:
+def test_threads_do_not_change_translations(trained: Path, nmtkit: Command) -> None:
     words = ["translate", "-m", trained, "--batch-tokens", "40", "--threads"]
     one, two = (nmtkit(*words, number, stdin=as_text(lines(60))) for number in "12")
     assert "(1 thread)" in one.err
@@ -49,27 +62,40 @@ def test_threads_change_nothing_but_the_time(trained: Path, nmtkit: Command) -> 
     assert one.out == two.out
 
 
-def test_n_best_and_json(trained: Path, nmtkit: Command) -> None:
-    given = as_text(lines(4))
-    words = ["translate", "-m", trained, "--beam-size", "4"]
-    rows = [line.split("\t") for line in succeeded(nmtkit(*words, "--n-best", "3", stdin=given)).out.splitlines()]
-    assert [int(row[0]) for row in rows] == [number for number in (1, 2, 3, 4) for _ in range(3)]
-    for number in range(4):
-        scores = [float(row[1]) for row in rows[3 * number : 3 * number + 3]]
+N_BEST = ["--beam-size", "4"]
+
+
+def test_n_best_lists_are_sorted_and_begin_with_the_best(trained: Path, nmtkit: Command) -> None:
+    text = as_text(lines(4))
+    words = ["translate", "-m", trained, *N_BEST]
+    rows = [line.split("\t") for line in succeeded(nmtkit(*words, "--n-best", "3", stdin=text)).out.splitlines()]
+    assert [int(row[0]) for row in rows] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    for first in range(0, 12, 3):
+        scores = [float(row[1]) for row in rows[first : first + 3]]
         assert scores == sorted(scores, reverse=True)
-    best = nmtkit(*words, stdin=given).out.splitlines()
-    assert [row[3] for row in rows[::3]] == best
-    records = json_lines(nmtkit(*words, "--json", "--n-best", "2", stdin=given).out)
-    assert [record["best"]["text"] for record in records] == best
+    assert [row[3] for row in rows[::3]] == nmtkit(*words, stdin=text).out.splitlines()
+
+
+def test_json_has_the_texts_and_their_token_log_probabilities(trained: Path, nmtkit: Command) -> None:
+    text = as_text(lines(4))
+    words = ["translate", "-m", trained, *N_BEST]
+    records = json_lines(nmtkit(*words, "--json", "--n-best", "2", stdin=text).out)
+    assert [record["best"]["text"] for record in records] == nmtkit(*words, stdin=text).out.splitlines()
     for record in records:
         assert record["best"]["log_prob"] == pytest.approx(sum(record["best"]["token_log_probs"]), abs=1e-4)
         assert len(record["others"]) == 1
-    wider = succeeded(nmtkit("translate", "-m", trained, "--n-best", "4", stdin="\ufeff" + given))
+
+
+def test_a_longer_list_widens_the_beam_with_a_note(trained: Path, nmtkit: Command) -> None:
+    """The byte-order mark at the beginning of the input is no text."""
+    text = as_text(lines(4))
+    best = nmtkit("translate", "-m", trained, *N_BEST, stdin=text).out.splitlines()
+    wider = succeeded(nmtkit("translate", "-m", trained, "--n-best", "4", stdin="\ufeff" + text))
     assert "beam size 4 instead of 3" in wider.err
-    assert [line.split("\t")[3] for line in wider.out.splitlines()[::4]] == best  # the byte-order mark is no text
+    assert [line.split("\t")[3] for line in wider.out.splitlines()[::4]] == best
 
 
-def test_length_penalty_is_what_divides(trained: Path, nmtkit: Command) -> None:
+def test_the_length_penalty_divides_the_log_probability(trained: Path, nmtkit: Command) -> None:
     done = nmtkit("translate", "-m", trained, "--json", "--length-penalty", "gnmt:0.6", stdin=as_text(lines(3)))
     for record in json_lines(done.out):
         one = record["best"]
@@ -91,7 +117,7 @@ def rescore(trained: Path, nmtkit: Command, tmp_path: Path) -> Command:
 
 
 @pytest.mark.parametrize("form", ["text", "tokens", "tokens without an end"])
-def test_rescore_gives_what_translate_printed(trained: Path, nmtkit: Command, rescore: Command, form: str) -> None:
+def test_rescore_gives_the_scores_of_translate(trained: Path, nmtkit: Command, rescore: Command, form: str) -> None:
     """Also where the text could be cut otherwise, and where the search ended at its length limit."""
     source = as_text([*lines(20), ""])
     options = ["--length-penalty", "average:1.0"]
@@ -125,7 +151,7 @@ BEST = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["▁BA"], "finishe
     ],
     ids=str,
 )
-def test_rescore_of_values_that_no_translation_has(rescore: Command, change: dict[str, Any], message: str) -> None:
+def test_rescore_refuses_values_that_no_translation_has(rescore: Command, change: dict[str, Any], message: str) -> None:
     refused(rescore("ba\n", [{"best": BEST | change}]), message)
 
 
@@ -136,7 +162,7 @@ def test_an_empty_translation_has_a_score(rescore: Command) -> None:
     assert (empty["log_prob"], empty["token_log_probs"]) == (0.0, [])
 
 
-def test_average_is_used_by_translate(trained: Path, nmtkit: Command) -> None:
+def test_translate_prefers_the_average(trained: Path, nmtkit: Command) -> None:
     succeeded(nmtkit("average", "-m", trained, "--best", "2"))
     assert (trained / "average.safetensors").is_file()
     averaged = nmtkit("translate", "-m", trained, "--scores", stdin="ba ce di\n").out
@@ -146,7 +172,7 @@ def test_average_is_used_by_translate(trained: Path, nmtkit: Command) -> None:
     (trained / "average.safetensors").unlink()
 
 
-def test_average_of_the_newest_and_of_files(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_recent_checkpoints_are_averaged_like_their_files(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
     kept = sorted((trained / "checkpoints").glob("weights-*"))
     done = succeeded(nmtkit("average", "-m", trained, "--recent", "2", "-o", tmp_path / "a.safetensors"))
     assert all((str(path) in done.err) == (path in kept[-2:]) for path in kept), done
@@ -155,7 +181,7 @@ def test_average_of_the_newest_and_of_files(trained: Path, nmtkit: Command, tmp_
     assert nmtkit("average", "-m", trained, "--recent", "2", "--best", "2").code == 2
 
 
-def test_the_model_is_found_and_named(trained: Path, nmtkit: Command) -> None:
+def test_the_model_is_found_by_variable_folder_and_name(trained: Path, nmtkit: Command) -> None:
     here = trained.parent.parent
     by_variable = succeeded(nmtkit("translate", stdin="ba ce\n", NMTKIT_MODEL=str(trained)))
     assert "$NMTKIT_MODEL" in by_variable.err

@@ -1,17 +1,90 @@
-"""What users do wrong when they translate, align, explain, draw and score: one message each, and no file is touched."""
+"""What users do wrong, by command: each mistake ends in one message and exit code 2, and no file is changed."""
 
 import gzip
-import shlex
+import shutil
 from pathlib import Path
 
 import pytest
-from commands import WORDS, Command, as_text, contents, refused, sentence_pairs
-from untrained_runs import SUMMARIZATION, TRANSFORMER, make_run
 
+from tests.cli.untrained_runs import SUMMARIZATION, TRANSFORMER, make_run
+from tests.support.command_cases import refusals, words_of
+from tests.support.commands import WORDS, Command, as_text, contents, refused, sentence_pairs
+
+TEXT = "--source train.src --target train.tgt"
 LEAVE_OUT = "leave FILE and the options --format"
-WHOLE_ONLY = "--grid and --layers are for --what attention only"
 
 MISTAKES = {
+    "train tiny.yaml --run run": {
+        "--set model.kind=rnnserch": "rnnserch: `model.kind`: unknown name 'rnnserch': did you mean 'rnnsearch'?",
+        "--set training.label_smoothing=2": "`training.label_smoothing`: Input should be less than 1",
+        "--set training": "KEY=VALUE",
+        "--set training.max_updates=": "training would never end",
+        "--set training.threads=true": "`training.threads`: auto, or a number from 1 to 1,024 (given: ",
+        "--set 'data.train.weights=[1, 2]'": "src names 1 and weights 2: they must be paired",
+        "--set data.valid=": "`data.valid` is missing",
+        "--run empty/run": "cannot write",
+        "--device cuda:99": "no such device: 'cuda:99'; here there is: ",
+    },
+    "train": {
+        "": "name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE",
+        "open.yaml": "open.yaml, line 2: not valid YAML",
+        "circle.yaml": "circle",
+        "extends.yaml": "no recipe 'nowhere.yaml'",
+        "demo --source train.src": "demo is a recipe, and --source are for training without one",
+        "demo --preset tiny": "--set 'data.train={src: FILE, tgt: FILE}'",
+        "demo --minutes 20": "changed by its keys: --set training.max_minutes=N",
+        "--preset tiny": "--preset: name the text to train on: --source FILE --target FILE",
+        "--source train.src": "1 --source but 0 --target: give one --target for each --source",
+        f"{TEXT} --valid valid.tgt": "valid.tgt: give a source and its target",
+        "--source train.src --target valid.tgt": "train.src has 300 lines, but ",
+        "--source bad --target bad": "bad, line 2: not valid UTF-8",
+        "--source empty --target empty": "too few to hold some out",
+        f"{TEXT} --valid empty empty": "nothing in",
+        f"{TEXT} --set training.lrr=1": "did you mean 'lr'",
+        f"{TEXT} --general half half": "--general: only for fine-tuning",
+    },
+    f"train {TEXT} --init-from": {
+        "RUN --preset tiny": "leave --preset and --task out",
+        "RUN --general half": "half: give a source and its target",
+        "RUN --set model.hidden_size=16": "`model.hidden_size` is 16, and there 48",
+        "nowhere": "nowhere: not the folder of a run",
+    },
+    "check": {
+        "": "RECIPE|FILES",
+        "nowhere train.tgt": "nowhere: no such file",
+        "nowhere.yaml": "no recipe 'nowhere.yaml'",
+        "demmo": "the nearest are demo, ",
+        "train.src train.tgt valid.src": "3 files",
+        "train.src train.tgt --valid": "'--valid' requires an argument",
+        "train.src train.tgt --set data.max_length=5": "--set and --run go with a recipe",
+        "train.src train.tgt --fix .": "is not overwritten",
+        "train.src train.tgt --html no/such/folder.html": "no/such/folder.html",
+        "tiny.yaml --valid valid.src valid.tgt": "a recipe names its own",
+        "tiny.yaml --set data.train.src=gone": "gone",
+    },
+    "fetch": {
+        "": "`nmtkit fetch --list`",
+        "xsumm": "did you mean 'xsum'?",
+        "tatoeba-en-de --catalogue none.yaml": "No such file",
+        "tatoeba-en-de --to empty --yes": "is not a fetched corpus",
+    },
+    "bench decode -m RUN": {
+        "--source empty": "all are empty",
+        "--ref half": "--ref belongs to --source",
+        "-m RUN": "only one is taken here",
+        "--source - < short.jsonl": "standard input: each line is a JSON object",
+    },
+    "bench": {
+        "decode --source t.src --ref t.tgt -o t.tgt": "-o would overwrite a file",
+        "train t.src -o t.src": "-o would overwrite a file",
+    },
+    "average": {"-o t.src t.src t.tgt": "-o would overwrite a file"},
+    "average -m RUN": {
+        "--model RUN": "only one is taken here",
+        "--recent 9": "3 were kept",
+        ".": "a run is named with -m",
+    },
+    "translate": {"": "no finished run", "-m nothing": "no such folder", "-m .": "no recipe.yaml"},
     "translate -m RUN": {
         "t.src nosuch": "nosuch: there is no such file",
         "t.src .": ".: this is a folder",
@@ -37,6 +110,13 @@ MISTAKES = {
         "t.src -m RUN --layer 1": "No such option",
         "t.src -m RUN --samples 2 --beam-size 2": "beam_size is for beam search",
         "t.src -m RUN --search diversity_groups=2": "do not make a beam of 3",
+        "--device gpu": "no such device: 'gpu'",
+        "--checkpoint average": "'average'",
+        "--n-best 5 --beam-size 2": "n_best 5",
+        "--search max_length_ratio=nan": "`max_length_ratio`",
+        "--search stopp=exact": "did you mean 'stop'",
+        "--search stop": "expected KEY=VALUE",
+        "--engine quick": "'quick' is not one of",
     },
     "summarize": {
         "--lead 3 -m NEWS": "--lead copies sentences without a model",
@@ -49,9 +129,21 @@ MISTAKES = {
         "-m NEWS --format moses --json": "--format moses writes n-best lists: leave --json out",
         "-m NEWS --beam-size 2 --n-best 3": "n_best 3 is more than beam_size 2",
         "-m NEWS --stories none": "no such folder of .story files",
-        "-m NEWS --stories . --article-field text": "leave one of them out",
+        "-m NEWS --stories . --per-file": "leave FILE and --per-file out",
+        "--lead 1 --checkpoint best": "--lead copies sentences without a model",
+        "--lead 1 --lm runs/lm": "--lead copies sentences without a model",
+        "--lead 1 --precision int8": "--lead copies sentences without a model",
+        "--lead 1 --device cuda": "--lead copies sentences without a model",
+        "--lead 1 --engine nmtkit": "--lead copies sentences without a model",
     },
-    "rescore -m RUN": {"--source t.src --target t.tgt --device cpu,cpu": "several are for commands that share"},
+    "rescore -m RUN": {
+        "--source t.src --target t.tgt --device cpu,cpu": "several are for commands that share",
+        "--source half --target t.tgt": "half has 2 lines",
+        "--source half --target whole": "pair 2",
+        "--target t.src": "is not a language model; name a run with a language model",
+    },
+    "perplexity -m RUN": {"t.src": "is not a language model; name a run with a language model"},
+    "generate -m RUN": {"t.src": "was trained for translation: use `nmtkit translate`"},
     "align -m RUN --source t.src --target t.tgt": {
         "-o t.tgt": "-o would overwrite a file",
         "--soft soft.txt": "'soft.txt' must end in .json or .npz",
@@ -59,7 +151,14 @@ MISTAKES = {
         "--threshold 0.2 --symmetrize union": "does not go with --symmetrize",
         "--reverse-model nowhere": "nowhere",
         "--shortlist short/list": "cannot write it",
+        "--search beam_size=3": "--search beam_size is for a search, and align makes",
+        "--shortlist t.tgt": "--shortlist would overwrite a file",
     },
+    "align": {
+        "--source a --target b -o new.json --soft ./new.json": "-o would overwrite a file",
+        "-m RUN --source one.json --target t.tgt --soft one.json": "--soft would overwrite a file",
+    },
+    "evaluate": {"--source - --ref -": "only one of the files can be it"},
     "evaluate RUN": {
         "": "give --source FILE and --ref FILE, or --test-set NAME alone",
         "--source t.src": "give --source FILE and --ref FILE",
@@ -77,30 +176,38 @@ MISTAKES = {
         "ba --steps none": "--steps",
         "''": "no letters",
         "< empty": "is empty",
+        "ba --json --steps 2": "--steps is for the terminal",
+        "ba -o a.html --steps 2": "--steps is for the terminal",
     },
     "plot-attention": {
         # Before a model is looked for: there is none here.
-        "--layers -o a.png ba": "-o FILE.html",
-        "--layers --grid -o a.html ba": "leave --grid out",
-        "--grid ba": "name it with -o FILE",
-        "--what entropy --grid -o a.png ba": WHOLE_ONLY,
-        "--what positions --layers -o a.html": WHOLE_ONLY,
+        "--what layers -o a.png ba": "-o FILE.html",
+        "--what grid ba": "name it with -o FILE",
         "--what positions -o a.png ba": "leave SOURCE out",
         "--what positions": "name it with -o FILE",
-        "--layers --head 2 -o a.html ba": "this draws all of them",
-        "--size 3 ba": "--size, --font and --colours are of a figure: give -o FILE",
-        "--size wide ba": "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches",
+        "--what layers --head 2 -o a.html ba": "this draws all of them",
+        "--style size=3 ba": "--style is of a figure: give -o FILE",
+        "--style size=wide ba": "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches",
+        "--style font_size=2 ba": "'2': give a size from 3 to 72 points",
+        "--style colour=red ba": "'colour=red': expected KEY=VALUE, and one of the keys size, font, font_size, colours",
         # Of a model that has no such thing.
-        "-m RUN --layers -o a.html ba": "no layers of attention heads",
+        "-m RUN --what layers -o a.html ba": "no layers of attention heads",
         "-m RUN --what positions -o a.png": "has no position vectors to draw; name a transformer",
         "-m HEADS --layer 3 ba": "alignment_layer 3",
         "-m HEADS --head 5 ba": "5",
+        # Of a source or a target.
+        "-m RUN 'ba ce' ' '": "target line 1 is empty",
+        "-m RUN < half": "standard input, line 2",
+        "-m RUN caf\udce9": "argument 4 is not UTF-8",
+        "-m HEADS ba --subwords --what layers -o a.html": "--subwords is for heat-maps of words",
     },
-    "watch": {"": "RUN", "nothing": "not the folder of a run: there is no such folder", "RUN --every 0": "0"},
+    "watch": {"": "RUN", "nothing": "not the folder of a run: there is no such folder"},
     "plot-training": {
         "": "RUN",
         "nothing": "not the folder of a run: there is no such folder",
         "RUN -o a.gif": "'.gif' is not a picture format",
+        "RUN --title ''": "--title and --style are of a figure",
+        "RUN --style size=3 --what report -o a.html": "--title and --style are of a figure",
     },
     "score": {
         "t.src": "Missing option '--ref'",
@@ -121,12 +228,17 @@ MISTAKES = {
         "t.src --ref t.tgt --n-samples 9": "--n-samples are draws of a test, and none is made: give --paired-bs",
         "t.src --ref t.tgt --plot a.svg": "--plot draws --by-length",
         "t.src --ref t.tgt --by-length --plot a.gif": "not a picture format",
+        "- --ref -": "only one of the files can be it",
+        "t.src --ref t.tgt --format csv --json": "--json asks for JSON and --format for csv",
+        "t.src --ref t.tgt --format latex --by-length": "--format latex has no table by length",
+        "t.src --ref t.tgt --known-by RUN": "give it with --source",
     },
+    "score-summaries": {"- --ref b --source -": "only one of the files can be it"},
     "score-summaries t.src": {
         "--ref short": "different line counts: t.src has 12 lines, short has 1",
         "--ref t.tgt --source short": "different line counts: t.src has 12 lines, short has 1",
         "--ref bad.jsonl": "bad.jsonl, line 2: not JSON",
-        "--ref bad.jsonl --summary-field text": "no field 'text'; it has summary, unseen",
+        "--ref bad.jsonl#text": "no field 'text'; it has summary, unseen",
         "--ref t.tgt --terms bad.jsonl": "bad.jsonl, line 1: field 'unseen' is not a list",
         "--ref t.tgt --terms short.jsonl": "t.src has 12 lines, short.jsonl has 1",
         "--ref t.tgt --terms empty": "t.src has 12 lines, empty has 0",
@@ -142,6 +254,7 @@ MISTAKES = {
         "empty --ref gold": "empty: no lines",
         "no.links --ref no.links": "not defined: no link is predicted and no gold link is sure",
         "links --ref long.naacl": "long.naacl has a sentence pair 4, but links ends with pair 3",
+        "- --ref -": "only one of the files can be it",
     },
 }
 
@@ -150,19 +263,38 @@ MISTAKES = {
 def runs(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The folders of runs by their names in the table."""
     folder = tmp_path_factory.mktemp("runs")
-    heads, news = make_run(folder, "heads", TRANSFORMER, [" ".join(WORDS)]), make_run(folder, "news", SUMMARIZATION)
+    heads = make_run(folder, "heads", TRANSFORMER, [" ".join(WORDS)])
+    news = make_run(folder, "news", SUMMARIZATION)
     return {"RUN": str(trained), "HEADS": str(heads), "NEWS": str(news)}
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> None:
-    """The files of the table; `link` leads to one of them."""
+def files(small_corpus: Path, tmp_path: Path) -> None:
+    """The files of the table: a small corpus with its recipe, and what is written here; `link` leads to one of them."""
+    shutil.copytree(small_corpus, tmp_path, dirs_exist_ok=True)
     source, target = (as_text(side) for side in zip(*sentence_pairs(12, 21), strict=True))
-    texts = {"t.src": source, "t.tgt": target, "short": "ba\n", "empty": ""}
-    texts |= {"hole": target.rpartition("\n")[0].rpartition("\n")[0] + "\n<t> </t>\n", "holes": "  \n" * 12}
-    texts |= {"bad.jsonl": '{"summary": "a", "unseen": "Rome"}\n{\n', "short.jsonl": '{"unseen": ["Rome"]}\n'}
-    texts |= {"gold": "1-1 2-2 2p3\n\n1-2 2?1\n", "links": "0-0 1-1\n\n0-1\n", "short.links": "0-0\n"}
-    texts |= {"no.links": "\n\n", "long.naacl": "4 1 1\n"}
+    all_but_last = target.splitlines()[:-1]
+    texts = {
+        "t.src": source,
+        "t.tgt": target,
+        "one.json": source,
+        "short": "ba\n",
+        "half": "ba\n\n",
+        "whole": "BA\nCE\n",
+        "empty": "",
+        "hole": as_text([*all_but_last, "<t> </t>"]),
+        "holes": "  \n" * 12,
+        "bad.jsonl": '{"summary": "a", "unseen": "Rome"}\n{\n',
+        "short.jsonl": '{"unseen": ["Rome"]}\n',
+        "gold": "1-1 2-2 2p3\n\n1-2 2?1\n",
+        "links": "0-0 1-1\n\n0-1\n",
+        "short.links": "0-0\n",
+        "no.links": "\n\n",
+        "long.naacl": "4 1 1\n",
+        "open.yaml": "data: [1\n",
+        "circle.yaml": "extends: circle.yaml\n",
+        "extends.yaml": "extends: nowhere.yaml\n",
+    }
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "bad").write_bytes(b"ba\n\xff\n")
@@ -170,32 +302,28 @@ def files(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("t.src")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [(f"{command} {more}", message) for command, rows in MISTAKES.items() for more, message in rows.items()],
-)
+@pytest.mark.parametrize(("line", "message"), refusals(MISTAKES))
 @pytest.mark.usefixtures("files")
-def test_a_mistake(console: Command, runs: dict[str, str], tmp_path: Path, line: str, message: str) -> None:
-    words, _, given = line.partition("< ")
+def test_a_mistake_is_one_message_and_changes_no_file(
+    console: Command, runs: dict[str, str], tmp_path: Path, line: str, message: str
+) -> None:
+    line, _, input_file = line.partition("< ")
+    stdin = (tmp_path / input_file).read_bytes() if input_file else b""
     before = contents(tmp_path)
-    arguments = [runs.get(word, word) for word in shlex.split(words)]
-    done = refused(console(*arguments, stdin=(tmp_path / given).read_bytes() if given else b""), message)
-    assert done.err.splitlines()[-1].startswith("nmtkit: error: ")
+    refused(console(*words_of(line, runs), stdin=stdin), message)
     assert contents(tmp_path) == before
 
 
-def test_a_recipe_to_show_that_is_not_utf_8(console: Command) -> None:
+def test_recipe_show_refuses_a_file_that_is_not_utf_8(console: Command) -> None:
     Path("mine.yaml").write_bytes("description: caf\u00e9\n".encode("latin-1"))
     refused(console("recipe", "show", "mine.yaml"), "mine.yaml: not UTF-8")
     Path("mine.yaml").write_text("# A recipe\n\nname: mine\ndescription: caf\u00e9\n", encoding="utf-8")
     assert console("recipe", "show", "mine.yaml").out == "# A recipe\n\ndescription: caf\u00e9\n"
 
 
-def test_recipes_without_a_test_set_are_not_trained_to_be_compared(console: Command, corpus: Path) -> None:
-    """Once trained they could not be given one: then it would be another recipe."""
-    for test in ("data.test=null", "data.test.tgt=[]"):
-        refused(
-            console("compare", corpus / "tiny.yaml", "--set", test),
-            "tiny: the recipe names no test set with targets to compare on; add data.test",
-        )
+@pytest.mark.parametrize("test_set", ["data.test=null", "data.test.tgt=[]"])
+def test_compare_refuses_a_recipe_without_a_test_set(console: Command, corpus: Path, test_set: str) -> None:
+    """Once it is trained, a test set would make it another recipe."""
+    done = console("compare", corpus / "tiny.yaml", "--set", test_set)
+    refused(done, "tiny: the recipe names no test set with targets to compare on; add data.test")
     assert not Path("runs").exists()

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 import pytest
-from commands import Command, refused, write_lines
 
-from nmtkit.cli.commands.search_options import SEARCH
-from nmtkit.cli.inference import search_type
+from nmtkit.cli.commands.options.search_options import SEARCH
+from nmtkit.cli.inference.model_options import search_type
 from nmtkit.cli.options import Number
 from nmtkit.core.limits import MAX_INT
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import SEARCH_FIELDS
+from tests.support.commands import Command, refused, write_lines
 
 FILES = "--source a --target b"
 ENDLESS = "1" + "0" * 30
@@ -21,7 +21,6 @@ ENDLESS = "1" + "0" * 30
     [
         ("translate", "--beam-size", f"0 1001 1000000 9223372036854775807 9223372036854775808 {ENDLESS}", "1 to 1,000"),
         ("summarize", "--n-best", f"0 1000000 {ENDLESS}", "1 to 1,000"),
-        ("translate", "--coverage-penalty", "-1 nan inf 1e308", "0 to 1e+06"),
         ("translate", "--threads", f"0 1000000 {ENDLESS}", "1 to 1,024"),
         ("translate", "--batch-tokens", f"0 {ENDLESS}", f"1 to {MAX_INT:,}"),
         (f"align {FILES}", "--threshold", "nan 0 1.5 -inf", "above 0 to 1"),
@@ -35,15 +34,15 @@ def test_a_number_out_of_bounds(console: Command, command: str, option: str, val
         refused(console(*command.split(), option, value), option, f"{value} is not", bound)
 
 
-OTHERS = {"coverage_kind", "length_penalty", "mbr", "no_repeat_except", "stop"}  # not numbers
+OTHERS = {"coverage_kind", "length_penalty", "mbr", "stop"}  # not numbers
 
 
 @pytest.mark.parametrize("key", sorted(SEARCH.keys() - OTHERS))
 def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None:
-    whole, metadata = SearchConfig.model_fields[key].annotation is int, SearchConfig.model_fields[key].metadata
+    whole, metadata = SEARCH_FIELDS[key].annotation is int, SEARCH_FIELDS[key].metadata
     option = search_type(key)
     bounds = {end: getattr(one, end) for one in metadata for end in ("ge", "le") if hasattr(one, end)}
-    default = getattr(SearchConfig(), key)
+    default = SEARCH_FIELDS[key].default
     assert option.convert(str(default), None, None) == default
     with pytest.raises(click.BadParameter):
         option.convert(str(bounds["ge"] - 1), None, None)

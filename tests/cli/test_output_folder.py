@@ -1,11 +1,13 @@
-"""`--output-dir`: one output for each input, with one start, and what is refused."""
+"""`--output-dir`: one output for each input file; `--per-file`: one article in each."""
 
 import gzip
 from pathlib import Path
 
 import pytest
-from commands import ROOT, Command, json_lines, lines_in, refused, succeeded, write_lines
-from untrained_runs import CAPTIONER, PARSER, SUMMARIZATION, TRANSLATION, make_run
+
+from tests.cli.untrained_runs import CAPTIONER, PARSER, SUMMARIZATION, TRANSLATION, make_run
+from tests.support.command_cases import refusals, words_of
+from tests.support.commands import ROOT, Command, contents, json_lines, lines_in, refused, succeeded, write_lines
 
 FIRST = ["The old man sees the dog.", "It sleeps."]
 SECOND = ["The man sleeps in the old house.", "", "The dog sees the man.", "The dog sleeps."]
@@ -46,16 +48,17 @@ def test_lines_are_numbered_within_their_files(place: Path, console: Command) ->
     assert lines_in(place / "out/b.txt")[0].startswith("0 ||| ")
 
 
-def test_messages_name_file_and_line(place: Path, console: Command) -> None:
+def test_warnings_name_file_and_line(place: Path, console: Command) -> None:
     write_lines(place / "docs/b.txt", ["The dog.", "The man sees 120 dogs."])
     done = succeeded(console("translate", "docs/a.txt", "docs/b.txt", "--output-dir", "out"))
     assert "1 of 4 translations lack a number" in done.err
     assert "docs/b.txt, line 2 (120)" in " ".join(done.err.split())
+
+
+def test_errors_name_file_and_line(place: Path, console: Command) -> None:
     write_lines(place / "docs/b.txt", ["The dog.\tThe\tman"])
-    refused(
-        console("translate", "--prefix", "docs/a.txt", "docs/b.txt", "--output-dir", "new"),
-        "docs/b.txt, line 1: more than one tab",
-    )
+    done = console("translate", "--prefix", "docs/a.txt", "docs/b.txt", "--output-dir", "new")
+    refused(done, "docs/b.txt, line 1: more than one tab")
 
 
 def test_existing_outputs_are_replaced_and_named(place: Path, console: Command) -> None:
@@ -65,7 +68,7 @@ def test_existing_outputs_are_replaced_and_named(place: Path, console: Command) 
     assert lines_in(place / "out/b.txt") != ["old"]
 
 
-def test_a_fault_leaves_whole_outputs_only(place: Path, console: Command) -> None:
+def test_a_fault_leaves_only_complete_outputs(place: Path, console: Command) -> None:
     (place / "docs/bad.txt").write_bytes(b"The dog.\n\xff\xfe\xff\n")
     write_lines(place / "out/bad.txt", ["old"])
     done = console("translate", "docs/a.txt", "docs/bad.txt", "docs/b.txt", "--output-dir", "out")
@@ -81,22 +84,31 @@ def test_compressed_inputs_have_plain_outputs(place: Path, console: Command) -> 
     assert len(lines_in(place / "out/c.txt")) == 1
 
 
-def test_what_is_refused(place: Path, console: Command) -> None:
+REFUSED = {
+    "translate": {
+        "docs/a.txt other/a.txt --output-dir out": "docs/a.txt and other/a.txt would both be written to out/a.txt",
+        "docs/a.txt docs/a.txt.gz --output-dir out": "would both be written",
+        "docs/a.txt --output-dir docs": "--output-dir would overwrite a file",
+        "docs/a.txt --output-dir docs/b.txt": "--output-dir names a folder",
+        "--output-dir out": "--output-dir writes one output for each",
+        "docs/a.txt --output-dir out -o x": "give one of them",
+        "docs/a.txt -o docs": "--output-dir docs writes one output for each FILE",
+        "docs": "docs: this is a folder; name the files in it, such as docs/*.txt",
+    },
+    "summarize": {"--lead 2 --words 9": "leave the options of a model out"},
+}
+
+
+@pytest.mark.parametrize(("line", "message"), refusals(REFUSED))
+def test_outputs_that_would_be_lost_are_refused(place: Path, console: Command, line: str, message: str) -> None:
     write_lines(place / "other/a.txt", FIRST)
     (place / "docs/a.txt.gz").write_bytes(gzip.compress(b"The dog.\n"))
-    twice = console("translate", "docs/a.txt", "other/a.txt", "--output-dir", "out")
-    refused(twice, "docs/a.txt and other/a.txt would both be written to out/a.txt")
-    refused(console("translate", "docs/a.txt", "docs/a.txt.gz", "--output-dir", "out"), "would both be written")
-    refused(console("translate", "docs/a.txt", "--output-dir", "docs"), "--output-dir would overwrite a file")
-    refused(console("translate", "docs/a.txt", "--output-dir", "docs/b.txt"), "--output-dir names a folder")
-    refused(console("translate", "--output-dir", "out", stdin="The dog.\n"), "--output-dir writes one output for each")
-    refused(console("translate", "docs/a.txt", "--output-dir", "out", "-o", "x"), "give one of them")
-    refused(console("translate", "docs/a.txt", "-o", "docs"), "--output-dir docs writes one output for each FILE")
-    refused(console("translate", "docs"), "docs: this is a folder; name the files in it, such as docs/*.txt")
-    assert not (place / "out").exists()
+    before = contents(place)
+    refused(console(*words_of(line), stdin="The dog.\n"), message)
+    assert contents(place) == before
 
 
-def test_other_commands_that_read_files(place: Path, console: Command) -> None:
+def test_tokenize_and_rerank_write_one_output_for_each_file(place: Path, console: Command) -> None:
     files = ["docs/a.txt", "docs/b.txt"]
     succeeded(console("tokenize", *files, "--output-dir", "out"))
     assert [len(lines_in(place / "out" / name)) for name in ("a.txt", "b.txt")] == [2, 4]
@@ -109,7 +121,7 @@ def test_other_commands_that_read_files(place: Path, console: Command) -> None:
 ARTICLE = ["A title", "", "The old man sees the dog. It sleeps.", "", "The dog sees the man."]
 
 
-def test_an_article_in_each_file(place: Path, console: Command) -> None:
+def test_per_file_summarizes_each_file_as_one_article(place: Path, console: Command) -> None:
     make_run(place, "news", SUMMARIZATION)
     write_lines(place / "news/a.txt", ARTICLE)
     write_lines(place / "news/b.txt", [SECOND[0]])
@@ -122,38 +134,49 @@ def test_an_article_in_each_file(place: Path, console: Command) -> None:
     assert console("summarize", "-q", "--per-file", stdin="\n".join(ARTICLE)).out == expected[0]
     lead = succeeded(console("summarize", "--lead", "1", "--per-file", *files))
     assert lead.out.splitlines() == ["A title The old man sees the dog.", SECOND[0]]
-    refused(console("summarize", "--per-file", "--article-field", "x", *files), "leave one of them out")
 
 
-def test_lines_that_look_like_one_article_are_noticed(place: Path, console: Command) -> None:
+@pytest.mark.parametrize(
+    ("line", "noticed"),
+    [
+        ("summarize news/a.txt", True),
+        ("summarize --lead 2 news/a.txt", True),
+        ("summarize --per-file news/a.txt", False),
+        ("summarize docs/b.txt", False),
+    ],
+)
+def test_lines_that_look_like_one_article_are_noticed(place: Path, console: Command, line: str, noticed: bool) -> None:
     make_run(place, "news", SUMMARIZATION)
     write_lines(place / "news/a.txt", ARTICLE)
-    for options in ([], ["--lead", "2"]):
-        done = succeeded(console("summarize", *options, "news/a.txt"))
-        assert "news/a.txt looks like one article" in done.err
-        assert "--per-file" in done.err
-    assert "--per-file" not in console("summarize", "--per-file", "news/a.txt").err
-    assert "--per-file" not in console("summarize", "docs/b.txt").err
+    done = succeeded(console(*line.split()))
+    assert ("news/a.txt looks like one article" in done.err) == noticed
+    assert ("--per-file" in done.err) == noticed
 
 
-def test_summaries_within_limits(place: Path, console: Command) -> None:
+def test_a_summary_is_cut_after_a_number_of_words(place: Path, console: Command) -> None:
     make_run(place, "news", SUMMARIZATION)
     whole = succeeded(console("summarize", "-q", stdin=ARTICLE[2])).out.split()
     short = succeeded(console("summarize", "-q", "--words", "2", stdin=ARTICLE[2])).out.split()
     assert len(whole) > 2
     assert short == [*whole[:2], "…"]
+
+
+def test_summaries_of_windows_have_n_best_lists(place: Path, console: Command) -> None:
+    make_run(place, "news", SUMMARIZATION)
     windows = ["--window", "6", "--words", "2", "--n-best", "2", "--json"]
     (record,) = json_lines(succeeded(console("summarize", *windows, stdin=ARTICLE[2])).out)
     assert len(record["windows"]) == 2
     assert len(record["others"]) == 1
     assert record["score"] >= record["others"][0]["score"]
-    refused(console("summarize", "--lead", "2", "--words", "9", stdin="a"), "leave the options of a model out")
 
 
-def test_features_and_trees(place: Path, console: Command) -> None:
+def test_parse_writes_trees_of_each_file(place: Path, console: Command) -> None:
     make_run(place, "parser", PARSER, [*FIRST, "(S (NP XX )NP XX )S"])
     succeeded(console("parse", "-m", "runs/parser", "docs/a.txt", "docs/b.txt", "--output-dir", "trees"))
     assert [len(lines_in(place / "trees" / name)) for name in ("a.txt", "b.txt")] == [2, 4]
+
+
+def test_caption_writes_captions_of_each_file(place: Path, console: Command) -> None:
     make_run(place, "pictures", CAPTIONER, features=96)
     images = ROOT / "data" / "demo-scenes" / "valid.images.npz"
     (place / "one.npz").symlink_to(images)

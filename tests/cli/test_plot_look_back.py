@@ -1,14 +1,15 @@
-"""`plot-attention` of a language model: where it looks among the words before."""
+"""`plot-attention` of a language model: attention to the words before."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Command, refused, succeeded
-from untrained_runs import LANGUAGE_MODEL, TRANSLATION, make_run
 
-from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.inference.attention_views import look_back_pictures
+from nmtkit.inference.loading.opening import load_from_options
+from nmtkit.inference.loading.options import DecodingOptions
+from tests.cli.untrained_runs import LANGUAGE_MODEL, TRANSLATION, make_run
+from tests.support.commands import Command, refused, succeeded
 
 TEXT = "The old man sees the dog."
 
@@ -25,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_each_word_looks_at_those_before_it(folder: Path, console: Command) -> None:
+def test_each_word_attends_to_the_words_before_it(folder: Path, console: Command) -> None:
     system = load_from_options(DecodingOptions(str(folder / "runs" / "lstmn")))
     (picture,) = look_back_pictures(system, [TEXT])
     assert picture.src_words == picture.tgt_words
@@ -39,8 +40,14 @@ def test_each_word_looks_at_those_before_it(folder: Path, console: Command) -> N
     assert "dog." in succeeded(console("plot-attention", "-m", str(folder / "runs" / "lstmn"), TEXT)).out
 
 
-def test_what_does_not_fit_is_refused(folder: Path, console: Command) -> None:
-    how = ("plot-attention", "-m", str(folder / "runs" / "lstmn"), TEXT)
-    assert "TARGET and --layers are for models that read a source" in refused(console(*how, "Der Mann.")).err
-    how = ("plot-attention", "-m", str(folder / "runs" / "gpt"), TEXT)
-    assert "has no look back to draw; name an lstmn" in refused(console(*how)).err
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        pytest.param("lstmn", "Mann.", "TARGET and layers are for models that read a source", id="a target sentence"),
+        pytest.param("gpt", "", "has no look back to draw; name an lstmn", id="a model without a look back"),
+    ],
+)
+def test_pictures_that_a_language_model_does_not_have_are_refused(
+    folder: Path, console: Command, name: str, options: str, message: str
+) -> None:
+    refused(console("plot-attention", "-m", folder / "runs" / name, TEXT, *options.split()), message)

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands import Command, logged, refused, succeeded
+
+from tests.support.commands import Command, logged, refused, succeeded
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ GOOD = '{"update": 10, "event": "step", "nll": 2.5, "ppl": 12.2, "lr": 0.1}\n'
 LOST = '{"update": 20, "event": "evaluated", "valid_loss": null, "valid_perplexity": null, "valid_bleu": 0.0}\n'
 
 
-def test_runs_of_one_name_are_told_apart(trained: Path, plot: Command) -> None:
+def test_runs_of_one_name_are_shown_with_their_folders(trained: Path, plot: Command) -> None:
     names = [run_with_log(name, GOOD) for name in ("one/run", "two/run")]
     assert "wrote a.svg" in succeeded(plot(*names, "-o", "a.svg")).err
     assert {"one/run", "two/run"} <= words_in("a.svg")
@@ -38,25 +39,29 @@ def test_runs_of_one_name_are_told_apart(trained: Path, plot: Command) -> None:
     assert {"run", "tiny"} <= words_in("a.svg")
 
 
-def test_a_table_without_a_file(trained: Path, plot: Command) -> None:
+def test_a_table_has_the_last_loss_and_the_best_score(trained: Path, plot: Command) -> None:
     best = max(logged(trained, "evaluated"), key=lambda one: one["valid_bleu"])
     last = logged(trained, "step")[-1]
     row = succeeded(plot(trained)).out.splitlines()[-1]
     assert row.split()[:3] == ["tiny", "60", f"{last['nll']:.3f}"]
     assert f"{best['valid_bleu']:.2f} at {best['update']}" in row
-    writing = succeeded(plot(run_with_log("run", GOOD + '{"update": 20, "event": "st')))
-    assert writing.out.splitlines()[-1].split()[:3] == ["run", "10", "2.500"]
-    not_finite = succeeded(plot(run_with_log("lost", GOOD + LOST)))
-    assert not_finite.out.splitlines()[-1].split() == ["lost", "20", "2.500", "-", "-", "0.00", "at", "20"]
 
 
-def test_the_look_of_a_figure_is_not_given_where_there_is_none(plot: Command) -> None:
-    run = run_with_log("run", GOOD)
-    for words in (["--title", ""], ["--size", "3", "--report", "-o", "a.html"]):
-        refused(plot(run, *words), "--title, --size, --font and --colours are of a figure")
+@pytest.mark.parametrize(
+    ("log", "cells"),
+    [
+        pytest.param(GOOD + '{"update": 20, "event": "st', ["run", "10", "2.500"], id="a line that is being written"),
+        pytest.param(
+            GOOD + LOST, ["run", "20", "2.500", "-", "-", "0.00", "at", "20"], id="a validation loss that is not finite"
+        ),
+    ],
+)
+def test_a_table_has_a_row_for(plot: Command, log: str, cells: list[str]) -> None:
+    done = succeeded(plot(run_with_log("run", log)))
+    assert done.out.splitlines()[-1].split()[: len(cells)] == cells
 
 
-def test_the_log_of_a_finished_training_is_whole_or_refused(trained: Path, plot: Command) -> None:
+def test_the_log_of_a_finished_training_is_refused_unless_it_is_complete(trained: Path, plot: Command) -> None:
     run = Path(shutil.copytree(trained, "run"))
     whole = plot(run).out
     text = (run / "metrics.jsonl").read_bytes()
@@ -90,7 +95,7 @@ def scored(update: int, stage: str, rouge: float) -> str:
     return json.dumps(record | {"valid_rouge1": 90.0, "valid_rougeL": rouge, "valid_seconds": 99.0}) + "\n"
 
 
-def test_the_score_is_the_one_that_chose_the_weights(trained: Path, plot: Command) -> None:
+def test_the_best_score_is_of_the_metric_that_chose_the_weights(trained: Path, plot: Command) -> None:
     """Of a summarizer ROUGE-L where its recipe is not there, with its stages."""
     stages = run_with_log("stages", scored(10, "pointer", 20.5) + scored(15, "coverage", 40.25))
     lines = succeeded(plot(stages, "-o", "a.svg")).out + plot(stages).out

@@ -7,20 +7,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Command, Finished, logged, refused, sets, succeeded
 
 from nmtkit.data.batches import encoding, store
 from nmtkit.data.batches.store import Store
-from nmtkit.data.text import text
+from nmtkit.data.text.files import lines
+from tests.support.commands import Command, Finished, logged, refused, sets, succeeded
 
 STOPPED = """
 import os, signal
 from nmtkit.data.batches import encoding
 from nmtkit.data.batches import store
-from nmtkit.data.text import text
+from nmtkit.data.text.files import lines
 from nmtkit.data.batches.encoding import PreprocessingProgress
 
-store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS, text.BLOCK_BYTES, text.BLOCK_LINES = 400, 1, 2000, 1
+store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS, lines.BLOCK_BYTES, lines.BLOCK_LINES = 400, 1, 2000, 1
 note = PreprocessingProgress.complete_shard
 
 def noted(self, shards, *given):
@@ -37,8 +37,8 @@ def console(console: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command with small shards."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 400)
     monkeypatch.setattr(encoding, "SERIAL_CHARACTERS", 1)
-    monkeypatch.setattr(text, "BLOCK_BYTES", 2000)
-    monkeypatch.setattr(text, "BLOCK_LINES", 1)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(lines, "BLOCK_LINES", 1)
     return console
 
 

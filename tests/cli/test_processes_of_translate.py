@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from commands import Command, Finished, as_text, refused, succeeded
-from daily import daily
-from processes import Begun, Server, children, is_alive
+
+from tests.support.cases import daily
+from tests.support.commands import Command, Finished, as_text, refused, succeeded
+from tests.support.processes import Begun, Server, children, is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
 

@@ -5,10 +5,10 @@ import random
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, WORDS, Command, succeeded, write_pairs
 
 from nmtkit import Translator
 from nmtkit.core.errors import NmtkitError
+from tests.support.commands import RECIPE, WORDS, Command, succeeded, write_pairs
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def run(nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_unknown_words_become_the_right_source_words(run: Path) -> None:
+def test_unknown_words_are_replaced_by_their_source_words(run: Path) -> None:
     translator = Translator.load(str(run), device="cpu")
     given = pairs_with_names(150, 4)
     before = [results[0] for results in translator.search([source for source, _ in given])]
@@ -60,7 +60,9 @@ def test_unknown_words_become_the_right_source_words(run: Path) -> None:
     assert right > 0.9 * (right + wrong)
 
 
-def test_the_command_and_its_dictionary(run: Path, console: Command, tmp_path: Path) -> None:
+def test_translate_replaces_unknown_words_by_copies_or_a_dictionary(
+    run: Path, console: Command, tmp_path: Path
+) -> None:
     source = "ba ce Xqwyzqwy di."
     plain = console("translate", "-m", run, stdin=source + "\n")
     assert plain.out.count("<unk>") == 1, plain

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, logged, refused, sentence_pairs, sets, succeeded, write_pairs
-from daily import daily
-from processes import Server
-from same_run import differences, wait_for_update
 
 from nmtkit import config
-from nmtkit.cli import train
+from nmtkit.cli.training import train
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.experiment import run as running
-from nmtkit.experiment.run import Run
+from nmtkit.experiment import execute as running
 from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.run import Run
 from nmtkit.training.parallel import processes
+from tests.support.begun_runs import begin_run
+from tests.support.cases import daily
+from tests.support.commands import Command, logged, refused, sentence_pairs, sets, succeeded, write_pairs
+from tests.support.compare_runs import differences, wait_for_update
+from tests.support.processes import Server
 
 SETTINGS = [
     *sets("training.max_updates=26", "training.validate_every=13", "training.save_every=7"),
@@ -78,7 +79,7 @@ def test_limits_that_a_resumed_training_no_longer_has_are_told(corpus: Path, tmp
     notes: list[str] = []
     for resume, limits in ((False, ["training.max_updates=7"]), (True, [])):
         loaded = config.load(str(corpus / "tiny.yaml"), limits)
-        Run.begin(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
+        begin_run(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
     now = config.load(str(corpus / "tiny.yaml")).training.max_updates
     (said,) = [note for note in notes if "max_updates" in note]
     assert f"`training.max_updates` was 7 and is now {now:,}" in said
@@ -96,14 +97,14 @@ def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Comman
 def test_a_run_with_an_older_default_keeps_it(corpus: Path, tmp_path: Path) -> None:
     """The recipe says nothing of normalization, and the run was begun when the default was nfkc."""
     older = config.load(str(corpus / "tiny.yaml"), ["tokenizer.normalization=nfkc"])
-    Run.begin(older, str(tmp_path / "run")).close()
-    run = Run.begin(config.load(str(corpus / "tiny.yaml")), str(tmp_path / "run"), resume=True)
+    begin_run(older, str(tmp_path / "run")).close()
+    run = begin_run(config.load(str(corpus / "tiny.yaml")), str(tmp_path / "run"), resume=True)
     assert run.recipe.tokenizer.normalization == "nfkc"
     assert config.load(tmp_path / "run" / "recipe.yaml").tokenizer.normalization == "nfkc"
     run.close()
     named = config.load(str(corpus / "tiny.yaml"), ["tokenizer.normalization=nfkc_numbers"])
     with pytest.raises(RecipeError, match=r"`tokenizer.normalization` was 'nfkc' and is 'nfkc_numbers'"):
-        Run.begin(named, str(tmp_path / "run"), resume=True)
+        begin_run(named, str(tmp_path / "run"), resume=True)
 
 
 def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(corpus: Path, tmp_path: Path) -> None:
@@ -112,15 +113,15 @@ def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(corpus: 
     Run.create(loaded, str(tmp_path / "run")).close()
     said = "data-report.json nobody knows if this is the text of the run; leave --resume out, or go on with the new one"
     with pytest.raises(DataError, match=said):
-        Run.begin(loaded, str(tmp_path / "run"), resume=True)
-    Run.begin(loaded, str(tmp_path / "run")).close()
+        begin_run(loaded, str(tmp_path / "run"), resume=True)
+    begin_run(loaded, str(tmp_path / "run")).close()
 
 
 def test_what_other_batches_mean_for_an_epoch_is_said(corpus: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     for resume, tokens in ((False, 512), (True, 256)):
         loaded = config.load(str(corpus / "tiny.yaml"), [f"batch.batch_tokens={tokens}"])
-        Run.begin(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
+        begin_run(loaded, str(tmp_path / "run"), resume=resume, notify=notes.append).close()
     said = "was 512 and is 256: training continues with the rest of its epoch in other batches, so some "
     assert f"{said}examples may come twice or not at all" in "".join(notes)
 
@@ -179,7 +180,7 @@ def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command
 def test_a_training_cut_short_says_how_to_go_on(
     corpus: Path, nmtkit: Command, tmp_path: Path, schedule: str, advice: str
 ) -> None:
-    by_loss = sets("training.best_metric=loss", "training.higher_is_better=false", "data.test=null")
+    by_loss = sets("training.best_metric=loss", "data.test=null")
     limits = sets("training.max_updates=6", "training.validate_every=2", f"training.schedule={schedule}")
     done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits))
     assert "finished after update 6 (max_updates), learning rate 0 of 0.0042 at its peak" in done.err
@@ -220,7 +221,7 @@ def test_auto_leaves_a_gpu_that_several_processes_share_to_a_deterministic_recip
         return device
 
     monkeypatch.setattr(processes, "join", join)
-    monkeypatch.setattr(running, "join", join)
+    monkeypatch.setattr(running.processes, "join", join)
     monkeypatch.setattr(running, "prepare_device", print)
     monkeypatch.setattr(running.devices, "choose", torch.device)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: bool(used))

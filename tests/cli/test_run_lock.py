@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Command, contents, refused, sentence_pairs, sets, succeeded, write_lines, write_pairs
-from daily import daily
-from processes import Begun, Server
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.runs.folder import RunFolder, ignore, lock_run
-from nmtkit.runs.saved import find_run
+from nmtkit.runs.run import find_run
+from tests.support.cases import daily
+from tests.support.commands import Command, contents, refused, sentence_pairs, sets, succeeded, write_lines, write_pairs
+from tests.support.processes import Begun, Server
 
 HOLDER = """\
 import sys

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, lines_in, refused, succeeded, write_lines
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.formats import dump_yaml, load_yaml
@@ -16,7 +15,8 @@ from nmtkit.core.version import __version__
 from nmtkit.runs.folder import RunFolder, ignore, lock_run
 from nmtkit.runs.inventory import rename_run
 from nmtkit.runs.metrics_log import TrainLog, code_state
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
+from tests.support.commands import Command, lines_in, refused, succeeded, write_lines
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_run_is_renamed_with_the_text_that_it_holds(runs: Path, console: Comma
     refused(console("runs", "mv", "whole", "half", "--yes"))
     succeeded(console("runs", "mv", "whole", "other", "--yes"))
     assert not (runs / "whole").exists()
-    valid = SavedRun(RunFolder(runs / "other")).recipe.data.valid
+    valid = Run(RunFolder(runs / "other")).recipe.data.valid
     assert valid is not None
     assert valid.src == [str(runs / "other" / "text" / "valid.src")]
     refused(console("runs", "mv", "other", "~", "--yes"))

@@ -4,7 +4,8 @@ import json
 from functools import partial
 
 import pytest
-from commands import Command, as_text, succeeded, write_lines
+
+from tests.support.commands import Command, as_text, succeeded, write_lines
 
 
 @pytest.fixture
@@ -31,15 +32,23 @@ def test_alignment_error_rate_by_hand(score: Command) -> None:
     assert cells(done.out, "one.talp") == ["50.00", "66.67", "33.33", "3", "pharaoh", "0"]
     assert cells(done.out, "two.talp") == ["0.00", "100.00", "100.00", "3", "pharaoh", "0"]
     assert "against gold.wa (pharaoh, counts from 1): 3 sentence pairs, 3 sure links and 2 that are only" in done.out
+
+
+def test_json_has_links_formats_and_scores(score: Command) -> None:
     printed = json.loads(succeeded(score("one.talp", *GOLD, "--json")).out)
     assert printed["gold"] == {"sure": 3, "possible": 5, "format": "pharaoh", "base": 1}
     (system,) = printed["systems"]
     assert (system["system"], system["links"], system["format"], system["base"]) == ("one.talp", 3, "pharaoh", 0)
     assert [one["name"] for one in system["scores"]] == ["AER", "alignment precision", "alignment recall"]
     assert [one["value"] for one in system["scores"]] == pytest.approx([50, 200 / 3, 100 / 3])
-    for option, links in (("--reverse-hyp", ["0-0 1-1", "", "1-0"]), ("--hyp-base=1", ["1-1 2-2", "", "1-2"])):
-        done = succeeded(score("-", *GOLD, "--json", option, stdin=as_text(links)))
-        assert json.loads(done.out)["systems"][0]["scores"][0]["value"] == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "links"), [("--reverse-hyp", ["0-0 1-1", "", "1-0"]), ("--hyp-base=1", ["1-1 2-2", "", "1-2"])]
+)
+def test_links_may_be_reversed_or_counted_from_1(score: Command, option: str, links: list[str]) -> None:
+    done = succeeded(score("-", *GOLD, "--json", option, stdin=as_text(links)))
+    assert json.loads(done.out)["systems"][0]["scores"][0]["value"] == 0
 
 
 def test_naacl_alignments(score: Command) -> None:
@@ -56,7 +65,7 @@ def test_naacl_alignments(score: Command) -> None:
 
 
 @pytest.mark.parametrize("side", ["hyp", "ref"])
-def test_a_base_is_doubted_by_what_most_lines_say(score: Command, side: str) -> None:
+def test_a_base_without_any_link_of_a_first_word_is_doubted(score: Command, side: str) -> None:
     write_lines("odd", ["1-1 2-2 3-3"] * 50)
     write_lines("good", ["0-0 1-1 2-2"] * 50)
     files = ["odd", "--ref", "good"] if side == "hyp" else ["good", "--ref", "odd"]

@@ -1,4 +1,4 @@
-"""`nmtkit score-summaries` as a user meets it: ROUGE, the quality report, term recall, messages."""
+"""`nmtkit score-summaries`: ROUGE, the quality report, term recall, messages."""
 
 import gzip
 import json
@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands import Command, as_text, succeeded, write_lines
 
 from nmtkit import metrics
 from nmtkit.metrics import Resampling, Texts
 from nmtkit.metrics.metric import score_texts
 from nmtkit.metrics.quality import quality
 from nmtkit.metrics.rouge import RougeScore
+from tests.support.commands import Command, as_text, succeeded, write_lines
 
 ARTICLES = ["The cat sat on the mat. A dog barked at it all night.", "Rome won 3-2. Oslo lost its last match at home."]
 GOLD = ["A dog barked at the cat. The cat sat.", "Oslo lost 3-2 to Rome."]
@@ -39,55 +39,80 @@ def row(output: str, start: str) -> list[str]:
     return next(line for line in output.splitlines() if line.startswith(start))[len(start) :].split()
 
 
-def test_rouge_with_intervals_and_quality(score: Command) -> None:
-    done = succeeded(score("new", "old", "--ref", "gold", "--source", "articles", "--n-samples", 50, "--json"))
-    assert done.err == (
-        "note: 1 of 2 summaries of old are empty; ROUGE counts them as 0, and the quality report only in its number "
-        "of words\n"
-    )
-    printed = json.loads(done.out)
-    new, old = printed["systems"]
-    assert (new["system"], new["empty"], old["system"], old["empty"]) == ("new", 0, "old", 1)
-    systems = [Texts(hyps, [GOLD]) for hyps in (NEW, OLD)]
-    expected = score_texts(systems, ["rouge"], None, Resampling("bs", 50))
-    for system, cells in zip((new, old), expected, strict=True):
+BOTH = ("new", "old", "--ref", "gold", "--source", "articles", "--n-samples", 50)
+
+
+def test_empty_summaries_are_noted(score: Command) -> None:
+    done = succeeded(score(*BOTH, "--json"))
+    note = "note: 1 of 2 summaries of old are empty; ROUGE counts them as 0, and the quality report only in its number"
+    assert done.err == f"{note} of words\n"
+    systems = json.loads(done.out)["systems"]
+    assert [(system["system"], system["empty"]) for system in systems] == [("new", 0), ("old", 1)]
+
+
+def test_json_has_rouge_with_intervals_and_p_values(score: Command) -> None:
+    systems = json.loads(succeeded(score(*BOTH, "--json")).out)["systems"]
+    expected = score_texts([Texts(hyps, [GOLD]) for hyps in (NEW, OLD)], ["rouge"], None, Resampling("bs", 50))
+    for system, cells in zip(systems, expected, strict=True):
         assert len(system["scores"]) == 4
         for entry, cell in zip(system["scores"], cells, strict=True):
             assert isinstance(cell.score, RougeScore)
-            beside = {"mean": cell.mean, "interval": cell.interval, "p_value": cell.p_value}
-            assert entry == asdict(cell.score) | beside
-    table = succeeded(score("new", "--ref", "gold", "--n-samples", 50)).out
-    assert "quality" not in table
-    for cell in score_texts([Texts(NEW, [GOLD])], ["rouge"], None, Resampling("bs", 50))[0]:
-        assert row(table, cell.score.name + " ") == [f"{cell.score.value:.2f}", "±", f"{cell.interval:.2f}"]
-        assert cell.score.signature in table
+            resampled = {"mean": cell.mean, "interval": cell.interval, "p_value": cell.p_value}
+            assert entry == asdict(cell.score) | resampled
+
+
+def test_json_has_the_quality_of_summaries_and_references(score: Command) -> None:
+    printed = json.loads(succeeded(score(*BOTH, "--json")).out)
     report = quality(OLD, ARTICLES, [GOLD])
+    old = printed["systems"][1]
     assert old["quality"]["novel"] == list(report.novel)
     assert old["quality"]["length_to_reference"] == report.length_to_reference
     assert printed["quality_of_references"][0]["density"] == quality(GOLD, ARTICLES).density
 
 
-def test_several_systems_side_by_side_with_the_references(score: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")  # what tables say is not wrapped
+def test_a_table_has_rouge_with_intervals_and_signatures(score: Command) -> None:
+    table = succeeded(score("new", "--ref", "gold", "--n-samples", 50)).out
+    assert "quality" not in table
+    for cell in score_texts([Texts(NEW, [GOLD])], ["rouge"], None, Resampling("bs", 50))[0]:
+        assert row(table, cell.score.name + " ") == [f"{cell.score.value:.2f}", "±", f"{cell.interval:.2f}"]
+        assert cell.score.signature in table
+
+
+@pytest.fixture
+def unwrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cell of a table is wrapped."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+@pytest.mark.usefixtures("unwrapped")
+def test_the_quality_of_systems_is_beside_that_of_the_references(score: Command) -> None:
     done = succeeded(score("old", "new", "--ref", "gold", "--source", "articles", "--n-samples", 50))
     assert row(done.out, "of the summaries")[:3] == ["old", "new", "reference"]
-    assert done.out.index("ROUGE-1") < done.out.index("of the summaries")
     reports = [quality(OLD, ARTICLES), quality(NEW, ARTICLES), quality(GOLD, ARTICLES)]
     assert row(done.out, "novel 2-grams")[:3] == [f"{report.novel[1]:.2f}%" for report in reports]
     assert row(done.out, "words in copied fragments")[:3] == [f"{report.copied:.2f}%" for report in reports]
     assert row(done.out, "length vs. reference")[2] == "-"
-    assert row(done.out, "empty summaries") == ["1", "0", "0", "0"], "the last says what is good"
+    assert row(done.out, "empty summaries") == ["1", "0", "0", "0"], "the last column has the best value"
     assert row(done.out, "repeated trigrams")[3:] == ["near", "0"]
     assert reports[0].signature in done.out
+
+
+@pytest.mark.usefixtures("unwrapped")
+def test_systems_are_compared_with_the_first(score: Command) -> None:
+    done = succeeded(score("old", "new", "--ref", "gold", "--n-samples", 50))
     assert "* p < 0.05 against old (paired bootstrap)" in done.out
     assert "(p " in done.out
+
+
+@pytest.mark.usefixtures("unwrapped")
+def test_the_best_of_several_references_counts(score: Command) -> None:
     done = succeeded(score("new", "--ref", "gold", "--ref", "new", "--source", "articles", "--no-significance"))
     assert row(done.out, "ROUGE-2 ") == ["100.00"]
     assert "nrefs:2|multi:best-f1|agg:mean-f1" in done.out
     assert row(done.out, "of the summaries")[:3] == ["new", "gold", "new"]
 
 
-def test_repetitions_are_told_with_the_remedy(score: Command) -> None:
+def test_repetitions_are_reported_with_the_remedy(score: Command) -> None:
     write_lines("loop", ["the cat sat the cat sat the cat sat the cat sat", "Rome won Rome won Rome won Rome won"])
     done = succeeded(score("loop", "new", "--ref", "gold", "--source", "articles", "--n-samples", 5))
     assert "loop repeats itself" in done.err
@@ -95,7 +120,7 @@ def test_repetitions_are_told_with_the_remedy(score: Command) -> None:
     assert "new repeats itself" not in done.err
 
 
-def test_jsonl_and_term_recall(score: Command) -> None:
+def test_texts_and_terms_may_be_fields_of_json_lines(score: Command) -> None:
     args = ["--ref", "all.jsonl.gz", "--source", "all.jsonl.gz", "--terms", "all.jsonl.gz", "--n-samples", 20]
     done = succeeded(score("new", "old", *args))
     # new: dog and 3-2 of three; old: none.
@@ -108,11 +133,11 @@ def test_jsonl_and_term_recall(score: Command) -> None:
 
 def test_sentences_in_a_list_stay_apart(score: Command) -> None:
     Path("listed.jsonl").write_text('{"text": ["the cat sat", "a dog barked at"]}\n{"text": ["Rome won"]}\n')
-    done = succeeded(score("listed.jsonl", "--ref", "gold", "--summary-field", "text", "--no-significance", "--json"))
+    done = succeeded(score("listed.jsonl#text", "--ref", "gold", "--no-significance", "--json"))
     expected = metrics.score_all(["the cat sat\na dog barked at", "Rome won"], [GOLD], ["rouge"])
     assert [entry["value"] for entry in json.loads(done.out)["systems"][0]["scores"]] == [s.value for s in expected]
 
 
-def test_a_note_about_letters(score: Command) -> None:
+def test_letters_that_rouge_drops_are_noted(score: Command) -> None:
     done = succeeded(score("new", "--ref", write_lines("umlauts", ["Köln", "Rom"]), "--n-samples", 5))
     assert "note: 1 of 2 reference lines hold letters or digits other than a-z and 0-9" in done.err

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import Command, Finished, environment, refused, succeeded
-from daily import daily
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
@@ -21,6 +19,8 @@ from nmtkit.data.text.splitting import choose_hold_out, write_splits
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.events import Evaluated
+from tests.support.cases import daily
+from tests.support.commands import Command, Finished, environment, refused, succeeded
 
 LINES = "ba ce\nce ba\n"
 Shell = Callable[[str], Finished]
@@ -61,7 +61,7 @@ def test_a_closed_or_full_stream_is_named(shell: Shell, command: str, place: str
 
 
 @pytest.mark.parametrize("closing", daily(["2>/dev/full", "2>&- <&-"]))
-def test_nobody_reads_the_messages(shell: Shell, closing: str, tmp_path: Path) -> None:
+def test_results_are_printed_though_nobody_reads_the_messages(shell: Shell, closing: str, tmp_path: Path) -> None:
     """Results are what they are; a fault is told by the exit code alone."""
     (tmp_path / "lines.txt").write_text("żółw ce\n", encoding="utf-8")  # of which a note tells that ROUGE drops letters
     assert "ROUGE-1" in succeeded(shell(f"score lines.txt --ref lines.txt --metrics rouge1 {closing}")).out
@@ -69,7 +69,12 @@ def test_nobody_reads_the_messages(shell: Shell, closing: str, tmp_path: Path) -
     assert (wrong.code, wrong.out) == (2, "")
 
 
-def test_a_full_disk_under_the_log_ends_no_training(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_results_are_utf_8_whatever_the_encoding_of_the_machine(nmtkit: Command) -> None:
+    done = succeeded(nmtkit("summarize", "--lead", 1, stdin="żółw śpi.\n", PYTHONIOENCODING="latin-1"))
+    assert done.out == "żółw śpi.\n"
+
+
+def test_a_full_disk_for_messages_does_not_end_a_training(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 2)"
     few = ["--set", "training.max_updates=4"]
     done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *few, first=full))
@@ -77,7 +82,7 @@ def test_a_full_disk_under_the_log_ends_no_training(corpus: Path, nmtkit: Comman
     assert "test set" in done.out
 
 
-def test_no_file_takes_the_place_of_a_closed_stream(shell: Shell, tmp_path: Path) -> None:
+def test_a_file_does_not_take_the_number_of_a_closed_stream(shell: Shell, tmp_path: Path) -> None:
     """The first file that is opened would get the number of a closed stream, and what is written there."""
     done = shell("check lines.txt lines.txt --html page.html >&- 2>&- <&-")
     assert done.code == 2
@@ -97,7 +102,9 @@ def largest_file(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("size", [0, 1000, 4000])
 @pytest.mark.parametrize("option", ["-o out.txt", "-o out.txt.gz", "--soft soft.json", "--soft soft.npz"])
-def test_results(corpus: Path, trained: Path, console: Command, tmp_path: Path, option: str, size: int) -> None:
+def test_a_full_disk_leaves_no_incomplete_result(
+    corpus: Path, trained: Path, console: Command, tmp_path: Path, option: str, size: int
+) -> None:
     pairs = ["--source", corpus / "test.src", "--target", corpus / "test.tgt"]
     with largest_file(min(size, 10) if "-o" in option else size):
         done = console("align", "-m", trained, *pairs, *option.split())
@@ -106,7 +113,7 @@ def test_results(corpus: Path, trained: Path, console: Command, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("rows", [1, 1000, 100_000])
-def test_arrays(tmp_path: Path, rows: int) -> None:
+def test_a_full_disk_leaves_no_incomplete_arrays(tmp_path: Path, rows: int) -> None:
     """The fault of bytes that are held back until the files are closed is told like any other."""
     columns = {side: RaggedArray.of([[4, 5, 6]] * rows, "<u2") for side in ("src", "tgt")}
     with (
@@ -118,14 +125,14 @@ def test_arrays(tmp_path: Path, rows: int) -> None:
     assert not list((tmp_path / "data").iterdir())
 
 
-def test_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
+def test_a_full_disk_for_held_out_pairs_is_named(corpus: Path, tmp_path: Path) -> None:
     files = SplitFiles(src=[str(corpus / "train.src")], tgt=[str(corpus / "train.tgt")])
     held = choose_hold_out(read_pairs(files), with_test=False, train=lambda pair: None)
     with largest_file(1000), pytest.raises(NmtkitError, match="text: cannot write it: "):
         write_splits(files, held, tmp_path / "text", ["train"], ("src", "tgt"))
 
 
-def test_small_files(tmp_path: Path) -> None:
+def test_a_full_disk_for_small_files_is_named(tmp_path: Path) -> None:
     with largest_file(3):
         with pytest.raises(NmtkitError, match=r"metrics\.jsonl: cannot write it: "):
             MetricsLog(RunFolder(tmp_path)).add(Evaluated(1, {}, False, 0.0))
@@ -135,7 +142,7 @@ def test_small_files(tmp_path: Path) -> None:
         atomic_write_text(tmp_path, "some text")
 
 
-def test_where_nothing_is_known_it_is_a_file(console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_without_a_name_is_reported_as_a_file(console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

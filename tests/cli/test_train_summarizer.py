@@ -5,17 +5,18 @@ import random
 from pathlib import Path
 
 import pytest
-from commands import Command, logged, refused, succeeded, write_lines, write_pairs
 
-from nmtkit.cli.progress import show_event
 from nmtkit.cli.terminal import TrainingDisplay
+from nmtkit.cli.terminal.progress import show_event
 from nmtkit.config import load
-from nmtkit.experiment.run import Run
+from nmtkit.config.tasks.builtin import SUMMARIZATION
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.runs.folder import RunFolder
-from nmtkit.tasks.builtin import SUMMARIZATION
+from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.events import Stopped
+from tests.support.command_cases import Case, by_name, run_case
+from tests.support.commands import Command, logged, refused, succeeded, write_lines, write_pairs
 
 RECIPE = """\
 task: summarization
@@ -33,7 +34,7 @@ stages:
   - name: words
   - name: coverage
     model: {coverage: true}
-    training: {coverage_weight: 1.0, max_updates: 1}
+    training: {objectives: {coverage_weight: 1.0}, max_updates: 1}
 """
 
 
@@ -56,7 +57,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
+def test_training_reports_stages_validations_and_the_test_set(corpus: Path, tmp_path: Path, console: Command) -> None:
     folder = tmp_path / "run"
     done = succeeded(console("train", corpus / "news.yaml", "--run", folder, "--device", "cpu"))
     said = done.err.splitlines()
@@ -94,57 +95,88 @@ def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
         assert f", {stage}/weights-" in succeeded(done).err
 
 
-def test_check_and_explain_know_stages(corpus: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")  # no row is wrapped, however long the paths are
-    done = succeeded(console("recipe", "check", corpus / "news.yaml"))
-    assert "stage 2  " in done.out
-    assert "coverage: model.coverage True, training.coverage_weight 1.0, training.max_updates 1" in done.out
-    done = succeeded(console("recipe", "explain", "stages", "--recipe", corpus / "news.yaml"))
-    (row,) = [line.split() for line in done.out.splitlines() if line.startswith("stages.coverage.training.max_updates")]
-    assert row[1:4] == ["1", "2", "(before)"]
-    assert "Stop after this many updates" in done.out
-    succeeded(console("recipe", "explain", "stages.coverage.model.coverage", "--recipe", corpus / "news.yaml"))
-    changed = ["--resolved", "--set", "stages.coverage.training.lr=0.5"]
-    shown = succeeded(console("recipe", "show", corpus / "news.yaml", *changed)).out
-    assert "- name: coverage" in shown
-    assert "lr: 0.5" in shown
-    key = "stages.coverage.training.coverage_wieght"
+@pytest.fixture
+def unwrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row of a table is wrapped, however long the paths are."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+COMMANDS = {
+    "recipe check": Case(
+        "recipe check NEWS",
+        out=[
+            "stage 2  ",
+            "coverage: model.coverage True, training.objectives.coverage_weight 1.0, training.max_updates 1",
+        ],
+    ),
+    "recipe explain of all stages": Case(
+        "recipe explain stages --recipe NEWS",
+        out=["stages.coverage.training.max_updates 1 2 (before)", "Stop after this many updates"],
+    ),
+    "recipe explain of a key": Case("recipe explain stages.coverage.model.coverage --recipe NEWS"),
+    "recipe show": Case(
+        "recipe show NEWS --resolved --set stages.coverage.training.lr=0.5", out=["- name: coverage", "lr: 0.5"]
+    ),
+}
+
+
+@pytest.mark.usefixtures("unwrapped")
+@pytest.mark.parametrize("case", by_name(COMMANDS))
+def test_commands_show_stages(corpus: Path, console: Command, case: Case) -> None:
+    run_case(console, case, {"NEWS": corpus / "news.yaml"})
+
+
+def test_a_wrong_key_of_a_stage_is_named(corpus: Path, console: Command) -> None:
+    key = "stages.coverage.training.objectives.coverage_wieght"
     wrong = console("recipe", "check", corpus / "news.yaml", "--set", f"{key}=1")
     refused(wrong, key, "did you mean 'coverage_weight'")
 
 
 def advice(run: Run, updates: int, last_score: float, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is advised after as many updates as six minutes had room for."""
+    """The advice after a training that six minutes ended."""
     facts = {"validations": [[1, 1.0], [2, last_score]], "update": updates}
     monkeypatch.setattr(CheckpointManager, "read_metadata", lambda _: facts)
     return more_time_advice(run, Stopped("max_minutes", updates, 0.0, 0.1, 360.0)) or ""
 
 
-def test_more_time_is_advised_where_it_may_help(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_time_is_advised_while_the_score_improves(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limits = ["stages=[]", "training.max_updates=100", "training.max_minutes=6"]
-    run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", limits))
+    run = Run(RunFolder(tmp_path))
+    run.recipe = load(corpus / "news.yaml", limits)
     assert advice(run, 7, 0.5, monkeypatch) == ""
     assert "--resume and a larger training.max_minutes" in advice(run, 7, 2.0, monkeypatch)
     assert "--resume" in advice(run, 60, 2.0, monkeypatch)
     decaying = ["training.schedule={kind: linear, updates: 60}"]
-    run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", [*limits, *decaying]))
+    run.recipe = load(corpus / "news.yaml", [*limits, *decaying])
     assert "a larger training.schedule.updates" in advice(run, 60, 2.0, monkeypatch)
 
 
-def test_more_time_for_the_last_stage_goes_by_its_key(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limits", "key"),
+    [
+        pytest.param([], "training.max_minutes", id="of the recipe"),
+        pytest.param(["stages.coverage.training.max_minutes=2"], "stages.coverage.", id="of the stage"),
+    ],
+)
+def test_the_advice_names_the_limit_of_the_last_stage(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: list[str], key: str
 ) -> None:
-    """That of the recipe changes only the stages before, which are over."""
-    for own, key in (([], "training.max_minutes"), (["stages.coverage.training.max_minutes=2"], "stages.coverage.")):
-        run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", ["training.max_minutes=6", *own]))
-        assert f"a larger {key}" in advice(run, 7, 2.0, monkeypatch)
+    """The key of the recipe changes only the earlier stages, which are over."""
+    run = Run(RunFolder(tmp_path))
+    run.recipe = load(corpus / "news.yaml", ["training.max_minutes=6", *limits])
+    assert f"a larger {key}" in advice(run, 7, 2.0, monkeypatch)
 
 
-def test_a_stage_that_cuts_its_schedule_short_is_told_its_key(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """That of the recipe changes only the stages that have none of their own."""
-    news, stopped = load(corpus / "news.yaml"), Stopped("max_updates", 1, 0.01, 0.01, 1.0, scheduled=0.5)
-    for name, of_stage in (("words", ""), ("coverage", "stages.coverage.")):
-        show_event(TrainingDisplay(), stopped, news, StageStarted(name, 0, 0.0, news.training))
-        said = capsys.readouterr().err
-        assert f"Raise {of_stage}training.max_updates, or" in said
-        assert "(training.schedule.over: budget" in said
+@pytest.mark.parametrize(("name", "prefix"), [("words", ""), ("coverage", "stages.coverage.")])
+def test_a_schedule_that_is_cut_short_names_the_key_of_its_stage(
+    corpus: Path, capsys: pytest.CaptureFixture[str], name: str, prefix: str
+) -> None:
+    """The key of the recipe changes only the stages that do not set it."""
+    news = load(corpus / "news.yaml")
+    stopped = Stopped("max_updates", 1, 0.01, 0.01, 1.0, scheduled=0.5)
+    show_event(TrainingDisplay(), stopped, news, StageStarted(name, 0, 0.0, news.training))
+    message = capsys.readouterr().err
+    assert f"Raise {prefix}training.max_updates, or" in message
+    assert "(training.schedule.over: budget" in message

@@ -12,10 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, Finished, as_text, environment, lines_in, logged, refused, sets, succeeded, write_lines
 
 from nmtkit import config, metrics
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.checks import with_values_of
+from nmtkit.runs.run import Run
+from tests.support.commands import (
+    Command,
+    Finished,
+    as_text,
+    environment,
+    lines_in,
+    logged,
+    refused,
+    sets,
+    succeeded,
+    write_lines,
+)
 
 DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
 NEWS = Path(__file__).resolve().parents[2] / "data" / "demo-news"
@@ -45,7 +57,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pair(texts: Path, name: str = "train", kind: str = "") -> list[str]:
     packed = ".gz" if name == "more" else ""
-    return [f"--{kind}source", f"{texts}/{name}.en{packed}", f"--{kind}target", f"{texts}/{name}.fr{packed}"]
+    files = [f"{texts}/{name}.en{packed}", f"{texts}/{name}.fr{packed}"]
+    return [kind, *files] if kind else ["--source", files[0], "--target", files[1]]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +78,7 @@ def losses(run: Path) -> list[float]:
     return [step["loss"] for step in logged(run, "step")]
 
 
-def test_from_two_files_to_translations(console: Command, finished: tuple[Path, Finished]) -> None:
+def test_two_files_are_enough_to_train_and_translate(console: Command, finished: tuple[Path, Finished]) -> None:
     run, done = finished
     succeeded(done)
     said = done.err.splitlines()
@@ -95,14 +108,14 @@ def test_the_chosen_recipe_means_the_same_from_anywhere(console: Command, finish
     run = finished[0]
     write_lines("text/train.en", ["another text of this name"])
     chosen = config.load(run / "chosen.yaml", QUICK[3::2])
-    assert Run.open(str(run)).with_resolved(chosen) == config.load(run / "recipe.yaml")
+    assert with_values_of(Run.open(run).recipe, chosen) == config.load(run / "recipe.yaml")
     succeeded(console("train", run / "chosen.yaml", *QUICK, "--run", "again"))
     assert losses(Path("again")) == losses(run)
     assert len(losses(run)) == 3
 
 
 @pytest.mark.slow
-def test_resume(texts: Path, console: Command) -> None:
+def test_a_training_without_a_recipe_is_resumed_with_the_same_options(texts: Path, console: Command) -> None:
     options = [*SHORT, "--run", "run"]
     train = ["train", *pair(texts), *options]
     succeeded(console(*train, "--set", "training.max_updates=2"))
@@ -124,7 +137,7 @@ def test_resume(texts: Path, console: Command) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("copied")
-def test_an_earlier_run_is_not_lost(texts: Path, console: Command) -> None:
+def test_an_earlier_run_is_replaced_only_by_overwrite(texts: Path, console: Command) -> None:
     before = Path("run/chosen.yaml").read_text(encoding="utf-8")
     given = ["train", *pair(texts, "few"), *QUICK, "--run"]
     refused(console(*given, "run"), "a training was begun here")
@@ -132,7 +145,7 @@ def test_an_earlier_run_is_not_lost(texts: Path, console: Command) -> None:
     own = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
     refused(console("train", *own, *QUICK, "--run", "run", "--overwrite"), "in the folder of the run that would be")
     assert len(lines_in(Path("run/text/train.en"))) == 540
-    succeeded(console(*given, "run", *pair(texts, "valid", "valid-"), "--overwrite"))
+    succeeded(console(*given, "run", *pair(texts, "valid", "--valid"), "--overwrite"))
     assert Path("run/chosen.yaml").read_text(encoding="utf-8") != before
     assert not Path("run/text").exists()
     write_lines("other/letter.txt", ["mine"])
@@ -141,7 +154,7 @@ def test_an_earlier_run_is_not_lost(texts: Path, console: Command) -> None:
 
 
 @pytest.mark.slow
-def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Command) -> None:
+def test_an_interrupted_start_can_be_repeated(texts: Path, console: Command) -> None:
     """Killed while it wrote the held-out pairs: a chosen recipe, half of the text, and nothing else."""
     write_lines("run/text/train.en", ["half"])
     write_lines("run/chosen.yaml", ["name: half"])
@@ -150,8 +163,8 @@ def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Com
 
 
 @pytest.mark.slow
-def test_sets_of_ones_own(texts: Path, console: Command) -> None:
-    own = [*pair(texts, "valid", "valid-"), *pair(texts, "test", "test-")]
+def test_named_validation_and_test_sets_are_used_unchanged(texts: Path, console: Command) -> None:
+    own = [*pair(texts, "valid", "--valid"), *pair(texts, "test", "--test")]
     assert "held out" not in succeeded(console("train", *pair(texts), *own, *QUICK)).err
     run = Path("runs/train-en-fr")
     assert not (run / "text").exists()
@@ -160,14 +173,16 @@ def test_sets_of_ones_own(texts: Path, console: Command) -> None:
     assert (data.train.src, data.valid.tgt) == ([f"{texts}/train.en"], [f"{texts}/valid.fr"])
     assert len(lines_in(run / "test.out")) == 10
     # A test set without targets is only translated.
-    done = succeeded(console("train", *pair(texts), "--test-source", texts / "test.en", *QUICK, "--run", "run"))
+    done = succeeded(console("train", *pair(texts), "--test", texts / "test.en", *QUICK, "--run", "run"))
     assert "held out: 30 for valid;" in done.err
     assert len(lines_in(Path("run/test.out"))) == 10
     assert not Path("run/text/test.en").exists()
 
 
 @pytest.mark.slow
-def test_several_corpora_packed_or_not(texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_corpora_are_read_as_often_as_needed(
+    texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A text is read to choose and to be divided; its parts to be looked at, to be checked and to be encoded.
 
     The beginning of train is read once more, to be compared with the test set.
@@ -208,7 +223,7 @@ def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command) -> None:
 
 
 @pytest.mark.slow
-def test_summaries(console: Command) -> None:
+def test_a_summarizer_is_trained_without_a_recipe(console: Command) -> None:
     with gzip.open(NEWS / "train.jsonl.gz", "rt", encoding="utf-8") as file:
         records = [json.loads(next(file)) for _ in range(60)]
     for name in ("article", "summary"):
@@ -226,7 +241,7 @@ def test_summaries(console: Command) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_what_the_first_wrote(texts: Path, tmp_path: Path) -> None:
+def test_two_processes_train_on_the_text_that_the_first_wrote(texts: Path, tmp_path: Path) -> None:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nmtkit", "train"]
     done = subprocess.run(
         [sys.executable, *words, *pair(texts), *QUICK, "--threads", "1"],

@@ -1,10 +1,12 @@
-"""`translate`: sentences of a line with glossaries, scores and n-best lists; and what is said of numbers and terms."""
+"""`translate`: sentences of a line with glossaries, scores and n-best lists; warnings of numbers and terms."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from commands import WORDS, Command, json_lines, refused, succeeded, write_lines
+
+from tests.support.commands import WORDS, Command, json_lines, refused, succeeded, write_lines
 
 LINE = "Ba ce di. Fo gu ha na! Je ki lo."
 PARTS = ["Ba ce di.", "Fo gu ha na!", "Je ki lo."]
@@ -27,7 +29,7 @@ def test_scores_of_a_line_are_sums_over_its_sentences(run: list[str], console: C
     assert text == " ".join(part[2] for part in parts)
 
 
-def test_n_best_lists_of_lines(run: list[str], console: Command) -> None:
+def test_n_best_lists_are_of_whole_lines(run: list[str], console: Command) -> None:
     found = columns(succeeded(console(*run, "--n-best", "3", "--split-sentences", stdin=f"{LINE}\n\nba\n")).out)
     assert [row[0] for row in found] == ["1", "1", "1", "2", "3", "3", "3"]
     scores = [float(row[1]) for row in found[:3]]
@@ -39,26 +41,36 @@ def test_n_best_lists_of_lines(run: list[str], console: Command) -> None:
     assert [line.split(" ||| ")[1] for line in moses] == [row[3] for row in found[:3]]
 
 
-def test_terms_prefixes_and_json_lines_with_sentences(run: list[str], console: Command, tmp_path: Path) -> None:
+def test_terms_hold_in_each_sentence(run: list[str], console: Command, tmp_path: Path) -> None:
     write_lines(tmp_path / "terms.tsv", ["gu ha\tLO LO", "ki\tBA"])
-    split = [*run, "--split-sentences"]
-    done = succeeded(console(*split, "--terms", "terms.tsv", "--json", stdin=LINE))
+    done = succeeded(console(*run, "--split-sentences", "--terms", "terms.tsv", "--json", stdin=LINE))
     (record,) = json_lines(done.out)
     texts = [sentence["best"]["text"] for sentence in record["sentences"]]
     assert "LO LO" in texts[1]
     assert "BA" in texts[2].split()
-    text = succeeded(console(*split, "--prefix", stdin=f"{LINE}\tHA BA\n")).out
+
+
+def test_a_prefix_begins_the_first_sentence(run: list[str], console: Command) -> None:
+    text = succeeded(console(*run, "--split-sentences", "--prefix", stdin=f"{LINE}\tHA BA\n")).out
     assert text.startswith("HA BA ")
-    asked = '{"source": "%s", "prefix": "HA", "must_not": ["FO"]}'
-    text = succeeded(console(*split, "--jsonl", stdin=asked % LINE)).out
+
+
+def test_json_lines_constrain_all_sentences(run: list[str], console: Command) -> None:
+    request = json.dumps({"source": LINE, "prefix": "HA", "must_not": ["FO"]})
+    text = succeeded(console(*run, "--split-sentences", "--jsonl", stdin=request)).out
     assert text.startswith("HA ")
     assert "FO" not in text.split()
-    asked = '{"source": "%s", "must": ["FO"]}\n'
-    refused(console(*split, "--jsonl", stdin=asked % LINE), 'line 1: "must" does not say', "--terms")
-    assert "FO" in succeeded(console(*split, "--jsonl", stdin=asked % "ba ce")).out.split()
 
 
-def test_lines_that_lack_numbers_are_counted_and_named(run: list[str], console: Command) -> None:
+def test_must_is_only_for_a_line_of_one_sentence(run: list[str], console: Command) -> None:
+    split = [*run, "--split-sentences", "--jsonl"]
+    several = json.dumps({"source": LINE, "must": ["FO"]})
+    refused(console(*split, stdin=several), 'line 1: "must" does not say', "--terms")
+    single = json.dumps({"source": "ba ce", "must": ["FO"]})
+    assert "FO" in succeeded(console(*split, stdin=single)).out.split()
+
+
+def test_translations_that_lack_numbers_are_counted_and_named(run: list[str], console: Command) -> None:
     text = "ba ce 120\nba ce\nba 3 ce\n" + "".join(f"ba {n} ce\n" for n in range(20, 26))
     done = succeeded(console(*run, stdin=text))
     shown = " ".join(done.err.split())
@@ -71,7 +83,7 @@ def test_lines_that_lack_numbers_are_counted_and_named(run: list[str], console: 
     assert "lack a number" not in console(*run, stdin="ba ce\n").err
 
 
-def test_terms_that_cost_much_are_told(run: list[str], console: Command, tmp_path: Path) -> None:
+def test_terms_that_cost_much_log_probability_are_reported(run: list[str], console: Command, tmp_path: Path) -> None:
     write_lines(tmp_path / "terms.tsv", ["ba\tLO KI LO KI"])
     done = succeeded(console(*run, "--terms", "terms.tsv", stdin="ce di\nba ce di\n"))
     shown = " ".join(done.err.split())
@@ -82,7 +94,7 @@ def test_terms_that_cost_much_are_told(run: list[str], console: Command, tmp_pat
     assert "forcing the terms" not in console(*run, "--terms", "terms.tsv", stdin="ce di\nba ce di\n").err
 
 
-def test_repetitions_are_told_with_the_remedy(run: list[str], console: Command) -> None:
+def test_repetitions_are_reported_with_the_remedy(run: list[str], console: Command) -> None:
     lines = "".join(" ".join([word] * 12) + "\n" for word in WORDS[:6])
     free = console(*run, "--search", "min_length_ratio=2", "--max-length", "40", stdin=lines)
     assert "the translations repeat themselves" in free.err

@@ -1,10 +1,12 @@
-"""Text that is mostly unknown to a vocabulary, or that a metric cannot see: a warning says so, and what to do."""
+"""Warnings, with their remedy, of text that a vocabulary or a metric does not fit."""
 
 from pathlib import Path
 
 import pytest
-from commands import Command, sentence_pairs, sets, succeeded, write_lines, write_pairs
-from unspaced import unspaced_pairs
+
+from tests.support.command_cases import Case, by_name, run_case
+from tests.support.commands import Command, sentence_pairs, sets, succeeded, write_lines, write_pairs
+from tests.support.unspaced_pairs import unspaced_pairs
 
 QUICK = ["--device", "cpu", *sets("training.max_updates=2", "training.validate_every=2", "data.test=null")]
 GREEK = [("ωραία μέρα σήμερα", "ΣΗΜΕΡΑ ΜΕΡΑ ΩΡΑΙΑ"), ("καλημέρα κόσμε", "ΚΟΣΜΕ ΚΑΛΗΜΕΡΑ")] * 20
@@ -22,7 +24,7 @@ def warnings(err: str) -> list[str]:
 
 def test_fine_tuning_on_unknown_text_is_warned_of(greek: Path, trained: Path, console: Command) -> None:
     files = ["--source", greek / "greek.src", "--target", greek / "greek.tgt"]
-    files += ["--valid-source", greek / "greek.src", "--valid-target", greek / "greek.tgt"]
+    files += ["--valid", greek / "greek.src", greek / "greek.tgt"]
     done = succeeded(console("train", *files, "--init-from", trained, "--run", greek / "tuned", *QUICK))
     (warning,) = [line for line in warnings(done.err) if "unknown to the vocabulary" in line]
     assert str(trained) in warning
@@ -30,7 +32,7 @@ def test_fine_tuning_on_unknown_text_is_warned_of(greek: Path, trained: Path, co
     assert "guide public-models" in warning
 
 
-def test_fine_tuning_on_known_text_is_not(tmp_path: Path, trained: Path, console: Command) -> None:
+def test_fine_tuning_on_known_text_is_not_warned_of(tmp_path: Path, trained: Path, console: Command) -> None:
     write_pairs(tmp_path, "own", sentence_pairs(60, 9))
     files = ["--source", tmp_path / "own.src", "--target", tmp_path / "own.tgt"]
     done = succeeded(console("train", *files, "--init-from", trained, "--run", tmp_path / "tuned", *QUICK))
@@ -44,22 +46,30 @@ def test_a_small_vocabulary_of_the_text_itself_is_warned_of(corpus: Path, tmp_pa
     assert "Raise tokenizer.vocab_size" in warning
 
 
-def test_commands_say_that_a_text_is_unknown(greek: Path, trained: Path, console: Command) -> None:
-    source, target = greek / "greek.src", greek / "greek.tgt"
-    for words in (["translate", source], ["translate", "--split-sentences", source], ["translate", "-q", source]):
-        done = succeeded(console(*words, "-m", trained, "--device", "cpu"))
-        assert "100% of the source tokens are unknown" in done.err, words
-    done = succeeded(console("evaluate", trained, "--source", source, "--ref", target, "--device", "cpu"))
-    assert "100% of the source tokens are unknown" in done.err
-    done = succeeded(console("rescore", "-m", trained, "--source", source, "--target", target, "--device", "cpu"))
-    assert "100% of the source tokens are unknown" in done.err
-    assert "100% of the target tokens are unknown" in done.err
-    known = write_lines(greek / "known.src", [source for source, _ in sentence_pairs(5, 3)])
-    assert "unknown" not in succeeded(console("translate", "-m", trained, known, "--device", "cpu")).err
+SOURCE_UNKNOWN = "100% of the source tokens are unknown"
+TARGET_UNKNOWN = "100% of the target tokens are unknown"
+COMMANDS = {
+    "translate": Case("translate greek.src -m RUN --device cpu", err=[SOURCE_UNKNOWN]),
+    "translate --split-sentences": Case(
+        "translate --split-sentences greek.src -m RUN --device cpu", err=[SOURCE_UNKNOWN]
+    ),
+    "translate -q": Case("translate -q greek.src -m RUN --device cpu", err=[SOURCE_UNKNOWN]),
+    "evaluate": Case("evaluate RUN --source greek.src --ref greek.tgt --device cpu", err=[SOURCE_UNKNOWN]),
+    "rescore": Case(
+        "rescore -m RUN --source greek.src --target greek.tgt --device cpu", err=[SOURCE_UNKNOWN, TARGET_UNKNOWN]
+    ),
+    "translate known text": Case("translate known.src -m RUN --device cpu", not_err=["unknown"]),
+}
+
+
+@pytest.mark.parametrize("case", by_name(COMMANDS))
+def test_commands_warn_of_an_unknown_text(greek: Path, trained: Path, console: Command, case: Case) -> None:
+    write_lines(greek / "known.src", [source for source, _ in sentence_pairs(5, 3)])
+    run_case(console, case, {"RUN": trained})
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "char"])
-def test_a_recipe_with_a_metric_that_cannot_see_the_language(
+def test_a_tokenizer_of_the_metric_that_does_not_fit_the_language_is_warned_of(
     tokenize: str, corpus: Path, tmp_path: Path, console: Command
 ) -> None:
     write_pairs(tmp_path, "zh", unspaced_pairs("zh")[:60])
@@ -75,7 +85,7 @@ def test_a_recipe_with_a_metric_that_cannot_see_the_language(
         assert all("evaluation.tokenize" in line for line in says)
 
 
-def test_training_without_a_recipe_sees_the_language(tmp_path: Path, console: Command) -> None:
+def test_training_without_a_recipe_chooses_settings_for_the_language(tmp_path: Path, console: Command) -> None:
     """Short lines of Chinese are validated by characters; the vocabulary is one that they fill."""
     write_pairs(tmp_path, "zh", unspaced_pairs("zh")[:200])
     files = ["--source", tmp_path / "zh.src", "--target", tmp_path / "zh.tgt", "--run", tmp_path / "run"]

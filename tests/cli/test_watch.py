@@ -5,12 +5,11 @@ import shutil
 from contextlib import chdir
 from pathlib import Path
 
-from commands import Command, refused, succeeded
-
 from nmtkit.runs.folder import RunFolder, ignore, lock_run
+from tests.support.commands import Command, refused, succeeded
 
 
-def test_shows_a_finished_run_once_and_leaves_it_as_it_is(trained: Path, console: Command) -> None:
+def test_watch_shows_a_finished_run_and_does_not_change_it(trained: Path, console: Command) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
     shown = succeeded(console("watch", trained)).out
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
@@ -22,7 +21,7 @@ def test_shows_a_finished_run_once_and_leaves_it_as_it_is(trained: Path, console
     assert any("\u2801" <= character <= "\u28ff" for character in shown)
 
 
-def test_a_copy_whose_log_grows_is_read_anew(trained: Path, console: Command) -> None:
+def test_watch_reads_a_growing_log(trained: Path, console: Command) -> None:
     shutil.copytree(trained, "copy")
     Path("copy", "result.json").unlink()
     log = Path("copy", "metrics.jsonl")

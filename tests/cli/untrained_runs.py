@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from learned import learn_tokenizers
 
 from nmtkit.config import load
+from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.data.text.blocks import Example
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.origin import find_origin, origin_tokenizers
-from nmtkit.runs.saved import build_model
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.run import build_model
 from nmtkit.training.checkpoints.weights import get_weights, save_weights
+from tests.support.learned_tokenizers import learn_tokenizers
 
 LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
 ARTICLES = [
@@ -59,7 +59,7 @@ task: language-modelling
 data: {train: {tgt: [text]}, valid: {tgt: [text]}}
 init_from: {tokenizer: runs/mine}
 model: {kind: transformer_lm, hidden_size: 8, feed_forward_size: 8, heads: 2, layers: 1}
-training: {max_updates: 1, best_metric: perplexity, higher_is_better: false}
+training: {max_updates: 1, best_metric: perplexity}
 """
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from pretended_cuda import tensors_in, waits_for
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmtkit.decoding.beam import LoggedStep
+from nmtkit.decoding.beam_search import StepResult
+from tests.contracts.pretended_cuda import tensors_in, waits_for
 
 
 class Recorder(TorchDispatchMode):
@@ -57,15 +57,15 @@ class Recorder(TorchDispatchMode):
 
 
 def capture_cuda_graph(
-    once: Callable[[], LoggedStep], trial: Callable[[], object]
-) -> tuple[Callable[[], LoggedStep], LoggedStep]:
+    once: Callable[[], StepResult], trial: Callable[[], object]
+) -> tuple[Callable[[], StepResult], StepResult]:
     """In place of `nmtkit.decoding.graphs.capture_cuda_graph`."""
     trial()
     with Recorder() as recorder:
         result = once()
     recorder.put_back()
 
-    def again() -> LoggedStep:
+    def again() -> StepResult:
         recorder.replay()
         return result.mapped(torch.clone)
 

@@ -8,26 +8,27 @@ from typing import Any
 
 import pytest
 import torch
-from comparing import for_model, same
-from gradients import backward
-from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
-from test_models import SOURCES, TARGETS, batch_of
 from torch import Tensor, nn
-from variants import EVERY, build, by_turns, in_turns
-from walk import Walk, source_of, told
 
 from nmtkit.core.device import prepare
 from nmtkit.data.batches.batch import Batch, Rows
 from nmtkit.data.tokenizers.vocabulary import BOS, PAD
-from nmtkit.decoding.engine import Engine, beam_search
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.batching import Engine, beam_search
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.transformer import sinusoids
+from nmtkit.models.abilities import auxiliary_objective, pretraining_objectives
 from nmtkit.models.base import MODELS, Decoder, Model, as_seq2seq
 from nmtkit.training import randomness
+from tests.contracts.pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
+from tests.contracts.test_models import SOURCES, TARGETS, batch_of
+from tests.contracts.variants import EVERY, build, by_turns, in_turns
+from tests.support.gradients import backward
+from tests.support.hypotheses import for_model, same
+from tests.support.step_by_step import Walk, source_of, told
 
 LENGTH = 5
 """Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
-AROUND = {"begin", "poll_finished", "gather", "extended_ids"}
+AROUND = {"begin", "_flags", "gather", "extended_ids"}
 """The functions of a search that may wait: what sends the limits before its first step, what looks at times at which
 sentences are done, and what reads the results."""
 
@@ -36,7 +37,7 @@ SEARCHES: list[dict[str, Any]] = [
     {"beam_size": 1},
     {"beam_size": 3},
     {"beam_size": 3, "stop": "huggingface", "at_limit": "end"},
-    {"beam_size": 3, "stop": "joeynmt", "at_limit": "compete"},
+    {"beam_size": 3, "at_limit": "compete"},
     {"beam_size": 3, **BLOCKING, "coverage_penalty": 0.2, "stop": "exact"},
     {"samples": 3, "top_k": 5, "top_p": 0.9, "epsilon": 0.01},
 ]
@@ -112,8 +113,9 @@ def gradients_on(model: Model, batch: Batch, device: torch.device, reinforced: b
     if reinforced:
         backward(model, batch, 10, part, device, reinforce={"max_length": 3})
     else:
-        own: dict[str, Any] = {name: {} for name in model.pretrained_by[:1]} or {"label_smoothing": 0.1}
-        own |= {model.config.further_head: 1.0} if model.config.further_head else {}
+        own: dict[str, Any] = {name: {} for name in pretraining_objectives(type(model))[:1]} or {"label_smoothing": 0.1}
+        head = auxiliary_objective(model.config)
+        own |= {head: 1.0} if head else {}
         backward(model, batch, 10, part, device, **own, **on_attention(model, batch))
     model.eval()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -185,12 +187,12 @@ def test_sentences_that_take_free_slots_are_not_waited_for(cuda: PretendedCuda, 
     """Sent from a CPU they are on their way while the device still works on the steps before."""
     model, on_cpu = there(cuda, name), build(*EVERY[name]).eval()
     whole = batch_of(on_cpu, SOURCES * 3)
-    config = SearchConfig(beam_size=3, max_length_ratio=1.5, max_length_offset=1, **BLOCKING)
+    config = BeamConfig(beam_size=3, max_length_ratio=1.5, max_length_offset=1, **BLOCKING)
     order = list(range(whole.size))
     results = dict(Engine(model, config, steps="eager").run(source_of(whole, 4, order)))
     waits = Counter(wait.split(":")[0] for wait in cuda.waits)
-    assert {*waits} <= {"poll_finished", "read", "gather", "extended_ids"}
-    assert waits["poll_finished"] >= 3  # several refills
+    assert {*waits} <= {"_flags", "read", "gather", "extended_ids"}
+    assert waits["_flags"] >= 3  # several refills
     same([results[number] for number in order], beam_search(on_cpu, whole, config), within=1e-5)
 
 
@@ -199,7 +201,7 @@ def test_what_translations_begin_with_is_read_before_it_is_sent(cuda: PretendedC
     model = there(cuda, "transformer")
     begin = torch.tensor([[4, 5, 6], [7, PAD, PAD]])
     batch = replace(batch_of(model, SOURCES[:2]), **{given: begin})
-    beam_search(model, batch, SearchConfig(beam_size=2, max_length=LENGTH))
+    beam_search(model, batch, BeamConfig(beam_size=2, max_length=LENGTH))
     assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND - {"begin"}
 
 
@@ -209,7 +211,7 @@ def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
     model.tgt_positions.table = cuda.put(sinusoids(2, 8))
     batch = batch_of(model, SOURCES).to(CUDA)
     cuda.waits.clear()
-    beam_search(model, batch, SearchConfig(beam_size=2, max_length=LENGTH, min_length=LENGTH - 2))
+    beam_search(model, batch, BeamConfig(beam_size=2, max_length=LENGTH, min_length=LENGTH - 2))
     assert [wait for wait in cuda.waits if wait.split(":")[0] not in AROUND] == ["reserve: blocking copy to the device"]
     assert len(model.tgt_positions.table) > LENGTH
 
@@ -321,7 +323,7 @@ def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     exact = build(*EVERY[name]).double().eval()(batch, keep=batch.targets.mask)
     log_probs = model(batch.to(device), keep=batch.targets.mask).cpu()
     torch.testing.assert_close(log_probs.double(), exact, rtol=0, atol=1e-4)
-    config = SearchConfig(beam_size=3, max_length=LENGTH)
+    config = BeamConfig(beam_size=3, max_length=LENGTH)
     given = batch_of(model, SOURCES)
     best = beam_search(model, given.to(device), config, need_attention=True)
     assert [len(one) for one in best] == [1] * batch.size

@@ -4,21 +4,21 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
-import test_models as contract
-import test_shortlists as shortlists
 import torch
-from comparing import agree, for_model, same, together
-from daily import daily
-from test_models import SOURCES, batch_of, model
-from variants import VARIANTS, VOCABULARY, enlarged, in_turns
-from walk import Walk
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.decoding.engine import beam_search
-from nmtkit.decoding.rules import SearchConfig
-from nmtkit.models.base import MODELS, Decoder, VocabularySizes
+from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.settings import BeamConfig
+from nmtkit.models.base import MODELS, Decoder, VocabularySizes, members_of
 from nmtkit.models.ensemble import Ensemble, Mean
-from nmtkit.models.rnn.show_and_tell import Captioner
+from nmtkit.zoo.captioning.show_and_tell import Captioner
+from tests.contracts import test_models as contract
+from tests.contracts import test_shortlists as shortlists
+from tests.contracts.test_models import SOURCES, batch_of, model
+from tests.contracts.variants import VARIANTS, VOCABULARY, enlarged, in_turns
+from tests.support.cases import daily
+from tests.support.hypotheses import agree, for_model, same, together
+from tests.support.step_by_step import Walk
 
 __all__ = ["model"]  # a fixture
 
@@ -109,7 +109,7 @@ def test_the_search_finds_what_the_reference_finds(ensemble: Ensemble, searches:
         for line, hypotheses in enumerate(
             beam_search(ensemble, batch_of(ensemble, SOURCES[:3]), config, config.hypotheses)
         ):
-            own = [contract.sentences(one)[line] for one in ensemble.models()]
+            own = [contract.sentences(one)[line] for one in members_of(ensemble)]
             agree(hypotheses, together(ensemble, own), config, line)
 
 
@@ -117,9 +117,9 @@ def test_the_search_finds_what_the_reference_finds(ensemble: Ensemble, searches:
 def test_large_vocabularies_are_searched_without_log_probabilities(
     ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = SearchConfig(beam_size=4, max_length=6)
+    config = BeamConfig(beam_size=4, max_length=6)
     expected = beam_search(ensemble, batch_of(ensemble, SOURCES), config, 4)
-    monkeypatch.setattr("nmtkit.decoding.decoding_batch.MANY_LOGITS", 1)
+    monkeypatch.setattr("nmtkit.decoding.beam_search.MANY_LOGITS", 1)
     hypotheses = beam_search(ensemble, batch_of(ensemble, SOURCES), config, 4)
     same(hypotheses, expected)
 

@@ -11,23 +11,23 @@ from itertools import combinations
 
 import pytest
 import torch
-from comparing import agree, for_model, together
-from reference_search import EnsembleSentence, Request, Sentence
-from test_models import MAY_REPEAT, SOURCES, batch_of, model, sentences, shared
-from test_shortlists import SHORTLIST
 from torch import Tensor
-from variants import ONE_OF_EACH_THAT_COPIES, VOCABULARY, in_turns
-from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import PAD, UNK
+from nmtkit.decoding.batching import Engine
+from nmtkit.decoding.beam_search import TokenClasses
 from nmtkit.decoding.constraints import Constraints
-from nmtkit.decoding.engine import BatchSource, Engine
-from nmtkit.decoding.rules import SearchConfig
-from nmtkit.decoding.state import TokenClasses
-from nmtkit.models.base import Seq2Seq
+from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
+from nmtkit.models.base import Seq2Seq, members_of
 from nmtkit.models.ensemble import Ensemble
+from tests.contracts.test_models import SOURCES, batch_of, model, sentences, shared
+from tests.contracts.test_shortlists import SHORTLIST
+from tests.contracts.variants import ONE_OF_EACH_THAT_COPIES, VOCABULARY, in_turns
+from tests.support.hypotheses import agree, for_model, together
+from tests.support.reference_search import EnsembleSentence, Request, Sentence
+from tests.support.step_by_step import BatchInSlots, source_of
 
 __all__ = ["model"]  # a fixture
 
@@ -59,7 +59,6 @@ FEATURES: dict[str, Feature] = {
     "beam of 4": Feature({"beam_size": 4}, "width"),
     "beam of 10": Feature({"beam_size": 10}, "width"),
     "n-gram blocking": Feature({"no_repeat_ngram": 2}, "n-grams"),
-    "n-gram blocking with exceptions": Feature({"no_repeat_ngram": 1}, "n-grams", ({"may_repeat": MAY_REPEAT},) * 3),
     "least length": Feature({"min_length": 2}, "least length"),
     "least length by the source": Feature({"min_length_ratio": 0.7}, "least length"),
     "no unknown word": Feature({"forbid_unknown": True}),
@@ -67,22 +66,18 @@ FEATURES: dict[str, Feature] = {
     "length penalty none": Feature({"length_penalty": "none"}, "length penalty"),
     "coverage gnmt": Feature({"coverage_penalty": 0.2}, "coverage"),
     "coverage summary": Feature({"coverage_penalty": 2.0, "coverage_kind": "summary"}, "coverage"),
-    "word reward": Feature({"word_reward": 0.3}),
     "repetition penalty": Feature({"repetition_penalty": 1.5}),
-    "patience": Feature({"patience": 2.0}),
     "exact stop": Feature({"stop": "exact"}, "stop"),
     "as huggingface": Feature({"stop": "huggingface", "at_limit": "end"}, "stop"),
-    "as opennmt-py": Feature({"stop": "opennmt-py", "at_limit": "compete"}, "stop"),
-    "as joeynmt": Feature({"stop": "joeynmt", "at_limit": "compete"}, "stop"),
+    "unfinished ones compete": Feature({"at_limit": "compete"}, "stop"),
     "best only": Feature({}),
-    "diverse groups": Feature({"diversity_groups": 2, "diversity_strength": 0.7}),
+    "diverse groups": Feature({"diversity_groups": 2}),
     "samples": drawing(seed=3),
     "temperature": drawing(temperature=0.6),
     "top-k": drawing(top_k=5),
     "top-p": drawing(top_p=0.8),
     "epsilon": drawing(epsilon=0.05),
     "forced prefix": Feature({}, "prefix", ({"prefix": [7, 13]}, {}, {"prefix": [9]})),
-    "preferred prefix": Feature({"prefix_bias": 0.6}, "prefix", ({"prefix": [7, 13]}, {"prefix": [4, 6]}, {})),
     "required terms": Feature({}, "required", ({"required": [[7, 8], [5]]}, {}, {"required": [[4]]})),
     "terms in order": Feature(
         {}, "required", ({}, {"required": [[9], [4]], "in_order": True}, {"required": [[12, 9]], "in_order": True})
@@ -96,14 +91,15 @@ FEATURES: dict[str, Feature] = {
 }
 DRAWN = [name for name, feature in FEATURES.items() if "samples" in feature.settings]
 TERMS = ["required terms", "terms in order", "refused terms"]
-IN_PLACES = ["as opennmt-py", "as joeynmt"]
-STOPS = ["exact stop", "as huggingface", *IN_PLACES]
+WIDTHS = ["beam of 1", "beam of 4", "beam of 10"]
+STOPS = ["exact stop", "as huggingface"]
+DRAWN_WITHOUT = "is for beam search, and samples are drawn without: leave one of the two out"
 REFUSED: list[tuple[list[str], list[str], str]] = [
-    ([*DRAWN, *IN_PLACES], ["diverse groups"], "have no groups; set diversity_groups to 1"),
-    (DRAWN, ["patience"], "patience is for beam search, and samples are drawn without: leave one of the two out"),
-    (DRAWN, STOPS, "stop is for beam search, and samples are drawn without: leave one of the two out"),
-    ([*DRAWN, "diverse groups", *IN_PLACES], TERMS, "terms need one beam: leave out samples and diversity_groups, and"),
-    (["patience"], STOPS, "patience is for stop first_k, and stop is"),
+    (DRAWN, ["diverse groups"], f"diversity_groups {DRAWN_WITHOUT}"),
+    (DRAWN, WIDTHS, f"beam_size {DRAWN_WITHOUT}"),
+    (DRAWN, STOPS, f"stop {DRAWN_WITHOUT}"),
+    (DRAWN, ["unfinished ones compete"], f"at_limit {DRAWN_WITHOUT}"),
+    ([*DRAWN, "diverse groups"], TERMS, "terms need one beam: leave out samples and diversity_groups"),
     (["diverse groups"], ["beam of 1"], "2 groups of one size do not make a beam of 1; set beam_size to a multiple"),
 ]
 """Features of which none goes with any of some others, and what is said."""
@@ -171,11 +167,10 @@ class Search:
     def of(cls, row: Iterable[str], model: Seq2Seq) -> "Search":
         """By a model, or an ensemble."""
         features = [FEATURES[name] for name in row]
-        settings: dict[str, object] = {"max_length": 4, "beam_size": 4}
+        settings: dict[str, object] = {"max_length": 4}
         for feature in features:
             settings |= feature.settings
-        if "samples" in settings:
-            settings["samples"] = settings["beam_size"]
+        settings["samples" if "samples" in settings else "beam_size"] = settings.get("beam_size", 4)
         config = for_model(settings, model)
         copies, requests = model.config.copies, []
         for number, source in enumerate(LINES):
@@ -184,10 +179,9 @@ class Search:
                 of_line |= feature.requests[number] if feature.requests else {}
             own = {key: readable(ids, source, copies) if isinstance(ids, list) else ids for key, ids in of_line.items()}
             requests.append(Request(**own, starts=STARTS if copies else STARTS[:-1]))
-        may_repeat = flags(MAY_REPEAT) if any(one.may_repeat for one in requests) else None
         n_best = 1 if "best only" in row else config.hypotheses
         slots = min(feature.slots for feature in features)
-        return cls(config, n_best, requests, TokenClasses(may_repeat, partial(flags, STARTS)), slots)
+        return cls(config, n_best, requests, TokenClasses(partial(flags, STARTS)), slots)
 
     def batch(self, copies: bool) -> Batch:
         """The lines with what is asked of them."""
@@ -205,7 +199,7 @@ class Search:
         prefix = padded([list(one.prefix) for one in self.requests], longest) if longest else None
         return replace(batch, prefix=prefix, terms=terms)
 
-    def source(self, copies: bool) -> BatchSource:
+    def source(self, copies: bool) -> BatchInSlots:
         """The lines, one decoding batch after the other, and for free slots."""
         return source_of(self.batch(copies), self.slots)
 
@@ -266,7 +260,7 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
         engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, token_classes=search.token_classes)
         hypotheses = dict(engine.run(search.source(copies)))
         for number in range(len(LINES)):
-            own = [sentences(one)[number] for one in whole.models()]
+            own = [sentences(one)[number] for one in members_of(whole)]
             if shortlist is not None:
                 own = [one.among(listed(whole, search, number)) for one in own]
             sentence: Sentence | EnsembleSentence = together(whole, own) if isinstance(whole, Ensemble) else own[0]
@@ -288,7 +282,7 @@ def search_as_asked(names: Iterable[str]) -> None:
     model, settings = shared("transformer"), {}
     for name in names:
         settings |= FEATURES[name].settings
-    config = SearchConfig(beam_size=4).changed(settings)
+    config = change_search(BeamConfig(beam_size=4), settings)
     config.reject_unused(settings)
     search = Search.of([name for name in names if FEATURES[name].requests], model)
     list(Engine(model, config, token_classes=search.token_classes).run(search.source(copies=False)))

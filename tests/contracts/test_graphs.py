@@ -2,37 +2,34 @@
 
 from collections import Counter
 from contextlib import nullcontext
-from itertools import product
 from typing import Any
 
 import pytest
-import recorder
 import torch
-from comparing import for_model, same
-from pretended_cuda import pretended_cuda
-from recorder import Recorder
-from test_models import SOURCES, batch_of
-from variants import EVERY, FIRST, build, in_turns, with_contract
-from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import Batch, collate
-from nmtkit.decoding import engine as engines
 from nmtkit.decoding import graphs
-from nmtkit.decoding.decoding_batch import DecodingBatch
-from nmtkit.decoding.engine import Engine, StepMode, beam_search
-from nmtkit.decoding.hypotheses import Hypothesis
-from nmtkit.decoding.rules import SearchConfig
-from nmtkit.decoding.step_log import ResultReader
+from nmtkit.decoding.batching import Engine, beam_search
+from nmtkit.decoding.beam_search import BeamSearch
+from nmtkit.decoding.hypotheses import Hypothesis, ResultReader
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.experts import Experts
-from nmtkit.models.base import MODELS, Decoder, Seq2Seq, VocabularySizes, as_seq2seq
+from nmtkit.models.base import MODELS, Decoder, VocabularySizes, as_seq2seq
+from tests.contracts import recorder
+from tests.contracts.pretended_cuda import pretended_cuda
+from tests.contracts.recorder import Recorder
+from tests.contracts.test_models import SOURCES, batch_of
+from tests.contracts.variants import EVERY, build, in_turns
+from tests.support.hypotheses import for_model, same
+from tests.support.step_by_step import source_of
 
 BLOCKING = {"no_repeat_ngram": 2, "min_length_ratio": 0.3, "forbid_unknown": True, "repetition_penalty": 1.4}
 SEARCHES: list[dict[str, Any]] = [
     {"beam_size": 1},
     {"beam_size": 4},
     {"beam_size": 3, **BLOCKING, "coverage_penalty": 0.2, "stop": "exact"},
-    {"beam_size": 3, "coverage_penalty": 1.5, "coverage_kind": "summary", "word_reward": 0.2, "patience": 1.5},
+    {"beam_size": 3, "coverage_penalty": 1.5, "coverage_kind": "summary"},
 ]
 
 
@@ -56,68 +53,26 @@ def results_of(engine: Engine, whole: Batch, slots: int) -> list[list[Hypothesis
     return [results[number] for number in range(whole.size)]
 
 
-@pytest.mark.parametrize(("name", "ways"), in_turns(list(product(["graph", "tape"], SEARCHES)), only_first=True))
-def test_replayed_steps(name: str, ways: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES, only_first=True))
+def test_replayed_steps(name: str, searches: list[dict[str, Any]]) -> None:
     model = build(*EVERY[name]).double().eval()
+    if not torch.cuda.is_available() and any(isinstance(module, Experts) for module in model.modules()):
+        pytest.skip("on a CPU experts ask what was chosen for each, which only a GPU does without waiting")
     whole = whole_batch(model)
-    supports_cuda_graphs = graphs.supports_cuda_graphs
-    for kind, settings in ways:
-        if (
-            kind == "graph"
-            and not torch.cuda.is_available()
-            and any(isinstance(one, Experts) for one in model.modules())
-        ):
-            continue  # on a CPU they find what is chosen for each, which only there waits for nobody
-        monkeypatch.setattr(
-            graphs, "supports_cuda_graphs", supports_cuda_graphs if kind == "graph" else lambda device: False
-        )
+    for settings in searches:
         config = for_model({**settings, "max_length": 7}, model)
         expected = beam_search(model, whole, config, config.hypotheses, need_attention=True)
-        steps: StepMode = "graph" if kind == "graph" else "auto"
-        engine = Engine(model, config, config.hypotheses, need_attention=True, steps=steps)
+        engine = Engine(model, config, config.hypotheses, need_attention=True, steps="graph")
         for slots in [3, 4]:  # the second time with the graphs of the first
             same(results_of(engine, whole, slots), expected)
         assert engine.replayed_steps > 0
-
-
-@pytest.mark.parametrize("name", with_contract(Seq2Seq, FIRST))
-def test_replayed_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sentences of lengths that came before begin on a tape, whatever their words."""
-    monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
-    model = build(*EVERY[name]).double().eval()
-    config = for_model({"beam_size": 2, "max_length": 3}, model)
-    engine = Engine(model, config, need_attention=True)
-    for word in range(4, 8):
-        batch = batch_of(model, [[word, 4, 13 - word, word]])
-        expected = beam_search(model, batch, config, need_attention=True)
-        same(results_of(engine, batch, 1), expected)
-    assert any(engine._starts.values()) == engine._tapes_starts
-    assert engine._tapes_starts or name != "transformer"
-
-
-@pytest.mark.parametrize(("room", "made"), [(engines.STARTS_ROOM, 8), (1, 1)])
-def test_tapes_of_starts_do_not_give_way(room: int, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many lengths come by turns, each is recorded once, while there is room."""
-    monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
-    monkeypatch.setattr(engines, "STARTS_ROOM", room)
-    model = build(*EVERY["transformer"]).double().eval()
-    config, engine = SearchConfig(beam_size=2, max_length=2), Engine(model, SearchConfig(beam_size=2, max_length=2))
-    before: list[object] = []
-    for turn in range(4):
-        for length in range(1, 9):
-            batch = collate([[4 + (turn + place) % 8 for place in range(length)]], width=24)
-            same(results_of(engine, batch, 1), beam_search(model, batch, config))
-        kept = {key: one for key, one in engine._starts.items() if one is not None}
-        tapes = [kept[key] for key in sorted(kept, key=str)]
-        assert turn < 3 or (len(tapes) == made and all(one is other for one, other in zip(tapes, before, strict=True)))
-        before = tapes
 
 
 def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "PATIENCE", 3)
     model = build(*EVERY["transformer"]).double().eval()
     whole = whole_batch(model)
-    config = SearchConfig(beam_size=2, max_length=7)
+    config = BeamConfig(beam_size=2, max_length=7)
     expected = beam_search(model, whole, config)
     engine = Engine(model, config)
     same(results_of(engine, whole, 2), expected)
@@ -130,7 +85,7 @@ def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_graphs_are_of_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
     with pytest.raises(RecipeError, match="CUDA"):
-        Engine(build(*EVERY["transformer"]).eval(), SearchConfig(), steps="graph")
+        Engine(build(*EVERY["transformer"]).eval(), BeamConfig(), steps="graph")
 
 
 def test_no_results_are_read_on_the_stream_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,10 +136,11 @@ def test_operations_of_a_step(kind: str, settings: dict[str, Any], most: int) ->
     model = model_class(model_class.Config(**settings), VocabularySizes({"src": 500, "tgt": 500}, shared=False)).eval()
     sources = torch.randint(4, 500, (3, 11)).tolist()
     batch = collate(sources, src_extended=sources, n_oov=0)
-    decoding = DecodingBatch.begin(model, batch, SearchConfig(beam_size=4), 1)
+    search = BeamSearch(model, BeamConfig(beam_size=4))
+    state = search.begin(batch)
     for _ in range(5):
-        decoding.step(need_attention=False)
+        search.step(state)
     with Recorder() as recorded:
-        decoding.step(need_attention=False)
+        search.step(state)
     made = Counter(func._schema.name.split("::")[1] for func, *_ in recorded.calls)
     assert sum(count for name, count in made.items() if name not in VIEWS) <= most, made

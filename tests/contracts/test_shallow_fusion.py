@@ -5,25 +5,25 @@ from dataclasses import replace
 from functools import cache, partial
 
 import pytest
-import test_models as contract
-import test_shortlists as shortlists
 import torch
-from comparing import agree, for_model
-from daily import daily
-from prompted import RecurrentModel
-from reference_search import Sentence
-from test_models import SOURCES, TARGETS, batch_of, close
 from torch import Tensor
-from variants import VOCABULARY, enlarged, in_turns
-from walk import Told
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.decoding.engine import beam_search
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import Decoder, Seq2Seq
 from nmtkit.models.ensemble import Ensemble
 from nmtkit.models.language.shallow_fusion import ShallowFusion
+from tests.contracts import test_models as contract
+from tests.contracts import test_shortlists as shortlists
+from tests.contracts.test_models import SOURCES, TARGETS, batch_of, close
+from tests.contracts.variants import VOCABULARY, enlarged, in_turns
+from tests.support.cases import daily
+from tests.support.hypotheses import agree, for_model
+from tests.support.prompted_decoders import RecurrentModel
+from tests.support.reference_search import Sentence
+from tests.support.step_by_step import Told
 
 BETA = 0.7
 
@@ -69,9 +69,7 @@ def test_the_equation(fusion: ShallowFusion) -> None:
 
 @torch.no_grad()
 def test_a_beam_of_one_is_the_best_sum_in_every_step(fusion: ShallowFusion) -> None:
-    found = beam_search(
-        fusion, batch_of(fusion, SOURCES), SearchConfig(beam_size=1, max_length=6, length_penalty="none")
-    )
+    found = beam_search(fusion, batch_of(fusion, SOURCES), BeamConfig(beam_size=1, max_length=6, length_penalty="none"))
     for source, (best,) in zip(SOURCES, found, strict=True):
         words, total = [], 0.0
         while len(words) < 6 and EOS not in words:
@@ -89,7 +87,7 @@ CHECKS: list[Callable[[Seq2Seq], None]] = [
     contract.test_hypotheses_of_a_sentence_equal_sentences_of_their_own,
     contract.test_permuted_rows_give_permuted_outputs,
     contract.test_scoring_a_translation_gives_the_score_of_the_search,
-    partial(contract.alone_and_together, config=SearchConfig(beam_size=3, max_length=8)),
+    partial(contract.alone_and_together, config=BeamConfig(beam_size=3, max_length=8)),
     partial(shortlists.test_neighbours_and_slots_change_nothing, searches=shortlists.BESIDE[1:]),
 ]
 
@@ -129,7 +127,7 @@ RULES: list[dict[str, object]] = [
 def test_the_search_finds_what_the_reference_finds(
     fusion: ShallowFusion, searches: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmtkit.decoding.decoding_batch.MANY_LOGITS", 1)  # its sums are no logits of a distribution
+    monkeypatch.setattr("nmtkit.decoding.beam_search.MANY_LOGITS", 1)  # its sums are no logits of a distribution
     for settings in searches:
         config = for_model({**settings, "max_length": 5}, fusion)
         for line, hypotheses in enumerate(

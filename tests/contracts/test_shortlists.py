@@ -7,24 +7,24 @@ from dataclasses import replace
 
 import pytest
 import torch
-from comparing import same
-from test_models import SOURCES, batch_of, model
 from torch import Tensor
-from variants import EVERY, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, by_turns, few, in_turns
-from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers.vocabulary import PAD, SPECIALS, UNK
-from nmtkit.decoding.engine import Engine, beam_search
+from nmtkit.decoding.batching import Engine, beam_search
 from nmtkit.decoding.hypotheses import Hypothesis
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import BeamConfig, SearchConfig
 from nmtkit.decoding.shortlist import Shortlist
-from nmtkit.layers.inference import Precision, quantize_for_inference, supported_precisions
+from nmtkit.layers.linear import Precision, prepare_for_inference, supported_precisions
 from nmtkit.models.base import Seq2Seq
+from tests.contracts.test_models import SOURCES, batch_of, model
+from tests.contracts.variants import EVERY, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, by_turns, few, in_turns
+from tests.support.hypotheses import same
+from tests.support.step_by_step import source_of
 
 __all__ = ["model"]  # a fixture
 
-CONFIG = SearchConfig(beam_size=3, max_length_ratio=1.0, max_length_offset=3)
+CONFIG = BeamConfig(beam_size=3, max_length_ratio=1.0, max_length_offset=3)
 LISTED = {UNK: [12], 4: [6, 9], 5: [7, 12], 6: [4], 7: [5, 8], 9: [11, 12], 11: [4, 5, 6], 12: [7]}
 SHORTLIST = Shortlist.of([LISTED.get(word, []) for word in range(VOCABULARY)], [10], VOCABULARY)
 """No source of `SOURCES` has all words."""
@@ -80,10 +80,11 @@ def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, kinds: list[Precisi
     """What is computed of the output layer is the same as without a shortlist, but for its own rounding."""
     for precision in kinds:
         packed = copy.deepcopy(model).float()
-        quantize_for_inference(packed, precision, [getattr(packed, "output", None) or packed])
+        prepare_for_inference(packed, precision, [getattr(packed, "output", None) or packed])
         results, expected = (searched(packed, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
+        near = 1e-4 if precision == "fp32" else 0.1
         for row, other in zip(results, expected, strict=True):
-            assert row[0].score == pytest.approx(other[0].score, abs=1e-4)
+            assert row[0].score == pytest.approx(other[0].score, abs=near)
         for source, row in zip(SOURCES, searched(packed, SOURCES), strict=True):
             assert all(set(one.ids) <= allowed(packed, source) for one in row)
 
@@ -101,7 +102,7 @@ def test_forced_words_are_candidates(model: Seq2Seq) -> None:
     for several, others, row in zip(results, whole, prefix.tolist(), strict=True):
         wanted = [word for word in row if word != PAD]
         assert all(one.ids[: len(wanted)] == wanted for one in [*several, *others])
-    same(whole, beam_search(model, batch_of(model, sources), config, config.beam_size, model.has_attention, prefix))
+    same(whole, beam_search(model, batch_of(model, sources), config, config.hypotheses, model.has_attention, prefix))
 
 
 def test_a_model_without_an_output_layer() -> None:

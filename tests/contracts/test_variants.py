@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
-from variants import CHOICES, EVERY, ONE_OF_EACH, VARIANTS, settings_of
 
 from nmtkit.layers.attention import SCORES, WindowKind
 from nmtkit.layers.recurrent import BridgeKind
 from nmtkit.models.base import MODELS, ModelConfig
+from tests.contracts.variants import CHOICES, EVERY, ONE_OF_EACH, VARIANTS, settings_of
 
 Choice = tuple[str, Any]
 
@@ -58,7 +58,7 @@ def test_every_kind_and_every_layer_is_among_them() -> None:
         ("bridge", get_args(BridgeKind)),
     ):
         assert {config[setting] for config in configs if setting in config} >= set(names)
-    for setting in ("residual", "reverse_source", "attentional_bias"):
+    for setting in ("reverse_source", "attentional_bias"):
         assert {config[setting] for config in configs if setting in config} == {False, True}
     assert {config["source_end"] for config in configs if config["kind"] == "luong"} == {False, True}
     assert {config["source_end"] for config in configs if config["kind"] == "transformer"} == {False, True}

@@ -12,14 +12,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from daily import daily
 from numpy.typing import NDArray
 
-import nmtkit.models
-import nmtkit.models.language
-import nmtkit.models.rnn  # noqa: F401  # all fill the registry
 from nmtkit.models.base import MODELS, Decoder, Model, Seq2Seq, VocabularySizes
-from nmtkit.models.rnn.show_and_tell import Captioner
+from nmtkit.zoo.captioning.show_and_tell import Captioner
+from tests.support.cases import daily
 
 VOCABULARY = 13
 REGIONS = 8

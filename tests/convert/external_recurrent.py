@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from external_toolkits import Drawn, Weights
 from torch import Tensor, nn
 from torch.nn import functional
+
+from tests.convert.external_toolkits import Drawn, Weights
 
 
 def of_cells(drawn: Drawn, name: str, cell: str, size_in: int, size: int, layers: int, both: bool = False) -> None:

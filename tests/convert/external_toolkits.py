@@ -13,8 +13,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import yaml
-from portable import PAIRS, learned
 from torch import Tensor
+
+from tests.support.random_runs import PAIRS, learned
 
 Weights = dict[str, Tensor]
 JOEY = ["<unk>", "<pad>", "<s>", "</s>"]

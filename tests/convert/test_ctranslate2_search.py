@@ -1,26 +1,27 @@
 """`--engine ctranslate2` searches as nmtkit does, by a conversion that is kept, and refuses the rest by name."""
 
+import json
 import math
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import RECIPE, Command, as_text, refused, sets, succeeded, write_lines, write_pairs
-from portable import PAIRS, SOURCES, TARGETS, learned, made_run, needs, opened
 
-from nmtkit.autotune.cache import TuningResult
-from nmtkit.convert import ctranslate2_search, export_weights
+from nmtkit.convert import ctranslate2_search
 from nmtkit.convert.ctranslate2_search import CTranslate2Search
+from nmtkit.convert.exporting import export_run
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.experiment.loading import beside_ctranslate2
 from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights, save_weights
+from tests.support.commands import RECIPE, Command, as_text, refused, sets, succeeded, write_lines, write_pairs
+from tests.support.random_runs import PAIRS, SOURCES, TARGETS, learned, made_run, needs, opened
 
 pytestmark = needs("ctranslate2")
 LINES = SOURCES[:30]
@@ -29,7 +30,7 @@ SHORT = {"max_length_ratio": 0.5, "max_length_offset": 3}
 SEARCHES: list[dict[str, Any]] = [
     {"beam_size": 1},
     {"length_penalty": "none", "beam_size": 4},
-    {"alpha": 0.6, "mbr": "chrf"},
+    {"alpha": 0.6},
     SHORT,
     SHORT | {"beam_size": 1},
     SHORT | {"beam_size": 5, "at_limit": "compete", "stop": "first_k"},
@@ -41,7 +42,7 @@ def ends(run: Path, bias: float) -> None:
     """Makes the random model end its sentences earlier or later."""
     weights, path = read_weights(run / "average.safetensors"), run / "average.safetensors"
     weights["output.bias"][EOS] = bias
-    save_weights(path, weights, SavedRun(RunFolder(run)).load_tokenizers().checksum)
+    save_weights(path, weights, Run(RunFolder(run)).load_tokenizers().checksum)
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +57,18 @@ def by_ctranslate2(run: Path, **more: Any) -> Translator:
     return opened(run, engine="ctranslate2", **more)
 
 
+def by_nmtkit(run: Path, **more: Any) -> Translator:
+    return opened(run, engine="nmtkit", **more)
+
+
 def facts(found: list[list[Translation]]) -> list[list[Any]]:
     return [[(one.text, one.tokens, one.finished) for one in ranked] for ranked in found]
 
 
 @pytest.mark.parametrize("settings", SEARCHES, ids=str)
 def test_it_finds_what_nmtkit_finds_with_the_limit_of_each_line(settings: dict[str, Any], run: Path) -> None:
-    own, theirs = (opened(run, engine=name, search_settings=settings) for name in ("auto", "ctranslate2"))
-    count = min(3, own.config.beam_size)
+    own, theirs = (opened(run, engine=name, search_settings=settings) for name in ("nmtkit", "ctranslate2"))
+    count = min(3, own.config.hypotheses)
     expected, found = (by.search(LINES, count, need_copies=True) for by in (own, theirs))
     assert facts(found) == facts(expected)
     for some, others in zip(found, expected, strict=True):
@@ -84,28 +89,24 @@ def test_a_stream_has_no_log_probabilities_of_tokens_that_nobody_asks_for(run: P
 
 REFUSED = {
     "--length-penalty gnmt:0.6": "length_penalty gnmt (take average or none)",
-    "--coverage-penalty 0.2": "coverage_penalty 0.2",
+    "--search coverage_penalty=0.2": "coverage_penalty 0.2",
     "--search stop=exact": "stop exact (take first_k)",
     "--search min_length_ratio=0.5": "min_length_ratio 0.5",
-    "--search word_reward=0.5": "word_reward 0.5",
-    "--repetition-penalty 1.2": "repetition_penalty 1.2",
-    "--no-repeat-ngram 2 --search no_repeat_except=BA": "no_repeat_except BA",
-    "--search patience=2": "patience 2",
-    "--search certain_prefix=true": "certain_prefix True",
-    "--search brackets=true": "brackets True",
+    "--search repetition_penalty=1.2": "repetition_penalty 1.2",
+    "--search rule=brackets": "rule brackets",
     "--search at_limit=end": "at_limit end (take behind or compete)",
     "--beam-size 4 --search diversity_groups=2": "diversity_groups 2",
-    "--samples 2": "samples 2",
+    "--samples 2": "kind sampling",
     "-m run": "several models",
     "--lm run": "--lm",
     "--shortlist lines": "--shortlist",
     "--workers 2": "--workers (take --threads)",
-    "--replace-unknown": "unknown words to replace",
-    "--terms terms": "terms",
+    "--replace-unknown": "ctranslate2 has no unknown words to replace; leave that out",
+    "--terms terms": "ctranslate2 has no terms; leave that out",
     "--prefix": "line 1: engine ctranslate2 has no prefixes and terms",
     "--jsonl": "line 1: engine ctranslate2 has no prefixes and terms",
     "--interactive": "--engine out",
-    "--precision int8_float16": "no precision int8_float16 on this cpu: take fastest, float32",
+    "--precision int8_float16": "no precision int8_float16 on this cpu, only fastest, float32",
 }
 
 
@@ -120,16 +121,22 @@ def test_what_it_lacks_is_refused_by_name(options: str, run: Path, console: Comm
 
 def test_what_is_of_the_engine_is_refused_without_it(run: Path, console: Command, tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(run)
-    refused(console("translate", "-m", "run", "--precision", "int16"), "precision int16 is of engine ctranslate2")
+    asked = console("translate", "-m", "run", "--precision", "int16", "--engine", "nmtkit")
+    refused(asked, "precision int16: nmtkit's own search has")
     given = write_lines(tmp_path / "lines", ["ba"])
-    rescored = console("rescore", "-m", "run", "--source", given, "--target", given, "--search", "engine=ctranslate2")
-    refused(rescored, "`engine`: not one of its values")
+    rescored = console("rescore", "-m", "run", "--source", given, "--target", given, "--engine", "ctranslate2")
+    refused(rescored, "No such option '--engine'")
 
 
 def test_without_the_library_one_message_names_the_extra(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_weights, "find_spec", lambda name: None)
-    with pytest.raises(NmtkitError, match=r"^ctranslate2 is not installed: `pip install 'nmtkit\[ctranslate2\]'`$"):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    missing = r"ctranslate2 is not installed: `pip install 'nmtkit\[fast\]'`"
+    with pytest.raises(NmtkitError, match=f"^{missing}; leave that out, or take --engine nmtkit$"):
         by_ctranslate2(run)
+    with pytest.raises(NmtkitError, match=f"^precision int8 needs ctranslate2: {missing}"):
+        opened(run, precision="int8")
+    with pytest.raises(NmtkitError, match=f"^{missing}$"):
+        export_run(Run(RunFolder(run)), "ctranslate2", run / "out")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "float32", "int8", "int8_float32", "int16", "fastest", "auto"])
@@ -137,7 +144,7 @@ def test_types_of_numbers_have_the_names_of_both(precision: str, run: Path) -> N
     if precision == "int16" and "int16" not in pytest.importorskip("ctranslate2").get_supported_compute_types("cpu"):
         pytest.skip("CTranslate2 has no int16 on this processor")
     theirs = by_ctranslate2(run, precision=precision)
-    texts, exact = theirs.translate(LINES), opened(run).translate(LINES)
+    texts, exact = theirs.translate(LINES), by_nmtkit(run).translate(LINES)
     assert (texts == exact) or "int" in precision or precision == "fastest"
     engine = theirs.other
     assert isinstance(engine, CTranslate2Search)
@@ -154,7 +161,7 @@ def test_the_conversion_is_kept_and_made_anew_for_other_weights(tmp_path: Path) 
     assert by_ctranslate2(path, search_settings={"beam_size": 2}).translate(LINES[:1])
     assert kept.stat().st_mtime_ns == written
     ends(path, 1.0)
-    assert by_ctranslate2(path).translate(LINES) == opened(path).translate(LINES) != first
+    assert by_ctranslate2(path).translate(LINES) == by_nmtkit(path).translate(LINES) != first
     (other,) = (path / "ctranslate2").glob("*/model.bin")
     assert other != kept
 
@@ -171,35 +178,67 @@ def test_two_processes_convert_one_run_at_once(tmp_path: Path, monkeypatch: pyte
         return convert(*given)
 
     monkeypatch.setattr(ctranslate2_search, "to_ctranslate2", beside_another)
-    assert by_ctranslate2(tmp_path / "run").translate(LINES) == opened(tmp_path / "run").translate(LINES)
+    assert by_ctranslate2(tmp_path / "run").translate(LINES) == by_nmtkit(tmp_path / "run").translate(LINES)
     assert len([*(tmp_path / "run" / "ctranslate2").iterdir()]) == 1
 
 
-def test_a_damaged_conversion_is_named(tmp_path: Path) -> None:
+def test_a_damaged_conversion_is_made_anew(tmp_path: Path) -> None:
     made_run(tmp_path / "run", {}, learned())
-    by_ctranslate2(tmp_path / "run")
+    before = by_ctranslate2(tmp_path / "run").translate(LINES[:9])
     (kept,) = (tmp_path / "run" / "ctranslate2").glob("*/model.bin")
-    kept.write_bytes(kept.read_bytes()[:999])
-    with pytest.raises(NmtkitError, match=r"engine ctranslate2: .*remove .*ctranslate2/\w+ if it is damaged"):
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:999])
+    assert by_ctranslate2(tmp_path / "run").translate(LINES[:9]) == before
+    assert kept.read_bytes() == whole
+
+
+def test_a_run_that_cannot_be_written_has_its_conversion_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_run(tmp_path / "run", {}, learned())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    make = Path.mkdir
+
+    def refuse(path: Path, *given: Any, **more: Any) -> None:
+        if (tmp_path / "run") in path.parents:
+            raise PermissionError(13, "Permission denied")
+        make(path, *given, **more)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    for _ in range(2):
+        assert by_ctranslate2(tmp_path / "run").translate(LINES[:9]) == by_nmtkit(tmp_path / "run").translate(LINES[:9])
+        (kept,) = (tmp_path / "cache" / "nmtkit" / "ctranslate2").glob("*/*/model.bin")
+    assert not (tmp_path / "run" / "ctranslate2").exists()
+    written = kept.stat().st_mtime_ns
+    by_ctranslate2(tmp_path / "run")
+    assert kept.stat().st_mtime_ns == written
+    ends(tmp_path / "run", 1.0)
+    by_ctranslate2(tmp_path / "run")
+    assert not kept.exists()
+    monkeypatch.setattr(ctranslate2_search, "user_cache", lambda: tmp_path / "run" / "cache")
+    ends(tmp_path / "run", 2.0)
+    with pytest.raises(NmtkitError, match=r"cannot write it: Permission denied"):
         by_ctranslate2(tmp_path / "run")
+    assert opened(tmp_path / "run").other is None
 
 
 def test_more_positions_than_were_learned(tmp_path: Path) -> None:
     made_run(tmp_path / "run", {"positions": "learned", "max_positions": 64}, learned())
-    with pytest.raises(DataError, match="positions"):
-        opened(tmp_path / "run").translate(" ".join(LINES[:30]))
-    with pytest.raises(NmtkitError, match=r"engine ctranslate2: .*position"):
+    for engine in ("nmtkit", "auto"):
+        with pytest.raises(DataError, match="learned only 64 positions"):
+            opened(tmp_path / "run", engine=engine).translate(" ".join(LINES[:30]))
+    with pytest.raises(NmtkitError, match=r"engine ctranslate2 has 64 positions"):
         by_ctranslate2(tmp_path / "run").translate(" ".join(LINES[:30]))
 
 
 def test_a_text_that_goes_on_ends_where_learned_positions_do(tmp_path: Path) -> None:
     made_run(tmp_path / "run", {"positions": "learned", "max_positions": 32}, learned())
     ends(tmp_path / "run", -50.0)
-    own, theirs = (opened(tmp_path / "run", engine=name) for name in ("auto", "ctranslate2"))
-    found = theirs.search(LINES[:4])
-    assert facts(found) == facts(own.search(LINES[:4]))
-    assert {len(one.tokens) for (one,) in found} == {32}
-    assert {len(one.tokens) for (one,) in theirs.search(LINES[:4], need_copies=True)} == {31}
+    own, auto = (opened(tmp_path / "run", engine=name) for name in ("nmtkit", "auto"))
+    for needs_log_probs in (False, True):
+        found = auto.search(LINES[:4], need_copies=needs_log_probs)
+        assert facts(found) == facts(own.search(LINES[:4]))
+        assert {len(one.tokens) for (one,) in found} == {32}
 
 
 def test_another_model_is_refused(trained: Path) -> None:
@@ -212,7 +251,7 @@ def test_constraints_from_python(run: Path) -> None:
         by_ctranslate2(run).search(["ba", Request("ba", prefix="BA")])
     with pytest.raises(NmtkitError, match="n_best 4 is more than beam_size 3"):
         by_ctranslate2(run).search(["ba"], 4)
-    with pytest.raises(NmtkitError, match="engine ctranslate2 has no attention"):
+    with pytest.raises(NmtkitError, match=r"^ctranslate2 has no attention; leave that out, or take `--engine auto`$"):
         by_ctranslate2(run).search(["ba"], need_attention=True)
 
 
@@ -224,34 +263,29 @@ def test_commands_print_the_same(run: Path, console: Command, tmp_path: Path) ->
         ("translate", "-m", "run", src),
     ]
     for one in asked:
-        own, theirs = (succeeded(console(*one, "--engine", name)) for name in ("auto", "ctranslate2"))
-        assert theirs.out == own.out
-        assert "engine ctranslate2, fp32" in theirs.err
+        own, auto, theirs = (succeeded(console(*one, "--engine", name)) for name in ("nmtkit", "auto", "ctranslate2"))
+        assert theirs.out == auto.out == own.out
+        assert "engine" not in own.err
+        assert auto.err.startswith("engine ctranslate2, fp32\n")
+        assert theirs.err.startswith("engine ctranslate2, fp32\n")
     warned = succeeded(console("translate", "-m", "run", src, *BY, "--no-repeat-ngram", "2", "--json"))
     assert "engine ctranslate2, fp32; what it forbids changes its other scores" in warned.err
     assert "NaN" not in warned.out
 
 
-def test_tuning_compares_it_on_the_users_lines(run: Path) -> None:
-    own = opened(run)
-    config = str(own.speed_config)
-    result = TuningResult("search", own.speed_config, "sentences/s", {config: 100.0}, lines=30, seconds=1.0)
-    saved = SavedRun(RunFolder(run))
-    both = beside_ctranslate2(saved, own, result, LINES, print)
-    exact = "ctranslate2 fp32, batches of 1024, one search a core"
-    assert {*both.speeds} == {config, exact, exact.replace("fp32", "fastest")}
-    assert both.differing[exact] == 0
-    assert both.config == own.speed_config
-    said = [*both.sentences()][1]
-    assert said.startswith("--engine ctranslate2 --precision fp32 would be ")
-    assert said.endswith("times as quick; 0 of 30 texts differ")
-
-
-def test_tuning_says_why_it_cannot_compare(trained: Path) -> None:
-    own, said = opened(trained), list[str]()
-    result = TuningResult("search", own.speed_config, "sentences/s", {str(own.speed_config): 1.0}, lines=5)
-    assert beside_ctranslate2(SavedRun(RunFolder(trained)), own, result, LINES, said.append) == result
-    assert said[0].startswith("ctranslate2 is not compared: ctranslate2 has no rnnsearch model")
+def test_bench_measures_it_beside_nmtkit(run: Path, console: Command, tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(run)
+    source, figures = write_lines(tmp_path / "src", LINES), tmp_path / "figures.json"
+    asked = ["-m", "run", "--source", source, "--rounds", "1", "--device", "cpu", "--threads", "1", "-o", figures]
+    done = succeeded(console("bench", "decode", *asked))
+    assert "other texts" in done.out
+    own, fastest = json.loads(figures.read_text(encoding="utf-8"))["beside"]
+    assert own["config"] == "fp32, batches of 4096"
+    assert own["differing"] == 0
+    assert fastest["config"] == "ctranslate2 fastest, batches of 1024"
+    for engine in ("ctranslate2", "nmtkit"):
+        succeeded(console("bench", "decode", *asked, "--engine", engine))
+        assert json.loads(figures.read_text(encoding="utf-8"))["beside"] == []
 
 
 @pytest.mark.slow
@@ -264,5 +298,7 @@ def test_a_trained_model_writes_the_same(nmtkit: Command, tmp_path: Path) -> Non
     run = tmp_path / "run"
     succeeded(nmtkit("train", tmp_path / "tiny.yaml", "--run", run, *sets("training.max_updates=300")))
     given = as_text(SOURCES)
-    own, theirs = (succeeded(nmtkit("translate", "-m", run, "--engine", name, stdin=given)) for name in ("auto", BY[1]))
+    own, theirs = (
+        succeeded(nmtkit("translate", "-m", run, "--engine", name, stdin=given)) for name in ("nmtkit", BY[1])
+    )
     assert theirs.out == own.out

@@ -6,13 +6,11 @@ from typing import Any, get_args
 import pytest
 import sentencepiece
 import torch
-from commands import Command, refused, succeeded
-from daily import daily
-from portable import SEARCH, SOURCES, TARGETS, learned, made_run, needs, opened, raw, read, require_near, run_of
 
 import nmtkit
-from nmtkit.convert import export_weights
-from nmtkit.convert.exporting import export_run, require_comparable
+from nmtkit.convert import engines
+from nmtkit.convert.engines import require_comparable
+from nmtkit.convert.exporting import export_run
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batches.batch import collate
@@ -20,12 +18,27 @@ from nmtkit.data.batches.shards import VERSION
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import EOS, LabelVocabulary
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import BeamConfig, SamplingConfig
 from nmtkit.inference.translator import Translator
 from nmtkit.models.rnn.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
+from tests.support.cases import daily
+from tests.support.commands import Command, refused, succeeded
+from tests.support.random_runs import (
+    SEARCH,
+    SOURCES,
+    TARGETS,
+    learned,
+    made_run,
+    needs,
+    opened,
+    raw,
+    read,
+    require_near,
+    run_of,
+)
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -60,14 +73,14 @@ def test_out_and_in_again_is_the_same_run(kind: dict[str, Any], tmp_path: Path) 
         assert after.config == before.config.changed(imported)
         assert after.translate(SOURCES[:20]) == before.translate(SOURCES[:20])
         folder = tmp_path / f"{again}-out"
-        export_run(SavedRun(RunFolder(tmp_path / again)), "huggingface", folder)
+        export_run(Run(RunFolder(tmp_path / again)), "huggingface", folder)
 
 
 @needs("huggingface")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     ours, folder = exported(kind, "huggingface", tmp_path)
-    theirs = export_weights.library("huggingface")
+    theirs = engines.library("huggingface")
     theirs.logging.set_verbosity_error()
     model, info = theirs.AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
@@ -87,7 +100,7 @@ def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
 def test_hugging_face_reads_the_tags_of_languages(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", {"norm": "post"}, learned(specials=["<2de>", "<2fr>"], vocab_size=70))
     export_run(run, "huggingface", tmp_path / "out")
-    tokenizer = export_weights.library("huggingface").AutoTokenizer.from_pretrained(tmp_path / "out")
+    tokenizer = engines.library("huggingface").AutoTokenizer.from_pretrained(tmp_path / "out")
     own = opened(tmp_path / "run").encode_sources(SOURCES[:9], ["<2fr>"] * 9)
     assert tokenizer([f"<2fr> {line}" for line in SOURCES[:9]]).input_ids == [[*one.ids, EOS] for one in own]
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
@@ -130,7 +143,7 @@ def test_how_much_of_an_article_is_read_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_ctranslate2_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     ours, folder = exported(kind, "ctranslate2", tmp_path)
-    theirs = export_weights.library("ctranslate2").Translator(str(folder), compute_type="float32", intra_threads=1)
+    theirs = engines.library("ctranslate2").Translator(str(folder), compute_type="float32", intra_threads=1)
     src, tgt = ours.tokenizers.src, ours.tokenizers.tgt
     found = theirs.translate_batch(
         [src.tokens(line) for line in SOURCES],
@@ -151,27 +164,32 @@ def test_what_ctranslate2_does_not_do_to_a_text_is_told(tmp_path: Path) -> None:
     export_run(made_run(tmp_path / "run", {}, text), "ctranslate2", tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "Before a source may stand: `<2de>`, `<2fr>`.\n\nTOKENS are of text in lower case.\n" in card
-    told: list[str] = []
-    import_run(tmp_path / "out", str(tmp_path / "again"), told.append)
-    assert "ignored in config.json: specials; no text is cut into <2de>, <2fr>" in told
-    assert opened(tmp_path / "again").tokenizers.src.config.lowercase
 
 
 @needs("ctranslate2")
 @pytest.mark.parametrize("kind", ["word", "wordpiece", "whitespace", "pieces"])
-def test_words_go_out_and_in_again(kind: str, tmp_path: Path) -> None:
+def test_ctranslate2_scores_a_model_of_words(kind: str, tmp_path: Path) -> None:
     export_run(made_run(tmp_path / "run", {}, learned(kind=kind, vocab_size=100)), "ctranslate2", tmp_path / "out")
     assert not [*(tmp_path / "out").glob("*.spm")]
-    import_run(tmp_path / "out", str(tmp_path / "again"))
-    before, after = (opened(tmp_path / name).tokenizers for name in ("run", "again"))
-    assert after.config.kind == kind
-    ids = before.src.encode_many(SOURCES)
-    assert after.src.encode_many(SOURCES) == ids
-    assert [after.tgt.decode(row) for row in ids] == [before.tgt.decode(row) for row in ids]
+    ours = opened(tmp_path / "run")
+    src, tgt = ours.tokenizers.src, ours.tokenizers.tgt
+    theirs = engines.library("ctranslate2").Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    sources = [src.vocabulary.tokens_of(ids) for ids in src.encode_many(SOURCES)]
+    targets = [tgt.vocabulary.tokens_of(ids) for ids in tgt.encode_many(TARGETS)]
+    scores = theirs.score_batch(sources, targets, max_input_length=0)
+    for found, expected in zip(ours.rescore(SOURCES, TARGETS), scores, strict=True):
+        assert found.token_log_probs == pytest.approx(expected.log_probs, abs=3e-4)
+
+
+@needs("ctranslate2")
+def test_import_refuses_what_was_exported_to_ctranslate2(tmp_path: Path) -> None:
+    export_run(made_run(tmp_path / "run", {}, learned()), "ctranslate2", tmp_path / "out")
+    with pytest.raises(NmtkitError, match=r"a model of CTranslate2.*import the model that it was converted from"):
+        import_run(tmp_path / "out", str(tmp_path / "again"))
 
 
 def test_as_safetensors_any_model_is_a_run_without_text(trained: Path, tmp_path: Path) -> None:
-    export_run(SavedRun(RunFolder(trained)), "safetensors", tmp_path / "out", licence="cc-by-4.0")
+    export_run(Run(RunFolder(trained)), "safetensors", tmp_path / "out", licence="cc-by-4.0")
     assert opened(tmp_path / "out").translate(["ba zu fo"]) == opened(trained).translate(["ba zu fo"])
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert not names & {"data", "checkpoints", "metrics.jsonl"}
@@ -193,9 +211,9 @@ def test_as_safetensors_the_folders_of_other_runs_are_not_told(tmp_path: Path) -
     named = f"{{encoder: {there}/base, checkpoint: {there}/a.safetensors, test: {{src: {there}/a, tgt: {there}/b}}}}"
     text = text.replace("init_from: null", f"init_from: {named}")
     path.write_text(text.replace("pretrained_embeddings: null", f"pretrained_embeddings: {{tgt: {there}/vectors}}"))
-    export_run(SavedRun(RunFolder(tmp_path / "run")), "safetensors", tmp_path / "out")
+    export_run(Run(RunFolder(tmp_path / "run")), "safetensors", tmp_path / "out")
     assert str(tmp_path) not in (tmp_path / "out" / "recipe.yaml").read_text(encoding="utf-8")
-    again = SavedRun(RunFolder(tmp_path / "out")).recipe
+    again = Run(RunFolder(tmp_path / "out")).recipe
     assert (begun := again.init_from) is not None
     assert (begun.encoder, begun.checkpoint, begun.test) == ("base", "a.safetensors", None)
     assert Path(again.embedding_files["tgt"]).name == "vectors"
@@ -219,45 +237,43 @@ def test_what_hugging_face_has_not_is_refused_by_name(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("engine", export_weights.LIBRARIES)
+@pytest.mark.parametrize("engine", engines.LIBRARIES)
 def test_what_an_engine_has_not_is_refused_by_name(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NmtkitError, match=f"{engine} has no rnnsearch model"):
-        export_weights.require_convertible(RnnSearchConfig(), engine)
+        engines.require_convertible(RnnSearchConfig(), engine)
     with pytest.raises(NmtkitError, match="copies"):
-        export_weights.require_convertible(TransformerConfig(copying="head"), engine)
-    with pytest.raises(NmtkitError, match=r"words in context \(elmo\)"):
-        export_weights.require_convertible(TransformerConfig.model_validate({"elmo": {}}), engine)
+        engines.require_convertible(TransformerConfig(copying="head"), engine)
+    with pytest.raises(NmtkitError, match="no counterpart of src_embedding"):
+        engines.require_convertible(TransformerConfig.model_validate({"src_embedding": {"kind": "elmo"}}), engine)
     with pytest.raises(NmtkitError, match="mixture of experts"):
-        export_weights.require_convertible(TransformerConfig.model_validate({"experts": {}}), engine)
-    given = {"length_penalty": "gnmt", "coverage_penalty": 0.2, "stop": "joeynmt", "min_length_ratio": 0.5}
-    with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*stop joeynmt.*min_length_ratio"):
-        require_comparable(engine, SearchConfig().changed(given))
-    more = {"samples": 2, "temperature": 0.5, "brackets": True}
-    with pytest.raises(NmtkitError, match=r"lacks samples 2 .take 0.; brackets True"):
-        require_comparable(engine, SearchConfig().changed(more))
-    require_comparable(engine, SearchConfig())
-    monkeypatch.setattr(export_weights, "find_spec", lambda name: None)
-    with pytest.raises(
-        NmtkitError, match=rf"{export_weights.LIBRARIES[engine]} is not installed.*nmtkit\[(ctranslate2|peers)\]"
-    ):
-        export_weights.library(engine)
+        engines.require_convertible(TransformerConfig.model_validate({"experts": {}}), engine)
+    given = {"length_penalty": "gnmt", "coverage_penalty": 0.2, "at_limit": "end", "min_length_ratio": 0.5}
+    with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*min_length_ratio"):
+        require_comparable(engine, BeamConfig().changed(given))
+    with pytest.raises(NmtkitError, match="lacks rule brackets"):
+        require_comparable(engine, BeamConfig(rule="brackets"))
+    with pytest.raises(NmtkitError, match="lacks kind sampling"):
+        require_comparable(engine, SamplingConfig(samples=2))
+    require_comparable(engine, BeamConfig())
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    with pytest.raises(NmtkitError, match=rf"{engines.LIBRARIES[engine]} is not installed.*nmtkit\[(fast|peers)\]"):
+        engines.library(engine)
 
 
 def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: Path) -> None:
     run_of({"norm": "post"}, tmp_path / "run")
     recipe = tmp_path / "run" / "recipe.yaml"
     text = recipe.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt")
-    recipe.write_text(text.replace("mbr: none", "mbr: chrf"))
+    recipe.write_text(text)
     done = succeeded(console("export", "run", "out", "--to", "huggingface"))
     assert "warning: huggingface has no search like this one: it lacks length_penalty gnmt" in done.err
-    assert "mbr chrf (take none)" in done.err
     assert "--license" in done.err
     assert "license: unknown" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     refused(console("export", "run", "out", "--to", "huggingface"), "out: it exists already")
 
 
 def test_the_page_on_the_format_names_every_file_of_a_run(tmp_path: Path) -> None:
-    page = Path(nmtkit.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
+    page = Path(nmtkit.__file__).with_name("runs").joinpath("FORMAT.md").read_text(encoding="utf-8")
     folder = RunFolder(tmp_path)
     names = {
         getattr(folder, name).relative_to(tmp_path).parts[0]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from commands import Command, refused, succeeded
-from external_recurrent import opennmt_rnn
-from external_toolkits import joey_config, opennmt_options, write_joey, write_opennmt
-from portable import SOURCES, Harm, Spoil, import_refused
+
+from tests.convert.external_recurrent import opennmt_rnn
+from tests.convert.external_toolkits import joey_config, opennmt_options, write_joey, write_opennmt
+from tests.support.commands import Command, refused, succeeded
+from tests.support.random_runs import SOURCES, Harm, Spoil, import_refused
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from external_recurrent import joey_rnn, joey_rnn_scores, opennmt_rnn, opennmt_rnn_scores
-from external_toolkits import (
+
+from nmtkit.convert.importing import detect_toolkit, import_run
+from tests.convert.external_recurrent import joey_rnn, joey_rnn_scores, opennmt_rnn, opennmt_rnn_scores
+from tests.convert.external_toolkits import (
     JOEY,
     OPENNMT,
     joey_config,
@@ -18,9 +20,7 @@ from external_toolkits import (
     write_joey,
     write_opennmt,
 )
-from portable import SOURCES, TARGETS, learned, opened
-
-from nmtkit.convert.importing import detect_toolkit, import_run
+from tests.support.random_runs import SOURCES, TARGETS, learned, opened
 
 SPM = {
     "data__src__level": "bpe",

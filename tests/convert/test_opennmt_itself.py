@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 import torch
-from external_toolkits import words_of
-from portable import SOURCES, TARGETS, opened, raw
 
 from nmtkit.convert.importing import import_run
 from nmtkit.inference.translator import Translator
+from tests.convert.external_toolkits import words_of
+from tests.support.random_runs import SOURCES, TARGETS, opened, raw
 
 pytest.importorskip("onmt", reason="OpenNMT-py is not installed; the head of this file says how it can be")
 

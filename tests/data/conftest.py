@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from learned import learn_tokenizers
-from stored import checker, write_store
 
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from tests.data.stored import checker, write_store
+from tests.support.learned_tokenizers import learn_tokenizers
 
 NOUNS = [
     *("house", "dog", "river", "mountain", "teacher", "window"),

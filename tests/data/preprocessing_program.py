@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from stored import blocks_of, checker, write_store
-
 from nmtkit.data.batches import encoding, store
 from nmtkit.data.batches.encoding import PreprocessingProgress
 from nmtkit.data.batches.store import Store, StoreWriter
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import SplitReport
+from tests.data.stored import blocks_of, checker, write_store
 
 
 def preprocess(folder: Path, place: str, processes: int) -> None:

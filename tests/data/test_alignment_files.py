@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-from learned import learn_tokenizers
-from stored import checker, write_store
 
 from nmtkit.config import load as load_recipe
 from nmtkit.core.errors import DataError, RecipeError
@@ -25,6 +23,8 @@ from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerCo
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.data.tokenizers.words import cut_words, share_table, token_links, token_spans
+from tests.data.stored import checker, write_store
+from tests.support.learned_tokenizers import learn_tokenizers
 
 TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n", "a.align": "0-0 1-1 2-2\n0-0\n\n"}
 
@@ -100,13 +100,14 @@ def test_a_faulty_alignment_is_one_clear_error(tmp_path: Path, change: dict[str,
 def test_links_in_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"src": "a b", "tgt": "c d", "al": "0-1 1-0"}\n{"src": "a", "tgt": "b", "al": ""}\n')
-    files = SplitFiles.model_validate({"jsonl": str(path), "alignment_field": "al"})
+    columns = {kind: f"{path}#{key}" for kind, key in (("src", "src"), ("tgt", "tgt"), ("alignment", "al"))}
+    files = SplitFiles.model_validate(columns)
     assert [pair.links for pair in read_pairs(files)] == [frozenset({(0, 1), (1, 0)}), frozenset()]
     assert [pair.links for pair in read_pairs(SplitFiles.model_validate({"jsonl": str(path)}))] == [None, None]
     for line, fault in (
-        ('{"src": "a", "tgt": "b"}', r"line 1: field 'al' \(alignment_field\) is not a string of links"),
-        ('{"src": "a", "tgt": "b", "al": [[0, 0]]}', r"line 1: field 'al' .* is not a string of links"),
-        ('{"src": "a", "tgt": "b", "al": "0-1"}', r"line 1, field 'al': a link names target word 1, but there are 1"),
+        ('{"src": "a", "tgt": "b"}', r"line 1: no field 'al'"),
+        ('{"src": "a", "tgt": "b", "al": [[0, 0]]}', r"line 1: field 'al'"),
+        ('{"src": "a", "tgt": "b", "al": "0-1"}', r"line 1: a link names target word 1, but there are 1"),
     ):
         path.write_text(line + "\n")
         with pytest.raises(DataError, match=fault):
@@ -153,8 +154,8 @@ def test_each_file_is_asked_by_itself(tmp_path: Path) -> None:
         require_link_base(SplitFiles.model_validate(both))
     path = tmp_path / "a.jsonl"
     path.write_text('{"src": "a b c", "tgt": "u v w", "al": "1-1 2-2"}\n' * 30)
-    with pytest.raises(DataError, match=r"a\.jsonl: "):
-        require_link_base(SplitFiles(jsonl=[str(path)], alignment_field="al"))
+    with pytest.raises(DataError, match=r"a\.jsonl#al: "):
+        require_link_base(SplitFiles(src=[f"{path}#src"], tgt=[f"{path}#tgt"], alignment=[f"{path}#al"]))
     require_link_base(SplitFiles(jsonl=[str(path)]))
 
 
@@ -315,14 +316,23 @@ training: {max_updates: 10}
 @pytest.mark.parametrize(
     ("overrides", "fault"),
     [
-        (["training.guided_alignment.weight=0.1"], "its source is file, so `data.train.alignment` must name"),
-        (["training.guided_alignment.source=model"], "`model.alignment_heads` a head number"),
-        (["training.guided_alignment.source=model", "model.kind=rnnsearch"], "the model must be a transformer"),
         (
-            ["training.guided_alignment.source=model", "model.alignment_heads=1", "model.copying=learned"],
+            ["training.objectives.guided_alignment.weight=0.1"],
+            "its source is file, so `data.train.alignment` must name",
+        ),
+        (["training.objectives.guided_alignment.source=model"], "`model.alignment_heads` a head number"),
+        (
+            ["training.objectives.guided_alignment.source=model", "model.kind=rnnsearch"],
+            "the model must be a transformer",
+        ),
+        (
+            ["training.objectives.guided_alignment.source=model", "model.alignment_heads=1", "model.copying=learned"],
             "shows an attention of its own: set it to head or none",
         ),
-        (["data.train.alignment=x", "model.kind=rnn_encdec", "training.guided_alignment.weight=1"], "has no attention"),
+        (
+            ["data.train.alignment=x", "model.kind=rnn_encdec", "training.objectives.guided_alignment.weight=1"],
+            "has no attention",
+        ),
         (["data.train.alignment=x", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),
         (["model.kind=pointer_generator", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),
     ],

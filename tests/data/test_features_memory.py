@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import environment
 
 from nmtkit.core.columns import Column
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
@@ -19,6 +18,7 @@ from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.text.reading import read_blocks
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, learn_from_sample
+from tests.support.commands import environment
 
 EXAMPLES, ROWS, WIDTH = 6000, 16, 1024  # 188 MiB in float16
 MARGIN = 48 << 20

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from stored import checker, write_store
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, sorted_batches
@@ -14,6 +13,7 @@ from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import EOS, SPECIALS, UNK, Vocabulary
+from tests.data.stored import checker, write_store
 
 # Known words are a to d, with ids 4 to 7; V is 8.
 KNOWN = WordTokenizer(TokenizerConfig(kind="word"), Vocabulary([*SPECIALS, "▁a", "▁b", "▁c", "▁d"]))

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
-from learned import learn_tokenizers
-from stored import checker, write_store
 
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Block, Example
@@ -18,6 +16,8 @@ from nmtkit.data.tokenizers.sentencepiece_model import with_number_rules
 from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.words import cut_words
+from tests.data.stored import checker, write_store
+from tests.support.learned_tokenizers import learn_tokenizers
 
 KINDS = ["bpe", "unigram", "char", "wordpiece", "word", "whitespace", "pieces"]
 RULES = ["nfkc_numbers", "nfkc", "none"]

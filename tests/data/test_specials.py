@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from learned import learn_tokenizers
 
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import CheckpointError, RecipeError
@@ -14,6 +13,7 @@ from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS, UNK
 from nmtkit.data.tokenizers.words import known_ids
+from tests.support.learned_tokenizers import learn_tokenizers
 
 MARKS = ["<mask>", "<c,l>"]
 LINES = ["the cat sees a dog", "a<mask>b and <mask> here", "the <c,l> bird sings", "dogs and cats"] * 20
@@ -132,7 +132,7 @@ def test_labels_are_a_file_with_a_checksum(tmp_path: Path) -> None:
         Example("b", None, 3, labels="Z"),
     ]
     columns = (Column("src"), Column("labels", "labels"))
-    learned = learn_tokenizers(config("whitespace", train_lines=1), pairs, columns=columns)
+    learned = learn_tokenizers(config("whitespace"), pairs, columns=columns, most=1)
     assert learned.labels is not None
     assert learned.labels.tokens == ["Y", "X", "Z"]
     assert learned.labels.encode(["Z", "Y"], "here") == [2, 0]

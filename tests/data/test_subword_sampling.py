@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from learned import learn_tokenizers
 
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizers.subword_sampling import UnigramSampler, generator_for
 from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.vocabulary import UNK
+from tests.support.learned_tokenizers import learn_tokenizers
 
 TEXTS = ["the old man sees the 犬犬 in a gardenx", "  wide   \u3000spaces ▁ and ½ ", "犬", "", "-- 犬 犬 --", "x" * 80]
 SIZES = {"bpe": 120, "unigram": 60}
@@ -96,7 +96,9 @@ def test_draws_are_the_same_on_every_machine() -> None:
     assert generator_for(1, 2, 3).random() == 0.6752046923448195
 
 
-def test_cached_words_are_dropped_when_there_are_too_many(pairs: list[Example], monkeypatch) -> None:
+def test_cached_words_are_dropped_when_there_are_too_many(
+    pairs: list[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = [pair.src for pair in pairs[:40]]
     for kind in ("bpe", "unigram"):
         expected = tokenizer_of(kind, pairs, sampling=0.3).encode_many(texts, seed=5)

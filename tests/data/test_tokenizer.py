@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learned import learn_tokenizers
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.data.text.blocks import Example
@@ -13,6 +12,7 @@ from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerCo
 from nmtkit.data.tokenizers.tokenizer_training import describe_shortfall
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from tests.support.learned_tokenizers import learn_tokenizers
 
 KINDS = ["bpe", "unigram", "char", "word"]
 SENTENCE = "Otto opens the window and Süßmann sees the bridge."
@@ -146,7 +146,7 @@ def test_joining_words_gives_the_text_back_up_to_white_space(text: str) -> None:
 def test_a_corpus_larger_than_the_limit_is_thinned_out_evenly(pairs: list[Example]) -> None:
     report = DataReport()
     # Every 8th of 600 pairs is the first choice to fit: those of lines 1, 9, 17, ...
-    thinned = learn_tokenizers(config("word", train_lines=80), pairs, report)
+    thinned = learn_tokenizers(config("word"), pairs, report, most=80)
     assert report.tokenizer["pairs_used"] == 75
     assert report.tokenizer["pairs"] == 600
     assert thinned.src.vocabulary == learn_tokenizers(config("word"), pairs[::8]).src.vocabulary

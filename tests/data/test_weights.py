@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from learned import learn_tokenizers
 
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.batches.store import Store
@@ -17,6 +16,7 @@ from nmtkit.data.tokenizers import tokenizer_training
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from tests.support.learned_tokenizers import learn_tokenizers
 
 Build = Callable[..., Store]
 SIZES = (400, 200, 100)

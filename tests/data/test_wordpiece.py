@@ -6,8 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, succeeded
-from learned import learn_tokenizers
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.text.blocks import Example
@@ -15,6 +13,8 @@ from nmtkit.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.data.tokenizers.wordpiece import Merges, WordPieceTokenizer, replay
+from tests.support.commands import Command, refused, succeeded
+from tests.support.learned_tokenizers import learn_tokenizers
 
 LECTURE = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
 """The dictionary of Sennrich et al. 2016's example, which lectures show."""
@@ -25,7 +25,7 @@ task: language-modelling
 data: {{train: {{tgt: &words {}}}, valid: {{tgt: *words}}}}
 tokenizer: {{kind: bpe, vocab_size: 20}}
 model: {{kind: rnn_lm}}
-training: {{max_updates: 1, best_metric: perplexity, higher_is_better: false}}
+training: {{max_updates: 1, best_metric: perplexity}}
 """
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from learned import learn_tokenizers
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.blocks import Example
@@ -22,6 +21,7 @@ from nmtkit.data.tokenizers.words import (
     token_spans,
     word_spans,
 )
+from tests.support.learned_tokenizers import learn_tokenizers
 
 KINDS = ["bpe", "unigram", "char", "word"]
 SENTENCE = "Otto  opens the\twindow, and Süßmann sees the bridge."

@@ -4,12 +4,12 @@ import re
 from collections import Counter
 
 import pytest
-from written import Page
 
 from nmtkit.data.text.faults import DUPLICATE, ENCODING, FaultLocation
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.html import diagnosis_page
 from nmtkit.datacheck.report import ReportTable
+from tests.support.markup import Page
 
 
 @pytest.fixture
@@ -19,6 +19,7 @@ def diagnosis() -> Diagnosis:
     train.tgt.words = Counter({6: 700, 70: 300})
     train.ratios = Counter({10: 900, 45: 100})
     train.src.scripts = Counter({"Latin": 5000, "Cyrillic": 100})
+    train.src.language = "uk"
     train.find(
         ENCODING, FaultLocation("data/train.en", 12, 4, "caf\udce9 <script>alert(1)</script> {{ 7 * 7 }}{% raw %}")
     )
@@ -43,6 +44,7 @@ def test_the_page_says_all_that_was_found(diagnosis: Diagnosis) -> None:
         "A note.",
         "mean 6.6",
         "Cyrillic",
+        "source: the language is uk",
     ):
         assert said in page.text, said
     assert len(page.attributes("svg")) == 2

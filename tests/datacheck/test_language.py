@@ -1,70 +1,112 @@
-"""Which language a line is in: wrong ones are found, right ones are left alone."""
+"""Lines in the language of the other side: swapped pairs and files; and lines in another script."""
 
 import random
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pytest
-import real_looking
-from real_looking import lines_by_kind
 
-from nmtkit.data.text.reading import SplitReader
 from nmtkit.data.text.scripts import SCRIPTS
+from nmtkit.datacheck import examine as examining
 from nmtkit.datacheck.characters import TextArrays
 from nmtkit.datacheck.examine import examine
-from nmtkit.datacheck.language import MIN_LINES, Languages, in_foreign_script, main_scripts
-from nmtkit.datacheck.norms import learn_norms
+from nmtkit.datacheck.language import Languages, in_foreign_script, main_scripts
+from tests.datacheck import real_looking
+from tests.datacheck.real_looking import lines_by_kind
 
-SRC, TGT = real_looking.pairs(3000)
+SRC, TGT = real_looking.pairs(2000)
+TEST_SRC, TEST_TGT = real_looking.pairs(500, "test")
 
 
-def learned(src: list[str], tgt: list[str]) -> Languages | None:
-    return Languages.learn([(TextArrays.of(src), TextArrays.of(tgt))])
+def arrays(src: list[str], tgt: list[str]) -> dict[str, TextArrays]:
+    return {"src": TextArrays.of(src), "tgt": TextArrays.of(tgt)}
 
 
 @pytest.fixture(scope="module")
 def languages() -> Languages:
-    made = learned(SRC, TGT)
-    assert made is not None
-    return made
+    return Languages(arrays(SRC, TGT))
 
 
-def test_swapped_pairs_are_told_from_right_ones(languages: Languages) -> None:
-    assert languages.src_median > 0 > languages.tgt_median
-    src, tgt = real_looking.pairs(1000, "test")
-    assert [int(mask.sum()) for mask in languages.doubts(TextArrays.of(src), TextArrays.of(tgt))] == [0, 0, 0]
-    swapped, src_wrong, tgt_wrong = languages.doubts(TextArrays.of(tgt), TextArrays.of(src))
-    long = np.array([min(len(a), len(b)) >= 30 for a, b in zip(src, tgt, strict=True)])
-    assert swapped[long].mean() > 0.95
-    swapped, src_wrong, tgt_wrong = languages.doubts(TextArrays.of(tgt), TextArrays.of(tgt))
-    assert not swapped.any()
-    assert src_wrong[long].mean() > 0.85
-    assert not (src_wrong & tgt_wrong).any()
+def test_languages_of_the_sides(languages: Languages) -> None:
+    assert languages.codes == {"src": "en", "tgt": "fr"}
+    assert languages.unclear == {}
 
 
-def test_it_may_be_learned_from_files_with_some_swapped_pairs() -> None:
+def test_right_pairs_are_not_doubted(languages: Languages) -> None:
+    doubts = languages.doubts(arrays(TEST_SRC, TEST_TGT), 500)
+    masks = [doubts.swapped, *doubts.other_side.values(), *doubts.third.values()]
+    assert [int(mask.sum()) for mask in masks] == [0] * 5
+
+
+def test_swapped_pairs_are_found(languages: Languages) -> None:
+    doubts = languages.doubts(arrays(TEST_TGT, TEST_SRC), 500)
+    assert doubts.swapped.mean() > 0.97
+    # What is swapped has no other doubt.
+    assert not (doubts.swapped & (doubts.other_side["src"] | doubts.third["src"])).any()
+
+
+def test_untranslated_lines_are_in_the_language_of_the_other_side(languages: Languages) -> None:
+    doubts = languages.doubts(arrays(TEST_SRC, TEST_SRC), 500)
+    assert doubts.other_side["tgt"].mean() > 0.95
+    assert not doubts.other_side["src"].any()
+    assert not doubts.swapped.any()
+
+
+def test_only_the_first_lines_are_examined(languages: Languages) -> None:
+    doubts = languages.doubts(arrays(TEST_TGT, TEST_SRC), 20)
+    assert doubts.swapped[:20].mean() > 0.9
+    assert not doubts.swapped[20:].any()
+
+
+def test_languages_are_learned_from_files_with_some_swapped_pairs() -> None:
     rng = random.Random(0)
-    mixed = [(b, a) if rng.random() < 0.02 else (a, b) for a, b in zip(SRC, TGT, strict=True)]
-    languages = learned([a for a, _ in mixed], [b for _, b in mixed])
-    assert languages is not None
-    assert languages.doubts(TextArrays.of(TGT[:500]), TextArrays.of(SRC[:500]))[0].mean() > 0.8
+    src, tgt = list(SRC), list(TGT)
+    for row in rng.sample(range(2000), 40):
+        src[row], tgt[row] = tgt[row], src[row]
+    languages = Languages(arrays(src, tgt))
+    assert languages.codes == {"src": "en", "tgt": "fr"}
+    assert 35 <= languages.doubts(arrays(src, tgt), 2000).swapped.sum() <= 40
 
 
-def test_nothing_is_learned_from_little_or_from_one_language() -> None:
-    assert learned(SRC[: MIN_LINES - 1], TGT[: MIN_LINES - 1]) is None
-    assert learned(SRC[:1500], SRC[1500:]) is None
-    assert learned(["a b"] * 1000, ["c d"] * 1000) is None  # lines too short to tell
+@pytest.mark.parametrize(
+    "lines", [SRC[:49], ["12 + 12 = 24"] * 500, ["yes"] * 500], ids=["few lines", "numbers", "single words"]
+)
+def test_nothing_is_learned_from_too_little(lines: list[str]) -> None:
+    languages = Languages({"src": TextArrays.of(lines)})
+    assert languages.codes == languages.unclear == {}
+    assert not languages.doubts({"src": TextArrays.of(TEST_TGT)}, 500).third["src"].any()
 
 
-def test_empty_and_single_lines_have_scores(languages: Languages) -> None:
-    assert languages.scores(TextArrays.of([""])).tolist() == [0.0]
-    together = languages.scores(TextArrays.of(["", SRC[0], TGT[0], ""]))
-    alone = languages.scores(TextArrays.of([SRC[0]]))
-    assert together[0] == together[3] == 0
-    assert together[1] > 0 > together[2]
-    # The line before a line and the line behind it do not matter much: only its ends touch them.
-    assert together[1] == pytest.approx(alone[0], abs=12)
+def test_swapped_files_are_told_once(tmp_path: Path) -> None:
+    """Not for every line; and the other way round counts as usual: nothing else is found."""
+    valid_src, valid_tgt = real_looking.pairs(300, "valid")
+    files = real_looking.write_splits(tmp_path, train=(SRC, TGT), valid=(valid_tgt, valid_src))
+    splits = examine(files).splits
+    assert not splits["train"].findings
+    assert splits["valid"].findings["swapped-files"].count == len(splits["valid"].findings) == 1
+
+
+def test_a_quick_examination_looks_at_the_languages_of_the_first_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examining, "QUICK_LANGUAGE_PAIRS", 1000)
+    src, tgt = list(SRC), list(TGT)
+    for row in (500, 1500):
+        src[row], tgt[row] = tgt[row], src[row]
+    files = {"train": real_looking.write(tmp_path, "train", src, tgt)}
+    assert lines_by_kind(examine(files, quick=True).splits["train"]) == {"swapped": [501]}
+    assert lines_by_kind(examine(files).splits["train"]) == {"swapped": [501, 1501]}
+
+
+def test_where_both_sides_are_in_one_language_nothing_is_doubted(tmp_path: Path) -> None:
+    long = [f"{a} {b}" for a, b in zip(SRC[:1000], SRC[1000:], strict=True)]
+    files = real_looking.write(tmp_path, "train", long, SRC[:1000])
+    split = examine({"train": files}, monolingual=True).splits["train"]
+    assert (split.src.language, split.tgt.language) == ("en", "en")
+    assert not split.findings
+
+
+# ---------------------------------------------------------------------------------------------------------- scripts
 
 
 def script(name: str) -> int:
@@ -98,22 +140,12 @@ def test_lines_in_another_script(own: str, foreign: list[str], right: list[str])
     assert not in_foreign_script(text, frozenset()).any()
 
 
-def test_swapped_files_are_told_once(tmp_path: Path) -> None:
-    """Not for every line, and the other way round counts as usual: nothing else is found."""
-    valid_src, valid_tgt = real_looking.pairs(300, "valid")
-    files = real_looking.write_splits(tmp_path, train=(SRC, TGT), valid=(valid_tgt, valid_src))
-    splits = examine(files).splits
-    assert not splits["train"].findings
-    assert splits["valid"].findings["swapped-files"].count == len(splits["valid"].findings) == 1
-
-
 def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> None:
+    """Whatever its language seems to be: the text is French in Greek letters."""
     greek = str.maketrans("abcdefghijklmnopqrstuvwxyz", "αβγδεζηθικλμνξοπρστυφχψωϊϋ")
     plain = [unicodedata.normalize("NFD", line.lower()).encode("ascii", "ignore").decode() for line in TGT]
     tgt = [line.translate(greek) for line in plain]
     files = real_looking.write(tmp_path, "train", SRC, tgt)
-    norms = learn_norms(SplitReader("train", files))
-    assert norms.tgt.scripts == {script("Greek")}
     assert not examine({"train": files}).splits["train"].findings
     # One line that was left untranslated, and a pair that is swapped: not told twice.
     src = list(SRC)
@@ -121,10 +153,3 @@ def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> No
     src[199], tgt[199] = tgt[198] + tgt[199], SRC[198] + " " + SRC[199]
     split = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}).splits["train"]
     assert lines_by_kind(split) == {"script": [100], "swapped": [200]}
-
-
-def test_where_source_and_target_are_in_one_language_nothing_is_doubted(tmp_path: Path) -> None:
-    long = [f"{a} {b}" for a, b in zip(SRC[:1500], SRC[1500:], strict=True)]
-    files = real_looking.write(tmp_path, "train", long, SRC[:1500])
-    assert not examine({"train": files}, monolingual=True).splits["train"].findings
-    assert learn_norms(SplitReader("train", files)).languages is None

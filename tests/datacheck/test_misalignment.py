@@ -5,19 +5,19 @@ import re
 from pathlib import Path
 
 import pytest
-import real_looking
-from daily import daily
 
 from nmtkit.data.text.faults import FaultLocation
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.findings import SplitDiagnosis
+from tests.datacheck import real_looking
+from tests.support.cases import daily
 
 SRC, TGT = real_looking.pairs(20_000)
 
 
-def diagnose(folder: Path, src: list[str], tgt: list[str], duplicates: bool = False) -> SplitDiagnosis:
+def diagnose(folder: Path, src: list[str], tgt: list[str], quick: bool = True) -> SplitDiagnosis:
     files = real_looking.write(folder, "train", src, tgt)
-    return examine({"train": files}, duplicates=duplicates).splits["train"]
+    return examine({"train": files}, quick=quick).splits["train"]
 
 
 def parted(folder: Path, src: list[str], tgt: list[str]) -> FaultLocation:

@@ -4,11 +4,11 @@ import gzip
 from pathlib import Path
 
 import pytest
-import real_looking
 
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.findings import MAX_EXAMPLES, Diagnosis
+from tests.datacheck import real_looking
 
 Lines = tuple[list[bytes], list[bytes]]
 Place = tuple[str, int, int | None]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_looking import write_pairs
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.text.config import SplitFiles
@@ -14,6 +13,7 @@ from nmtkit.data.text.reading import read_pairs
 from nmtkit.datacheck.characters import repair_line
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.repair import LOG_NAME, RepairedSplit, repair
+from tests.datacheck.real_looking import write_pairs
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]

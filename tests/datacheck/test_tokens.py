@@ -5,8 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from learned import learn_tokenizers
-from real_looking import write_pairs
 
 from nmtkit.config import load
 from nmtkit.data.text.checking import DataReport
@@ -18,7 +16,10 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.datacheck import tokens
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.tokens import TokenReport
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.preprocessing import preprocess
+from nmtkit.runs.run import Run
+from tests.datacheck.real_looking import write_pairs
+from tests.support.learned_tokenizers import learn_tokenizers
 
 TRAIN = [
     ("the cat sleeps", "die Katze schläft"),
@@ -65,8 +66,8 @@ def test_the_numbers_are_those_of_preprocessing(kind: str, over_long: str, tmp_p
     changes += ["data.drop_duplicates=true", f"tokenizer.kind={kind}", "tokenizer.vocab_size=100"]
     loaded = load("demo", changes)
     run = Run.create(loaded, str(tmp_path / "run"))
-    reports: list[DataReport] = []
-    tokenizers = run.preprocess(lambda text: None, reports.append)
+    assert [type(event) for event in preprocess(run)] == [Diagnosis, DataReport]
+    tokenizers = run.load_tokenizers()
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in ("train", "valid")})
     counts = tokens.count_tokens(loaded.storage_config, tokenizers, diagnosis, "The run's.")
     written = json.loads(run.folder.report.read_text(encoding="utf-8"))["splits"]

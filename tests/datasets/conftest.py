@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from web_server import QuietServer, Site, handler_of
+
+from tests.datasets.web_server import QuietServer, Site, handler_of
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from corpus_files import Content, tarred
-from web_server import Site
-
 from nmtkit.datasets.download import FetchContext
+from tests.datasets.corpus_files import Content, tarred
+from tests.datasets.web_server import Site
 
 
 def write_release(site: Site, packages: str, translations: Mapping[str, str] = {}) -> str:  # not changed

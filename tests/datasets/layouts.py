@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from corpus_files import Content, as_bytes
+from tests.datasets.corpus_files import Content, as_bytes
 
 Lines = list[str]
 

@@ -9,14 +9,15 @@ import struct
 import tarfile
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus_files import refused, tarred
 
 from nmtkit.datasets import archives
 from nmtkit.datasets.archives import members
+from tests.datasets.corpus_files import refused, tarred
 
 TEXTS = {"corpus/train.en": b"one\ntwo\n" * 5000, "corpus/train.de": "eins\nzwölf\n".encode() * 5000, "README": b""}
 NOISE = {f"{number}.txt": random.Random(number).randbytes(30_000) for number in range(10)}
@@ -44,7 +45,7 @@ def read_all(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_members_come_with_names_and_bytes(tmp_path, kind):
+def test_members_come_with_names_and_bytes(tmp_path: Path, kind: str) -> None:
     path = build(tmp_path / "a", TEXTS, kind)  # no ending: the kind is told by the bytes
     assert read_all(path) == TEXTS
 
@@ -54,7 +55,7 @@ def test_members_come_with_names_and_bytes(tmp_path, kind):
     [(gzip.compress, "a.txt.gz"), (bz2.compress, "a.txt.bz2"), (lzma.compress, "a.txt.xz"), (bytes, "a.txt")],
     ids=["gzip", "bzip2", "xz", "plain"],
 )
-def test_a_single_file_is_its_own_member(tmp_path, pack, name):
+def test_a_single_file_is_its_own_member(tmp_path: Path, pack: Callable[[bytes], bytes], name: str) -> None:
     (tmp_path / name).write_bytes(pack(b"text\n" * 1000))
     (member,) = members(tmp_path / name)
     assert member.name == "a.txt"
@@ -66,13 +67,13 @@ def test_a_single_file_is_its_own_member(tmp_path, pack, name):
     "name", ["../evil", "corpus/../../evil", "/etc/evil", "..", "C:/evil", "c:evil", "..\\evil", "a\\b", "a/..", "a\nb"]
 )
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_names_that_lead_out_are_refused(tmp_path, kind, name):
+def test_names_that_lead_out_are_refused(tmp_path: Path, kind: str, name: str) -> None:
     path = pack(tmp_path / "a", kind, (name, b"evil"))
     assert f"unsafe member name {name!r}; refused" in refused(read_all, path)
 
 
 @pytest.mark.parametrize("name", ["./a/./b", "a//b", "./a//b"])
-def test_names_are_settled(tmp_path, name):
+def test_names_are_settled(tmp_path: Path, name: str) -> None:
     assert read_all(pack(tmp_path / "a", "tar", (name, b"x"))) == {"a/b": b"x"}
 
 
@@ -81,14 +82,14 @@ def test_names_are_settled(tmp_path, name):
     [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, b"9"],
     ids=["symbolic-link", "hard-link", "character-device", "block-device", "fifo", "unheard-of"],
 )
-def test_a_tar_has_plain_files_only(tmp_path, kind):
+def test_a_tar_has_plain_files_only(tmp_path: Path, kind: bytes) -> None:
     """So nothing can be written through a link, either."""
     path = pack(tmp_path / "a", "tar", ("good", b"good"), ("evil", b"", kind, "/etc/passwd"), ("evil/below", b"evil"))
     assert "'evil' is a link or a device, not a regular file" in refused(read_all, path)
 
 
 @pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR], ids=["link", "fifo", "device"])
-def test_a_zip_has_plain_files_only(tmp_path, mode):
+def test_a_zip_has_plain_files_only(tmp_path: Path, mode: int) -> None:
     info = zipfile.ZipInfo("evil")
     info.create_system, info.external_attr = 3, (mode | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
@@ -99,12 +100,12 @@ def test_a_zip_has_plain_files_only(tmp_path, mode):
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.parametrize("second", ["a/b", "./a/b", "a//b"])
-def test_two_members_of_one_name_are_refused(tmp_path, kind, second):
+def test_two_members_of_one_name_are_refused(tmp_path: Path, kind: str, second: str) -> None:
     assert "two members" in refused(read_all, pack(tmp_path / "a", kind, ("a/b", b"1"), (second, b"2")))
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_bombs_are_noticed_while_they_are_read(tmp_path, kind, monkeypatch):
+def test_bombs_are_noticed_while_they_are_read(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred times its size, beyond the first bytes, is what no text packs to."""
     monkeypatch.setattr(archives, "RATIO_FREE_BYTES", 2 << 20)
     path = build(tmp_path / "a", {"zeros": bytes(12 << 20)}, kind)
@@ -126,7 +127,7 @@ def drain(path: Path) -> None:
             pass
 
 
-def test_the_headers_of_a_zip_are_not_believed(tmp_path):
+def test_the_headers_of_a_zip_are_not_believed(tmp_path: Path) -> None:
     """A bomb that claims to be small gives its few bytes and is found out by its checksum."""
     path = build(tmp_path / "a.zip", {"zeros": bytes(3 << 20)}, "zip")
     data = bytearray(path.read_bytes())
@@ -137,7 +138,7 @@ def test_the_headers_of_a_zip_are_not_believed(tmp_path):
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_the_limits_are_kept(tmp_path, kind, monkeypatch):
+def test_the_limits_are_kept(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = build(tmp_path / kind, {f"{number:03}": b"x" * 100 for number in range(50)}, kind)
     monkeypatch.setattr(archives, "MAX_MEMBERS", 51)
     assert len(read_all(path)) == 50
@@ -148,7 +149,7 @@ def test_the_limits_are_kept(tmp_path, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT], ids=["gnu", "pax"])
-def test_names_may_be_long_but_not_of_many_megabytes(tmp_path, form):
+def test_names_may_be_long_but_not_of_many_megabytes(tmp_path: Path, form: int) -> None:
     name = "/".join(["folder" * 5] * 12) + "/file"
     assert read_all(pack(tmp_path / "long", "tar", (name, b"x"), format=form)) == {name: b"x"}
     endless = pack(tmp_path / "endless", "tar", ("n" * (8 << 20), b"x"), format=form)
@@ -163,7 +164,9 @@ def test_names_may_be_long_but_not_of_many_megabytes(tmp_path, form):
 @pytest.mark.parametrize(
     ("local", "central", "value", "why"), [(6, 8, 1, "encrypted"), (8, 10, 77, "method")], ids=["encrypted", "method"]
 )
-def test_an_encrypted_zip_and_an_unknown_method_are_refused(tmp_path, local, central, value, why):
+def test_an_encrypted_zip_and_an_unknown_method_are_refused(
+    tmp_path: Path, local: int, central: int, value: int, why: str
+) -> None:
     path = build(tmp_path / "a.zip", {"a": b"x" * 100}, "zip")
     data = bytearray(path.read_bytes())
     for magic, place in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
@@ -176,7 +179,7 @@ def test_an_encrypted_zip_and_an_unknown_method_are_refused(tmp_path, local, cen
 
 @pytest.mark.parametrize("kind", BUILDERS)
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
-def test_a_cut_archive_is_damaged(tmp_path, kind, share):
+def test_a_cut_archive_is_damaged(tmp_path: Path, kind: str, share: float) -> None:
     data = build(tmp_path / "whole", NOISE, kind).read_bytes()
     # A tar ends with blocks of zeros, which may be missing.
     length = 300_000 if kind == "tar" else len(data)
@@ -185,7 +188,7 @@ def test_a_cut_archive_is_damaged(tmp_path, kind, share):
 
 
 @pytest.mark.parametrize("rest", [b"x" * 100, b"x" * 512, bytes(1024) + b"x" * 20_480], ids=["cut", "changed", "more"])
-def test_a_tar_that_is_cut_or_changed_at_a_header_is_damaged(tmp_path, rest):
+def test_a_tar_that_is_cut_or_changed_at_a_header_is_damaged(tmp_path: Path, rest: bytes) -> None:
     data = build(tmp_path / "whole", {"a": b"x" * 512, "b": b"y"}, "tar").read_bytes()
     (tmp_path / "damaged").write_bytes(data[: 3 * 512] + rest)
     assert "damaged archive" in refused(read_all, tmp_path / "damaged")
@@ -193,12 +196,12 @@ def test_a_tar_that_is_cut_or_changed_at_a_header_is_damaged(tmp_path, rest):
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILDERS if kind != "tar"])  # a tar has no checksums of contents
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
-def test_changed_bytes_are_noticed(tmp_path, kind, share):
+def test_changed_bytes_are_noticed(tmp_path: Path, kind: str, share: float) -> None:
     data = bytearray(build(tmp_path / "a", NOISE, kind).read_bytes())
     data[int(share * len(data))] ^= 0x55
     (tmp_path / "a").write_bytes(data)
     assert "damaged archive" in refused(read_all, tmp_path / "a")
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert "No such file" in refused(read_all, tmp_path / "none.zip")

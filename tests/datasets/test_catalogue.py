@@ -49,7 +49,7 @@ def fault_of(folder: Path, text: str, name: str) -> str:
     return str(fault.value)
 
 
-def test_an_entry_is_read_with_its_defaults(tmp_path):
+def test_an_entry_is_read_with_its_defaults(tmp_path: Path) -> None:
     corpus = load(tmp_path, PLAIN).get("ours")
     assert (corpus.name, corpus.entry.task, corpus.entry.filter) == ("ours", "translation", FilterConfig())
     (source,) = corpus.entry.sources
@@ -57,21 +57,21 @@ def test_an_entry_is_read_with_its_defaults(tmp_path):
     assert source.label() == "https://example.org/a%20b.zip"
 
 
-def test_values_stand_for_placeholders_everywhere(tmp_path):
+def test_values_stand_for_placeholders_everywhere(tmp_path: Path) -> None:
     corpus = load(tmp_path, FAMILY).get("ours-Tatoeba.2-fr-de")
     assert corpus.entry.title == "Tatoeba.2 from fr to de"
     assert corpus.entry.sources[0].label() == "https://example.org/Tatoeba.2/de-fr/deu.zip"
     assert corpus.entry.read.model_dump()["text"] == "deu.zip:fr.txt"
 
 
-def test_examples_are_names_that_can_be_fetched(tmp_path):
+def test_examples_are_names_that_can_be_fetched(tmp_path: Path) -> None:
     known = load(tmp_path, FAMILY)
     examples = known.examples("ours-{corpus}-{src}-{tgt}")
     assert examples == [f"ours-Books-{pair}" for pair in ("en-de", "en-fr", "de-en", "de-fr", "fr-en", "fr-de")]
     assert {known.get(name).name for name in examples} == set(examples)
 
 
-def test_names_that_are_not_there(tmp_path):
+def test_names_that_are_not_there(tmp_path: Path) -> None:
     assert "did you mean 'ours'?" in fault_of(tmp_path, PLAIN, "our")
     assert "did you mean 'ours-Books-en-de'?" in fault_of(tmp_path, FAMILY, "ours-Books-en_de")
     assert "did you mean 'ours-Books-en-fr'?" in fault_of(tmp_path, FAMILY, "ours-Books-en-fx")
@@ -79,7 +79,7 @@ def test_names_that_are_not_there(tmp_path):
     assert "`nmtkit fetch --list`" in fault_of(tmp_path, PLAIN, "nothing like it")
 
 
-def test_an_entry_of_the_user_takes_the_place_of_ours(tmp_path):
+def test_an_entry_of_the_user_takes_the_place_of_ours(tmp_path: Path) -> None:
     for name in ("tatoeba-en-de", "tatoeba-en-fr"):  # an entry of its own, and one of a family
         assert load(tmp_path, PLAIN.replace("ours:", f"{name}:")).get(name).entry.title == "Our own"
     assert load(tmp_path, PLAIN).names() == sorted([*Catalogue().names(), "ours"])
@@ -106,14 +106,14 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_faults_are_told_with_their_place(tmp_path, case):
+def test_faults_are_told_with_their_place(tmp_path: Path, case: str) -> None:
     text, wanted = FAULTS[case]
     said = fault_of(tmp_path, text, "ours-Books-en-de" if "{corpus}" in text else "ours")
     assert wanted in said
     assert "catalogue.yaml" in said
 
 
-def test_no_name_leads_out_of_its_folder(tmp_path):
+def test_no_name_leads_out_of_its_folder(tmp_path: Path) -> None:
     family = FAMILY.replace("corpus: {example: Books}", 'corpus: {example: Books, pattern: ".*"}')
     assert load(tmp_path, family).get("ours-Books-de-en").name == "ours-Books-de-en"
     assert "cannot be the name" in fault_of(tmp_path, family, "ours-/../../x-de-en")
@@ -128,7 +128,7 @@ def test_no_name_leads_out_of_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "(?P<src>x)"])
-def test_a_pattern_that_is_none(tmp_path, pattern):
+def test_a_pattern_that_is_none(tmp_path: Path, pattern: str) -> None:
     text = FAMILY.replace("corpus: {example: Books}", f'corpus: {{example: Books, pattern: "{pattern}"}}')
     assert "pattern" in fault_of(tmp_path, text, "ours-Books-de-en")
 
@@ -137,7 +137,7 @@ OURS = Catalogue()
 
 
 @pytest.mark.parametrize("name", OURS.names())
-def test_every_entry_of_ours_is_valid_and_complete(name):
+def test_every_entry_of_ours_is_valid_and_complete(name: str) -> None:
     """All families with their first and last value; each has what the user is shown before a download."""
     examples = OURS.examples(name)
     assert examples
@@ -151,12 +151,12 @@ def test_every_entry_of_ours_is_valid_and_complete(name):
             assert entry.recipe in config.bundled()
 
 
-def test_names_do_not_belong_to_two_families():
+def test_names_do_not_belong_to_two_families() -> None:
     whole = [example for name in OURS.names() if "{" in name for example in OURS.examples(name)]
     assert len(whole) == len(set(whole))
 
 
-def test_the_recipes_that_name_a_corpus_find_it():
+def test_the_recipes_that_name_a_corpus_find_it() -> None:
     """`nmtkit fetch NAME` and `nmtkit train RECIPE` are all there is to do: the recipe looks where fetch puts NAME."""
     found = 0
     for name in config.bundled():

@@ -8,16 +8,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from commands import json_lines, lines_in
-from corpus_files import published
-from debian_archive import fetch_context
-from layouts import LAYOUTS, Layout
-from web_server import Site
 
 from nmtkit.core.formats import load_yaml
 from nmtkit.datasets.catalogue import Catalogue, Corpus
 from nmtkit.datasets.fetching import fetch
 from nmtkit.datasets.sources import UrlSource
+from tests.datasets.corpus_files import published
+from tests.datasets.debian_archive import fetch_context
+from tests.datasets.layouts import LAYOUTS, Layout
+from tests.datasets.web_server import Site
+from tests.support.commands import json_lines, lines_in
 
 CATALOGUE = Catalogue()
 DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))

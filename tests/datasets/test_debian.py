@@ -3,24 +3,30 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from debian_archive import build, fetch_context, package, write_release
-from web_server import Site
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.datasets import debian
 from nmtkit.datasets.debian import DebianIndexes, DebianPackage, apt_mirrors, package_files, stanzas
 from nmtkit.datasets.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
+from tests.datasets.debian_archive import build, fetch_context, package, write_release
+from tests.datasets.web_server import Site
 
 GERMAN = "Package: tool\nDescription-md5: 00\nDescription-de: Werkzeug\n Nützt.\n\n"
 ENGLISH = "Package: tool\nDescription-md5: 00\nDescription-en: tool\n Is of use.\n\n"
 
 
+@pytest.fixture(autouse=True)
+def mirror(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian, "RELEASE", "stable")
+    monkeypatch.setenv("NMTKIT_DEBIAN_MIRROR", site.base)
+
+
 def publish(site: Site, folder: Path) -> DebianPackage:
     deb = build(folder / "tool.deb", {"usr/share/tool/text": "Ä text.\n"})
     site.put("pool/tool.deb", deb.read_bytes())
-    mirror = write_release(site, package("other", deb).replace("tool.deb", "other.deb") + package("tool", deb))
-    return DebianPackage(package="tool", mirror=mirror, release="stable")
+    write_release(site, package("other", deb).replace("tool.deb", "other.deb") + package("tool", deb))
+    return DebianPackage(package="tool")
 
 
 def test_a_mirror_is_named_by_apt_or_by_a_variable(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,13 +40,12 @@ def test_a_mirror_is_named_by_apt_or_by_a_variable(site: Site, tmp_path: Path, m
     assert list(apt_mirrors(tmp_path / "none")) == []
 
     source, (context, _) = publish(site, tmp_path), fetch_context(tmp_path / "downloads")
-    unnamed = DebianPackage(package="tool", release="stable")
-    monkeypatch.setenv("NMTKIT_DEBIAN_MIRROR", f"{source.mirror}/")
-    assert [one.path.name for one in unnamed.obtain(context)] == ["tool.deb"]
+    monkeypatch.setenv("NMTKIT_DEBIAN_MIRROR", f"{site.base}/")
+    assert [one.path.name for one in source.obtain(context)] == ["tool.deb"]
     monkeypatch.delenv("NMTKIT_DEBIAN_MIRROR")
     monkeypatch.setattr(debian, "apt_mirrors", lambda folder: iter(()))
     with pytest.raises(DataError, match="names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR"):
-        unnamed.obtain(context)
+        source.obtain(context)
 
 
 def test_a_package_is_downloaded_once(site: Site, tmp_path: Path) -> None:
@@ -74,7 +79,7 @@ def test_a_damaged_package_is_not_used(site: Site, tmp_path: Path, where: str) -
 
 def test_packages_that_cannot_be_are_refused(site: Site, tmp_path: Path) -> None:
     publish(site, tmp_path)
-    source = DebianPackage(package="toool", mirror=site.base, release="stable")
+    source = DebianPackage(package="toool")
     with pytest.raises(DataError, match=r"^Debian stable has no package toool$"):
         source.obtain(fetch_context(tmp_path / "downloads")[0])
     for name in ("-o", "Tool", "tool de", "../tool", "tool=1"):
@@ -91,15 +96,15 @@ def test_a_page_in_place_of_the_checksums_is_named(site: Site, tmp_path: Path) -
 
 
 def test_descriptions_come_in_the_requested_languages(site: Site, tmp_path: Path) -> None:
-    mirror = write_release(site, "Package: tool\n", {"en": ENGLISH, "de": GERMAN, "fr": GERMAN})
+    write_release(site, "Package: tool\n", {"en": ENGLISH, "de": GERMAN, "fr": GERMAN})
     context, _ = fetch_context(tmp_path / "downloads")
-    files = DebianIndexes(languages=["en", "de"], mirror=mirror, release="stable").obtain(context)
+    files = DebianIndexes(languages=["en", "de"]).obtain(context)
     assert [one.path.name for one in files] == ["Packages.xz", "Translation-en.xz", "Translation-de.xz"]
     assert {one.version for one in files} == {"stable 1.0"}
     [german] = stanzas(files[2].path, ("Package", "Description-de"))
     assert german == {"Package": "tool", "Description-de": "Werkzeug\n Nützt."}
     with pytest.raises(DataError, match=r"^Debian stable has no main/i18n/Translation-ja$"):
-        DebianIndexes(languages=["en", "ja"], mirror=mirror, release="stable").obtain(context)
+        DebianIndexes(languages=["en", "ja"]).obtain(context)
 
 
 def test_only_regular_files_of_a_package_are_read_and_none_too_large_for_a_text(tmp_path: Path) -> None:

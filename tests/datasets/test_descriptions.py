@@ -2,13 +2,13 @@ import lzma
 from pathlib import Path
 
 import pytest
-from corpus_files import read
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.datasets.debian import stanzas
 from nmtkit.datasets.debian_readers import DebianDescriptions, DebianSummaries, descriptions, family, units
 from nmtkit.datasets.readers import Pair
+from tests.datasets.corpus_files import read
 
 PACKAGES = """\
 Package: frob

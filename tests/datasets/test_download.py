@@ -3,18 +3,21 @@
 import hashlib
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from corpus_files import refused
+import requests
 
 from nmtkit.core.files import file_sha256
 from nmtkit.datasets import download as module
 from nmtkit.datasets.download import FetchContext, download
+from tests.datasets.corpus_files import refused
+from tests.datasets.web_server import Site
 
 CONTENT = random.Random(5).randbytes(150_000)
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -56,7 +59,7 @@ def client(tmp_path: Path) -> Client:
     return Client(tmp_path / "downloads" / "file.bin")
 
 
-def test_a_file_comes_whole_with_its_progress(site, client):
+def test_a_file_comes_whole_with_its_progress(site: Site, client: Client) -> None:
     assert client.get(site.put("a.bin", CONTENT), SUM, len(CONTENT)) == SUM == file_sha256(client.target)
     assert client.target.read_bytes() == CONTENT
     assert client.left() == ["file.bin"]
@@ -69,7 +72,7 @@ def test_a_file_comes_whole_with_its_progress(site, client):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_cut_at_random_places_it_is_resumed_to_the_same_bytes(site, client, seed):
+def test_cut_at_random_places_it_is_resumed_to_the_same_bytes(site: Site, client: Client, seed: int) -> None:
     """Every attempt begins where the one before was cut, and asks only for the version it has a part of."""
     draw = random.Random(seed)
     site.etags, site.dates = draw.choice([(True, True), (True, False), (False, True)])
@@ -88,7 +91,7 @@ def test_cut_at_random_places_it_is_resumed_to_the_same_bytes(site, client, seed
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_stopped_and_started_again_it_goes_on(site, client, damaged):
+def test_stopped_and_started_again_it_goes_on(site: Site, client: Client, damaged: bool) -> None:
     """The part of a program that has ended is used by the next; damage on disk is found by the sum."""
     url = site.put("a.bin", CONTENT)
     site.cuts = [70_000]
@@ -117,7 +120,9 @@ def test_stopped_and_started_again_it_goes_on(site, client, damaged):
     ],
     ids=["no-ranges", "no-mark-of-the-version", "no-mark-but-a-sum", "no-length-but-a-size"],
 )
-def test_a_part_is_used_where_it_is_safe(site, client, habits, expected, statuses):
+def test_a_part_is_used_where_it_is_safe(
+    site: Site, client: Client, habits: dict[str, bool | list[int]], expected: Mapping[str, Any], statuses: list[int]
+) -> None:
     """Otherwise the download begins again."""
     vars(site).update(habits)
     assert client.get(site.put("a.bin", CONTENT), **expected) == SUM
@@ -125,7 +130,7 @@ def test_a_part_is_used_where_it_is_safe(site, client, habits, expected, statuse
     assert client.target.read_bytes() == CONTENT
 
 
-def test_one_process_at_a_time_downloads_a_file(site, client):
+def test_one_process_at_a_time_downloads_a_file(site: Site, client: Client) -> None:
     url, other, said = site.put("a.bin", CONTENT), Client(client.target), []
     context = FetchContext(client.target.parent, print, lambda *_: said.append(other.refused(url, SUM)))
     assert download(url, client.target, context, SUM) == file_sha256(client.target) == SUM
@@ -134,7 +139,7 @@ def test_one_process_at_a_time_downloads_a_file(site, client):
 
 
 @pytest.mark.parametrize("honest", [True, False], ids=["server-notices", "server-does-not-notice"])
-def test_a_file_that_changes_in_between_is_not_mixed(site, client, honest):
+def test_a_file_that_changes_in_between_is_not_mixed(site: Site, client: Client, honest: bool) -> None:
     other = random.Random(6).randbytes(len(CONTENT))
     site.honours_if_range = honest
     site.cuts = [100_000]
@@ -143,7 +148,7 @@ def test_a_file_that_changes_in_between_is_not_mixed(site, client, honest):
     assert client.target.read_bytes() == other
 
 
-def test_a_part_that_is_already_whole_is_taken(site, client):
+def test_a_part_that_is_already_whole_is_taken(site: Site, client: Client) -> None:
     """The connection breaks after the last byte: the server has nothing more, and says so with 416."""
     site.claimed_length = len(CONTENT) + 10
     client.meanwhile = lambda: setattr(site, "claimed_length", None)
@@ -151,7 +156,7 @@ def test_a_part_that_is_already_whole_is_taken(site, client):
     assert [one.status for one in site.asked] == [200, 416]
 
 
-def test_a_part_that_is_longer_than_the_file_is_thrown_away(site, client):
+def test_a_part_that_is_longer_than_the_file_is_thrown_away(site: Site, client: Client) -> None:
     url = site.put("a.bin", CONTENT)
     client.target.with_name("file.bin.part").write_bytes(CONTENT + b"more")
     client.target.with_name("file.bin.part.version").write_text('"old"')
@@ -162,7 +167,7 @@ def test_a_part_that_is_longer_than_the_file_is_thrown_away(site, client):
 
 @pytest.mark.parametrize("version", ["", "no version of it", '"\xe4"', None])
 @pytest.mark.parametrize("sha256", ["", SUM])
-def test_a_part_of_unknown_origin_is_not_used(site, client, version, sha256):
+def test_a_part_of_unknown_origin_is_not_used(site: Site, client: Client, version: str | None, sha256: str) -> None:
     client.target.with_name("file.bin.part").write_bytes(b"something else")
     if version is not None:
         client.target.with_name("file.bin.part.version").write_text(version)
@@ -173,7 +178,7 @@ def test_a_part_of_unknown_origin_is_not_used(site, client, version, sha256):
 # ---- another file than expected
 
 
-def test_a_wrong_sum_is_refused_with_both_and_nothing_stays(site, client):
+def test_a_wrong_sum_is_refused_with_both_and_nothing_stays(site: Site, client: Client) -> None:
     said = client.refused(site.put("a.bin", CONTENT[:-1] + b"?"), SUM)
     assert SUM in said
     assert hashlib.sha256(CONTENT[:-1] + b"?").hexdigest() in said
@@ -183,7 +188,7 @@ def test_a_wrong_sum_is_refused_with_both_and_nothing_stays(site, client):
 
 
 @pytest.mark.parametrize(("lengths", "size"), [(True, "150,000"), (False, "more")], ids=["told", "endless"])
-def test_another_size_than_expected_is_refused(site, client, lengths, size):
+def test_another_size_than_expected_is_refused(site: Site, client: Client, lengths: bool, size: str) -> None:
     site.lengths = lengths
     assert f"it has {size} bytes, not 1,000" in client.refused(site.put("a.bin", CONTENT), size=1000)
     assert client.left() == []
@@ -193,7 +198,7 @@ def test_another_size_than_expected_is_refused(site, client, lengths, size):
 # ---- busy and slow servers
 
 
-def test_a_busy_server_is_asked_again_after_ever_longer_waits(site, client):
+def test_a_busy_server_is_asked_again_after_ever_longer_waits(site: Site, client: Client) -> None:
     site.failures = [(503, {}), (500, {}), (429, {}), (504, {})]
     assert client.get(site.put("a.bin", CONTENT)) == SUM
     assert client.waits == [2.0, 4.0, 8.0, 16.0]
@@ -201,7 +206,7 @@ def test_a_busy_server_is_asked_again_after_ever_longer_waits(site, client):
     assert "next attempt in 2 s" in client.said[0]
 
 
-def test_the_server_says_how_long_to_wait(site, client):
+def test_the_server_says_how_long_to_wait(site: Site, client: Client) -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     site.failures = [(503, {"Retry-After": "7"}), (429, {"Retry-After": soon}), (503, {"Retry-After": "rain"})]
     client.get(site.put("a.bin", CONTENT))
@@ -222,13 +227,15 @@ def test_the_server_says_how_long_to_wait(site, client):
     ],
     ids=["always-busy", "always-cut-at-the-same-place"],
 )
-def test_it_ends_after_so_many_attempts_in_a_row(site, client, habits, said, requests):
+def test_it_ends_after_so_many_attempts_in_a_row(
+    site: Site, client: Client, habits: dict[str, Any], said: str, requests: int
+) -> None:
     vars(site).update(habits)
     assert said in client.refused(site.put("a.bin", CONTENT))
     assert len(site.asked) == requests
 
 
-def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(site, client):
+def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(site: Site, client: Client) -> None:
     site.pause = 0.3
     client.timeout = 0.1
     client.meanwhile = lambda: setattr(site, "pause", 0.0)
@@ -237,7 +244,7 @@ def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(site, clien
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 451])
-def test_what_is_not_there_is_not_asked_for_again(site, client, status):
+def test_what_is_not_there_is_not_asked_for_again(site: Site, client: Client, status: int) -> None:
     site.failures = [(status, {})]
     said = client.refused(site.put("a.bin", CONTENT))
     assert str(status) in said
@@ -249,7 +256,7 @@ def test_what_is_not_there_is_not_asked_for_again(site, client, status):
 # ---- redirects
 
 
-def test_redirections_are_followed(site, client):
+def test_redirections_are_followed(site: Site, client: Client) -> None:
     site.put("a.bin", CONTENT)
     site.redirects = {"/old": "/older", "/older": site.url("a.bin")}
     site.cuts = [1000]
@@ -268,17 +275,19 @@ def test_redirections_are_followed(site, client):
     ],
     ids=["circle", "file", "ftp", "gopher"],
 )
-def test_redirections_lead_only_to_the_web_and_to_an_end(site, client, places, said):
+def test_redirections_lead_only_to_the_web_and_to_an_end(
+    site: Site, client: Client, places: dict[str, str], said: str
+) -> None:
     site.redirects = places
     assert said in client.refused(site.url("a"))
     assert client.left() == []
 
 
-def test_no_redirection_from_https_to_http(site, client, monkeypatch):
+def test_no_redirection_from_https_to_http(site: Site, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The certificate is not what is tested here: the first answer is given as if it came over https."""
     real = module.requests.Session.get
 
-    def pretend(session, url, **options):
+    def pretend(session: requests.Session, url: str, **options: Any) -> object:
         return real(session, url.replace("https:", "http:"), **options)
 
     monkeypatch.setattr(module.requests.Session, "get", pretend)
@@ -298,7 +307,7 @@ def free_port() -> int:
         return port
 
 
-def test_offline_is_one_sentence_with_host_and_remedy(site, client):
+def test_offline_is_one_sentence_with_host_and_remedy(site: Site, client: Client) -> None:
     said = client.refused(f"http://127.0.0.1:{free_port()}/corpora/a.zip")
     assert said.startswith("cannot reach 127.0.0.1 (Connection refused): is this machine online?")
     assert str(client.target) in said  # where a copy from elsewhere may be put
@@ -308,7 +317,7 @@ def test_offline_is_one_sentence_with_host_and_remedy(site, client):
     assert said.startswith("cannot reach no-such-host.invalid (")
 
 
-def test_a_server_that_is_away_for_a_moment_is_waited_for(site, client):
+def test_a_server_that_is_away_for_a_moment_is_waited_for(site: Site, client: Client) -> None:
     """Unlike one that was never there: a part has come already."""
 
     def away() -> None:
@@ -321,7 +330,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(site, client):
     assert "cannot reach" in client.said[1]
 
 
-def test_the_proxy_of_the_environment_is_asked(site, client, monkeypatch):
+def test_the_proxy_of_the_environment_is_asked(site: Site, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The site is its own proxy: it is asked for the whole address of a host that does not exist."""
     site.put("http:/no-such-host.invalid/a.bin", CONTENT)
     site.redirects = {"http://no-such-host.invalid/a.bin": site.url("http:/no-such-host.invalid/a.bin")}
@@ -338,7 +347,7 @@ def test_the_proxy_of_the_environment_is_asked(site, client, monkeypatch):
 # ---- the disk
 
 
-def test_a_disk_that_cannot_be_written_is_said_in_words(site, client):
+def test_a_disk_that_cannot_be_written_is_said_in_words(site: Site, client: Client) -> None:
     url = site.put("a.bin", CONTENT)
     nowhere = Client(client.target / "a.bin")
     client.target.write_text("not a folder")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus_files import refused, zipped
 
 from nmtkit import config
 from nmtkit.core.errors import NmtkitError
@@ -17,6 +16,8 @@ from nmtkit.datasets import fetching as module
 from nmtkit.datasets.catalogue import Catalogue, Corpus
 from nmtkit.datasets.download import FetchContext
 from nmtkit.datasets.fetching import cache_folder, fetch, find_fetched
+from tests.datasets.corpus_files import refused, zipped
+from tests.datasets.web_server import Site
 
 LINES = "".join(f"This is sentence {n}.\tDas ist Satz {n}.\n" for n in range(300)) + "Same.\tSame.\n"
 
@@ -60,12 +61,14 @@ class Desk:
 
 
 @pytest.fixture
-def desk(site, tmp_path):
+def desk(site: Site, tmp_path: Path) -> Desk:
     (tmp_path / "corpora").mkdir()
     return Desk(site, tmp_path / "corpora" / "pairs")
 
 
-def test_the_folder_has_text_a_recipe_that_finds_it_and_a_card_of_what_was_left_out(desk, monkeypatch, tmp_path):
+def test_the_folder_has_text_a_recipe_that_finds_it_and_a_card_of_what_was_left_out(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     card = desk.fetch(desk.corpus())
     names = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")}
     assert {path.name for path in desk.folder.iterdir()} == names | {"card.json", "CARD.md", "pairs.yaml"}
@@ -91,7 +94,7 @@ def test_the_folder_has_text_a_recipe_that_finds_it_and_a_card_of_what_was_left_
 
 
 @pytest.mark.parametrize("name", ["cnndm-pointer-generator", "no-such-recipe"])
-def test_a_recipe_of_ours_is_extended_and_one_that_does_not_exist_is_made_by_size(desk, name):
+def test_a_recipe_of_ours_is_extended_and_one_that_does_not_exist_is_made_by_size(desk: Desk, name: str) -> None:
     """That of CNN/DailyMail names folders of stories; the fetched corpus is JSON lines, without a test set here."""
     changes = {"task": "summarization", "tgt": "en", "recipe": name, "split": {"valid": 0.1}}
     desk.fetch(desk.corpus(**changes))
@@ -104,7 +107,7 @@ def test_a_recipe_of_ours_is_extended_and_one_that_does_not_exist_is_made_by_siz
     }
 
 
-def test_a_second_fetch_downloads_only_what_was_damaged_in_the_cache(desk):
+def test_a_second_fetch_downloads_only_what_was_damaged_in_the_cache(desk: Desk) -> None:
     corpus = desk.corpus()
     desk.fetch(corpus)
     first = (desk.folder / "train.en").read_bytes()
@@ -119,7 +122,7 @@ def test_a_second_fetch_downloads_only_what_was_damaged_in_the_cache(desk):
     assert len(desk.site.asked) == 2
 
 
-def test_a_file_put_into_the_cache_by_hand_is_taken(desk):
+def test_a_file_put_into_the_cache_by_hand_is_taken(desk: Desk) -> None:
     """For machines without a network: the message about it says where the file belongs."""
     corpus = desk.corpus()
     desk.site.failures = [(404, {})]
@@ -130,13 +133,13 @@ def test_a_file_put_into_the_cache_by_hand_is_taken(desk):
     assert len(desk.site.asked) == 1
 
 
-def test_without_a_sum_it_is_said(desk):
+def test_without_a_sum_it_is_said(desk: Desk) -> None:
     desk.fetch(desk.corpus(vouch=False))
     assert any("pairs.zip is not verified: it changes" in text for text in desk.said)
     assert "verified: false" in (desk.folder / "CARD.md").read_text(encoding="utf-8")
 
 
-def test_a_failure_leaves_what_was_there_and_nothing_half(desk):
+def test_a_failure_leaves_what_was_there_and_nothing_half(desk: Desk) -> None:
     desk.fetch(desk.corpus())
     before = {path.name: path.read_bytes() for path in desk.folder.iterdir()}
     assert "line 302" in refused(desk.fetch, desk.corpus(LINES + "a line without a tab\n"))
@@ -147,7 +150,9 @@ def test_a_failure_leaves_what_was_there_and_nothing_half(desk):
 @pytest.mark.parametrize(
     "fault", [KeyboardInterrupt, OSError(28, "No space left on device")], ids=["ctrl-c", "full-disk"]
 )
-def test_stopped_in_the_middle_nothing_is_left(desk, monkeypatch, fault):
+def test_stopped_in_the_middle_nothing_is_left(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, fault: BaseException | type[BaseException]
+) -> None:
     def stop(*given: object) -> None:
         raise fault
 
@@ -159,7 +164,7 @@ def test_stopped_in_the_middle_nothing_is_left(desk, monkeypatch, fault):
         assert "No space left on device" in str(raised.value)
 
 
-def test_what_else_lies_there_is_not_touched(desk):
+def test_what_else_lies_there_is_not_touched(desk: Desk) -> None:
     corpus = desk.corpus()
     desk.folder.mkdir()
     assert find_fetched(corpus, desk.folder) is None  # an empty folder is no obstacle
@@ -169,7 +174,7 @@ def test_what_else_lies_there_is_not_touched(desk):
     assert (desk.folder / "thesis.txt").read_text() == "years of work"
 
 
-def test_files_of_the_user_beside_the_corpus_stay(desk):
+def test_files_of_the_user_beside_the_corpus_stay(desk: Desk) -> None:
     desk.fetch(desk.corpus())
     (desk.folder / "mine.yaml").write_text("extends: pairs.yaml")
     (desk.folder / "notes").mkdir()
@@ -180,7 +185,7 @@ def test_files_of_the_user_beside_the_corpus_stay(desk):
     assert desk.left() == {"pairs", "catalogue.yaml"}
 
 
-def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk):
+def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk: Desk) -> None:
     corpus = desk.corpus()
     desk.fetch(corpus)
     (desk.folder / "valid.de").unlink()
@@ -193,7 +198,7 @@ def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk):
 
 
 @pytest.mark.parametrize("cache", ["", "relative"])
-def test_downloads_are_kept_where_caches_are(monkeypatch, tmp_path, cache):
+def test_downloads_are_kept_where_caches_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: str) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
     assert cache_folder() == tmp_path / ".cache/nmtkit/downloads"
@@ -201,7 +206,7 @@ def test_downloads_are_kept_where_caches_are(monkeypatch, tmp_path, cache):
     assert cache_folder() == tmp_path / "elsewhere/nmtkit/downloads"
 
 
-def test_a_user_without_a_home_has_a_cache(monkeypatch):
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container that runs as a number."""
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

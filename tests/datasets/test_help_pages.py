@@ -1,12 +1,12 @@
 from pathlib import Path
 
 import pytest
-from corpus_files import read
-from debian_archive import build
 
 from nmtkit.core.errors import DataError
 from nmtkit.datasets.debian_readers import LibreOfficeHelp, page_paragraphs, pages
 from nmtkit.datasets.readers import Pair
+from tests.datasets.corpus_files import read
+from tests.datasets.debian_archive import build
 
 PAGE = """<!DOCTYPE html>
 <html><head><title>Notes</title><script src="help.js"></script><style>p > a { color: red }</style></head>

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus_files import Content, published, read
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.text import text as text_module
+from nmtkit.data.text.files import lines as line_files
 from nmtkit.datasets.readers import (
     MARKUP_LINES,
     AlignedReader,
@@ -20,6 +19,7 @@ from nmtkit.datasets.readers import (
     TabSeparatedReader,
     unescape_entities,
 )
+from tests.datasets.corpus_files import Content, published, read
 
 EN = ["A dog runs.", "Two women sing.", "The bus is late."]
 DE = ["Ein Hund rennt.", "Zwei Frauen singen.", "Der Bus hat Verspätung."]
@@ -258,7 +258,7 @@ def test_empty_lines_are_counted_and_only_line_feeds_end_a_line(tmp_path: Path) 
 def test_lines_that_are_no_pair_are_named(
     tmp_path: Path, text: Content, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_module, "MAX_LINE_BYTES", 20_000)
+    monkeypatch.setattr(line_files, "MAX_LINE_BYTES", 20_000)
     with pytest.raises(DataError, match=rf"a\.zip:a\.txt, {said}"):
         columns(tmp_path, text)
 

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from corpus_files import published, read
-from layouts import PAGE, STORY, address, stem
 
 from nmtkit.core.errors import DataError
 from nmtkit.datasets.stories import BUTTON_LINES, LISTED_TWICE, MISSING, NO_SUMMARY, UNLISTED, StoriesReader, XsumReader
+from tests.datasets.corpus_files import published, read
+from tests.datasets.layouts import PAGE, STORY, address, stem
 
 
 def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[list[Path], StoriesReader]:
@@ -47,7 +47,7 @@ def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], Xsu
     members = {f"bbc-summary-data/{name}.summary": changed.get(name, PAGE.format(name)) for name in ("p1", "p2", "p3")}
     listed = splits if isinstance(splits, str) else json.dumps(splits)
     files = [published(folder / "xsum.tar.gz", members), published(folder / "splits.json", listed)]
-    return files, XsumReader(archive="xsum.tar.gz", splits="splits.json")
+    return files, XsumReader()
 
 
 IDS = {"test": ["p1"], "train": ["p3"], "validation": ["p2"]}

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding.engine import beam_search
+from nmtkit.decoding.batching import beam_search
 from nmtkit.decoding.hypotheses import Hypothesis
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 
@@ -121,10 +121,10 @@ def many() -> tuple[TableModel, Batch]:
 
 def unlimited(**settings: object) -> SearchConfig:
     """No limit by the source, so that `max_length` alone counts."""
-    return SearchConfig.model_validate({"max_length": 12, "max_length_offset": 100, **settings})
+    return change_search(BeamConfig(), {"max_length": 12, "max_length_offset": 100, **settings})
 
 
 def search(model: TableModel, n_best: int = 1, **settings: object) -> list[Hypothesis]:
     """The best hypotheses for the one sentence of a model; its source has two words."""
-    (hypotheses,) = beam_search(model, sources(3), SearchConfig.model_validate(settings), n_best)
+    (hypotheses,) = beam_search(model, sources(3), change_search(BeamConfig(), settings), n_best)
     return hypotheses

@@ -7,18 +7,20 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from comparing import same
-from table_model import A, B, C, D, TableModel, by_hand, many, random_tables, search, sources, unlimited
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding import beam, engine
-from nmtkit.decoding.beam import stable_topk, top_continuations
-from nmtkit.decoding.engine import beam_search
-from nmtkit.decoding.rules import CoverageKind, LengthPenalty, SearchConfig, score_given
+from nmtkit.decoding import batching
+from nmtkit.decoding import candidates as step_candidates
+from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.candidates import stable_topk, top_continuations
+from nmtkit.decoding.hypotheses import score_given
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderState, Memory, ModelOutput
+from nmtkit.models.base import DecoderState, Memory, ModelOutput, Seq2Seq
+from tests.decoding.table_model import A, B, C, D, TableModel, by_hand, many, random_tables, search, sources, unlimited
+from tests.support.hypotheses import same
 
 
 class Sequence(NamedTuple):
@@ -70,12 +72,10 @@ def test_beam_one_is_a_plain_argmax_loop() -> None:
 @pytest.mark.parametrize("stop", ["first_k", "exact"])
 @pytest.mark.parametrize(("kind", "alpha"), [("none", 1.0), ("average", 1.0), ("average", 0.5), ("gnmt", 0.8)])
 @pytest.mark.parametrize("limit", [1, 2, 4])
-def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(
-    kind: LengthPenalty, alpha: float, limit: int, stop: str
-) -> None:
+def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(kind: str, alpha: float, limit: int, stop: str) -> None:
     tables = random_tables(4, 3, 7, seed=limit)
     width = 4**limit  # three words and UNK
-    config = SearchConfig(length_penalty=kind, alpha=alpha, max_length=limit, max_length_offset=9, stop=stop)
+    config = BeamConfig(length_penalty=kind, alpha=alpha, max_length=limit, max_length_offset=9, stop=stop)
     config = config.model_copy(update={"beam_size": 4 * width})  # a wider one than a recipe may ask for
     results = beam_search(TableModel(tables), sources(3, 4, 3, 2), config, n_best=width)
     for table, hypotheses in zip(tables, results, strict=True):
@@ -115,12 +115,6 @@ BY_HAND = {
     "unfinished": (ENDLESS, {"beam_size": 3, "max_length": 4}, {"": math.log(0.01), "AAAA": math.log(0.99) / 4}),
     "beam 1": (COIN, {"beam_size": 1, **NONE}, {"A": math.log(0.35)}),
     "beam 2": (COIN, {"beam_size": 2, **NONE}, {"A": math.log(0.35), "": math.log(0.3)}),
-    # Patience waits for four that are finished, and each token has its reward.
-    "patience": (
-        COIN,
-        {"beam_size": 2, **NONE, "word_reward": 1.0, "patience": 2.0},
-        {"AAA": math.log(0.7 * 0.5**3) + 4, "AA": math.log(0.7 * 0.5**2) + 3},
-    ),
 }
 
 
@@ -157,7 +151,7 @@ def test_a_repetition_is_ranked_lower_and_keeps_its_log_probability() -> None:
     assert [first.ids, second.ids] == [[A, B], [A, A]]
     assert second.log_prob == pytest.approx(math.log(0.6))
     assert second.score == pytest.approx(2 * math.log(0.6))
-    scored = score_given(SearchConfig(**settings), second.ids, torch.tensor(second.token_log_probs), None)
+    scored = score_given(BeamConfig(**settings), second.ids, torch.tensor(second.token_log_probs), None)
     assert scored == pytest.approx(second.score)
 
 
@@ -180,7 +174,7 @@ NEVER = math.log(2**-24)
         ("summary", 0.75, [-0.75, -1.5, -0.75]),  # "A A" looks at word 0 three times; "A B" and "A" do twice
     ],
 )
-def test_coverage_penalty_by_hand(kind: CoverageKind, penalty: float, costs: list[float]) -> None:
+def test_coverage_penalty_by_hand(kind: str, penalty: float, costs: list[float]) -> None:
     model = by_hand({BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}, end_at=2, attend=look)
     settings = {"beam_size": 3, "length_penalty": "none", "coverage_kind": kind}
     assert [h.ids for h in search(model, 3, **settings)] == [[A, A], [A, B], [A]]
@@ -199,7 +193,7 @@ def test_coverage_penalty_by_hand(kind: CoverageKind, penalty: float, costs: lis
 def test_the_length_limit_is_each_sentence_s_own() -> None:
     tables = random_tables(3, 2, 8)
     tables[..., EOS] = -math.inf
-    config = SearchConfig(beam_size=2, max_length=9, max_length_ratio=1.0, max_length_offset=1)
+    config = BeamConfig(beam_size=2, max_length=9, max_length_ratio=1.0, max_length_offset=1)
     results = beam_search(TableModel(tables), sources(3, 6, 11), config, n_best=2)
     assert [[len(h.ids) for h in hypotheses] for hypotheses in results] == [[4, 4], [7, 7], [9, 9]]
 
@@ -218,13 +212,12 @@ def test_a_prefix_that_ends_is_only_scored() -> None:
 class Logits(TableModel):
     """Its tables are logits."""
 
-    def predict(self, readout: ModelOutput, memory: Memory) -> Tensor:
-        return readout.features.log_softmax(-1)
+    predict = Seq2Seq.predict
 
 
 def test_low_logits_of_a_prefix_are_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added to all of them changes no probability."""
-    monkeypatch.setattr("nmtkit.decoding.decoding_batch.MANY_LOGITS", 1)
+    monkeypatch.setattr("nmtkit.decoding.beam_search.MANY_LOGITS", 1)
     tables, prefix = random_tables(1, 6, 12), torch.tensor([[A, B, C]])
     config = unlimited(beam_size=3, max_length=6)
     expected, found = (
@@ -236,7 +229,7 @@ def test_low_logits_of_a_prefix_are_not_raised(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_prefix_longer_than_the_limit_is_not_cut() -> None:
     model, prefix = TableModel(random_tables(1, 2, 8)), torch.tensor([[4, 5, 6, 7]])
-    ((best,),) = beam_search(model, sources(3), SearchConfig(max_length=2, beam_size=2), prefix=prefix)
+    ((best,),) = beam_search(model, sources(3), BeamConfig(max_length=2, beam_size=2), prefix=prefix)
     assert best.ids[:4] == [4, 5, 6, 7]
 
 
@@ -259,7 +252,7 @@ def test_dropping_finished_sentences_changes_nothing(
         ("REFILL_SHARE", 1000),  # drops at every chance
         ("REFILL_SHARE", 0),  # never drops
     ):
-        monkeypatch.setattr(engine, name, value)
+        monkeypatch.setattr(batching, name, value)
         same(dropped, beam_search(model, batch, config, beam_size, need_attention=True))
 
 
@@ -314,10 +307,10 @@ def test_best_candidates_is_top_k_over_everything(size: int, width: int, count: 
         assert len(set(row[real].tolist())) == int(real.sum())
 
 
-@pytest.mark.parametrize("few", [0, beam.SORTED_DIRECTLY])  # both ways to find them
+@pytest.mark.parametrize("few", [0, step_candidates.SORTED_DIRECTLY])  # both ways to find them
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_of_equal_values_the_first_come_first(dtype: torch.dtype, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beam, "SORTED_DIRECTLY", few)
+    monkeypatch.setattr(step_candidates, "SORTED_DIRECTLY", few)
     values = torch.tensor([[0.5, -1.0, 2.0, 2.0, -math.inf, 0.5, 0.5], [-3.0, -3.0, -2.5, -3.0, -3.0, -3.0, -2.5]])
     values = values.to(dtype)
     best, places = stable_topk(values, 4)
@@ -374,7 +367,7 @@ def test_a_damaged_model_is_refused(beam_size: int) -> None:
     tables = random_tables(2, 2, 8)
     tables[1, 1] = math.nan
     with pytest.raises(CheckpointError, match="NaN"):
-        beam_search(TableModel(tables), sources(3, 3), SearchConfig(beam_size=beam_size))
+        beam_search(TableModel(tables), sources(3, 3), BeamConfig(beam_size=beam_size))
 
 
 def test_half_precision_is_summed_in_single() -> None:

@@ -3,28 +3,26 @@
 import numpy as np
 import pytest
 import torch
-from comparing import same
-from daily import daily
-from table_model import START, TableModel, many, random_tables, sources, unlimited
-from walk import source_of
 
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.decoding import engine
-from nmtkit.decoding.engine import Engine, beam_search, compaction_order
+from nmtkit.decoding import batching
+from nmtkit.decoding.batching import Engine, beam_search, compaction_order
 from nmtkit.decoding.hypotheses import Hypothesis
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import SearchConfig
 from nmtkit.models.base import Seq2Seq
+from tests.decoding.table_model import START, TableModel, many, random_tables, sources, unlimited
+from tests.support.cases import daily
+from tests.support.hypotheses import same
+from tests.support.step_by_step import source_of
 
 
 def refilled(
     model: Seq2Seq, whole: Batch, slots: int, config: SearchConfig, n_best: int, seed: int = 0
 ) -> list[list[Hypothesis]]:
-    """Of few rows the steps are recorded, but for every second seed."""
     order = torch.randperm(whole.size, generator=torch.Generator().manual_seed(seed)).tolist()
-    engine = Engine(model, config, n_best, need_attention=True, steps="auto" if seed % 2 else "eager")
+    engine = Engine(model, config, n_best, need_attention=True)
     results = dict(engine.run(source_of(whole, slots, order)))
-    assert (engine.replayed_steps > 0) == bool(seed % 2 and slots <= 3 and not config.samples)
     assert sorted(results) == list(range(whole.size))
     return [results[number] for number in range(whole.size)]
 
@@ -37,7 +35,7 @@ ASKED: list[dict[str, object]] = [
     {"stop": "exact", "length_penalty": "none"},
     {"length_penalty": "gnmt", "alpha": 0.7, "max_length_ratio": 2.0, "max_length_offset": 1},
     {"samples": 3, "temperature": 2.0},
-    {"beam_size": 6, "diversity_groups": 3, "diversity_strength": 2.0},
+    {"beam_size": 6, "diversity_groups": 3},
 ]
 IN_TURNS = [(4 if n % 2 else 1, one) for n, one in enumerate(ASKED)] + [
     (1 if n % 2 else 4, one) for n, one in enumerate(ASKED)
@@ -52,7 +50,8 @@ def test_slots_that_are_filled_again(
     orders: list[int], slots: int, beam_size: int, settings: dict[str, object]
 ) -> None:
     model, batch = many()
-    config = unlimited(**{"beam_size": beam_size, **settings})
+    width = {} if "samples" in settings else {"beam_size": beam_size}
+    config = unlimited(**{**width, **settings})
     together = beam_search(model, batch, config, config.hypotheses, need_attention=True)
     assert len({len(best[0].ids) for best in together}) > 3
     for seed in orders:
@@ -102,9 +101,9 @@ def test_the_batch_that_is_searched_stays_as_it_is() -> None:
 
 def test_a_cpu_gives_memory_back_after_large_batches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[None] = []
-    monkeypatch.setattr(engine, "trim_malloc", lambda: trims.append(None))
+    monkeypatch.setattr(batching, "trim_malloc", lambda: trims.append(None))
     model, batch = many()
     beam_search(model, batch, unlimited(beam_size=2))
     assert len(trims) == 1
-    beam_search(model, batch.select(slice(engine.MANY_SENTENCES)), unlimited(beam_size=2))
+    beam_search(model, batch.select(slice(batching.MANY_SENTENCES)), unlimited(beam_size=2))
     assert len(trims) == 1

@@ -5,23 +5,25 @@ from functools import cache
 
 import pytest
 import torch
-from comparing import agree, same
-from prompted import MODELS_WITHOUT_SOURCE, AttendingModel, RecurrentModel, prompts
-from reference_search import Request, Sentence
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.tokenizers.vocabulary import EOS
+from nmtkit.decoding import graphs
+from nmtkit.decoding.batching import Engine, NumberedBatch, OneBatch, beam_search
+from nmtkit.decoding.beam_search import TokenClasses
 from nmtkit.decoding.constraints import Constraints
-from nmtkit.decoding.engine import Engine, beam_search
 from nmtkit.decoding.hypotheses import Hypothesis
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.decoding.shortlist import Shortlist
-from nmtkit.decoding.state import TokenClasses
 from nmtkit.decoding.tracing import SearchTracer
 from nmtkit.layers import kv_cache
 from nmtkit.models.base import Decoder, VocabularySizes
 from nmtkit.models.language.transformer_lm import TransformerLM, TransformerLMConfig
+from tests.contracts import recorder
+from tests.support.hypotheses import agree, same
+from tests.support.prompted_decoders import MODELS_WITHOUT_SOURCE, AttendingModel, RecurrentModel, prompts
+from tests.support.reference_search import Request, Sentence
 
 PROMPTS = [[5, 6, 7, 5, 6], [4], [], [9, 8, 4, 4, 10, 11, 5, 9, 8], [7, 7]]
 SETTINGS: list[dict[str, object]] = [
@@ -29,11 +31,11 @@ SETTINGS: list[dict[str, object]] = [
     {"beam_size": 4},
     {"beam_size": 3, "min_length": 4, "length_penalty": "gnmt", "alpha": 0.6},
     {"beam_size": 4, "no_repeat_ngram": 1},
-    {"beam_size": 4, "no_repeat_ngram": 2, "stop": "exact", "word_reward": 0.4, "length_penalty": "none"},
+    {"beam_size": 4, "no_repeat_ngram": 2, "stop": "exact", "length_penalty": "none"},
     {"beam_size": 3, "repetition_penalty": 1.5, "stop": "huggingface"},
-    {"beam_size": 3, "stop": "opennmt-py", "at_limit": "compete", "length_penalty": "average"},
-    {"beam_size": 3, "stop": "joeynmt", "at_limit": "end"},
-    {"beam_size": 4, "diversity_groups": 2, "word_reward": 0.2},
+    {"beam_size": 3, "at_limit": "compete", "length_penalty": "average"},
+    {"beam_size": 3, "at_limit": "end"},
+    {"beam_size": 4, "diversity_groups": 2},
     {"samples": 3, "temperature": 1.5, "top_k": 6},
 ]
 
@@ -57,7 +59,7 @@ def sentence(model: Decoder, prompt: tuple[int, ...]) -> Sentence:
 
 
 def searched(model: Decoder, rows: list[list[int]], settings: dict[str, object]) -> list[list[Hypothesis]]:
-    config = SearchConfig.model_validate({"max_length": 7, **settings})
+    config = change_search(BeamConfig(), {"max_length": 7, **settings})
     return beam_search(model, prompts(*rows), config, config.hypotheses)
 
 
@@ -70,7 +72,7 @@ def test_each_prompt_goes_on_as_in_the_reference(
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)
     ratios = {"max_length_ratio": 0.5, "max_length_offset": 0, "min_length_ratio": 3.0}
     results = searched(model, PROMPTS, {**ratios, **settings})
-    config = SearchConfig.model_validate({"max_length": 7, "max_length_ratio": 0.0, **settings})
+    config = change_search(BeamConfig(), {"max_length": 7, "max_length_ratio": 0.0, **settings})
     for line, (prompt, hypotheses) in enumerate(zip(PROMPTS, results, strict=True)):
         agree(hypotheses, sentence(model, tuple(prompt)), config, line)
 
@@ -81,16 +83,15 @@ def test_limits_count_what_is_written(model: Decoder) -> None:
     assert {len(one.ids) for found in results for one in found} <= {6, 7}
 
 
-@pytest.mark.parametrize("bias", [1.0, 0.7])
-def test_a_prefix_stands_behind_the_prompt(model: Decoder, bias: float) -> None:
+def test_a_prefix_stands_behind_the_prompt(model: Decoder) -> None:
     prefixes, longest = [[9, 4], [], [11, 10], [8], [3]], 2
     prefix = torch.tensor([[*row, *[0] * (longest - len(row))] for row in prefixes])
-    config = SearchConfig(beam_size=3, max_length=6, prefix_bias=bias)
+    config = BeamConfig(beam_size=3, max_length=6)
     results = beam_search(model, prompts(*PROMPTS), config, 3, prefix=prefix)
     whole = config.changed({"max_length_ratio": 0.0})
     for line, (prompt, wanted, found) in enumerate(zip(PROMPTS, prefixes, results, strict=True)):
         agree(found, sentence(model, tuple(prompt)), whole, line, Request(prefix=wanted))
-    assert bias < 1 or results[0][0].ids[:2] == [9, 4]
+    assert results[0][0].ids[:2] == [9, 4]
 
 
 def test_terms_are_written_behind_the_prompt(model: Decoder) -> None:
@@ -102,7 +103,7 @@ def test_terms_are_written_behind_the_prompt(model: Decoder) -> None:
         in_order=torch.tensor([False] * 3),
         negative=torch.tensor([[[7]]] * 3),
     )
-    config = SearchConfig(beam_size=4, max_length=9, max_length_ratio=0.0)
+    config = BeamConfig(beam_size=4, max_length=9, max_length_ratio=0.0)
     results = beam_search(
         model, replace(batch, terms=terms), config, 2, token_classes=TokenClasses(starts=lambda: starts)
     )
@@ -111,13 +112,25 @@ def test_terms_are_written_behind_the_prompt(model: Decoder) -> None:
         agree(results[line], sentence(model, tuple(prompt)), config, line, request, 2)
 
 
-def test_a_search_from_nothing_is_recorded_and_replayed(model: Decoder) -> None:
-    nothing, config = prompts([], []), SearchConfig(beam_size=2, max_length=9, min_length=5)
-    waiting = [([0, 1], nothing)]
-    engine = Engine(model, config, 2)
-    found = dict(engine.run(lambda *_: waiting.pop() if waiting else None))
+def test_a_search_from_nothing_is_recorded_and_replayed(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: True)
+        monkeypatch.setattr(graphs, "capture_cuda_graph", recorder.capture_cuda_graph)
+    nothing, config = prompts([], []), BeamConfig(beam_size=2, max_length=9, min_length=5)
+    engine = Engine(model, config, 2, steps="graph")
+    found = dict(engine.run(OneBatch(nothing)))
     assert engine.replayed_steps > 0
     same([found[0], found[1]], beam_search(model, nothing, config, 2))
+
+
+def test_captured_steps_have_room_for_texts_without_a_source(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits by the length of the source do not hold where there is none."""
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: True)
+        monkeypatch.setattr(graphs, "capture_cuda_graph", recorder.capture_cuda_graph)
+    config = BeamConfig(beam_size=2, max_length=45, min_length=42)
+    found = dict(Engine(model, config, 2, steps="graph").run(OneBatch(prompts([], []))))
+    same([found[0], found[1]], beam_search(model, prompts([], []), config, 2))
 
 
 def test_slots_are_filled_again_where_nothing_has_a_prompt(model: Decoder) -> None:
@@ -125,13 +138,19 @@ def test_slots_are_filled_again_where_nothing_has_a_prompt(model: Decoder) -> No
     settings = {"samples": 2, "temperature": 3.0, "max_length": 12}
     waiting, refills = [[7, 8], [0, 1, 2, 3]], [[6], [5], [4]]
 
-    def source(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
-        taken = waiting if count is None else refills
-        assert width in (None, 0)
-        numbers = taken.pop() if taken else []
-        return (numbers, prompts(*(rows[number] for number in numbers))) if numbers else None
+    class Source:
+        def next_batch(self) -> NumberedBatch | None:
+            return self._of(waiting)
 
-    found = dict(Engine(model, SearchConfig.model_validate(settings), 2).run(source))
+        def refill(self, slots: int, columns: int) -> NumberedBatch | None:
+            assert columns == 0
+            return self._of(refills)
+
+        def _of(self, left: list[list[int]]) -> NumberedBatch | None:
+            numbers = left.pop() if left else []
+            return (numbers, prompts(*(rows[number] for number in numbers))) if numbers else None
+
+    found = dict(Engine(model, change_search(BeamConfig(), settings), 2).run(Source()))
     assert refills == []
     same([found[number] for number in range(9)], searched(model, rows, settings))
 
@@ -140,7 +159,7 @@ def test_a_short_prompt_reaches_the_last_learned_position() -> None:
     """It goes on when longer ones have ended, and the padding behind it takes no positions."""
     model = AttendingModel(most=12)
     forced = torch.tensor([[EOS], [0]])
-    config = SearchConfig(beam_size=2, max_length=9, min_length=8, max_length_ratio=0.0)
+    config = BeamConfig(beam_size=2, max_length=9, min_length=8, max_length_ratio=0.0)
     long, short = beam_search(model, prompts([4] * 10, [5, 6]), config, prefix=forced)
     assert (long[0].ids, len(short[0].ids)) == ([], 9)
     agree(short, sentence(model, (5, 6)), config, 1, n_best=1)
@@ -159,7 +178,7 @@ def test_texts_end_where_the_learned_positions_do() -> None:
 
 
 def test_every_step_is_traced(model: Decoder) -> None:
-    config = SearchConfig(beam_size=3, max_length=6, no_repeat_ngram=2)
+    config = BeamConfig(beam_size=3, max_length=6, no_repeat_ngram=2)
     trace = SearchTracer(model, config, 3).trace(prompts(PROMPTS[0]))
     same([trace.hypotheses[:3]], beam_search(model, prompts(PROMPTS[0]), config, 3))
     assert trace.limit == 6
@@ -170,6 +189,6 @@ def test_every_step_is_traced(model: Decoder) -> None:
 
 def test_a_shortlist_needs_a_source() -> None:
     rows = torch.zeros(13, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.ones(12, dtype=torch.bool)
-    engine = Engine(RecurrentModel(), SearchConfig(), shortlist=Shortlist(*rows))
+    engine = Engine(RecurrentModel(), BeamConfig(), shortlist=Shortlist(*rows))
     with pytest.raises(RecipeError, match="this model reads none"):
-        list(engine.run(lambda *_: ([0], prompts([4]))))
+        list(engine.run(OneBatch(prompts([4]))))

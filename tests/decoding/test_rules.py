@@ -9,20 +9,21 @@ from hypothesis import strategies as st
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.data.tokenizers.vocabulary import EOS, PAD, UNK
+from nmtkit.data.batches.batch import ABSENT
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.rules import (
-    CoverageKind,
-    LengthPenalty,
-    SearchConfig,
-    allow_eos_if_stuck,
-    apply_rules,
-    block_repeated_ngrams,
-    coverage_penalty,
-    length_penalty,
-    max_lengths,
-    min_lengths,
-    source_words,
+    CertainPrefix,
+    ForbiddenTokens,
+    ForcedPrefix,
+    LiveHypotheses,
+    MinLength,
+    NoRepeatedNgrams,
+    Rule,
+    allow_end_if_stuck,
 )
+from nmtkit.decoding.scorers import COVERAGE_PENALTIES, LENGTH_PENALTIES, coverage_score, source_words
+from nmtkit.decoding.settings import BeamConfig, change_search, max_lengths, min_lengths
+from nmtkit.models.base import Memory
 
 
 def uniform(rows: int, size: int = 8) -> torch.Tensor:
@@ -33,17 +34,52 @@ def allowed(log_probs: torch.Tensor) -> list[list[int]]:
     return [[token for token, value in enumerate(row) if value > -math.inf] for row in log_probs.tolist()]
 
 
+def live(
+    lengths: list[int],
+    history: list[list[int]] | None = None,
+    forced: list[int] | None = None,
+    log_probs: torch.Tensor | None = None,
+) -> LiveHypotheses:
+    """One hypothesis for each sentence, with so many tokens."""
+    forced_log_probs = None
+    if forced is not None and log_probs is not None:
+        forced_log_probs = log_probs.gather(1, torch.tensor(forced)[:, None])
+    return LiveHypotheses(
+        position=torch.tensor(lengths),
+        last_position=torch.full((len(lengths),), 99),
+        width=1,
+        memory=Memory(torch.zeros(len(lengths), 0, dtype=torch.bool), ABSENT),
+        history=None if history is None else torch.tensor(history, dtype=torch.long).view(len(lengths), -1),
+        forced=None if forced is None else torch.tensor(forced),
+        forced_log_probs=forced_log_probs,
+    )
+
+
+def under(rules: list[Rule], log_probs: torch.Tensor, hypotheses: LiveHypotheses) -> torch.Tensor:
+    end = log_probs[:, EOS].clone()
+    for rule in rules:
+        log_probs = rule.apply(log_probs, hypotheses)
+        if rule.may_forbid_all:
+            allow_end_if_stuck(log_probs, end)
+    return log_probs
+
+
+SPECIAL = ForbiddenTokens([PAD, BOS])
+NO_UNKNOWN = ForbiddenTokens([PAD, BOS, UNK])
+
+
 @pytest.mark.parametrize(
-    ("rules", "least", "expected"),
+    ("rules", "expected"),
     [
-        ({}, None, [[UNK, EOS, 4, 5, 6, 7]] * 3),  # PAD and BOS never follow
-        ({"forbid_unknown": True}, None, [[EOS, 4, 5, 6, 7]] * 3),
-        ({}, [2, 3, 4], [[UNK, EOS, 4, 5, 6, 7], [UNK, 4, 5, 6, 7], [UNK, 4, 5, 6, 7]]),  # each has two tokens
+        ([SPECIAL], [[UNK, EOS, 4, 5, 6, 7]] * 3),
+        ([NO_UNKNOWN], [[EOS, 4, 5, 6, 7]] * 3),
+        # Each has two tokens.
+        ([SPECIAL, MinLength(torch.tensor([2, 3, 4]))], [[UNK, EOS, 4, 5, 6, 7], [UNK, 4, 5, 6, 7], [UNK, 4, 5, 6, 7]]),
     ],
+    ids=["special tokens", "unknown word", "minimum length"],
 )
-def test_what_may_follow(rules: dict[str, object], least: list[int] | None, expected: list[list[int]]) -> None:
-    fewest = None if least is None else torch.tensor(least)
-    ruled = apply_rules(uniform(3), SearchConfig.model_validate(rules), torch.full((3,), 2), None, None, fewest)
+def test_what_may_follow(rules: list[Rule], expected: list[list[int]]) -> None:
+    ruled = under(rules, uniform(3), live([2, 2, 2]))
     assert allowed(ruled) == expected
     assert torch.equal(ruled[ruled > -math.inf].unique(), uniform(1)[0, :1])
 
@@ -52,39 +88,37 @@ def test_what_may_follow(rules: dict[str, object], least: list[int] | None, expe
 @given(st.integers(1, 4), st.lists(st.lists(st.integers(4, 6), max_size=9), min_size=1, max_size=3))
 def test_repeats_against_a_plain_loop(size: int, rows: list[list[int]]) -> None:
     """Hypotheses of one step may be of different lengths."""
-    log_probs = uniform(len(rows))
     longest = max(map(len, rows))
-    history = torch.tensor([row + [-1] * (longest - len(row)) for row in rows], dtype=torch.long).view(len(rows), -1)
-    block_repeated_ngrams(log_probs, history, torch.tensor([len(row) for row in rows]), size)
+    history = [row + [-1] * (longest - len(row)) for row in rows]
+    log_probs = NoRepeatedNgrams(size).apply(uniform(len(rows)), live([len(row) for row in rows], history))
     expected = []
     for row in rows:
-        grams = {tuple(row[start : start + size]) for start in range(len(row) - size + 1)}
+        ngrams = {tuple(row[start : start + size]) for start in range(len(row) - size + 1)}
         before = row[len(row) - size + 1 :] if size > 1 else []
-        expected.append([token for token in range(8) if (*before, token) not in grams])
+        expected.append([token for token in range(8) if (*before, token) not in ngrams])
     assert allowed(log_probs) == expected
 
 
 def test_where_no_word_is_left_the_sentence_may_end() -> None:
-    history = torch.tensor([[1, 4, 5, 6, 7], [1, 4, 5, 6, 6]])
-    written, least = torch.tensor([5, 5]), torch.tensor([6, 6])
-    ruled = apply_rules(uniform(2), SearchConfig(no_repeat_ngram=1), written, history, None, least)
+    history = [[1, 4, 5, 6, 7], [1, 4, 5, 6, 6]]
+    rules: list[Rule] = [SPECIAL, MinLength(torch.tensor([6, 6])), NoRepeatedNgrams(1)]
+    ruled = under(rules, uniform(2), live([5, 5], history))
     assert allowed(ruled) == [[EOS], [7]]
     assert ruled[0, EOS] == -math.log(8)
 
 
 def test_an_end_of_probability_zero_is_still_possible_where_nothing_else_is() -> None:
     log_probs = torch.full((1, 8), -math.inf)
-    allow_eos_if_stuck(log_probs, log_probs[:, EOS].clone())
+    allow_end_if_stuck(log_probs, log_probs[:, EOS].clone())
     assert log_probs[0, EOS] == pytest.approx(math.log(torch.finfo(torch.float32).tiny))
 
 
 def test_a_forced_token_is_the_only_one_and_overrides_the_other_rules() -> None:
     log_probs = uniform(5)
     log_probs[2, 5] = -math.inf
-    wanted = torch.tensor([4, UNK, 5, EOS, PAD])
-    everything = SearchConfig(no_repeat_ngram=1, forbid_unknown=True, min_length=3)
-    written, history, least = torch.ones(5).long(), torch.full((5, 1), 4), torch.full((5,), 3)
-    ruled = apply_rules(log_probs, everything, written, history, wanted, least)
+    hypotheses = live([1] * 5, [[4]] * 5, [4, UNK, 5, EOS, PAD], log_probs)
+    rules: list[Rule] = [NO_UNKNOWN, MinLength(torch.full((5,), 3)), NoRepeatedNgrams(1)]
+    ruled = under([*rules, ForcedPrefix()], log_probs, hypotheses)
     assert allowed(ruled) == [[4], [UNK], [5], [EOS], [5, 6, 7]]
     assert ruled[0, 4] == -math.log(8)
     assert ruled[2, 5] == pytest.approx(math.log(torch.finfo(torch.float64).tiny))
@@ -109,13 +143,13 @@ LENGTHS = torch.tensor([1, 5, 10, 30])
     ids=str,
 )
 def test_limits_of_length(limits: dict[str, float], least: list[int], most: list[int]) -> None:
-    settings = SearchConfig.model_validate({"max_length": 20, **limits})
+    settings = change_search(BeamConfig(), {"max_length": 20, **limits})
     assert min_lengths(settings, LENGTHS).tolist() == least
     assert max_lengths(settings, LENGTHS, None).tolist() == most
 
 
 def test_limits_leave_room_for_min_length_and_prefix() -> None:
-    limits = SearchConfig(min_length=8, max_length=10, max_length_ratio=0.1, max_length_offset=2)
+    limits = BeamConfig(min_length=8, max_length=10, max_length_ratio=0.1, max_length_offset=2)
     for prefix, most in (([[4, 0, 0], [4] * 3], [9, 9]), ([[4] * 12], [13])):
         assert max_lengths(limits, torch.full((len(prefix),), 3), torch.tensor(prefix)).tolist() == most
 
@@ -130,37 +164,35 @@ def test_limits_leave_room_for_min_length_and_prefix() -> None:
 )
 def test_numbers_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        parse(SearchConfig, settings, "recipe.yaml")
+        parse(BeamConfig, settings, "recipe.yaml")
 
 
 @pytest.mark.parametrize("ratio", [1e6, 1e9, 2.0**62, 2.0**63, 2.0**63 - 1, 1e30, 1e308])
 def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
     lengths = torch.tensor([1, 2, 5, 400])
-    assert max_lengths(SearchConfig(max_length=100, max_length_ratio=ratio), lengths, None).tolist() == [100] * 4
-    assert min_lengths(SearchConfig(max_length=100, min_length_ratio=ratio), lengths).tolist() == [0, 99, 99, 99]
+    assert max_lengths(BeamConfig(max_length=100, max_length_ratio=ratio), lengths, None).tolist() == [100] * 4
+    assert min_lengths(BeamConfig(max_length=100, min_length_ratio=ratio), lengths).tolist() == [0, 99, 99, 99]
 
 
 @pytest.mark.parametrize(
     ("settings", "needs"),
     [
-        ({"no_repeat_except": "and"}, "no_repeat_ngram"),
         ({"coverage_kind": "summary"}, "coverage_penalty"),
         ({"temperature": 0.5}, "samples"),
         ({"alpha": 0.6, "length_penalty": "none"}, "length_penalty"),
         ({"max_length_offset": 9, "max_length_ratio": 0.0}, "max_length_ratio"),
-        ({"diversity_strength": 0.7}, "diversity_groups"),
     ],
 )
 def test_what_would_do_nothing_is_refused_with_what_it_needs(settings: dict[str, object], needs: str) -> None:
     with pytest.raises(RecipeError, match=f"{next(iter(settings))} is for .*give {needs} too"):
-        SearchConfig().changed(settings).reject_unused(settings)
+        change_search(BeamConfig(), settings).reject_unused(settings)
 
 
 @pytest.mark.parametrize("key", ["min_length_ratio", "max_length_ratio", "max_length_offset"])
 def test_a_limit_by_the_source_is_refused_where_no_text_is_read(key: str) -> None:
-    SearchConfig().changed({key: 3}).reject_unused({key: 3})
+    BeamConfig().changed({key: 3}).reject_unused({key: 3})
     with pytest.raises(RecipeError, match=f"{key} is for models that read a text, and this one reads none"):
-        SearchConfig().changed({key: 3}).reject_unused({key: 3}, reads_text=False)
+        BeamConfig().changed({key: 3}).reject_unused({key: 3}, reads_text=False)
 
 
 # Penalties.
@@ -178,8 +210,9 @@ def test_a_limit_by_the_source_is_refused_where_no_text_is_read(key: str) -> Non
         ("gnmt", 0.0, [1.0, 1.0, 1.0]),
     ],
 )
-def test_length_penalty(kind: LengthPenalty, alpha: float, expected: list[float]) -> None:
-    assert length_penalty(kind, torch.tensor([1, 4, 7]), alpha).tolist() == pytest.approx(expected)
+def test_length_penalty(kind: str, alpha: float, expected: list[float]) -> None:
+    penalty = LENGTH_PENALTIES.get(kind)(alpha)
+    assert penalty.divisors(torch.tensor([1, 4, 7])).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -189,16 +222,16 @@ def test_length_penalty(kind: LengthPenalty, alpha: float, expected: list[float]
         ("summary", [-0.2 * 0.75, -0.2 * (1 + 2)]),  # what was looked at twice
     ],
 )
-def test_coverage_penalty(kind: CoverageKind, expected: list[float]) -> None:
+def test_coverage_penalty(kind: str, expected: list[float]) -> None:
     coverage = torch.tensor([[0.5, 1.75, 0.25, 9.0], [1.0, 2.0, 3.0, 0.5]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
-    assert coverage_penalty(kind, coverage, mask, 0.2).tolist() == pytest.approx(expected)
+    assert coverage_score(COVERAGE_PENALTIES.get(kind)(0.2), coverage, mask).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_word_never_looked_at_costs_much_but_not_everything(dtype: torch.dtype) -> None:
     coverage = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=dtype)
-    cost = coverage_penalty("gnmt", coverage, torch.tensor([True, True, False]), 0.5)
+    cost = coverage_score(COVERAGE_PENALTIES.get("gnmt")(0.5), coverage, torch.tensor([True, True, False]))
     assert cost.tolist() == pytest.approx([12 * math.log(0.5), 24 * math.log(0.5)])
 
 
@@ -209,19 +242,20 @@ def test_the_end_of_a_source_is_not_to_be_covered() -> None:
 
 @pytest.mark.parametrize("kind", ["gnmt", "summary"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_the_greatest_coverage_penalty_is_a_number_in_every_precision(kind: CoverageKind, dtype: torch.dtype) -> None:
+def test_the_greatest_coverage_penalty_is_a_number_in_every_precision(kind: str, dtype: torch.dtype) -> None:
     coverage = torch.tensor([[1.0, 1.0], [0.0, 2.0], [0.0, 300.0]], dtype=dtype)
-    cost = coverage_penalty(kind, coverage, torch.ones(3, 2, dtype=torch.bool), 1e6)
+    cost = coverage_score(COVERAGE_PENALTIES.get(kind)(1e6), coverage, torch.ones(3, 2, dtype=torch.bool))
     assert cost.isfinite().all()
     assert cost[0] == 0
     assert cost[1] < 0
 
 
 def test_a_certain_prefix_costs_nothing() -> None:
-    wanted = torch.tensor([7, PAD])
     given = uniform(2)
     for certain in (False, True):
-        ruled = apply_rules(uniform(2), SearchConfig(certain_prefix=certain), None, None, wanted)
+        log_probs = uniform(2)
+        hypotheses = live([0, 0], None, [7, PAD], log_probs)
+        ruled = under([SPECIAL, CertainPrefix() if certain else ForcedPrefix()], log_probs, hypotheses)
         assert ruled[0, 7] == (0.0 if certain else given[0, 7])
         assert ruled[0].isfinite().sum() == 1
         assert torch.equal(ruled[1, 4:], given[1, 4:])

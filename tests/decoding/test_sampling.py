@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from reference_search import hashed as plain_hash
-from table_model import A, B, C, TableModel, by_hand, random_tables, search, sources
 from torch import Tensor
 
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
-from nmtkit.decoding.engine import Engine
+from nmtkit.decoding.batching import Engine, OneBatch
 from nmtkit.decoding.hypotheses import Hypothesis
-from nmtkit.decoding.rules import SearchConfig
 from nmtkit.decoding.sampling import draw, keep_epsilon, keep_top_k, keep_top_p, splitmix64
+from nmtkit.decoding.settings import SamplingConfig
+from tests.decoding.table_model import A, B, C, TableModel, by_hand, random_tables, search, sources
+from tests.support.reference_search import hashed as plain_hash
 
 ONE_WORD = by_hand({BOS: {A: 0.4, B: 0.3, C: 0.2, EOS: 0.1}}, end_at=1)
 
@@ -88,12 +88,12 @@ def test_a_sample_that_ends_at_the_limit_is_there_once() -> None:
 def test_seed_and_line_decide_what_is_drawn() -> None:
     tables = random_tables(1, 4, 10)
     model = TableModel(tables.expand(3, -1, -1, -1))  # three lines of one text
-    config = SearchConfig(samples=5)
+    config = SamplingConfig(samples=5)
 
     def drawn(numbers: list[int], seed: int = 1) -> dict[int, list[list[int]]]:
-        waiting = [(numbers, sources(3, 3, 3).select(torch.tensor(numbers) % 3))]
+        batch = sources(3, 3, 3).select(torch.tensor(numbers) % 3)
         engine = Engine(model, config.changed({"seed": seed}), 5)
-        results = engine.run(lambda *_: waiting.pop() if waiting else None)
+        results = engine.run(OneBatch(batch, numbers))
         return {number: [one.ids for one in best] for number, best in results}
 
     first = drawn([0, 1, 2])

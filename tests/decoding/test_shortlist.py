@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from learned import learn_tokenizers
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batches.batch import collate
@@ -16,6 +15,7 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.decoding import shortlist as shortlists
 from nmtkit.decoding.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
+from tests.support.learned_tokenizers import learn_tokenizers
 
 SIZE = 60
 

@@ -8,21 +8,22 @@ from typing import Literal
 
 import pytest
 import torch
-from commands import logged
-from same_run import differences
 from torch import Tensor, nn
 
 from nmtkit.config import load as load_recipe
+from nmtkit.config.tasks.task import TASKS, Task
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.stages import train_stages
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, VocabularySizes
-from nmtkit.runs.saved import SavedRun
-from nmtkit.tasks.task import TASKS, Task
+from nmtkit.runs.run import Run
 from nmtkit.training.events import Evaluated, Step
+from tests.support.begun_runs import begin_run
+from tests.support.commands import logged
+from tests.support.compare_runs import differences
 
 CPU = torch.device("cpu")
 RECIPE = """\
@@ -34,8 +35,7 @@ data:
 tokenizer: {kind: word, vocab_size: 30}
 model: {kind: bigrams, size: 6}
 batch: {batch_tokens: 80, block_tokens: 8}
-training: {lr: 0.01, max_updates: 40, validate_every: 20, save_every: 7, log_every: 1, best_metric: loss,
-  higher_is_better: false}
+training: {lr: 0.01, max_updates: 40, validate_every: 20, save_every: 7, log_every: 1, best_metric: loss}
 """
 
 
@@ -80,13 +80,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def begin(corpus: Path, folder: Path, *changes: str, resume: bool = False) -> Run:
-    return Run.begin(load_recipe(corpus / "stories.yaml", changes), str(folder), resume=resume)
+    return begin_run(load_recipe(corpus / "stories.yaml", changes), str(folder), resume=resume)
 
 
 @pytest.fixture(scope="module")
 def straight(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = begin(corpus, tmp_path_factory.mktemp("straight") / "run")
-    losses = [event.metrics["loss"] for event in run.train(CPU) if isinstance(event, Evaluated)]
+    losses = [event.metrics["loss"] for event in train_stages(run, CPU) if isinstance(event, Evaluated)]
     run.close()
     assert losses[-1] < losses[0]
     return run.folder.path
@@ -107,7 +107,7 @@ def test_documents_are_stored_whole_in_two_bytes_a_token(straight: Path, corpus:
 @torch.no_grad()
 def check_loss(evaluated: Evaluated, run: Run) -> None:
     """Against the mean over every token of every document, one by one."""
-    model, total, count = SavedRun(run.folder).open_model(CPU)[0], 0.0, 0
+    model, total, count = Run(run.folder).open_model(CPU)[0], 0.0, 0
     for ids in documents(Store.open(run.folder.data, "valid")):
         log_probs = model.output(model.embedding("tgt")(torch.tensor([BOS, *ids]))).log_softmax(-1)
         total -= float(log_probs.gather(1, torch.tensor([*ids, EOS])[:, None]).sum())
@@ -119,7 +119,7 @@ def check_loss(evaluated: Evaluated, run: Run) -> None:
 @pytest.mark.parametrize("across", [True, False])
 def test_validation_is_the_mean_over_every_token_of_whole_documents(corpus: Path, tmp_path: Path, across: bool) -> None:
     run = begin(corpus, tmp_path / "run", "training.max_updates=4", f"batch.across_documents={str(across).lower()}")
-    (evaluated,) = (event for event in run.train(CPU) if isinstance(event, Evaluated))
+    (evaluated,) = (event for event in train_stages(run, CPU) if isinstance(event, Evaluated))
     run.close()
     check_loss(evaluated, run)
 
@@ -129,14 +129,14 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
     corpus: Path, straight: Path, tmp_path: Path, updates: int
 ) -> None:
     run = begin(corpus, tmp_path / "run")
-    events = run.train(CPU)
+    events = train_stages(run, CPU)
     while not isinstance(event := next(events), Step) or event.update < updates:
         pass
     events.close()  # as if the process had been killed: nothing is saved
     run.close()
     assert not (tmp_path / "run/result.json").exists()
     resumed = begin(corpus, tmp_path / "run", resume=True)
-    assert [*resumed.train(CPU, resume=True)]
+    assert [*train_stages(resumed, CPU, resume=True)]
     resumed.close()
     assert differences(tmp_path / "run", straight) == []
     assert max(record["epoch"] for record in logged(straight) if record["event"] == "step") >= 2

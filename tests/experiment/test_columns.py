@@ -11,21 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Command
 
 from nmtkit import config
+from nmtkit.config.tasks.task import TASKS, Task
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.batches import store as store_module
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.batches.encoding import PreprocessingProgress
 from nmtkit.data.batches.store import Store
-from nmtkit.data.text import text
 from nmtkit.data.text.checking import DataReport
+from nmtkit.data.text.files import lines as line_files
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.experiment.run import Run
-from nmtkit.runs.saved import sizes_of
-from nmtkit.tasks.task import TASKS, Task
+from nmtkit.experiment.preprocessing import preprocess
+from nmtkit.runs.run import Run, sizes_of
+from tests.support.commands import Command
 
 TEXT = Column("tgt", required=("train", "valid"))
 COLUMNS = {
@@ -83,7 +83,7 @@ def written(folder: Path, task: str, **settings: object) -> Path:
         "data": data,
         "tokenizer": {"kind": "whitespace", "vocab_size": 50},
         "model": {"kind": "transformer_lm" if task == "modelling" else "rnnsearch"},
-        "training": {"max_updates": 1, "best_metric": "loss", "higher_is_better": False},
+        "training": {"max_updates": 1, "best_metric": "loss"},
         **settings,
     }
     path = folder / f"{task}.yaml"
@@ -95,9 +95,9 @@ def preprocessed(folder: Path, task: str, name: str = "run", **settings: object)
     run = Run.create(config.load(written(folder, task, **settings)), str(folder / name))
     told: list[str] = []
     try:
-        made = run.preprocess(told.append, lambda report: None, processes=1)
+        assert [*preprocess(run, told.append, processes=1)]
         assert not re.search(r"learning .*\.(label|tags|npz)", "\n".join(told)), "of text files alone"
-        return made, run.folder.data
+        return run.load_tokenizers(), run.folder.data
     finally:
         run.close()
 
@@ -249,8 +249,8 @@ def _stopped(folder: Path, path: Path, shard: int) -> None:
 
 def test_a_killed_preprocessing_of_captions_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "SHARD_EXAMPLES", 15)
-    monkeypatch.setattr(text, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(text, "BLOCK_LINES", 1)
+    monkeypatch.setattr(line_files, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(line_files, "BLOCK_LINES", 1)
     _, whole = preprocessed(folder, "picturing", "whole")
     child = multiprocessing.get_context("fork").Process(target=_stopped, args=(folder, folder / "picturing.yaml", 2))
     child.start()
@@ -259,11 +259,11 @@ def test_a_killed_preprocessing_of_captions_goes_on(folder: Path, monkeypatch: p
     assert not (folder / "killed" / "data" / "train.json").exists()
     told: list[str] = []
     run = Run.create(config.load(folder / "picturing.yaml"), str(folder / "killed"))
-    reports: list[DataReport] = []
-    run.preprocess(told.append, reports.append, processes=1)
+    (report,) = preprocess(run, told.append, processes=1)
     run.close()
     assert any("goes on after the first 3" in line for line in told), told
-    assert reports[0].splits["train"].kept == 60
+    assert isinstance(report, DataReport)
+    assert report.splits["train"].kept == 60
     names = sorted(path.name for path in whole.iterdir())
     assert len([name for name in names if name.endswith(".features")]) >= 4
     assert names == sorted(path.name for path in run.folder.data.iterdir())
@@ -304,7 +304,7 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
     np.savez(folder / "train.features", **{str(n): one for n, one in enumerate(changed)})  # type: ignore[arg-type]
     run = Run.create(config.load(folder / "picturing.yaml"), str(folder / "run"))
     with pytest.raises(DataError, match=r"train.features.npz: not the text that .* was begun with"):
-        run.preprocess(lambda line: None, lambda report: None, learned_before=True)
+        list(preprocess(run, learned_before=True))
     run.close()
 
 

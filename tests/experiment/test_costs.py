@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from nmtkit import config
-from nmtkit.autotune.training import TrainingSpeedConfig, synthetic_workload
 from nmtkit.experiment import costs
 from nmtkit.experiment.bench import TrainingSpeed, measure_training
 from nmtkit.experiment.costs import _Operations, operations_a_token
+from nmtkit.experiment.tuning import TrainingSpeedConfig
+from nmtkit.experiment.workloads import synthetic_workload
 from nmtkit.training.parallel import processes
 
 CPU = torch.device("cpu")

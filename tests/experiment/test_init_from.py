@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, sentence_pairs, succeeded, write_pairs
 
 from nmtkit import config
 from nmtkit.config import Recipe
 from nmtkit.core.errors import CheckpointError, RecipeError
-from nmtkit.experiment.loading import load_translator
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.stages import train_stages
+from nmtkit.inference.translator import Translator
 from nmtkit.runs.origin import read_origin
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights
 from nmtkit.training.events import Evaluated, Step
+from tests.support.begun_runs import begin_run
+from tests.support.commands import Command, sentence_pairs, succeeded, write_pairs
 
 TUNED = """\
 init_from: general
@@ -45,7 +46,7 @@ def place(corpus: Path, trained: Path, tmp_path: Path) -> Path:
 def losses(run: Run, resume: bool = False, most: int | None = None) -> list[float]:
     """Trains, up to so many updates if that is said; the loss of every update."""
     found: list[float] = []
-    for event in run.train(CPU, resume=resume, stop=lambda: most is not None and len(found) >= most):
+    for event in train_stages(run, CPU, resume=resume, stop=lambda: most is not None and len(found) >= most):
         if isinstance(event, Step):
             found.append(event.loss)
     return found
@@ -61,10 +62,10 @@ def test_model_tokenizer_and_search_are_of_the_run(place: Path) -> None:
 
 
 def test_training_begins_where_the_other_ended(place: Path) -> None:
-    general = SavedRun(Run.open(str(place / "general")).folder)
+    general = Run.open(str(place / "general"))
     tuned = config.load(place / "tuned.yaml", ["training.lr=1e-12", "training.max_updates=1"])
-    run = Run.begin(tuned, str(place / "tuned"))
-    scores = [event.metrics["loss"] for event in run.train(CPU) if isinstance(event, Evaluated)]
+    run = begin_run(tuned, str(place / "tuned"))
+    scores = [event.metrics["loss"] for event in train_stages(run, CPU) if isinstance(event, Evaluated)]
     run.close()
     known = [json.loads(line) for line in general.folder.metrics.read_text().splitlines()]
     best = [one["valid_loss"] for one in known if one["event"] == "evaluated" and one["best"]][-1]
@@ -79,49 +80,49 @@ def test_training_begins_where_the_other_ended(place: Path) -> None:
 def test_the_run_is_recorded_and_may_go(place: Path) -> None:
     """Resume is bit-exact without it, by the same recipe; the model still translates."""
     loaded = config.load(place / "tuned.yaml")
-    whole = Run.begin(loaded, str(place / "whole"))
+    whole = begin_run(loaded, str(place / "whole"))
     expected = losses(whole)
     whole.close()
-    run = Run.begin(loaded, str(place / "tuned"))
+    run = begin_run(loaded, str(place / "tuned"))
     first = losses(run, most=3)
     run.close()
     origin = read_origin(run.folder)
     assert origin is not None
     assert origin.sha256 == hashlib.sha256(Path(origin.weights).read_bytes()).hexdigest()
     (place / "general").rename(place / "elsewhere")
-    run = Run.begin(loaded, str(place / "tuned"), resume=True)
+    run = begin_run(loaded, str(place / "tuned"), resume=True)
     assert first + losses(run, resume=True) == expected
     run.close()
     old, new = (read_weights(one.weights("last")) for one in (whole, run))
     assert all(torch.equal(old[name], new[name]) for name in old)
-    texts = [load_translator(str(place / name), "cpu").translate("ba de") for name in ("tuned", "whole")]
+    texts = [Translator.load(str(place / name), "cpu").translate("ba de") for name in ("tuned", "whole")]
     assert texts[0] == texts[1]
     with pytest.raises(RecipeError, match="lacks a model and a tokenizer"):
         config.load(place / "tuned.yaml")
     with pytest.raises(CheckpointError, match="no such folder"):
-        Run.begin(loaded, str(place / "anew"))
+        begin_run(loaded, str(place / "anew"))
 
 
 def test_another_model_is_refused_by_name(place: Path) -> None:
     changed = config.load(place / "tuned.yaml", ["model.hidden_size=32", "tokenizer.vocab_size=90"])
     with pytest.raises(RecipeError) as refused:
-        Run.begin(changed, str(place / "tuned"))
+        begin_run(changed, str(place / "tuned"))
     assert "`model.hidden_size` is 32, and there 48" in str(refused.value)
     assert "`tokenizer.vocab_size` is 90, and there 100" in str(refused.value)
     assert not (place / "tuned").exists()
     own = config.load(place / "tuned.yaml")
     with pytest.raises(RecipeError, match="folder to train in"):
-        Run.begin(own, str(place / "general"), overwrite=True)
+        begin_run(own, str(place / "general"), overwrite=True)
     assert (place / "general" / "result.json").exists()
 
 
 def test_arrays_of_another_vocabulary_are_made_anew(place: Path) -> None:
     """The settings of the tokenizer are the same, and its words are not."""
     plain: Recipe = config.load(place / "tuned.yaml").model_copy(update={"init_from": None})
-    run = Run.begin(plain, str(place / "tuned"))
+    run = begin_run(plain, str(place / "tuned"))
     learned = run.load_tokenizers().checksum
     run.close()
-    run = Run.begin(config.load(place / "tuned.yaml"), str(place / "tuned"))
+    run = begin_run(config.load(place / "tuned.yaml"), str(place / "tuned"))
     assert run.load_tokenizers().checksum != learned
     assert len(losses(run)) == 6
     run.close()

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from commands import sentence_pairs, write_lines
-from daily import daily
 from torch import Tensor
 
 from nmtkit import Translator
@@ -17,25 +15,30 @@ from nmtkit.data.tokenizers.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 from nmtkit.experiment.presets.fine_tuning import score_before
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.stages import train_stages
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.runs.origin import read_origin, take_part
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights
+from tests.support.begun_runs import begin_run
+from tests.support.cases import daily
+from tests.support.commands import sentence_pairs, write_lines
 
 CPU = torch.device("cpu")
 SIZES = "hidden_size: 8, feed_forward_size: 12, heads: 2, norm: post, activation: gelu"
-TRAINING = "{lr: 0.001, max_updates: 2, best_metric: loss, higher_is_better: false"
+TRAINING = "{lr: 0.001, max_updates: 2, best_metric: loss"
 ONE_TEXT = """\
 task: language-modelling
 data: {train: {tgt: mono.txt}, valid: {tgt: mono.txt}}
 tokenizer: {kind: word, vocab_size: 90, specials: [<mask>]}
 """
 BERT = (
-    ONE_TEXT
-    + f"model: {{kind: bert, layers: 2, max_positions: 16, {SIZES}}}\ntraining: {TRAINING}, masked_words: {{}}}}\n"
+    ONE_TEXT + f"model: {{kind: bert, layers: 2, max_positions: 16, {SIZES}}}\n"
+    f"training: {TRAINING}, objectives: {{masked_words: {{}}}}}}\n"
 )
-ELMO = ONE_TEXT + f"model: {{kind: elmo, hidden_size: 6}}\ntraining: {TRAINING}, both_directions: {{}}}}\n"
+ELMO = (
+    ONE_TEXT + f"model: {{kind: elmo, hidden_size: 6}}\ntraining: {TRAINING}, objectives: {{both_directions: {{}}}}}}\n"
+)
 GPT = ONE_TEXT + f"model: {{kind: transformer_lm, layers: 2, max_positions: 16, {SIZES}}}\ntraining: {TRAINING}}}\n"
 PAIRS = f"""\
 data: {{train: &own {{src: own.src, tgt: own.tgt}}, valid: *own, test: *own}}
@@ -61,8 +64,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trained(folder: Path, name: str, *changes: str) -> tuple[Run, list[str]]:
     notes: list[str] = []
-    run = Run.begin(load_recipe(folder / f"{name}.yaml", changes), str(folder / name))
-    list(run.train(CPU, notes.append))
+    run = begin_run(load_recipe(folder / f"{name}.yaml", changes), str(folder / name))
+    list(train_stages(run, CPU, notes.append))
     run.close()
     return run, notes
 
@@ -78,7 +81,7 @@ def begun(folder: Path, given: str, tokenizer: str = "") -> tuple[Run, dict[str,
 
 
 def weights_of(folder: Path, run: str) -> dict[str, Tensor]:
-    return read_weights(SavedRun(Run.open(str(folder / run)).folder).weights())
+    return read_weights(Run.open(str(folder / run)).weights())
 
 
 def test_bert_gives_the_encoder_and_its_tokenizer(runs: Path) -> None:
@@ -90,7 +93,7 @@ def test_bert_gives_the_encoder_and_its_tokenizer(runs: Path) -> None:
             assert torch.equal(now[name], bert[name]), name
     tokenizers = run.load_tokenizers()
     assert tokenizers.shared
-    assert tokenizers.src.vocabulary == SavedRun(Run.open(str(runs / "bert")).folder).load_tokenizers().tgt.vocabulary
+    assert tokenizers.src.vocabulary == Run.open(str(runs / "bert")).load_tokenizers().tgt.vocabulary
     assert torch.equal(now["src_embedding.weight"], bert["src_embedding.weight"])
     first_segment = bert["src_positions.table"] + bert["segment_embedding.weight"][0]
     assert torch.equal(now["src_positions.table"][:16], first_segment)
@@ -124,7 +127,7 @@ def test_bert2bert(runs: Path) -> None:
 def test_rows_of_embeddings_are_taken_by_token(runs: Path) -> None:
     run, now, notes = begun(runs, "{src_embedding: bert}", "tokenizer: {kind: word, vocab_size: 70, joint: false}")
     own = run.load_tokenizers().src.vocabulary.tokens
-    before = SavedRun(Run.open(str(runs / "bert")).folder).load_tokenizers().tgt.vocabulary.tokens
+    before = Run.open(str(runs / "bert")).load_tokenizers().tgt.vocabulary.tokens
     both, old = [token for token in own if token in before], weights_of(runs, "bert")["src_embedding.weight"]
     assert own[4:] != before[4 : len(own)]
     assert len(both) > 10
@@ -156,7 +159,11 @@ def test_source_words_in_context(runs: Path, tmp_path: Path, kind: str) -> None:
     folder, elmo = Path(shutil.copytree(runs, tmp_path / "parts")), weights_of(runs, "elmo")
     text = PAIRS if kind == "transformer" else PAIRS.replace(PAIRS.splitlines()[1], "model: {kind: luong}")
     (folder / "own.yaml").write_text(text + "init_from: {src_embedding: elmo}\n")
-    changes = ["model.elmo={hidden_size: 6, dropout: 0.2}", "training.max_updates=4", "training.save_every=2"]
+    changes = [
+        "model.src_embedding={kind: elmo, hidden_size: 6, dropout: 0.2}",
+        "training.max_updates=4",
+        "training.save_every=2",
+    ]
     shutil.rmtree(folder / "own", ignore_errors=True)
     whole, notes = trained(folder, "own", *changes)
     assert any("taken: src_embedding.context.words" in note and "left at random" in note for note in notes)
@@ -167,10 +174,10 @@ def test_source_words_in_context(runs: Path, tmp_path: Path, kind: str) -> None:
     shutil.rmtree(folder / "own")
     trained(folder, "own", *changes, "training.max_updates=2")
     (folder / "elmo").rename(tmp_path / "elmo")
-    run = Run.begin(
+    run = begin_run(
         load_recipe(folder / "own" / "recipe.yaml", ["training.max_updates=4"]), str(folder / "own"), resume=True
     )
-    list(run.train(CPU, resume=True))
+    list(train_stages(run, CPU, resume=True))
     run.close()
     again = read_weights(run.weights("last"))
     assert all(torch.equal(again[name], one) for name, one in now.items())
@@ -186,8 +193,8 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
     loaded = load_recipe(run.folder.recipe, ["training.max_updates=2"])
     for name in ("bert", "gpt"):
         (folder / name).rename(tmp_path / name)
-    run = Run.begin(loaded, str(folder / "own"), resume=True)
-    list(run.train(CPU, resume=True))
+    run = begin_run(loaded, str(folder / "own"), resume=True)
+    list(train_stages(run, CPU, resume=True))
     run.close()
     assert read_weights(run.weights("last")).keys() == now.keys()
 
@@ -210,12 +217,20 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         ("{encoder: best}", "tokenizer={kind: char}", "best: not the folder of a run: there is no such folder"),
         (
             "{src_embedding: elmo}",
-            "model.elmo={}",
-            "is .*, 256], and there .*6]\n.*`model.elmo.hidden_size` is 256, and there 6",
+            "model.src_embedding={kind: elmo}",
+            "is .*, 256], and there .*6]\n.*`model.src_embedding.hidden_size` is 256, and there 6",
         ),
-        ("{src_embedding: elmo}", "model.elmo={hidden_size: 6, layers: 3}", "context.layers.2.0.* is never trained"),
-        ("{src_embedding: bert}", "model.elmo={}", "context.words.weight is never trained, and not there"),
-        ("{encoder: bert}", "model.elmo={}", "`model.elmo`: what reads the context is of another run"),
+        (
+            "{src_embedding: elmo}",
+            "model.src_embedding={kind: elmo, hidden_size: 6, layers: 3}",
+            "context.layers.2.0.* is never trained",
+        ),
+        (
+            "{src_embedding: bert}",
+            "model.src_embedding={kind: elmo}",
+            "context.words.weight is never trained, and not there",
+        ),
+        ("{encoder: bert}", "model.elmo={}", "`model.src_embedding`: elmo has weights of another run"),
         ("{encoder: elmo}", "seed=1", "that elmo has none of"),
         ("{encoder: best}", "seed=1", "'best' is not the folder of a run, and the recipe lacks a tokenizer"),
     ],
@@ -223,7 +238,7 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
 def test_what_does_not_fit_is_refused_before_anything_is_begun(runs: Path, given: str, change: str, said: str) -> None:
     (runs / "wrong.yaml").write_text(PAIRS + f"init_from: {given}\n")
     with pytest.raises(Exception, match="(?s)" + said.replace("[", r"\[")) as refused:
-        Run.begin(load_recipe(runs / "wrong.yaml", [change]), str(runs / "wrong"))
+        begin_run(load_recipe(runs / "wrong.yaml", [change]), str(runs / "wrong"))
     assert type(refused.value).__name__ in ("RecipeError", "CheckpointError")
     assert not (runs / "wrong").exists()
 
@@ -232,11 +247,13 @@ def test_a_run_of_another_task_is_not_scored_before(runs: Path) -> None:
     """Its texts are one, so that it has nothing to say of pairs."""
     whole = PAIRS.partition("model:")[2].replace("model:", "")
     (runs / "denoised.yaml").write_text(
-        ONE_TEXT + "model:" + whole.replace(TRAINING, TRAINING + ", denoising: {}").partition("search:")[0]
+        ONE_TEXT
+        + "model:"
+        + whole.replace(TRAINING, TRAINING + ", objectives: {denoising: {}}").partition("search:")[0]
     )
     trained(runs, "denoised")
     run, _, _ = begun(runs, "denoised\ntask: translation", "")
-    saved = SavedRun(run.folder)
+    saved = Run(run.folder)
     assert (saved.recipe.task, read_origin(run.folder).run) == ("translation", str(runs / "denoised"))
     score_before(saved, CPU)
     assert read_origin(run.folder).before == {}

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from same_run import differences
 
 from nmtkit import config
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.stages import train_stages
 from nmtkit.training.events import Evaluated, Step
+from tests.support.begun_runs import begin_run
+from tests.support.compare_runs import differences
 
 CPU = torch.device("cpu")
 RECIPE = """\
@@ -20,7 +21,7 @@ tokenizer: {kind: word, vocab_size: 60, specials: [<mask>], sentinels: 10}
 model: {kind: transformer, hidden_size: 16, feed_forward_size: 16, heads: 2, layers: 1}
 batch: {batch_tokens: 200, block_tokens: 16}
 training: {lr: 0.01, max_updates: 20, validate_every: 10, save_every: 7, log_every: 1, best_metric: loss,
-  higher_is_better: false, threads: 1}
+  threads: 1}
 """
 XLNET = "model={kind: xlnet, hidden_size: 16, feed_forward_size: 16, heads: 2, layers: 1}"
 
@@ -43,28 +44,28 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
-        ["training.span_corruption={}"],
-        pytest.param(["training.denoising={}"], marks=SLOW),
-        pytest.param([XLNET, "training.permutation={}"], marks=SLOW),
-        pytest.param(["model={kind: elmo, hidden_size: 16}", "training.both_directions={}"], marks=SLOW),
+        ["training.objectives.span_corruption={}"],
+        pytest.param(["training.objectives.denoising={}"], marks=SLOW),
+        pytest.param([XLNET, "training.objectives.permutation={}"], marks=SLOW),
+        pytest.param(["model={kind: elmo, hidden_size: 16}", "training.objectives.both_directions={}"], marks=SLOW),
     ],
 )
 def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
     corpus: Path, tmp_path: Path, changes: list[str]
 ) -> None:
     settings = config.load(corpus / "texts.yaml", changes)
-    straight = Run.begin(settings, str(tmp_path / "straight"))
-    losses = [event.metrics["loss"] for event in straight.train(CPU) if isinstance(event, Evaluated)]
+    straight = begin_run(settings, str(tmp_path / "straight"))
+    losses = [event.metrics["loss"] for event in train_stages(straight, CPU) if isinstance(event, Evaluated)]
     straight.close()
     assert losses[-1] < losses[0]
-    run = Run.begin(settings, str(tmp_path / "run"))
-    events = run.train(CPU)
+    run = begin_run(settings, str(tmp_path / "run"))
+    events = train_stages(run, CPU)
     while not isinstance(event := next(events), Step) or event.update < 9:
         pass
     events.close()  # as if the process had been killed: nothing is saved
     run.close()
-    resumed = Run.begin(settings, str(tmp_path / "run"), resume=True)
-    assert [*resumed.train(CPU, resume=True)]
+    resumed = begin_run(settings, str(tmp_path / "run"), resume=True)
+    assert [*train_stages(resumed, CPU, resume=True)]
     resumed.close()
     assert differences(tmp_path / "run", tmp_path / "straight") == []
 
@@ -72,14 +73,23 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ([], "transformer learns from texts by span_corruption or denoising: set `training.span_corruption`"),
-        ([XLNET], "xlnet learns from texts by permutation: set `training.permutation`"),
-        ([XLNET, "training.span_corruption={}"], "xlnet learns from texts by permutation"),
-        (["training.span_corruption={}", "tokenizer.sentinels=0"], "(<extra_id_N>: `tokenizer.sentinels: 100`)"),
-        (["training.denoising={}", "tokenizer.specials=[]"], "add ['<mask>'] to `tokenizer.specials`"),
-        (["training.denoising={}", "training.span_corruption={}"], "so not together with denoising"),
-        (["training.denoising={}", "training.label_smoothing=0.1"], "so not together with label_smoothing"),
-        (["training.denoising={mean_length: 0}"], "training.denoising.mean_length"),
+        (
+            [],
+            "transformer learns from texts by span_corruption or denoising: set `training.objectives.span_corruption`",
+        ),
+        ([XLNET], "xlnet learns from texts by permutation: set `training.objectives.permutation`"),
+        ([XLNET, "training.objectives.span_corruption={}"], "xlnet learns from texts by permutation"),
+        (
+            ["training.objectives.span_corruption={}", "tokenizer.sentinels=0"],
+            "(<extra_id_N>: `tokenizer.sentinels: 100`)",
+        ),
+        (["training.objectives.denoising={}", "tokenizer.specials=[]"], "add ['<mask>'] to `tokenizer.specials`"),
+        (
+            ["training.objectives.denoising={}", "training.objectives.span_corruption={}"],
+            "so not together with denoising",
+        ),
+        (["training.objectives.denoising={}", "training.label_smoothing=0.1"], "so not together with label_smoothing"),
+        (["training.objectives.denoising={rate: 2}"], "training.objectives.denoising.rate"),
         (["tokenizer.sentinels=60"], "specials: with 65 in all vocab_size must be larger"),
     ],
 )
@@ -90,8 +100,8 @@ def test_what_does_not_fit_is_told_before_anything_is_begun(corpus: Path, change
 
 
 def test_a_text_that_needs_more_sentinels_than_there_are_is_told(corpus: Path, tmp_path: Path) -> None:
-    changes = ["training.span_corruption={rate: 0.5, mean_length: 1}", "tokenizer.sentinels=3"]
-    run = Run.begin(config.load(corpus / "texts.yaml", changes), str(tmp_path / "run"))
-    with pytest.raises(DataError, match=r"which takes 9 sentinels, and the tokenizer has 3: set tokenizer.sentinels"):
-        [*run.train(CPU)]
+    changes = ["training.objectives.span_corruption={rate: 0.5}", "tokenizer.sentinels=2"]
+    run = begin_run(config.load(corpus / "texts.yaml", changes), str(tmp_path / "run"))
+    with pytest.raises(DataError, match=r"and the tokenizer has 2: set tokenizer.sentinels"):
+        [*train_stages(run, CPU)]
     run.close()

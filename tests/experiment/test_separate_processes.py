@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import ROOT, environment, write_lines
-from separate_training import Job, differing_files, run_jobs
+
+from tests.support.commands import ROOT, environment, write_lines
+from tests.support.separate_training import Job, differing_files, run_jobs
 
 SMALL = (
     "model={kind: rnnsearch, embedding_size: 8, hidden_size: 12, attention_size: 8, maxout_size: 8, dropout: 0.1}",
@@ -22,13 +23,13 @@ SAMPLED = {
 }
 WITH_NOISE = {
     "word": (*SMALL, "training.label_smoothing=0.1", "training.ema_decay=0.9"),
-    "reinforced": (*SMALL, "training.reinforce={gamma: 0.5, samples: 2, max_length: 8}"),
+    "reinforced": (*SMALL, "training.objectives.reinforce={gamma: 0.5, samples: 2, max_length: 8}"),
     "wordpiece": (*SMALL, "tokenizer={kind: wordpiece, vocab_size: 60}", "tokenizer.joint=false"),
     "experts": (
         *SMALL,
         "model={kind: transformer, encoder_layers: 1, decoder_layers: 1, hidden_size: 8, heads: 2, "
         "feed_forward_size: 16, experts: {every: 1}}",
-        "training.expert_balance=0.1",
+        "training.objectives.expert_balance=0.1",
     ),
     "weighted": (
         *SMALL,
@@ -46,9 +47,12 @@ data:
   train: {tgt: train.tgt}
   valid: {tgt: valid.tgt}
 tokenizer: {kind: bpe, vocab_size: 60, specials: [<mask>], sentinels: 20}
-training: {best_metric: perplexity, higher_is_better: false}
+training: {best_metric: perplexity}
 """
-PRETRAINED = {"denoised": (*SMALL, "training.denoising={}"), "spans": (*SMALL, "training.span_corruption={}")}
+PRETRAINED = {
+    "denoised": (*SMALL, "training.objectives.denoising={}"),
+    "spans": (*SMALL, "training.objectives.span_corruption={}"),
+}
 ENVIRONMENTS = (
     {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Tokyo"},
     {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8", "TZ": "America/New_York", "PYTHONUTF8": "0"},
@@ -68,29 +72,33 @@ def check_straight_and_resumed(folder: Path, cases: dict[str, tuple[str, ...]], 
     assert differences == {name: [] for name in cases}
 
 
-def test_training_with_sampled_tokenization_is_resumed_bit_exactly_by_another_process(small_corpus, tmp_path):
+def test_training_with_sampled_tokenization_is_resumed_bit_exactly_by_another_process(
+    small_corpus: Path, tmp_path: Path
+) -> None:
     folder = copied(small_corpus, tmp_path)
     check_straight_and_resumed(folder, SAMPLED)
 
 
-def test_scores_splits_and_vocabularies_do_not_depend_on_the_hash_seed():
+def test_scores_splits_and_vocabularies_do_not_depend_on_the_hash_seed() -> None:
     outputs = []
     for variables in ENVIRONMENTS:
-        words = [sys.executable, str(ROOT / "tests/separate_results.py")]
-        done = subprocess.run(words, env=environment(**variables), capture_output=True, text=True, check=True)
+        words = [sys.executable, "-m", "tests.support.separate_results"]
+        done = subprocess.run(
+            words, env=environment(PYTHONPATH=str(ROOT), **variables), capture_output=True, text=True, check=True
+        )
         outputs.append(json.loads(done.stdout))
     for other in outputs[1:]:
         assert [name for name in other if other[name] != outputs[0][name]] == []
 
 
 @pytest.mark.slow
-def test_every_kind_of_noise_is_the_same_in_another_process(small_corpus, tmp_path):
+def test_every_kind_of_noise_is_the_same_in_another_process(small_corpus: Path, tmp_path: Path) -> None:
     folder = copied(small_corpus, tmp_path)
     check_straight_and_resumed(folder, WITH_NOISE)
 
 
 @pytest.mark.slow
-def test_corruption_is_the_same_in_another_process(small_corpus, tmp_path):
+def test_corruption_is_the_same_in_another_process(small_corpus: Path, tmp_path: Path) -> None:
     folder = copied(small_corpus, tmp_path)
     (folder / "texts.yaml").write_text(TEXTS, encoding="utf-8")
     check_straight_and_resumed(folder, PRETRAINED, "texts.yaml")

@@ -9,21 +9,22 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from daily import daily
-from same_run import differences, logged_without_times
 
 from nmtkit import config
+from nmtkit.config.tasks.builtin import SUMMARIZATION
 from nmtkit.core.errors import CheckpointError, RecipeError
-from nmtkit.experiment.checks import require_fitting_stages
-from nmtkit.experiment.run import Run
-from nmtkit.experiment.stages import StageStarted
+from nmtkit.experiment.checks import require_fitting_stages, require_same_recipe
+from nmtkit.experiment.evaluation import evaluate_test_set
+from nmtkit.experiment.stages import StageStarted, train_stages
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun
-from nmtkit.tasks.builtin import SUMMARIZATION
+from nmtkit.runs.run import Run
 from nmtkit.training import trainer as trainers
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.checkpoints.weights import read_weights
 from nmtkit.training.events import Evaluated, Event, Saved, Step, Stopped
+from tests.support.begun_runs import begin_run
+from tests.support.cases import daily
+from tests.support.compare_runs import differences, logged_without_times
 
 CPU = torch.device("cpu")
 RECIPE = """\
@@ -45,10 +46,10 @@ stages:
     data: {max_length: 6, max_tgt_length: 3}
   - name: coverage
     model: {coverage: true}
-    training: {coverage_weight: 1.0}
+    training: {objectives: {coverage_weight: 1.0}}
   - name: reward
     model: {coverage: true}
-    training: {optimizer: sgd, reinforce: {max_length: 6}, max_updates: 4}
+    training: {optimizer: sgd, objectives: {reinforce: {max_length: 6}}, max_updates: 4}
 """
 
 
@@ -83,18 +84,18 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def begin(corpus: Path, folder: Path, *changes: str, resume: bool = False) -> Run:
-    return Run.begin(config.load(corpus / "staged.yaml", changes), str(folder), resume=resume)
+    return begin_run(config.load(corpus / "staged.yaml", changes), str(folder), resume=resume)
 
 
 def train(corpus: Path, folder: Path, *changes: str, resume: bool = False) -> Straight:
     notes: list[str] = []
-    events = list(begin(corpus, folder, *changes, resume=resume).train(CPU, notes.append, resume))
+    events = list(train_stages(begin(corpus, folder, *changes, resume=resume), CPU, notes.append, resume))
     return Straight(folder, events, notes)
 
 
 def train_until(corpus: Path, folder: Path, is_last: Callable[[AnyEvent], bool], *changes: str) -> None:
     """Nothing is saved after that event, as if the process had been killed."""
-    events = begin(corpus, folder, *changes).train(CPU)
+    events = train_stages(begin(corpus, folder, *changes), CPU)
     while not is_last(next(events)):
         pass
     events.close()
@@ -170,7 +171,7 @@ def test_killed_within_a_stage_or_at_its_end_and_resumed(
 def test_stopped_by_a_signal_and_resumed(corpus: Path, straight: Straight, tmp_path: Path) -> None:
     seen: list[AnyEvent] = []
     run = begin(corpus, tmp_path / "run")
-    for event in run.train(CPU, stop=lambda: any(isinstance(one, Step) and one.update == 8 for one in seen)):
+    for event in train_stages(run, CPU, stop=lambda: any(isinstance(one, Step) and one.update == 8 for one in seen)):
         seen.append(event)
     assert isinstance(seen[-1], Stopped)
     assert (seen[-1].reason, seen[-1].update) == ("interrupted", 8)
@@ -195,35 +196,37 @@ def test_a_stage_begins_with_the_best_weights_and_the_last_optimizer(corpus: Pat
 
 
 def test_the_newest_stage_is_opened_with_its_own_settings(straight: Straight) -> None:
-    run = SavedRun(RunFolder(straight.folder))
+    run = Run(RunFolder(straight.folder))
     for which, folder, coverage, length in (("auto", "3-reward", True, 12), ("short", "1-short", False, 6)):
         model, _, opened = run.open_model(CPU, which)
         assert run.weights(which).parent.name == folder
         assert (model.config.model_dump()["coverage"], opened.data.max_length) == (coverage, length)
     file = next((straight.folder / "checkpoints/2-coverage").glob("weights-*"))
-    assert run.open_model(CPU, str(file))[2].training.coverage_weight == 1.0
+    assert run.open_model(CPU, str(file))[2].training.objectives == {"coverage_weight": 1.0}
     with pytest.raises(CheckpointError, match="it has: best, last, short, coverage, reward"):
         run.weights("shrot")
 
 
 def test_while_a_stage_has_no_weights_the_one_before_is_opened(corpus: Path, tmp_path: Path) -> None:
     train_until(corpus, tmp_path / "run", lambda event: isinstance(event, Step) and event.update == 6)
-    assert SavedRun(RunFolder(tmp_path / "run")).weights().parent.name == "1-short"
+    assert Run(RunFolder(tmp_path / "run")).weights().parent.name == "1-short"
 
 
 def test_only_limits_of_training_may_change_when_a_run_goes_on(corpus: Path, straight: Straight) -> None:
     longer = config.load(corpus / "staged.yaml", ["stages.reward.training.max_updates=9", "name=other"])
-    Run.open(str(straight.folder), same_as=longer)
-    other = config.load(corpus / "staged.yaml", ["stages.coverage.training.coverage_weight=2.0"])
-    with pytest.raises(RecipeError, match=r"`stages.coverage.training.coverage_weight` was 1.0 and is 2.0"):
-        Run.open(str(straight.folder), same_as=other)
+    require_same_recipe(Run.open(str(straight.folder)), longer)
+    other = config.load(corpus / "staged.yaml", ["stages.coverage.training.objectives.coverage_weight=2.0"])
+    with pytest.raises(RecipeError, match=r"`stages.coverage.training.objectives.coverage_weight` was 1.0 and is 2.0"):
+        require_same_recipe(Run.open(str(straight.folder)), other)
 
 
 def test_new_limits_of_a_stage_that_is_over_are_told_to_change_nothing(corpus: Path, straight: Straight) -> None:
     changes = [f"stages.{stage}.training.max_updates=9" for stage in ("short", "reward")]
     notes: list[str] = []
-    Run._resume(config.load(corpus / "staged.yaml", changes), str(straight.folder), notes.append).close()
-    assert notes[1:] == ["stage short is over: a new max_updates has no effect on it"]
+    recipe = config.load(corpus / "staged.yaml", changes)
+    begin_run(recipe, str(straight.folder), resume=True, notify=notes.append).close()
+    of_stages = [note for note in notes if note.startswith("stage ")]
+    assert of_stages == ["stage short is over: a new max_updates has no effect on it"]
 
 
 def test_a_stage_cannot_change_sizes(corpus: Path) -> None:
@@ -257,11 +260,11 @@ def test_a_run_without_stages_names_none_and_its_test_says_how_many_articles_wer
 ) -> None:
     test = f"data.test={{jsonl: [{corpus / 'valid.jsonl'}], src_field: article, tgt_field: summary}}"
     run = begin(corpus, tmp_path / "run", test, "stages=[]", "training.max_updates=1")
-    assert not any(isinstance(event, StageStarted) for event in run.train(CPU))
+    assert not any(isinstance(event, StageStarted) for event in train_stages(run, CPU))
     assert (tmp_path / "run/checkpoints/last.safetensors").is_file()
     assert all("stage" not in record for record in logged_without_times(tmp_path / "run"))
     assert "stages" not in json.loads((tmp_path / "run/result.json").read_text())
-    result = run.test(CPU)
+    result = evaluate_test_set(run, CPU)
     over = sum(len(record["article"].split()) > 12 for record in lines_of(corpus / "valid.jsonl"))
     assert over > 0
     assert result is not None
@@ -359,7 +362,7 @@ def test_a_stage_for_which_no_time_is_left_hands_on_what_it_got(
     stops = [(event.update, event.reason) for event in events if isinstance(event, Stopped)]
     assert stops == [(13, "max_updates"), (13, "max_minutes"), (13, "max_minutes")]
     assert sum("used up training.max_minutes" in note for note in notes) == 2
-    assert SavedRun(RunFolder(tmp_path / "run")).weights().parent.name == "3-reward"
+    assert Run(RunFolder(tmp_path / "run")).weights().parent.name == "3-reward"
     assert (tmp_path / "run/result.json").exists()
 
 

@@ -5,22 +5,28 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import logged, sentence_pairs, write_lines
-from same_run import differences
 
 from nmtkit import config
-from nmtkit.autotune.cache import TuningResult
-from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload, candidate_training_configs, workload_of_run
 from nmtkit.core.errors import RecipeError
+from nmtkit.core.speed_cache import TuningResult
 from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.vocabulary import EOS
-from nmtkit.experiment import run as running
+from nmtkit.experiment import execute as running
+from nmtkit.experiment.batches import training_batches
 from nmtkit.experiment.costs import operations_a_token
+from nmtkit.experiment.evaluation import evaluate_test_set
+from nmtkit.experiment.execute import resolve_auto
+from nmtkit.experiment.preprocessing import preprocess
 from nmtkit.experiment.report import save_report
-from nmtkit.experiment.run import Run
-from nmtkit.runs.batches import training_batches
+from nmtkit.experiment.stages import train_stages
+from nmtkit.experiment.tuning import TrainingSpeedConfig, candidate_training_configs
+from nmtkit.experiment.workloads import TrainingWorkload, workload_of_run
+from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights
 from nmtkit.training.events import Step
+from tests.support.begun_runs import begin_run
+from tests.support.commands import logged, sentence_pairs, write_lines
+from tests.support.compare_runs import differences
 
 CPU = torch.device("cpu")
 RECIPE = """\
@@ -37,7 +43,7 @@ stages:
   - name: pretrain
     task: language-modelling
     data: {train: {tgt: [mono.src, mono.tgt]}, valid: {tgt: valid.src}}
-    training: {span_corruption: {}, best_metric: perplexity, higher_is_better: false, max_updates: 8}
+    training: {objectives: {span_corruption: {}}, best_metric: perplexity, max_updates: 8}
   - name: tune
   - name: tune-more
     training: {lr: 0.001}
@@ -56,8 +62,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_all(place: Path, folder: Path, most: int = 1000, resume: bool = False) -> Run:
     """Trains; up to so many updates as if it was killed behind them."""
-    run = Run.begin(config.load(place / "two.yaml"), str(folder), resume=resume)
-    events = run.train(CPU, resume=resume)
+    run = begin_run(config.load(place / "two.yaml"), str(folder), resume=resume)
+    events = train_stages(run, CPU, resume=resume)
     for event in events:
         if isinstance(event, Step) and event.update == most:
             events.close()
@@ -78,7 +84,7 @@ def test_each_text_is_stored_once_with_one_vocabulary(place: Path, tmp_path: Pat
     assert "▁train" in tokens
     assert "▁mono" in tokens.tokens_of(mono.ids("tgt", 0))
     notes: list[str] = []
-    run.preprocess(notes.append, print)
+    assert not [*preprocess(run, notes.append)]
     assert notes == [f"{run.folder.data}: preprocessed before, and nothing has changed since"]
 
 
@@ -92,12 +98,12 @@ def test_validation_is_that_of_the_task_of_each_stage(place: Path, tmp_path: Pat
     assert run.inference.task == "translation"
     tuned = read_weights(run.weights("tune"))
     assert tuned.keys() == read_weights(run.weights("pretrain")).keys()
-    assert run.test(CPU) is not None
+    assert evaluate_test_set(run, CPU) is not None
 
 
 def test_a_stage_of_one_text_cuts_that_one_anew(place: Path, tmp_path: Path) -> None:
     changes = [f"tokenizer.{one}" for one in ("kind=bpe", "vocab_size=90", "sentinels=20", "sampling=0.3")]
-    run = Run.begin(config.load(place / "two.yaml", changes), str(tmp_path / "run"))
+    run = begin_run(config.load(place / "two.yaml", changes), str(tmp_path / "run"))
     tokenizers, texts = run.load_tokenizers(), []
     for stage in run.stages()[:2]:
         whole = stage.recipe.batch.changed({"batch_tokens": 100_000})
@@ -114,10 +120,10 @@ def test_a_stage_of_one_text_cuts_that_one_anew(place: Path, tmp_path: Path) -> 
 
 def test_a_model_that_copies_is_pretrained_on_one_text(place: Path, tmp_path: Path) -> None:
     changes = ["model.copying=learned", "tokenizer={kind: word, vocab_size: 20, sentinels: 4}"]
-    run = Run.begin(config.load(place / "two.yaml", changes), str(tmp_path / "run"))
+    run = begin_run(config.load(place / "two.yaml", changes), str(tmp_path / "run"))
     pairs, mono = (Store.open(stage.data, "train") for stage in run.stages()[1::-1])
     assert [pairs.has("src_extended"), mono.has("tgt"), mono.has("tgt_extended")] == [True, True, False]
-    assert next(event.update for event in run.train(CPU) if isinstance(event, Step)) == 1
+    assert next(event.update for event in train_stages(run, CPU) if isinstance(event, Step)) == 1
     run.close()
 
 
@@ -126,22 +132,23 @@ def test_what_the_first_stage_sets_is_not_what_auto_finds(
 ) -> None:
     def tune(workload: TrainingWorkload) -> TuningResult[TrainingSpeedConfig]:
         assert workload.key["training"]["precision"] == "auto"
-        return TuningResult("training", candidate_training_configs(workload.config, CPU, True)[0], "")
+        return TuningResult(candidate_training_configs(workload.config, CPU, True)[0])
 
     monkeypatch.setattr(running, "tune_training", tune)
-    run = Run.begin(config.load(place / "two.yaml", ["stages.pretrain.training.precision=bf16"]), str(tmp_path / "run"))
-    run.resolve_auto(CPU, print)
+    run = begin_run(config.load(place / "two.yaml", ["stages.pretrain.training.precision=bf16"]), str(tmp_path / "run"))
+    resolve_auto(run, CPU, print)
     assert [stage.recipe.training.precision for stage in run.stages()] == ["bf16", "fp32", "fp32"]
     run.close()
 
 
 def test_what_is_tuned_is_the_first_stage_on_its_own_text(place: Path, tmp_path: Path) -> None:
-    run = Run.begin(config.load(place / "two.yaml"), str(tmp_path / "run"))
+    run = begin_run(config.load(place / "two.yaml"), str(tmp_path / "run"))
     mono, workload = Store.open(run.folder.data / "pretrain", "train"), workload_of_run(run, CPU)
     assert workload.updates_an_epoch == (mono.lengths("tgt") + 1).sum() / 256
     first = training_batches(run.stages()[0].recipe, mono, run.load_tokenizers(), run.recipe.seed)
     assert torch.equal(workload.first_batches(1)[0].inputs.ids, next(first).inputs.ids)
-    pairwise = Run(run.folder, config.load(place / "two.yaml", ["batch.batch_size=2"]))
+    pairwise = Run(run.folder)
+    pairwise.recipe = config.load(place / "two.yaml", ["batch.batch_size=2"])
     assert workload_of_run(pairwise, CPU).updates_an_epoch == len(mono) / 2
     run.close()
 
@@ -164,10 +171,10 @@ def test_each_stage_has_its_own_threads_and_exactness(place: Path, tmp_path: Pat
     given = [f"training.{one}" for one in ("threads=1", "matmul_precision=high", "max_updates=1", "validate_every=1")]
     changes = [f"stages.{name}.training.max_updates=1" for name in ("pretrain", "tune", "tune-more")]
     changes += ["stages.tune.training.threads=2", "stages.tune.training.matmul_precision=medium"]
-    run = Run.begin(config.load(place / "two.yaml", [*given, *changes]), str(tmp_path / "run"))
+    run = begin_run(config.load(place / "two.yaml", [*given, *changes]), str(tmp_path / "run"))
     before, found = (torch.get_num_threads(), torch.get_float32_matmul_precision()), []
     try:
-        for event in run.train(CPU):
+        for event in train_stages(run, CPU):
             if isinstance(event, Step):
                 found.append((torch.get_num_threads(), torch.get_float32_matmul_precision()))
     finally:
@@ -193,7 +200,7 @@ def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(place: P
         (run.folder.data / "pretrain" / f"{name}.json").unlink(missing_ok=True)
     (run.folder.data / "train.json").touch()
     notes: list[str] = []
-    run.preprocess(notes.append, print, learned_before=True)
+    assert [*preprocess(run, notes.append, learned_before=True)]
     assert len([note for note in notes if note.startswith("reading and checking")]) == 2
     assert run.load_tokenizers().checksum == learned
     assert (run.folder.data / "pretrain" / "train.json").is_file()

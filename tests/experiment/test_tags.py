@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from commands import WORDS, write_lines
 
 from nmtkit import config
+from nmtkit.config.tasks.builtin import CLASSIFICATION, TRANSLATION
+from nmtkit.config.tasks.task import LabellingTask
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream
@@ -18,16 +19,17 @@ from nmtkit.data.batches.sampled_text import SampledStream
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.reading import read_pairs
-from nmtkit.experiment.evaluation import Validation
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.evaluation import Validation, evaluate_test_set
+from nmtkit.experiment.stages import train_stages
+from nmtkit.inference.answering import label_log_probs, read_examples
 from nmtkit.inference.inputs import TextModel
 from nmtkit.inference.requests import Request
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import score_all
-from nmtkit.runs.saved import build_model
-from nmtkit.tasks.builtin import CLASSIFICATION, TRANSLATION
-from nmtkit.tasks.labelling import LabellingTask
+from nmtkit.runs.run import Run, build_model
 from nmtkit.training.events import Evaluated
+from tests.support.begun_runs import begin_run
+from tests.support.commands import WORDS, write_lines
 
 TAGS = ["<2de>", "<2fr>", "<BT>"]
 SETTINGS = {
@@ -61,7 +63,7 @@ def written(folder: Path, **settings: object) -> Path:
 
 
 def begun(folder: Path, path: Path) -> Run:
-    return Run.begin(config.load(path), str(folder / "run"))
+    return begin_run(config.load(path), str(folder / "run"))
 
 
 def test_a_list_of_corpora_is_one_split(folder: Path) -> None:
@@ -151,7 +153,7 @@ def test_links_count_from_behind_the_tags(folder: Path) -> None:
 
 def test_a_trained_model_is_told_the_language(folder: Path) -> None:
     run = begun(folder, written(folder))
-    assert [*run.train(torch.device("cpu"))]
+    assert [*train_stages(run, torch.device("cpu"))]
     plain, german = (Translator.load(folder / "run", device="cpu", to=to) for to in (None, "de"))
     lines = ["ba be", "", "bi bo"]
     asked = [Request(line, tags="<2de>") for line in lines]
@@ -161,7 +163,7 @@ def test_a_trained_model_is_told_the_language(folder: Path) -> None:
     assert german.encode_sources(lines)[0].ids[0] == 4
     assert german.encode_sources(lines)[1].is_empty
     (example,) = [*read_pairs(run.recipe.data.splits()["valid"])][:1]
-    assert TRANSLATION.read([example]) == [Request(example.src, tags="<2fr>")]
+    assert read_examples(TRANSLATION, [example]) == [Request(example.src, tags="<2fr>")]
     with pytest.raises(RecipeError, match=r"name the language to write: --to de \(it writes de, fr\)"):
         plain.translate(lines)
     with pytest.raises(DataError, match="has not learned the tag <2nl>; its tags are: <2de>, <2fr>, <BT>"):
@@ -177,9 +179,9 @@ def test_texts_to_label_are_read_behind_their_tags(folder: Path) -> None:
     system = TextModel(build_model(run.recipe, tokenizers).eval(), tokenizers, name="own")
     examples = [*read_pairs(run.recipe.data.train)]
     assert isinstance(CLASSIFICATION, LabellingTask)
-    found = [*CLASSIFICATION.distributions(system, examples)]
+    found = [*label_log_probs(CLASSIFICATION, system, examples)]
     for one, log_probs in zip(examples, found, strict=True):
-        (alone,) = CLASSIFICATION.distributions(replace(system, tags=one.tags), [replace(one, tags="")])
+        (alone,) = label_log_probs(CLASSIFICATION, replace(system, tags=one.tags), [replace(one, tags="")])
         torch.testing.assert_close(log_probs, alone)
     assert not torch.allclose(found[0], found[6]), "the same text behind another tag"
 
@@ -200,14 +202,14 @@ def test_scores_are_told_by_direction(folder: Path, monkeypatch: pytest.MonkeyPa
     linked = [{**one, "alignment": "links"} for one in corpora[1:]]
     data = {"train": corpora[:2], "valid": corpora, "test": linked}
     told: list[str] = []
-    run = Run.begin(config.load(written(folder, data=data)), str(folder / "run"), notify=told.append)
+    run = begin_run(config.load(written(folder, data=data)), str(folder / "run"), notify=told.append)
     assert [line for line in told if "zero-shot" in line] == [
         "fr-de: no corpus of data.train has this direction, so it is translated zero-shot"
     ]
-    (evaluated,) = (event for event in run.train(torch.device("cpu")) if isinstance(event, Evaluated))
+    (evaluated,) = (event for event in train_stages(run, torch.device("cpu")) if isinstance(event, Evaluated))
     directions = ["bleu en-de", "bleu en-fr", "bleu fr-de"]
     assert [*evaluated.metrics][:6] == ["bleu", "loss", "perplexity", *directions]
-    result = run.test(torch.device("cpu"))
+    result = evaluate_test_set(run, torch.device("cpu"))
     assert result is not None
     scores = {score.name: score.value for score in result.scores}
     assert [*scores] == ["BLEU", "chrF2", "BLEU en-fr", "chrF2 en-fr", "BLEU fr-de", "chrF2 fr-de", "AER"]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from untrained import learned, untrained
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batches.batch import collate
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.inference.translator import Translator
+from tests.inference.untrained import learned, untrained
 
 LINES = ["the dog sees Anna and Otto", "Otto sees the dogs", "dogs and Anna"]
 TOKENIZERS = learned(LINES, "bpe", vocab_size=40)

@@ -3,7 +3,6 @@
 from itertools import product
 
 import pytest
-from untrained import WORDS, untrained
 
 from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
@@ -11,6 +10,7 @@ from nmtkit.inference.long_texts import SummaryLimit, count_words
 from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
+from tests.inference.untrained import WORDS, untrained
 
 PARAGRAPH = "The old man sees the dog . A dog , who is old , sleeps . The house"
 

@@ -26,7 +26,9 @@ WEIGHTS = np.array([[0.5, 0.25, 0.125, 0.125], [0.0, 0.5, 0.25, 0.25]])
     ],
     ids=["source", "target", "both"],
 )
-def test_pieces_are_merged(src, tgt, src_words, tgt_words, weights):
+def test_pieces_are_merged(
+    src: list[str], tgt: list[str], src_words: list[str], tgt_words: list[str], weights: list[list[float]]
+) -> None:
     merged_src, merged_tgt, merged = merge_subwords(src, tgt, WEIGHTS)
     assert (merged_src, merged_tgt, merged.tolist()) == (src_words, tgt_words, weights)
 
@@ -47,7 +49,7 @@ def test_pieces_are_merged(src, tgt, src_words, tgt_words, weights):
         (["▁고양", "이"], ["고양이"]),  # Korean has spaces
     ],
 )
-def test_word_borders(pieces, words):
+def test_word_borders(pieces: list[str], words: list[str]) -> None:
     src_words, tgt_words, merged = merge_subwords(pieces, ["▁x"], np.ones((1, len(pieces))))
     assert src_words == words
     assert tgt_words == ["x"]
@@ -69,12 +71,21 @@ def test_word_borders(pieces, words):
     ],
     ids=["in a word", "beyond the sentence", "of several pieces", "whole words"],
 )
-def test_windows_move_with_their_words(src, tgt, windows, centre_left_right):
+def test_windows_move_with_their_words(
+    src: list[str],
+    tgt: list[str],
+    windows: list[tuple[float, float] | tuple[int, float]]
+    | list[tuple[float, float]]
+    | list[tuple[int, float] | tuple[int, int]],
+    centre_left_right: list[tuple[float, float, float] | tuple[int, float, float]]
+    | list[tuple[float, float, float] | tuple[int, int, int]]
+    | list[tuple[float, float, float]],
+) -> None:
     merged = merge_windows(src, tgt, [SourceWindow(centre, centre - half, centre + half) for centre, half in windows])
     assert [(one.centre, one.left, one.right) for one in merged] == [pytest.approx(one) for one in centre_left_right]
 
 
-def test_gates_of_words():
+def test_gates_of_words() -> None:
     """A word has the mean of its pieces; a comma does not speak for the word that it joins; punctuation for itself."""
     pieces = ["▁Har", "row", "gate", ",", "▁won", "▁4", "-", "2", "▁—", "</s>"]
     p_gen = [0.1, 0.2, 0.3, 0.99, 0.8, 0.1, 0.9, 0.3, 0.4, 1.0]

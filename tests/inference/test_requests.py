@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command
-from untrained import KNOWN, WORDS, imported, learned, untrained
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.decoding.shortlist import Shortlist
-from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.inference.loading.opening import load_from_options
+from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.inference.requests import Request, Terminology, starts_word, term_tokens, unmet_constraints, words_of
 from nmtkit.inference.translator import Translator
 from nmtkit.layers.copying import number_by_position
+from tests.inference.untrained import KNOWN, WORDS, imported, learned, untrained
+from tests.support.commands import Command
 
 SOURCES = ["ba ce di", "fo gu ha na", "je ki lo"]
 
@@ -51,11 +52,6 @@ def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
     by_prefix = translator.search([SOURCES[1], Request(SOURCES[2], prefix="unheard")])
     assert by_prefix[0][0].text == free[1]
     assert by_prefix[1][0].tokens[0] == "▁<unk>"
-    begun = [Request(source, prefix="HA") for source in SOURCES]
-    indifferent = replace(translator, config=translator.config.changed({"prefix_bias": 0.0}))
-    assert [best[0].text for best in indifferent.search(begun)] == free
-    sure = replace(translator, config=translator.config.changed({"prefix_bias": 0.999999}))
-    assert all(best[0].text.startswith("HA") for best in sure.search(begun))
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char", "word"])
@@ -72,10 +68,8 @@ def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> No
                 begun = translator.tokenizers.tgt.tokens(prefix)
                 following = result.tokens[len(begun) :]
                 assert not following or starts_word(following[0]), result.text
-    # An apostrophe or a bracket ends no word, and a preference is no promise.
-    for prefix, settings in (("the (", {}), ("the do", {"prefix_bias": 0.5})):
-        other = replace(translator, config=translator.config.changed(settings))
-        assert other.search([Request("a dog", prefix=prefix)])[0][0].text
+    # An apostrophe or a bracket ends no word.
+    assert translator.search([Request("a dog", prefix="the (")])[0][0].text
     plain = translator.search(sources)
     mixed = translator.search([*sources, Request("a dog", prefix="m")])
     assert [best[0].text for best in mixed[:3]] == [best[0].text for best in plain]

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from prompted import RecurrentModel
-from untrained import KNOWN, learned, untrained
 
 from nmtkit.inference.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
 from nmtkit.inference.result import EMPTY
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import Options
+from tests.inference.untrained import KNOWN, learned, untrained
+from tests.support.prompted_decoders import RecurrentModel
 
 
 def test_the_terms_are_those_of_each_model_alone() -> None:

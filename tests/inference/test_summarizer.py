@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from copy_model import CopyModel
-from untrained import imported, learned, marian
 
 from nmtkit import ParagraphTranslator, Summarizer
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.inference.inputs import SourceLine
+from nmtkit.inference.pipeline import Job, JobQueue
 from nmtkit.inference.requests import Request
 from nmtkit.inference.result import CopiedSpan, Translation, copied_positions, copied_spans, moses_line
-from nmtkit.inference.stream import RequestQueue
 from nmtkit.inference.translator import Translator
+from tests.inference.untrained import imported, learned, marian
+from tests.support.copy_model import CopyModel
 
 KNOWN = ["the dog sees the old man .", "the man , who is old , sleeps ."]
 NAMES = "Zyx sees the dog , Zyx Abc ."
@@ -30,7 +30,7 @@ WORDS = learned(KNOWN)
 def copier(
     pair: Tokenizers = WORDS, search: dict[str, object] | None = None, limit: int | None = None, p_gen: float = 0.2
 ) -> Translator:
-    config = SearchConfig.model_validate({"beam_size": 3, **(search or {})})
+    config = change_search(BeamConfig(), {"beam_size": 3, **(search or {})})
     model = CopyModel(len(pair.tgt.vocabulary), p_gen)
     return Translator(model, pair, config, batch_tokens=30, max_source_tokens=limit)
 
@@ -183,12 +183,12 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
 
     def fed(translator: Translator, hypotheses: int = 5) -> list[list[int]]:
-        waiting = RequestQueue(translator, torch.device("cpu"), 1, hypotheses)
-        waiting.put(enumerate(sources))
+        waiting = JobQueue(translator, torch.device("cpu"), 1, hypotheses)
+        waiting.put(Job(number, source) for number, source in enumerate(sources))
         waiting.close()
-        return [[number for number, _ in taken] for taken in iter(lambda: waiting.take(None, None), [])]
+        return [[job.number for job in jobs] for jobs in iter(waiting.next_batch, [])]
 
-    translator = Translator(copier().model, WORDS, SearchConfig())
+    translator = Translator(copier().model, WORDS, BeamConfig())
     batches = fed(translator)
     assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))
     assert batches[0] == [73, 0, 2, 13, 14]  # 3,000 tokens take the room of 187
@@ -205,23 +205,25 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     ("lengths", "asking", "calls", "taken"),
     [
         # Sources of nearly one length fill free slots.
-        ((19, 15, 14, 13, 5), None, [(1, None), (10, 20), (10, 20), (None, None)], [[0], [1, 2], [], [3, 4]]),
+        ((19, 15, 14, 13, 5), None, [(1, 20), (10, 20), (10, 20), None], [[0], [1, 2], [], [3, 4]]),
         # A source with a request fills none.
-        ((9, 9, 9, 9), 2, [(1, None), (9, 10), (9, 10), (None, None)], [[0], [1], [], [2, 3]]),
+        ((9, 9, 9, 9), 2, [(1, 10), (9, 10), (9, 10), None], [[0], [1], [], [2, 3]]),
     ],
     ids=["lengths", "request"],
 )
 def test_what_fills_free_slots(
-    lengths: tuple[int, ...], asking: int | None, calls: list[tuple[int | None, int | None]], taken: list[list[int]]
+    lengths: tuple[int, ...], asking: int | None, calls: list[tuple[int, int] | None], taken: list[list[int]]
 ) -> None:
+    """A call is a refill, of so many slots and columns, or None for a new batch."""
     request = Request("four", must=("four",))
     sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
     if asking is not None:
         sources[asking] = replace(sources[asking], request=request)
-    waiting = RequestQueue(Translator(copier().model, WORDS, SearchConfig()), torch.device("cuda"), searches=1)
-    waiting.put(enumerate(sources))
+    waiting = JobQueue(Translator(copier().model, WORDS, BeamConfig()), torch.device("cuda"), decoders=1)
+    waiting.put(Job(number, source) for number, source in enumerate(sources))
     waiting.close()
-    assert [[number for number, _ in waiting.take(*call)] for call in calls] == taken
+    found = [waiting.next_batch() if call is None else waiting.refill(*call) for call in calls]
+    assert [[job.number for job in jobs] for jobs in found] == taken
 
 
 def test_a_line_of_moses_has_four_fields_whatever_the_text_holds() -> None:

@@ -5,17 +5,17 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from commands import lines_in
-from untrained import LINES, WORDS, untrained
 
 from nmtkit.core.errors import DataError
 from nmtkit.inference.result import Translation
 from nmtkit.inference.synthetic import SyntheticCorpus, SyntheticFilter
 from nmtkit.inference.translator import Translator
+from tests.inference.untrained import LINES, WORDS, untrained
+from tests.support.commands import lines_in
 
 TEXT = LINES * 6
 ANY = SyntheticFilter(max_ratio=100.0)
-SAMPLING = {"samples": 1, "temperature": 3.0, "at_limit": "compete"}
+SAMPLING = {"samples": 1, "temperature": 3.0}
 
 
 def found(text: str, tokens: int, src_tokens: int, log_prob: float, finished: bool = True) -> Translation:

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from untrained import KNOWN, WORDS, untrained
 
-from nmtkit.decoding import engine as search_engine
-from nmtkit.decoding import graphs
-from nmtkit.decoding.rules import SearchConfig
-from nmtkit.decoding.step_log import ResultReader
+from nmtkit.decoding import batching, graphs
+from nmtkit.decoding.hypotheses import ResultReader
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.inference.translator import Translator
+from tests.inference.untrained import KNOWN, WORDS, untrained
 
 
 def case(name: str, shared: bool, device: str, count: int) -> Any:
@@ -100,25 +99,8 @@ def test_translators(name: str, shared: bool, device: str, count: int) -> None:
     assert at_once(*jobs) == expected
 
 
-def test_lengths_are_forgotten_while_another_thread_adds_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_engine, "MOST_STARTS", 0)
-    translator = translator_on("transformer", "cpu")
-    expected = translator.translate("the old man")
-    (engine,) = translator._engines.values()
-
-    class Met:
-        """Lengths at which another thread comes in."""
-
-        def __hash__(self) -> int:
-            engine._starts[len(engine._starts),] = None
-            return 1
-
-    engine._starts[Met(),] = "a tape"
-    assert translator.translate("the old man") == expected
-
-
 def test_captures_give_way_while_another_thread_keeps_some() -> None:
-    engine = search_engine.Engine(translator_on("transformer", "cpu").model, SearchConfig())
+    engine = batching.Engine(translator_on("transformer", "cpu").model, BeamConfig())
     kept: Any = "a captured batch"
 
     def other(frame: FrameType, event: str, _: object) -> Any:
@@ -126,12 +108,12 @@ def test_captures_give_way_while_another_thread_keeps_some() -> None:
         frame.f_trace_opcodes = True
         if event == "opcode":
             engine._captured[len(engine._captured), 0] = kept
-        return other if frame.f_code is search_engine.Engine._keep.__code__ else None
+        return other if frame.f_code is batching.Engine._keep.__code__ else None
 
     before = sys.gettrace()
     sys.settrace(other)
     try:
-        for slots in range(graphs.MAX_SHAPES["cpu"] + 1):
+        for slots in range(graphs.MAX_SHAPES + 1):
             engine._keep(kept, slots, 1)
     finally:
         sys.settrace(before)

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from untrained import COPYING, LINES, copying
 
 from nmtkit.core.errors import DataError
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.inference.search_trees import describe_search, search_tree
+from tests.inference.untrained import COPYING, LINES, copying
 
 
 @pytest.mark.parametrize("name", COPYING)
@@ -15,7 +15,7 @@ def test_the_tree_finds_what_the_search_finds(name: str) -> None:
     translator = copying(name)
     for line in (LINES[0], LINES[5]):
         tree, found = search_tree(translator, line)
-        (searched,) = translator.search([line], translator.config.beam_size, need_attention=True)
+        (searched,) = translator.search([line], translator.config.hypotheses, need_attention=True)
         assert [one.tokens for one in found] == [one.tokens for one in searched]
         assert [one.copied for one in found] == [one.copied for one in searched]
         assert [one.score for one in found] == pytest.approx([one.score for one in searched], abs=1e-12)
@@ -28,7 +28,7 @@ def test_the_tree_finds_what_the_search_finds(name: str) -> None:
     assert any(node.token in ("▁Zyx", "▁Abc") for step in tree.steps for node in step)
 
 
-@pytest.mark.parametrize("search", [{"samples": 4}, {"diversity_groups": 2}, {"stop": "joeynmt"}])
+@pytest.mark.parametrize("search", [{"samples": 4}, {"diversity_groups": 2}, {"at_limit": "compete"}])
 def test_what_ends_early_leaves_the_paths_of_the_others(search: dict[str, object]) -> None:
     translator = copying("pointer-generator", **{"min_length": 0, "max_length": 20, **search})
     for line in (LINES[0], LINES[5]):
@@ -66,7 +66,7 @@ def test_why_it_ended() -> None:
 
 
 def test_the_settings_in_words() -> None:
-    config = SearchConfig(beam_size=2, length_penalty="gnmt", alpha=0.6, no_repeat_ngram=3)
+    config = BeamConfig(beam_size=2, length_penalty="gnmt", alpha=0.6, no_repeat_ngram=3)
     assert describe_search(config) == "beam size 2, length penalty gnmt:0.6, no_repeat_ngram 3"
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from daily import daily
-from untrained import COPYING, SMALL, learned, untrained
 
 from nmtkit.core.errors import DataError
 from nmtkit.inference.inputs import make_batch
 from nmtkit.models.base import MODELS, Seq2Seq
+from tests.inference.untrained import COPYING, SMALL, learned, untrained
+from tests.support.cases import daily
 
 LINES = ["Otto opens the window, and Anna sees it.", "the dog", "Anna", "", "it sees Otto and the dog and Anna ."]
 BARE = ["Otto opens the window and Anna sees it", "the dog", "it sees Otto and the dog"]

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from torch import Tensor
-from untrained import COPYING, LINES, copying
+
+from tests.inference.untrained import COPYING, KNOWN, LINES, RNN, SMALL, copying, learned, untrained
 
 
 @pytest.mark.parametrize("name", COPYING)
@@ -76,3 +77,15 @@ def test_pictures_show_the_copied_words(name: str) -> None:
     (given,) = copying(name).pictures([line], ["Abc sees Zyx"])
     assert list(given.tgt_words) == ["Abc", "sees", "Zyx", "</s>"]
     assert {0, 2} <= given.copied  # there is no other way to write them
+
+
+@pytest.mark.parametrize("kind", ["gnmt", "summary"])
+def test_rescoring_counts_coverage_as_the_search_does_without_an_end_of_the_source(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of such a model has no EOS, and the attention that is shown has a column for it."""
+    monkeypatch.setitem(SMALL, "luong-without-end", ("luong", {**RNN, "source_end": False}))
+    translator = untrained("luong-without-end", learned(), coverage_penalty=0.5, coverage_kind=kind)
+    for line, (best,) in zip(KNOWN, translator.search(KNOWN), strict=True):
+        (rescored,) = translator.rescore([line], [best])
+        assert rescored.score == pytest.approx(best.score, abs=1e-4)

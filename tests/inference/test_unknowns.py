@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from untrained import imported, learned, marian, untrained
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.inference.requests import parse_dictionary
 from nmtkit.inference.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
+from tests.inference.untrained import imported, learned, marian, untrained
 
 TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old man , and Paris sleeps ."]
 

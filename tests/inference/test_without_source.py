@@ -6,20 +6,20 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from prompted import MODELS_WITHOUT_SOURCE, AttendingModel, Captioner, prompts
-from untrained import WORDS, untrained
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.decoding.engine import beam_search
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.inference.requests import Request, Terminology
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 from nmtkit.inference.workers import Workers
 from nmtkit.models.base import Decoder
 from nmtkit.models.ensemble import Ensemble
+from tests.inference.untrained import WORDS, untrained
+from tests.support.prompted_decoders import MODELS_WITHOUT_SOURCE, AttendingModel, Captioner, prompts
 
 VOCABULARY = WORDS.tgt.vocabulary
 OWN = Tokenizers(WORDS.config, {"tgt": WORDS.tgt}, features=3)
@@ -29,7 +29,7 @@ FEATURES: list[Rows] = [DRAW.standard_normal((count, 3)) * 4 for count in (4, 1,
 
 
 def translator(model: Decoder, **settings: object) -> Translator:
-    config = SearchConfig.model_validate({"beam_size": 3, "max_length": 8, **settings})
+    config = change_search(BeamConfig(), {"beam_size": 3, "max_length": 8, **settings})
     return Translator(model, OWN, config, name="mine", batch_tokens=16)
 
 

@@ -4,18 +4,16 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from learned import learn_tokenizers
 
-import nmtkit.models
-import nmtkit.models.rnn  # noqa: F401  # both fill the registry
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.inference.translator import Translator
 from nmtkit.models.base import MODELS, VocabularySizes
+from tests.support.learned_tokenizers import learn_tokenizers
 
 KNOWN = ["the old man sees the dog .", "a dog , who is old , sleeps in the house ."]
 LINES = [
@@ -92,10 +90,11 @@ def untrained(name: str, tokenizers: Tokenizers, scale: float = 1.0, **search: o
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(scale)
-    config = SearchConfig.model_validate({"min_length": 3, "max_length": 9, **search})
+    config = change_search(BeamConfig(), {"min_length": 3, "max_length": 9, **search})
     return Translator(model.double().eval(), tokenizers, config, batch_tokens=40)
 
 
 def copying(name: str, **search: object) -> Translator:
     """A translator for `LINES`, of which its vocabulary knows some words."""
-    return untrained(name, WORDS, **{"beam_size": 4, "no_repeat_ngram": 2, **search})
+    width = {} if "samples" in search else {"beam_size": 4}
+    return untrained(name, WORDS, **{**width, "no_repeat_ngram": 2, **search})

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from formulas import Array, linear, softmax
 from torch import Tensor
 
 from nmtkit.layers.experts import Experts, ExpertsConfig
 from nmtkit.layers.transformer import FeedForward
 from nmtkit.models.transformer import TransformerConfig
+from tests.support.formulas import Array, linear, softmax
 
 SIZES = TransformerConfig(hidden_size=4, feed_forward_size=6)
 STATES = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

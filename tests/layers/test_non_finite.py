@@ -15,22 +15,22 @@ CONFIG = TransformerConfig(hidden_size=8, feed_forward_size=16, heads=2, encoder
 
 
 @pytest.fixture
-def model():
+def model() -> Transformer:
     torch.manual_seed(1)
     return Transformer(CONFIG, SIZES)
 
 
-def look(model):
+def look(model: Transformer) -> str | None:
     batch = collate([[4, 5], [6]], [[7], [8, 9, 10]])
     return where_they_begin(model, lambda: model(batch, keep=batch.loss_mask))
 
 
-def names(model, kind):
+def names(model: Transformer, kind: type[torch.nn.Module]) -> list[str]:
     return [name for name, module in model.named_modules() if isinstance(module, kind)]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_names_the_first_module_and_its_weights(model, value):
+def test_names_the_first_module_and_its_weights(model: Transformer, value: float) -> None:
     norms = names(model, torch.nn.LayerNorm)
     for name in norms[2:]:
         with torch.no_grad():
@@ -38,7 +38,7 @@ def test_names_the_first_module_and_its_weights(model, value):
     assert look(model).endswith(f"module {norms[2]} (LayerNorm), whose weights are not finite themselves")
 
 
-def test_what_a_module_makes_of_finite_weights(model):
+def test_what_a_module_makes_of_finite_weights(model: Transformer) -> None:
     last = names(model, torch.nn.LayerNorm)[-1]
     with torch.no_grad():
         model.get_submodule(last).weight.fill_(3e38)
@@ -46,6 +46,6 @@ def test_what_a_module_makes_of_finite_weights(model):
     assert look(model).endswith(f"module {last} (LayerNorm)")
 
 
-def test_where_nothing_is_wrong_in_the_pass_it_is_the_gradient(model):
+def test_where_nothing_is_wrong_in_the_pass_it_is_the_gradient(model: Transformer) -> None:
     assert look(model).startswith("all modules give finite numbers; the loss or the gradient")
     assert not any(module._forward_hooks for module in model.modules())

@@ -3,11 +3,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from formulas import Array, linear, recurrent_step
 from torch import Tensor, nn
 
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.recurrent import Bridge, BridgeKind, CellKind, RecurrentEncoder, StackedCells, init_weights
+from tests.support.formulas import Array, linear, recurrent_step
 
 CELLS: list[CellKind] = ["gru", "lstm"]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from formulas import Array, linear
 from torch import Tensor
 
 from nmtkit.core.errors import DataError
@@ -22,6 +21,7 @@ from nmtkit.layers.transformer import (
     sinusoids,
 )
 from nmtkit.models.transformer import TransformerConfig
+from tests.support.formulas import Array, linear
 
 
 @pytest.fixture(params=["highest", "medium"])

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from commands import write_lines
 
 from nmtkit import metrics
 from nmtkit.cli import cli
 from nmtkit.core.errors import DataError
+from tests.support.commands import write_lines
 
 
 def accuracy(hyps: list[str], *refs: list[str]) -> float:

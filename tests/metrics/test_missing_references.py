@@ -2,12 +2,12 @@
 
 import pytest
 import sacrebleu
-from unspaced import unspaced_pairs
 
 from nmtkit.metrics import Resampling, score_all
 from nmtkit.metrics.metric import Options, Texts, score_texts
 from nmtkit.metrics.quality import quality
 from nmtkit.metrics.systems import notes
+from tests.support.unspaced_pairs import unspaced_pairs
 
 HYPS = ["a", "b c d e f", "x y"]
 FIRST = ["a b c d", "b c d e f", "x z"]

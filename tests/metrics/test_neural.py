@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from commands import Command, refused, write_lines
 
 from nmtkit import config, metrics
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.metrics import METRICS, neural
+from tests.support.commands import Command, refused, write_lines
 
 HYPS, REFS, SOURCES = ["the cat", "a dog"], ["the cat", "the dog"], ["le chat", "le chien"]
 

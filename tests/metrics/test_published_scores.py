@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published import DATA, lines, needs_outputs
 
 from nmtkit import metrics
 from nmtkit.metrics import Options, Resampling, Texts
 from nmtkit.metrics.metric import score_texts
+from tests.metrics.published import DATA, lines, needs_outputs
 
 pytestmark = needs_outputs
 

@@ -23,7 +23,7 @@ def test_rouge_of_other_scripts_compares_their_words(hyp: str, ref: str, share: 
         assert score.value == pytest.approx(100 * share)
         assert "|tok:unicode|" in score.signature
     assert score_all([hyp], [[ref]], ["rouge1"], Options(words="a-z0-9"))[0].value == 0
-    assert "tok:unicode" in text_metrics()["rouge1"].note([[ref]], Options())
+    assert "tok:unicode" in text_metrics(["rouge1"])[0].note([[ref]], Options())
 
 
 def test_rouge_of_latin_text_is_that_of_rouge_score_to_the_last_digit() -> None:

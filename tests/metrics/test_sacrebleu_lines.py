@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from commands import Command, succeeded, write_lines
+from tests.support.commands import Command, succeeded, write_lines
 
 SACREBLEU = """
 import os, shlex, sys

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from click.testing import CliRunner
-from commands import write_lines
 
 from nmtkit import config, metrics
 from nmtkit.cli import cli
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.metrics import METRICS, ExampleMetric, Options, Texts
+from tests.support.commands import write_lines
+from tests.support.registries import keep_members
 
 
 class Untranslated(ExampleMetric):
@@ -30,7 +31,7 @@ class Untranslated(ExampleMetric):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(METRICS, "_members", dict(METRICS._members))
+    keep_members(monkeypatch, METRICS)
     METRICS.register("untranslated")(
         Untranslated("untranslated", "Untranslated", higher_is_better=False, needs="texts and sources")
     )
@@ -81,7 +82,7 @@ KEYS = ("evaluation.metrics=[untranslated, chrf]", "training.best_metric=untrans
 
 def test_it_chooses_weights_and_is_tested_and_drawn(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    changes = [*KEYS, "training.higher_is_better=false", "training.max_updates=4", "training.validate_every=2"]
+    changes = [*KEYS, "training.max_updates=4", "training.validate_every=2"]
     run("train", corpus / "tiny.yaml", "--run", folder, "--threads", 1, *(f"--set={change}" for change in changes))
     records: list[dict[str, Any]] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluated = [record for record in records if record["event"] == "evaluated"]
@@ -101,7 +102,6 @@ def test_it_chooses_weights_and_is_tested_and_drawn(corpus: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ((*KEYS, "training.higher_is_better=true"), "`training.higher_is_better` must be false for 'untranslated'"),
         (["evaluation.metrics=[untranslate]"], "did you mean 'untranslated'"),
         (["evaluation.metrics=[aer]"], "metric 'aer' compares no texts, it needs alignments"),
         (["evaluation.metrics=[]"], "no metric is named"),

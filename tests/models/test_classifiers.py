@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from seeds import moved
 from torch import Tensor, nn
 
 from nmtkit.data.batches.batch import Batch, Inputs
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.models.base import MODELS, Model, VocabularySizes
+from tests.support.seeds import moved
 
 WORDS, LABELS = 14, 3
 TEXTS = [[[5, 6, 7], [8, 9], [10, 11, 12, 13]], [[4, 4, 13]], [[9], [5, 10]]]

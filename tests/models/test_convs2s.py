@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from formulas import Array, linear, sigmoid, softmax
-from small_models import batch_of, build
 
-from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.layers.elementary import dropout
+from nmtkit.models import convs2s
+from tests.support.formulas import Array, linear, sigmoid, softmax
+from tests.support.small_models import batch_of, build
 
 SOURCE, TARGET = [5, 7, 4, 9, 6, 8, 11], [7, 4, 4, 10, 6]
 
@@ -62,8 +62,9 @@ def by_hand(model: Any, source: list[int], target: list[int], kernel: int) -> tu
 
 @torch.no_grad()
 @pytest.mark.parametrize("kernel", [1, 3, 5])
-def test_it_is_its_equations(kernel: int) -> None:
-    model = build("convs2s", noise=0.3, kernel_size=kernel)
+def test_it_is_its_equations(kernel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convs2s, "KERNEL_SIZE", kernel)
+    model = build("convs2s", noise=0.3)
     batch = batch_of([SOURCE, SOURCE[:2]], [TARGET, TARGET[:1]])
     output, memory = model.read(batch, need_attention=True)
     for row, (source, target) in enumerate([(SOURCE, TARGET), (SOURCE[:2], TARGET[:1])]):
@@ -75,9 +76,10 @@ def test_it_is_its_equations(kernel: int) -> None:
 
 
 @pytest.mark.parametrize(("kernel", "layers"), [(3, 1), (3, 2), (5, 2), (1, 3)])
-def test_what_is_seen_counted_by_gradients(kernel: int, layers: int) -> None:
+def test_what_is_seen_counted_by_gradients(kernel: int, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each layer of the encoder adds k // 2 words on either side, each of the decoder k - 1 words before."""
-    model = build("convs2s", noise=0.3, kernel_size=kernel, encoder_layers=layers, decoder_layers=layers)
+    monkeypatch.setattr(convs2s, "KERNEL_SIZE", kernel)
+    model = build("convs2s", noise=0.3, encoder_layers=layers, decoder_layers=layers)
     batch = batch_of([[4, 5] * 8], [[6, 7] * 8])
     side, behind = layers * (kernel // 2), layers * (kernel - 1)
     memory = model.encode(batch)
@@ -131,8 +133,3 @@ def test_states_vary_as_much_behind_the_layers_as_before_them(rate: float) -> No
         windows = torch.cat([dropout(states.roll(offset, 1), rate, True) for offset in (1, 0, -1)], -1)
         states = layer(windows, states)
         assert 0.7 < float(states.var()) / 0.01 < 1.4
-
-
-def test_an_even_kernel_has_no_middle() -> None:
-    with pytest.raises(RecipeError, match="as many words on either side of one: give an odd number"):
-        build("convs2s", kernel_size=4)

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from small_models import SMALL, V, batch_of, build
-from walk import Walk, told
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.tokenizers.vocabulary import UNK
+from nmtkit.layers.elementary import set_rows
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from tests.support.small_models import SMALL, V, batch_of, build
+from tests.support.step_by_step import Walk, told
 
-ONE_LAYER = "residual: an encoder of one layer has none to connect; set layers or encoder_layers"
 BOTH_WAYS = "reverse_source: a bidirectional encoder reads the source both ways"
 NOT_READ = "nothing reads the source to choose; set window to global"
 NO_HEAD = "`alignment_heads`: give mean, or the number of a head, counted from 1 "
@@ -38,9 +38,6 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("rnn_encdec", {"feed_context": False, "bidirectional": True}, "1 x 8 numbers.*where the decoder has 1 x 4"),
     ("rnn_encdec", {"feed_context": False, "encoder_layers": 3}, "3 x 4 numbers.*where the decoder has 1 x 4"),
     ("rnn_encdec", {"feed_context": False, "bridge": "zero"}, "bridge: zero hides the source from the decoder; set fe"),
-    ("rnnsearch", {"residual": True}, ONE_LAYER),
-    ("rnn_encdec", {"residual": True}, ONE_LAYER),
-    ("luong", {"residual": True}, ONE_LAYER),
     ("rnnsearch", {"reverse_source": True}, BOTH_WAYS),
     ("rnn_encdec", {"bidirectional": True, "reverse_source": True}, BOTH_WAYS),
     ("luong", {"reverse_source": True, "bidirectional": True, "bridge": "tanh"}, BOTH_WAYS),
@@ -85,15 +82,13 @@ def test_words_begin_with_given_vectors(kind: str) -> None:
     others = dict(before.named_parameters())
     ids = torch.tensor([5, 9, 11])
     vectors = 30 * torch.randn(3, before.tgt_embedding.weight.shape[1])
-    factor = model.init_embedding("tgt", ids, vectors, rescale=True)
+    factor = set_rows(model.embedding("tgt").weight, ids, vectors)
     torch.testing.assert_close(model.tgt_embedding.weight[ids], vectors.double() * factor)
     length = before.tgt_embedding.weight.square().mean()
     torch.testing.assert_close(model.tgt_embedding.weight[ids].square().mean(), length)
     rest = torch.ones(V, dtype=torch.bool).index_fill(0, ids, False)
     assert torch.equal(model.tgt_embedding.weight[rest], before.tgt_embedding.weight[rest])
     assert sum(torch.equal(weight, others[name]) for name, weight in model.named_parameters()) == len(others) - 1
-    assert model.init_embedding("src", ids, vectors, rescale=False) == 1.0
-    assert torch.equal(model.src_embedding.weight[ids], vectors.double())
 
 
 @torch.no_grad()

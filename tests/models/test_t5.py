@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.layers.transformer import RelativePositions
 from nmtkit.models.base import MODELS, VocabularySizes
@@ -67,11 +66,6 @@ def test_it_has_as_many_parameters_as_published(name: str) -> None:
     with torch.device("meta"):
         model = kind(config, VocabularySizes({"src": tokens, "tgt": tokens}, shared=True))
     assert count_parameters(model) - tokens == wanted
-
-
-def test_a_longest_text_is_refused() -> None:
-    with pytest.raises(RecipeError, match="max_positions: it learns distances, and reads texts of any length"):
-        parse(MODELS.get("t5").Config, {"max_positions": 512}, "test")
 
 
 def test_experts_begin_by_chance_and_copying_with_energies_that_are_divided() -> None:

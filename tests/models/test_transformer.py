@@ -4,14 +4,14 @@ import math
 from functools import partial
 
 import pytest
-import small_models
 import torch
-from small_models import V, batch_of
 from torch import Tensor, nn
-from walk import Walk, told
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.models.transformer import Transformer
+from tests.support import small_models
+from tests.support.small_models import V, batch_of
+from tests.support.step_by_step import Walk, told
 
 build = partial(small_models.build, "transformer", seed=5, noise=0.3)
 H = 12

@@ -5,20 +5,21 @@ from functools import partial
 
 import numpy as np
 import pytest
-import small_models
 import torch
-from formulas import Array, layer_norm, linear, multi_head, softmax
-from small_models import batch_of
 from torch import Tensor, nn
-from walk import told
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.decoding.engine import beam_search
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers import transformer as layers
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, Residual, sinusoids
-from nmtkit.models.base import Seq2Seq, as_headed
+from nmtkit.models.abilities import as_headed, shows_one_head
+from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import Transformer
+from tests.support import small_models
+from tests.support.formulas import Array, layer_norm, linear, multi_head, softmax
+from tests.support.small_models import batch_of
+from tests.support.step_by_step import told
 
 build = partial(small_models.build, "transformer", seed=5, noise=0.3)
 H, A, D = 12, 3, 4
@@ -128,7 +129,7 @@ def test_who_does_not_ask_pays_nothing(training: bool, monkeypatch: pytest.Monke
     model.train(training)
     model(BATCH).sum().backward()
     if not training:
-        beam_search(model, BATCH, SearchConfig(beam_size=3, max_length=8))
+        beam_search(model, BATCH, BeamConfig(beam_size=3, max_length=8))
     assert shapes == []
     told(model, BATCH)
     assert shapes == [(2, 1, 6, D)]
@@ -138,7 +139,7 @@ def test_who_does_not_ask_pays_nothing(training: bool, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("layer", "head"), [(None, "mean"), (1, 2), (3, 3), (2, "mean")])
 def test_a_search_shows_the_chosen_heads_as_a_forward_does(layer: int | None, head: str | int) -> None:
     model = build(alignment_layer=layer, alignment_heads=head)
-    best = beam_search(model, BATCH, SearchConfig(beam_size=3, max_length=12), n_best=1, need_attention=True)
+    best = beam_search(model, BATCH, BeamConfig(beam_size=3, max_length=12), n_best=1, need_attention=True)
     for source, (hypothesis,) in zip(([5, 6, 7, 8], [9, 4]), best, strict=True):
         batch = batch_of([source], [hypothesis.ids])
         cross = model.attentions(batch).cross[1 if layer is None else layer - 1][0]  # (A,T,S)
@@ -171,7 +172,7 @@ def test_who_has_heads_says_so() -> None:
     assert as_headed(model) is model
     assert as_headed(without) is None
     copying = [build(alignment_heads=2, copying=way) for way in ("head", "learned")]
-    shows_one = [one.config.shows_one_head for one in (build(alignment_heads=2), model, without, *copying)]
+    shows_one = [shows_one_head(one.config) for one in (build(alignment_heads=2), model, without, *copying)]
     assert shows_one == [True, False, False, True, False]  # a learned attention is of no head
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import CHROMIUM, DRIVER, Browser
 
 from nmtkit.plots import AttentionPicture, save
+from tests.plots.browser import CHROMIUM, DRIVER, Browser
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from written import Page, svg_texts
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.layers.transformer import sinusoids
@@ -17,16 +16,17 @@ from nmtkit.plots.colour_tables import (
     save_positions,
     word_entropies,
 )
+from tests.support.markup import Page, svg_texts
 
 
-def test_entropy_by_hand():
+def test_entropy_by_hand() -> None:
     weights = np.array([[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0], [0.5, 0.25, 0.25, 0.0]])
     expected = [0.0, math.log(4), math.log(2), 1.5 * math.log(2)]
     np.testing.assert_allclose(entropy(weights), expected, rtol=0, atol=1e-15)
     assert not np.signbit(entropy(weights)).any()
 
 
-def test_a_model_with_one_attention_has_one_value():
+def test_a_model_with_one_attention_has_one_value() -> None:
     """Rows of ln 2, 0 and ln 3: their mean; looking everywhere alike they would have ln 2, ln 2 and ln 3."""
     two = AttentionPicture(["a", "b"], ["x", "y"], np.array([[0.5, 0.5], [1.0, 0.0]]))
     three = AttentionPicture(["a", "b", "c"], ["x"], np.full((1, 3), 1 / 3))
@@ -56,7 +56,7 @@ def head_pictures(rows: int, columns: int) -> HeadsPicture:
     )
 
 
-def test_each_head_has_its_entropy():
+def test_each_head_has_its_entropy() -> None:
     encoder, decoder, cross = head_entropies([head_pictures(3, 4), head_pictures(2, 5)])
     np.testing.assert_allclose(encoder.values, [[0.0, math.log(2)]] * 3, atol=1e-12)
     np.testing.assert_allclose(cross.values, [[0.0, math.log(2), math.log(3), math.log(4)]] * 2, atol=1e-12)
@@ -68,7 +68,7 @@ def test_each_head_has_its_entropy():
     assert cross.uniform == pytest.approx((3 * math.log(4) + 2 * math.log(5)) / 5)
 
 
-def test_pictures_of_entropies(tmp_path: Path):
+def test_pictures_of_entropies(tmp_path: Path) -> None:
     svg, html = tmp_path / "a.svg", tmp_path / "a.html"
     for path in (svg, html):
         save_entropies(head_entropies([head_pictures(3, 4)]), path, "transformer <entropy>")
@@ -78,7 +78,7 @@ def test_pictures_of_entropies(tmp_path: Path):
     Page(html).check_stands_alone()
 
 
-def test_the_title_fits(tmp_path: Path):
+def test_the_title_fits(tmp_path: Path) -> None:
     """The sheet of a single value grows with its title."""
     value = [Entropies("attention", np.array([[0.5]]), 1.0)]
     sizes = []
@@ -91,7 +91,7 @@ def test_the_title_fits(tmp_path: Path):
     assert sizes[1][0] > 1.5 * sizes[0][0]
 
 
-def test_a_large_font_has_room(tmp_path: Path):
+def test_a_large_font_has_room(tmp_path: Path) -> None:
     value = [Entropies("attention", np.array([[0.5]]), 1.0)]
     save_entropies(value, tmp_path / "a.png", "long " * 10, FigureStyle(font_size=30))
     with Image.open(tmp_path / "a.png") as image:
@@ -100,7 +100,7 @@ def test_a_large_font_has_room(tmp_path: Path):
         save_entropies(value, tmp_path / "a.png", "long " * 10, FigureStyle(size=(3.0, None), font_size=30))
 
 
-def test_a_broken_model_is_told(tmp_path: Path):
+def test_a_broken_model_is_told(tmp_path: Path) -> None:
     with pytest.raises(NmtkitError, match="not finite"):
         save_entropies([Entropies("attention", np.array([[np.nan]]), 1.0)], tmp_path / "a.png", "")
 
@@ -115,7 +115,7 @@ def cell_colours(path: Path, rows: int) -> np.ndarray:
     return pixels[np.ix_(y.astype(int), x.astype(int))]
 
 
-def test_positions_are_drawn_value_by_value(tmp_path: Path):
+def test_positions_are_drawn_value_by_value(tmp_path: Path) -> None:
     """Two positions of width two: (0, 1) and (sin 1, cos 1); white, the strongest blue, and two blues between."""
     save_positions(sinusoids(2, 2).numpy(), tmp_path / "a.png", "positions")
     colours = cell_colours(tmp_path / "a.png", 2)
@@ -126,7 +126,7 @@ def test_positions_are_drawn_value_by_value(tmp_path: Path):
     assert light[0, 1] < light[1, 0] < light[1, 1] < light[0, 0]
 
 
-def test_negative_values_have_another_colour(tmp_path: Path):
+def test_negative_values_have_another_colour(tmp_path: Path) -> None:
     save_positions(np.array([[-2.0, 2.0]]), tmp_path / "a.png", "learned")
     ((negative, positive),) = cell_colours(tmp_path / "a.png", 1)
     assert negative[0] > negative[2]

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from written import SVG, svg_texts
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.plots import FigureStyle
 from nmtkit.plots.curves import Training, line_style, round_ticks, save_by_length, save_training
+from tests.support.markup import SVG, svg_texts
 
 
 def texts(path: Path) -> list[str]:
@@ -41,7 +41,7 @@ ONE = Training(
 )
 
 
-def test_training_has_a_panel_for_each_kind_and_a_colour_for_each_run(tmp_path: Path):
+def test_training_has_a_panel_for_each_kind_and_a_colour_for_each_run(tmp_path: Path) -> None:
     save_training([ONE, Training("second $x_1$", loss=[(10, 6.0), (40, 1.0)])], tmp_path / "a.svg")
     found = texts(tmp_path / "a.svg")
     assert {"loss (nats a token)", "perplexity", "BLEU", "learning rate", "updates", "first"} <= set(found)
@@ -51,7 +51,7 @@ def test_training_has_a_panel_for_each_kind_and_a_colour_for_each_run(tmp_path: 
     assert len(lines(tmp_path / "a.svg", "#d1580b")) == 1
 
 
-def test_curves_go_where_the_numbers_say(tmp_path: Path):
+def test_curves_go_where_the_numbers_say(tmp_path: Path) -> None:
     save_training([Training("a", loss=[(0, 5.0), (10, 3.0), (30, 1.0)])], tmp_path / "a.svg")
     (points,) = [points for points in lines(tmp_path / "a.svg", "#1f5fbf") if len(points) == 3]
     (x0, y0), (x1, y1), (x2, y2) = points
@@ -61,31 +61,31 @@ def test_curves_go_where_the_numbers_say(tmp_path: Path):
     assert texts(tmp_path / "a.svg").count("nothing logged") == 3
 
 
-def test_a_gap_is_left_where_the_loss_was_not_finite(tmp_path: Path):
+def test_a_gap_is_left_where_the_loss_was_not_finite(tmp_path: Path) -> None:
     save_training([Training("a", loss=[(0, 5.0), (10, 4.0), (20, math.nan), (30, 2.0), (40, 1.0)])], tmp_path / "a.svg")
     content = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "nan" not in content.lower()
     assert max(len(points) for points in lines(tmp_path / "a.svg", "#1f5fbf")) == 4
 
 
-def test_nothing_to_draw_is_told(tmp_path: Path):
+def test_nothing_to_draw_is_told(tmp_path: Path) -> None:
     with pytest.raises(NmtkitError, match="logged nothing yet"):
         save_training([Training("a")], tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
 
 
 @pytest.mark.parametrize(("name", "head"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.html", b"<!")])
-def test_formats(tmp_path: Path, name: str, head: bytes):
+def test_formats(tmp_path: Path, name: str, head: bytes) -> None:
     save_training([ONE], tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(head)
 
 
-def test_by_length_names_every_system(tmp_path: Path):
+def test_by_length_names_every_system(tmp_path: Path) -> None:
     save_by_length(["1-10", "11+"], ["9", "2"], [("_old", [20.0, 15.5]), ("new", [9.0, 8.0])], tmp_path / "a.svg")
     assert all(f">{name}<" in (tmp_path / "a.svg").read_text() for name in ("_old", "new"))
 
 
-def test_by_length(tmp_path: Path):
+def test_by_length(tmp_path: Path) -> None:
     systems = [("with attention", [30.0, 29.0, 28.0]), ("without", [30.0, 10.0, 10.0])]
     save_by_length(["1-10", "11-20", "21+"], ["1,000", "20", "3"], systems, tmp_path / "a.svg")
     found = texts(tmp_path / "a.svg")
@@ -128,7 +128,7 @@ def test_a_map_gives_curves_their_colours() -> None:
     assert len(set(FigureStyle(colours=("viridis",)).series(4))) == 4
 
 
-def test_the_norm_of_the_gradient_takes_the_place_of_a_score(tmp_path: Path):
+def test_the_norm_of_the_gradient_takes_the_place_of_a_score(tmp_path: Path) -> None:
     """As in a pretraining, which is validated by its loss alone."""
     pretraining = Training("a", loss=[(0, 5.0), (9, 3.0)], grad_norm=[(0, 2.0), (9, 1.0)])
     save_training([pretraining], tmp_path / "a.svg")
@@ -138,7 +138,7 @@ def test_the_norm_of_the_gradient_takes_the_place_of_a_score(tmp_path: Path):
     assert "BLEU" in texts(tmp_path / "a.svg")
 
 
-def test_styles_of_many_curves_differ():
+def test_styles_of_many_curves_differ() -> None:
     styles = [tuple(line_style(number).items()) for number in range(40)]
     assert len(set(styles)) == 40
     colours_of_nine = [line_style(number)["color"] for number in range(9)]
@@ -155,11 +155,11 @@ def test_styles_of_many_curves_differ():
         (0, 0.006, [0, 0.002, 0.004, 0.006]),
     ],
 )
-def test_ticks_are_round(low: float, high: float, expected: list[float]):
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
     assert round_ticks(low, high) == pytest.approx(expected)
 
 
-def test_ranges_with_few_sentences_have_hollow_points(tmp_path: Path):
+def test_ranges_with_few_sentences_have_hollow_points(tmp_path: Path) -> None:
     systems = [("a", [20.0, 15.5]), ("b", [9.0, 8.0])]
     save_by_length(["1-10", "11+"], ["90", "2"], systems, tmp_path / "a.svg", few=[False, True])
     assert any("Hollow" in text for text in texts(tmp_path / "a.svg"))

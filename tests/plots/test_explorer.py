@@ -1,15 +1,15 @@
 import json
-import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import SRC, TGT, head_pictures
-from written import Page
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.plots import HeadsPicture
 from nmtkit.plots.pages import DIGITS, pack, save_heads
+from tests.plots.examples import SRC, TGT, head_pictures
+from tests.support.markup import Page
 
 
 def scripts(page: Page) -> list[str]:
@@ -21,17 +21,22 @@ def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.array(values).reshape(shape) / 1000
 
 
-def test_what_the_pages_are_made_of_is_installed():
+def test_templates_are_installed() -> None:
     """An installed package has only the files that `pyproject.toml` names."""
     root = Path(__file__).resolve().parents[2]
-    kinds = {path.suffix for room in ("plots", "datacheck") for path in (root / "nmtkit" / room).iterdir()}
-    text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    (named,) = re.findall(r'^"\*" = (\[.*\])$', text, flags=re.MULTILINE)
-    assert kinds - {"", ".py"} <= {name.removeprefix("*") for name in json.loads(named)}
-    assert {".css", ".html", ".js"} <= kinds
+    patterns = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "package-data"
+    ]
+    files = {"nmtkit.plots": "plots/templates/*.*", "nmtkit.datacheck": "datacheck/page.*"}
+    for package, files_of_pages in files.items():
+        folder = root / package.replace(".", "/")
+        installed = {path for pattern in [*patterns["*"], *patterns.get(package, [])] for path in folder.glob(pattern)}
+        pages = set((root / "nmtkit").glob(files_of_pages))
+        assert {".css", ".html"} <= {path.suffix for path in pages}
+        assert pages <= installed
 
 
-def test_two_signs_a_weight():
+def test_two_signs_a_weight() -> None:
     # 0, 1, 64 = 1*64, 500 = 7*64+52, 1000 = 15*64+40
     assert pack(np.array([0.0, 0.001, 0.064, 0.5, 1.0])) == "AAABBAH0Po"
     assert pack(np.array([0.0004, 0.0006, 1.0000001])) == "AAABPo"
@@ -39,7 +44,7 @@ def test_two_signs_a_weight():
     np.testing.assert_allclose(unpack(pack(weights), weights.shape), weights, atol=0.0005)
 
 
-def test_the_page_holds_all_words_and_weights(tmp_path: Path):
+def test_the_page_holds_all_words_and_weights(tmp_path: Path) -> None:
     given = head_pictures()
     save_heads([given], tmp_path / "a.html")
     first = (tmp_path / "a.html").read_bytes()
@@ -56,7 +61,7 @@ def test_the_page_holds_all_words_and_weights(tmp_path: Path):
         np.testing.assert_allclose(unpack(found[kind], weights.shape), weights, atol=0.0005)
 
 
-def test_the_page_stands_alone_and_no_word_can_end_its_script(tmp_path: Path):
+def test_the_page_stands_alone_and_no_word_can_end_its_script(tmp_path: Path) -> None:
     evil = ["</script><script>alert(1)</script>", "<!--", '"', "\\", "\u2028", "{{ 7 * 7 }}{% raw %}"]
     save_heads([head_pictures(evil, evil, title=evil[0])], tmp_path / "a.html")
     page = Page(tmp_path / "a.html")
@@ -83,7 +88,7 @@ def broken(value: float) -> HeadsPicture:
     ],
     ids=["none", "no words", "nan", "infinite"],
 )
-def test_what_cannot_be_shown(tmp_path: Path, pictures, message: str):
+def test_what_cannot_be_shown(tmp_path: Path, pictures: list[HeadsPicture], message: str) -> None:
     with pytest.raises(NmtkitError, match=message):
         save_heads(pictures, tmp_path / "a.html")
     with pytest.raises(NmtkitError, match=r"let the name end in \.html"):

@@ -3,19 +3,21 @@ import subprocess
 import sys
 import warnings
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pytest
-from daily import daily
-from examples import long_summary, summary
 from PIL import Image
-from written import Page, svg_shapes, svg_texts
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.plots import AttentionPicture, FigureStyle, SourceWindow, drawing
 from nmtkit.plots.fonts import PictureWarning
+from tests.plots.examples import long_summary, summary
+from tests.support.cases import daily
+from tests.support.markup import Page, svg_shapes, svg_texts
 
 
 def picture(rows: int, columns: int, title: str = "rnnsearch") -> AttentionPicture:
@@ -34,7 +36,7 @@ def size_of(path: Path) -> tuple[int, ...]:
     return pixels(path).shape[1::-1]
 
 
-def test_png_is_dark_where_the_weight_is(draw):
+def test_png_is_dark_where_the_weight_is(draw: Callable[..., Path]) -> None:
     def drawn(row: int, column: int) -> np.ndarray:
         weights = np.zeros((5, 5))
         weights[row, column] = 1.0
@@ -48,14 +50,14 @@ def test_png_is_dark_where_the_weight_is(draw):
 
 
 @pytest.mark.slow
-def test_several_pictures_share_a_sheet(draw):
+def test_several_pictures_share_a_sheet(draw: Callable[..., Path]) -> None:
     one, two, many = (size_of(draw([picture(6, 7)] * count, "a.png")) for count in (1, 2, 12))
     assert two[1] == one[1]
     assert one[0] < two[0] < many[0] <= 16 * 150
     assert many[1] > 2 * one[1]  # the sheet goes on below
 
 
-def test_a_grid_lines_up_and_has_cells_of_one_size(draw):
+def test_a_grid_lines_up_and_has_cells_of_one_size(draw: Callable[..., Path]) -> None:
     """Nine equal pictures make three full rows; in a grid a small one is drawn like a large one."""
     one = size_of(draw(picture(5, 5), "a.png"))
     nine = size_of(draw([picture(5, 5)] * 9, "a.png", grid=True))
@@ -65,13 +67,13 @@ def test_a_grid_lines_up_and_has_cells_of_one_size(draw):
 
 
 @pytest.mark.parametrize(("grid", "pages"), [(False, 3), (True, 1)])
-def test_pdf_has_a_page_for_each_picture_or_for_a_grid(draw, grid, pages):
+def test_pdf_has_a_page_for_each_picture_or_for_a_grid(draw: Callable[..., Path], grid: bool, pages: int) -> None:
     content = draw([picture(5, 5), picture(3, 4), picture(30, 20)], "a.pdf", grid=grid).read_bytes()
     assert content.startswith(b"%PDF-")
     assert len(re.findall(rb"/Type /Page\b", content)) == pages
 
 
-def test_windows_grey_out_what_cannot_be_seen(draw):
+def test_windows_grey_out_what_cannot_be_seen(draw: Callable[..., Path]) -> None:
     """A window of 0.5 to 2.5 over four columns: the second and the third have their middles in it."""
     words, weights = list("abcd"), np.array([[0.0, 0.5, 0.5, 0.0]])
     local = AttentionPicture(words, ["x"], weights, windows=[SourceWindow(1.5, 0.5, 2.5)])
@@ -97,7 +99,7 @@ def cell_sizes(path: Path) -> set[float]:
     return {round(float(np.ptp([x for x, _ in corners])), 2) for corners in squares}
 
 
-def test_svg_holds_the_words_as_text(draw):
+def test_svg_holds_the_words_as_text(draw: Callable[..., Path]) -> None:
     words = ["<script>", "a&b", "$x_1$", "chat"]
     path = draw(AttentionPicture(words, ["le", "la"], np.full((2, 4), 0.25), title="demo", score=-0.5))
     texts = [text for text, _ in svg_texts(path)]
@@ -106,14 +108,14 @@ def test_svg_holds_the_words_as_text(draw):
     assert "<script>" not in path.read_text(encoding="utf-8")
 
 
-def test_long_words_are_shortened_in_the_middle(draw):
+def test_long_words_are_shortened_in_the_middle(draw: Callable[..., Path]) -> None:
     path = draw(AttentionPicture(["Donau" + "dampf" * 10 + "schiff"], ["x"], np.ones((1, 1))))
     (label,) = [text for text, _ in svg_texts(path) if "…" in text]
     assert len(label) == 36
     assert (label[:10], label[-6:]) == ("Donaudampf", "schiff")
 
 
-def test_control_characters_become_visible(draw):
+def test_control_characters_become_visible(draw: Callable[..., Path]) -> None:
     odd = AttentionPicture(["a\x07b", "c\nd", "\ud800"], ["x"], np.ones((1, 3)))
     svg, html, *_ = (draw(odd, name) for name in ("a.svg", "a.html", "a.png", "a.pdf"))
     assert {"a�b", "c�d", "�"} <= {text for text, _ in svg_texts(svg)}
@@ -121,12 +123,12 @@ def test_control_characters_become_visible(draw):
 
 
 @pytest.mark.parametrize("name", ["a.PNG", "a.svg", "a.pdf", "a.html"])
-def test_the_same_pictures_give_the_same_file(draw, name):
+def test_the_same_pictures_give_the_same_file(draw: Callable[..., Path], name: str) -> None:
     first, second = (draw([picture(4, 5), long_summary(20, 6)], name).read_bytes() for _ in range(2))
     assert first == second
 
 
-def test_the_settings_of_matplotlib_stay_as_they_were(draw):
+def test_the_settings_of_matplotlib_stay_as_they_were(draw: Callable[..., Path]) -> None:
     with matplotlib.rc_context({"svg.fonttype": "path", "savefig.bbox": "tight", "text.usetex": True}):
         before = dict(matplotlib.rcParams)
         draw(picture(4, 5))
@@ -141,12 +143,12 @@ print(early, "matplotlib.pyplot" in sys.modules)
 """
 
 
-def test_matplotlib_is_loaded_on_use_only_and_pyplot_never(tmp_path):
+def test_matplotlib_is_loaded_on_use_only_and_pyplot_never(tmp_path: Path) -> None:
     words = [sys.executable, "-c", PROBE, str(tmp_path / "b.png")]
     assert subprocess.check_output(words, text=True) == "False False\n"
 
 
-def test_letters_without_a_glyph_are_named(draw):
+def test_letters_without_a_glyph_are_named(draw: Callable[..., Path]) -> None:
     odd = AttentionPicture([f"a{chr(0x0378)}"], ["b"], np.ones((1, 1)))  # no script has it, so no font does
     for name in ("a.png", "a.pdf"):
         with pytest.warns(PictureWarning, match=r"no installed font has a glyph for: . \(U\+0378\)"):
@@ -159,7 +161,7 @@ def test_letters_without_a_glyph_are_named(draw):
 
 
 @pytest.mark.parametrize(("facts", "count"), [({}, 3), ({"p_gen": np.ones(2)}, 2)], ids=["translation", "summary"])
-def test_html_escapes_everything_and_stands_alone(draw, facts, count):
+def test_html_escapes_everything_and_stands_alone(draw: Callable[..., Path], facts: dict[str, Any], count: int) -> None:
     evil = '"><script>alert(1)</script>{{ 7 * 7 }}{% raw %}{#'
     odd = AttentionPicture([evil, "&amp;"], ["</td>", "'"], np.full((2, 2), 0.5), title=evil, **facts)
     page = Page(draw(odd, "a.html"))
@@ -170,7 +172,7 @@ def test_html_escapes_everything_and_stands_alone(draw, facts, count):
     page.check_stands_alone()
 
 
-def test_html_shows_every_sentence(draw):
+def test_html_shows_every_sentence(draw: Callable[..., Path]) -> None:
     second = AttentionPicture(["أحب", "</s>"], ["y"], np.array([[0.25, 0.75]]), title="second")
     page = Page(draw([picture(2, 3, "first"), second], "a.html"))
     cells = page.attributes("td")
@@ -184,7 +186,7 @@ def test_html_shows_every_sentence(draw):
     assert sum(attributes.get("tabindex") == "0" for _, attributes, _ in page.elements) == 3 + 2 + 2 + 1
 
 
-def test_html_marks_windows(draw):
+def test_html_marks_windows(draw: Callable[..., Path]) -> None:
     """Row x: window 0.25 to 2.75 around 1.5; row y: all of the sentence, centre in the first column."""
     windows = [SourceWindow(1.5, 0.25, 2.75), SourceWindow(0.0, -9.0, 9.0)]
     weights = np.array([[0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])
@@ -210,7 +212,7 @@ def test_html_marks_windows(draw):
         ("folder.png", r"folder\.png: cannot be written \(.*\); choose a place you may write to"),
     ],
 )
-def test_bad_paths_are_refused(tmp_path, draw, name, message):
+def test_bad_paths_are_refused(tmp_path: Path, draw: Callable[..., Path], name: str, message: str) -> None:
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(NmtkitError, match=message):
         draw(picture(2, 2), name)
@@ -227,14 +229,16 @@ def test_bad_paths_are_refused(tmp_path, draw, name, message):
     ],
     ids=["none", "no words", "weights", "p_gen", "too large"],
 )
-def test_pictures_that_cannot_be_drawn(tmp_path, draw, pictures, message, names):
+def test_pictures_that_cannot_be_drawn(
+    tmp_path: Path, draw: Callable[..., Path], pictures: Any, message: str, names: str
+) -> None:
     for name in names.split():
         with pytest.raises(NmtkitError, match=message):
             draw(pictures, name)
         assert not (tmp_path / name).exists()
 
 
-def size_and_points(path):
+def size_and_points(path: Path) -> tuple[list[float], set[float]]:
     """Width and height of an SVG in inches, and the sizes of its letters in points."""
     root = ET.parse(path).getroot()
     sizes = re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", path.read_text(encoding="utf-8"))
@@ -242,8 +246,8 @@ def size_and_points(path):
 
 
 @pytest.mark.parametrize("grid", daily([True, False]))
-def test_a_size_and_a_font_size(draw, grid):
-    def drawn(*size, **style):
+def test_a_size_and_a_font_size(draw: Callable[..., Path], grid: bool) -> None:
+    def drawn(*size: Any, **style: Any) -> tuple[list[float], set[float]]:
         return size_and_points(draw([picture(4, 5)] * 2, grid=grid, style=FigureStyle(size=size, **style)))
 
     (width, height), _ = drawn(4.0, None)
@@ -256,14 +260,14 @@ def test_a_size_and_a_font_size(draw, grid):
         drawn(2.0, None, font_size=30.0)
 
 
-def test_a_font_size_alone_scales_the_picture(draw):
+def test_a_font_size_alone_scales_the_picture(draw: Callable[..., Path]) -> None:
     (one, _), _ = size_and_points(draw(picture(4, 5)))
     (two, _), sizes = size_and_points(draw(picture(4, 5), style=FigureStyle(font_size=22.0)))
     assert two == pytest.approx(2 * one, rel=0.03)
     assert 22.0 in sizes
 
 
-def test_another_title_or_none(draw):
+def test_another_title_or_none(draw: Callable[..., Path]) -> None:
     titled = draw(picture(4, 5), style=FigureStyle(title="Figure 2"))
     texts, size = [text for text, _ in svg_texts(titled)], size_and_points(titled)[0]
     assert "Figure 2" in texts
@@ -273,14 +277,14 @@ def test_another_title_or_none(draw):
     assert size_and_points(untitled)[0][1] < size[1]
 
 
-def test_colours_and_fonts_in_a_page(draw):
+def test_colours_and_fonts_in_a_page(draw: Callable[..., Path]) -> None:
     style = FigureStyle(colours=("white", "#ff8000"), font="serif", font_size=14.0)
     html = Page(draw(picture(4, 5), "a.html", style=style)).html
     rules = (":root { --hue: 255 128 0; --strong: #000000; }", 'body { font-family: "serif"; }', "font-size: 14pt")
     assert all(rule in html for rule in rules)
 
 
-def test_fonts_and_colours_that_are_none():
+def test_fonts_and_colours_that_are_none() -> None:
     FigureStyle(colours=("Grey",))
     for style, message in (
         ({"font": "DejaVu San"}, "font 'DejaVu San' is not installed: did you mean 'DejaVu Sans'"),

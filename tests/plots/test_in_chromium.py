@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Browser
-from examples import SRC, TGT, head_pictures
 
 from nmtkit.plots import AttentionPicture, SourceWindow, save
 from nmtkit.plots.pages import save_heads
+from tests.plots.browser import Browser
+from tests.plots.examples import SRC, TGT, head_pictures
 
 # What the page shows, read from its elements.
 READ = """
@@ -46,7 +46,7 @@ def explorer(browser: Browser, tmp_path: Path) -> Browser:
     return browser
 
 
-def test_the_page_opens_on_the_last_layer_of_cross_attention(explorer: Browser):
+def test_the_page_opens_on_the_last_layer_of_cross_attention(explorer: Browser) -> None:
     page = explorer.run(READ)
     assert (page["view"], page["layer"], page["head"]) == ("cross", "1", "mean")
     assert (page["left"], page["right"]) == (TGT, SRC)
@@ -58,7 +58,7 @@ def test_the_page_opens_on_the_last_layer_of_cross_attention(explorer: Browser):
     assert page["lines"] == int((mean >= mean.max(-1, keepdims=True) / 2).sum())
 
 
-def test_pointing_at_a_word_shows_what_it_looks_at(explorer: Browser):
+def test_pointing_at_a_word_shows_what_it_looks_at(explorer: Browser) -> None:
     explorer.point("#left li:nth-child(2)")
     page = explorer.run(READ)
     weights = head_pictures().cross[1].mean(0)
@@ -77,7 +77,7 @@ def test_pointing_at_a_word_shows_what_it_looks_at(explorer: Browser):
     assert explorer.run(READ)["leftNumbers"] == [""] * len(TGT)
 
 
-def test_a_click_keeps_a_word(explorer: Browser):
+def test_a_click_keeps_a_word(explorer: Browser) -> None:
     explorer.point("#left li:nth-child(1)", click=True)
     explorer.point("#heading")
     explorer.run("document.activeElement.blur()")
@@ -89,7 +89,7 @@ def test_a_click_keeps_a_word(explorer: Browser):
 
 
 @pytest.mark.parametrize("view", ["encoder", "decoder", "cross"])
-def test_every_view_layer_and_head(explorer: Browser, view: str):
+def test_every_view_layer_and_head(explorer: Browser, view: str) -> None:
     explorer.point(f"input[value={view}]", click=True)
     weights = getattr(head_pictures(), view)
     explorer.point("input[name=layer][value='0']", click=True)
@@ -117,7 +117,7 @@ def test_every_view_layer_and_head(explorer: Browser, view: str):
     assert page["right"] == (["<s>", *TGT[:-1]] if view == "decoder" else SRC)
 
 
-def test_a_square_is_dark_where_its_head_looks(explorer: Browser):
+def test_a_square_is_dark_where_its_head_looks(explorer: Browser) -> None:
     explorer.point("#squares [aria-label='layer 1, head 3']", click=True)
     assert explorer.run(READ)["head"] == "2"
     width, height, *pixels = explorer.run(
@@ -131,7 +131,7 @@ def test_a_square_is_dark_where_its_head_looks(explorer: Browser):
     np.testing.assert_allclose(red, 255 + (20 - 255) * share, atol=2.0)  # from white to the blue of the page
 
 
-def test_everything_can_be_done_by_keyboard(explorer: Browser):
+def test_everything_can_be_done_by_keyboard(explorer: Browser) -> None:
     visited = []
     for _ in range(7):
         explorer.press("Tab")
@@ -171,7 +171,7 @@ def test_everything_can_be_done_by_keyboard(explorer: Browser):
     assert explorer.run(READ)["view"] == "decoder"
 
 
-def test_another_sentence(explorer: Browser):
+def test_another_sentence(explorer: Browser) -> None:
     explorer.run(
         "const menu = document.querySelector('#sentence'); menu.value = '1'; menu.dispatchEvent(new Event('change'))"
     )
@@ -187,7 +187,7 @@ def test_another_sentence(explorer: Browser):
     assert explorer.run(nameless) == []
 
 
-def test_light_and_dark(browser: Browser, tmp_path: Path):
+def test_light_and_dark(browser: Browser, tmp_path: Path) -> None:
     save_heads([head_pictures()], tmp_path / "a.html")
     grounds = []
     for dark in (False, True):
@@ -208,7 +208,7 @@ def test_light_and_dark(browser: Browser, tmp_path: Path):
     assert grounds[1] < 0.15
 
 
-def test_a_narrow_window_shows_everything(browser: Browser, tmp_path: Path):
+def test_a_narrow_window_shows_everything(browser: Browser, tmp_path: Path) -> None:
     long = [f"▁Donaudampfschifffahrtsgesellschaft{i}" for i in range(60)]
     save_heads([head_pictures(long, long[:50])], tmp_path / "a.html")
     browser.open(tmp_path / "a.html", width=520, height=700)
@@ -221,7 +221,7 @@ def test_a_narrow_window_shows_everything(browser: Browser, tmp_path: Path):
     assert rows == pytest.approx(drawing, abs=1)  # a line ends at the middle of its word
 
 
-def test_the_page_of_heatmaps(browser: Browser, tmp_path: Path):
+def test_the_page_of_heatmaps(browser: Browser, tmp_path: Path) -> None:
     weights = np.array([[0.75, 0.25, 0.0], [0.0, 0.2, 0.8]])
     windows = [SourceWindow(0.5, -0.5, 1.5), SourceWindow(1.5, 0.5, 2.5)]
     save([AttentionPicture(["a", "b", "c"], ["x", "y"], weights, windows=windows)], tmp_path / "a.html")

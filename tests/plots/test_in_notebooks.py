@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Browser
-from examples import head_pictures, summary
-from written import Page
 
 from nmtkit.plots import AttentionPicture
 from nmtkit.plots.trees import RankedResult, SearchTree, TreeNode
+from tests.plots.browser import Browser
+from tests.plots.examples import head_pictures, summary
+from tests.support.markup import Page
 
 SENTENCE = "The young woman does not give him the red book, and after working Nina saw a few quiet museums. </s>"
 TRANSLATION = 'La jeune femme ne lui donne pas le livre rouge, et après <b>"travailler"</b> & voir. </s>'

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from daily import daily
-from examples import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 from PIL import Image
-from written import Attributes, Page, svg_shapes, svg_texts
 
 from nmtkit.plots import AttentionPicture, SourceWindow, drawing, panels
 from nmtkit.plots.attention import condense
 from nmtkit.plots.panels import COPIED, COPYING, GENERATING, MAX_ROWS
+from tests.plots.examples import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
+from tests.support.cases import daily
+from tests.support.markup import Attributes, Page, svg_shapes, svg_texts
 
 Draw = Callable[..., Path]
 
 
-def test_coverage_is_the_sum_over_the_summary():
+def test_coverage_is_the_sum_over_the_summary() -> None:
     np.testing.assert_allclose(summary().coverage, COVERAGE, rtol=0, atol=1e-12)
 
 
-def test_which_pictures_are_summaries():
+def test_which_pictures_are_summaries() -> None:
     assert summary().is_summary
     assert summary(article=False).is_summary  # a model that copies, whatever its task
     baseline = summary(p_gen=None, copied=frozenset())
@@ -34,13 +34,13 @@ def test_which_pictures_are_summaries():
     assert not replace(baseline, windows=[SourceWindow(0, -1, 1)] * 5).is_summary  # which no summary shows
 
 
-def test_the_heading_tells_what_was_not_read():
+def test_the_heading_tells_what_was_not_read() -> None:
     assert summary().heading == "news  (score -1.50)"
     assert summary(left_out=1234).heading == "news  (score -1.50)  (the last 1,234 source tokens were not read)"
     assert summary(title="", score=None, left_out=1).heading == "(the last 1 source tokens were not read)"
 
 
-def test_stretches_between_the_most_attended_words_are_added_up():
+def test_stretches_between_the_most_attended_words_are_added_up() -> None:
     """Five rows: the words with coverage 0.9, 0.8, 0.8 are places 1, 0, 5; what is between and behind are stretches."""
     short, sizes = condense(summary(), 5)
     assert short.src_words == ["Ravensmoor", "beat", "… 3 words", "Tavares", "… 3 words"]
@@ -57,7 +57,7 @@ def test_stretches_between_the_most_attended_words_are_added_up():
     assert short.copied == {0, 2}
 
 
-def test_what_fits_stays_as_it_is_and_a_single_word_between_two_keeps_its_name():
+def test_what_fits_stays_as_it_is_and_a_single_word_between_two_keeps_its_name() -> None:
     for most in (9, 10, 1000):
         short, sizes = condense(summary(), most)
         assert (short.src_words, sizes) == (ARTICLE, [1] * 9)
@@ -69,7 +69,7 @@ def test_what_fits_stays_as_it_is_and_a_single_word_between_two_keeps_its_name()
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 60, 119])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_nothing_of_a_long_article_is_lost(most: int, seed: int):
+def test_nothing_of_a_long_article_is_lost(most: int, seed: int) -> None:
     picture = long_summary(120, 10, seed)
     short, sizes = condense(picture, most)
     assert len(sizes) == len(short.src_words) <= most
@@ -93,7 +93,7 @@ def boxes(path: Path, colour: str) -> list[tuple[float, ...]]:
     return [(*corners.min(axis=0), *np.ptp(corners, axis=0)) for corners in shapes]
 
 
-def test_svg_of_a_summary(draw: Draw):
+def test_svg_of_a_summary(draw: Draw) -> None:
     texts = svg_texts(draw(summary()))
     words = {word for word, _ in texts}
     assert {*ARTICLE, *SUMMARY, "coverage", "p_gen", "weight", "news  (score -1.50)"} <= words
@@ -103,7 +103,7 @@ def test_svg_of_a_summary(draw: Draw):
     assert sorted(word for word, style in texts if COPIED in style) == sorted(bold)
 
 
-def test_the_strips_are_as_long_as_their_numbers(draw: Draw):
+def test_the_strips_are_as_long_as_their_numbers(draw: Draw) -> None:
     path, strip = draw(summary()), 0.5 * 72
     generated, copied = ([height / strip for *_, height in boxes(path, colour)] for colour in (GENERATING, COPYING))
     np.testing.assert_allclose(generated, P_GEN, atol=1e-4)
@@ -113,7 +113,7 @@ def test_the_strips_are_as_long_as_their_numbers(draw: Draw):
     np.testing.assert_allclose(bars, np.array(COVERAGE) / 0.9, atol=1e-4)
 
 
-def test_a_model_that_cannot_copy_has_no_p_gen(draw: Draw):
+def test_a_model_that_cannot_copy_has_no_p_gen(draw: Draw) -> None:
     svg, html = (draw(summary(p_gen=None, copied=frozenset()), name) for name in ("a.svg", "a.html"))
     texts = [text for text, _ in svg_texts(svg)]
     assert "coverage" in texts
@@ -124,7 +124,7 @@ def test_a_model_that_cannot_copy_has_no_p_gen(draw: Draw):
     assert "p_gen," not in page.html.partition("<script>")[0]
 
 
-def test_the_heat_map_has_columns_for_the_summary_and_rows_for_the_article(draw: Draw):
+def test_the_heat_map_has_columns_for_the_summary_and_rows_for_the_article(draw: Draw) -> None:
     """The one dark cell moves right with the word of the summary, and down with the word of the article."""
     corners = []
     for row, column in ((0, 0), (3, 5)):
@@ -137,7 +137,7 @@ def test_the_heat_map_has_columns_for_the_summary_and_rows_for_the_article(draw:
 
 
 @pytest.mark.parametrize(("length", "words"), daily([(12, 6), (120, 30), (400, 60), (2000, 8)]))
-def test_a_sheet_stays_readable(draw: Draw, length: int, words: int):
+def test_a_sheet_stays_readable(draw: Draw, length: int, words: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         png, svg = (draw(long_summary(length, words), name) for name in ("a.png", "a.svg"))
@@ -155,7 +155,7 @@ def test_a_sheet_stays_readable(draw: Draw, length: int, words: int):
 
 
 @pytest.mark.slow
-def test_a_grid_of_summaries_has_cells_of_one_size(draw: Draw):
+def test_a_grid_of_summaries_has_cells_of_one_size(draw: Draw) -> None:
     """A small summary beside a large one; each has one weight of the strongest colour."""
     small, large = np.eye(5, 9), np.zeros((40, 80))
     large[0, 0] = 1.0
@@ -172,7 +172,7 @@ def test_a_grid_of_summaries_has_cells_of_one_size(draw: Draw):
 
 
 @pytest.mark.parametrize("p_gen", [None, np.ones(1)], ids=["translation", "summary"])
-def test_one_word_without_any_weight(draw: Draw, p_gen: np.ndarray | None):
+def test_one_word_without_any_weight(draw: Draw, p_gen: np.ndarray | None) -> None:
     one = AttentionPicture(["</s>"], ["</s>"], np.zeros((1, 1)), p_gen=p_gen)
     for name in ("a.png", "a.svg", "a.pdf", "a.html"):
         assert draw(one, name).stat().st_size > 500
@@ -189,7 +189,7 @@ def words_of(page: Page) -> dict[str, list[tuple[str, Attributes]]]:
     return texts
 
 
-def test_html_shows_coverage_copies_and_p_gen_without_a_script(draw: Draw):
+def test_html_shows_coverage_copies_and_p_gen_without_a_script(draw: Draw) -> None:
     page = Page(draw(summary(), "a.html"))
     words = words_of(page)
     assert [word for word, _ in words["article-1"]] == ARTICLE
@@ -208,7 +208,7 @@ def test_html_shows_coverage_copies_and_p_gen_without_a_script(draw: Draw):
     assert [found["tabindex"] for _, found in words["summary-1"]] == ["0", "-1", "-1", "-1", "-1"]
 
 
-def test_html_of_a_summary_and_a_translation(draw: Draw):
+def test_html_of_a_summary_and_a_translation(draw: Draw) -> None:
     translation = AttentionPicture(["a", "b"], ["x"], np.array([[0.25, 0.75]]))
     page = Page(draw([summary(), translation, summary()], "a.html", grid=True))
     assert [found.get("class") for found in page.attributes("section")] == ["summary", None, "summary"]

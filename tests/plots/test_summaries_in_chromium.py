@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Browser
-from examples import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 
 from nmtkit.plots import AttentionPicture, save
+from tests.plots.browser import Browser
+from tests.plots.examples import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 
 # What each section shows: shades as a browser sees them (the alpha of the layer over the word), what is read out.
 READ = """
@@ -61,13 +61,13 @@ def check_word(page: Browser, row: int) -> dict[str, object]:
     return found
 
 
-def test_the_page_opens_with_coverage_and_loads_nothing(page: Browser):
+def test_the_page_opens_with_coverage_and_loads_nothing(page: Browser) -> None:
     check_coverage(page)
     assert page.run("return performance.getEntriesByType('resource').length") == 0
     assert page.run("return document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_pointing_at_a_word_of_the_summary(page: Browser):
+def test_pointing_at_a_word_of_the_summary(page: Browser) -> None:
     page.point(".target span:nth-child(1)")
     found = check_word(page, 0)
     assert found["hint"] == "Tavares (copied, p_gen 0.05) ← Tavares 0.80 · scored 0.20"
@@ -78,7 +78,7 @@ def test_pointing_at_a_word_of_the_summary(page: Browser):
     check_coverage(page)
 
 
-def test_pointing_at_a_word_of_the_article(page: Browser):
+def test_pointing_at_a_word_of_the_article(page: Browser) -> None:
     page.point(".source span:nth-child(2)")
     found = first(page)
     np.testing.assert_allclose(found["target"], np.array([0, 0.5, 0.1, 0.3, 0]) / 0.5, atol=0.004)
@@ -87,7 +87,7 @@ def test_pointing_at_a_word_of_the_article(page: Browser):
     assert found["scale"] == "weights on beat, 0 to 0.50"
 
 
-def test_by_keyboard(page: Browser):
+def test_by_keyboard(page: Browser) -> None:
     assert first(page)["stops"] == [SUMMARY[0], ARTICLE[0]]
     page.press("Tab")
     check_word(page, 0)
@@ -107,7 +107,7 @@ def test_by_keyboard(page: Browser):
     check_coverage(page)
 
 
-def test_tab_goes_from_text_to_text(page: Browser):
+def test_tab_goes_from_text_to_text(page: Browser) -> None:
     page.press("Tab", "Tab")
     assert first(page)["focus"] == ARTICLE[0]
     assert str(first(page)["hint"]).startswith("Ravensmoor (coverage 0.80) → Ravensmoor 0.60")
@@ -116,7 +116,7 @@ def test_tab_goes_from_text_to_text(page: Browser):
     assert first(page)["hint"] == ""
 
 
-def test_a_click_keeps_a_word_while_the_mouse_is_elsewhere(page: Browser):
+def test_a_click_keeps_a_word_while_the_mouse_is_elsewhere(page: Browser) -> None:
     page.point(".target span:nth-child(3)", click=True)
     page.point("h1")
     check_word(page, 2)
@@ -126,7 +126,7 @@ def test_a_click_keeps_a_word_while_the_mouse_is_elsewhere(page: Browser):
     check_word(page, 2)
 
 
-def test_how_words_were_made_can_be_seen(page: Browser):
+def test_how_words_were_made_can_be_seen(page: Browser) -> None:
     """Copied words are bold and of their own colour; the bar below each word ends where its p_gen says."""
     style = """return [...document.querySelectorAll("section:first-of-type .target span")].map((word) => {
       const style = getComputedStyle(word);
@@ -140,7 +140,7 @@ def test_how_words_were_made_can_be_seen(page: Browser):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_every_word_can_be_read(browser: Browser, tmp_path: Path, dark: bool):
+def test_every_word_can_be_read(browser: Browser, tmp_path: Path, dark: bool) -> None:
     """Contrast of at least 4.5 to 1 (WCAG 2, AA) between a word and what it lies on, whatever its shade."""
     weights = np.array([np.arange(201) / 200, np.zeros(201)])
     both = AttentionPicture(["word"] * 201, ["x", "y"], weights, article=True)
@@ -174,7 +174,7 @@ return [...document.querySelectorAll(".text span")].map((word) => {
 """
 
 
-def test_a_narrow_window(browser: Browser, tmp_path: Path):
+def test_a_narrow_window(browser: Browser, tmp_path: Path) -> None:
     """The texts stand one below the other, and the words of the summary stay in sight of the article."""
     save([long_summary(400, 60)], tmp_path / "a.html")
     browser.open(tmp_path / "a.html", width=500, height=900)
@@ -185,7 +185,7 @@ def test_a_narrow_window(browser: Browser, tmp_path: Path):
     assert box["bottom"] < 0.7 * browser.run("return innerHeight")
 
 
-def test_from_right_to_left(browser: Browser, tmp_path: Path):
+def test_from_right_to_left(browser: Browser, tmp_path: Path) -> None:
     words = ["فاز", "الفريق", "أمس", "</s>"]
     save([AttentionPicture(words, words, np.eye(4), p_gen=np.full(4, 0.25))], tmp_path / "a.html")
     browser.open(tmp_path / "a.html")

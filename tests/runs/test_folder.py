@@ -6,10 +6,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from commands import contents
 
 from nmtkit.runs import folder as folders
 from nmtkit.runs.folder import RunFolder, RunLock, ignore, lock_run
+from tests.support.commands import contents
 
 OLD = ["recipe.yaml", "text/valid.src", "vocabulary/joint.model", "data/train.ids", "data-report.json", "metrics.jsonl"]
 OLD += ["checkpoints/last.safetensors", "checkpoints/kept.json", "average.safetensors", "result.json", "test.out"]

@@ -5,11 +5,9 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from nmtkit.cli import main
+from nmtkit.config.tasks.task import TASKS, GenerationTask
 from nmtkit.core.columns import Column
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq
-from nmtkit.tasks.generation import GenerationTask
-from nmtkit.tasks.task import TASKS
 
 
 @dataclass(frozen=True)
@@ -52,5 +50,3 @@ columns = (Column("features", "features"), Column("tgt", required=("train", "val
 TASKS.register("picturing")(
     GenerationTask(name="picturing", command="picture", columns=columns, validation_metrics=("chrf",))
 )
-if __name__ == "__main__":
-    main()

@@ -4,11 +4,9 @@ from typing import Literal
 
 from torch import nn
 
-from nmtkit.cli import main
+from nmtkit.config.tasks.task import TASKS, LabellingTask
 from nmtkit.core.columns import Column
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput
-from nmtkit.tasks.labelling import LabellingTask
-from nmtkit.tasks.task import TASKS
 
 
 @MODELS.register("bag-of-words")
@@ -37,5 +35,3 @@ TASKS.register("sorting")(
         columns=(Column("src"), Column("labels", "label", required=("train", "valid"))),
     )
 )
-if __name__ == "__main__":
-    main()

@@ -5,23 +5,20 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import nn
 
-from nmtkit.cli import main
+from nmtkit.config.tasks.task import TASKS, GenerationTask
 from nmtkit.core.columns import Column
 from nmtkit.layers.transformer import SelfAttention, SinusoidalPositions
-from nmtkit.models.base import MODELS, Decoder, ModelConfig, ModelOutput
-from nmtkit.tasks.generation import GenerationTask
-from nmtkit.tasks.task import TASKS
+from nmtkit.models.abilities import ParallelPrefill
+from nmtkit.models.base import MODELS, ModelConfig, ModelOutput
 
 
 @MODELS.register("tiny-lm")
-class TinyLanguageModel(Decoder):
+class TinyLanguageModel(ParallelPrefill):
     class Config(ModelConfig):
         kind: Literal["tiny-lm"] = "tiny-lm"
         hidden_size: int = 32
         heads: int = 2
         attention_dropout: float = 0.0
-
-    prefills_at_once = True
 
     def __init__(self, config, sizes):
         super().__init__(config, sizes)
@@ -38,5 +35,3 @@ class TinyLanguageModel(Decoder):
 TASKS.register("language modelling")(
     GenerationTask(name="language modelling", command="continue", columns=(Column("tgt"),), references="")
 )
-if __name__ == "__main__":
-    main()

@@ -6,10 +6,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from nmtkit.cli import main
+from nmtkit.config.tasks.task import TASKS, Task
 from nmtkit.core.columns import Column
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput
-from nmtkit.tasks.task import TASKS, Task
 from nmtkit.training.losses.likelihood import Likelihood
 from nmtkit.training.losses.objective import OBJECTIVES
 
@@ -46,5 +45,3 @@ class Masking(Likelihood):
 
 
 TASKS.register("masking")(Task(name="masking", columns=(Column("src"),)))
-if __name__ == "__main__":
-    main()

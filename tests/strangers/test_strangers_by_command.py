@@ -1,4 +1,4 @@
-"""Four files of strangers, each a model and its task, neither a pair of texts nor ours, by the command line."""
+"""Four files of strangers, each a model and its task, neither a pair of texts nor ours, by `--user-module`."""
 
 import json
 import os
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import WORDS, environment, lines_in, logged, write_lines
-from same_run import differences, wait_for_update
+
+from tests.support.commands import WORDS, environment, lines_in, logged, write_lines
+from tests.support.compare_runs import differences, wait_for_update
 
 HERE = Path(__file__).parent
 COLOURS = ("blue", "green", "red")
@@ -56,26 +57,26 @@ def recipe_of(stranger: str) -> str:
     for split in SPLITS:
         named = ", ".join(f"{column}: {split}.{files.get(column, 'text')}" for column in columns)
         splits += f"  {split}: {{{named}}}\n"
-    best = f"best_metric: {metric}, higher_is_better: {str(metric != 'perplexity').lower()}"
+    best = f"best_metric: {metric}"
     training = ", objectives: {masking: 1}" if task == "masking" else ""
     return RECIPE.format(task=task, splits=splits.rstrip(), model=model, batch=batch, best=best, training=training)
 
 
-def started(stranger: str, folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(HERE / f"{stranger}.py"), *words]
+def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "nmtkit", *words]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True)
 
 
-def done(stranger: str, folder: Path, *words: str) -> str:
+def done(folder: Path, *words: str) -> str:
     """What the command printed; it ends well."""
-    process = started(stranger, folder, *words)
+    process = started(folder, *words)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out
 
 
-pytestmark = pytest.mark.slow  # a file from outside is run by `make test` in tests/test_strangers.py
+pytestmark = pytest.mark.slow  # tests/cli/test_user_module.py has a training and a translation that `make test` runs
 
 
 @pytest.fixture(scope="module", params=STRANGERS)
@@ -84,7 +85,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     stranger, folder = request.param, tmp_path_factory.mktemp(request.param)
     write_corpus(folder)
     (folder / "recipe.yaml").write_text(recipe_of(stranger), encoding="utf-8")
-    done(stranger, folder, "train", "recipe.yaml", "--run", "run", "--device", "cpu")
+    option = ("--user-module", str(HERE / f"{stranger}.py"))
+    done(folder, "train", "recipe.yaml", "--run", "run", "--device", "cpu", *option)
     return stranger, folder
 
 
@@ -101,11 +103,11 @@ def test_it_learns_and_is_validated_and_tested(trained: tuple[str, Path]) -> Non
 def test_a_killed_training_goes_on_bit_for_bit(trained: tuple[str, Path]) -> None:
     stranger, folder = trained
     words = ("train", "recipe.yaml", "--run", "killed", "--device", "cpu")
-    process = started(stranger, folder, *words)
+    process = started(folder, "--user-module", str(HERE / f"{stranger}.py"), *words)
     wait_for_update(folder / "killed", 150, lambda: process.poll() is None)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    done(stranger, folder, *words, "--resume")
+    done(folder, *words, "--resume")
     assert differences(folder / "run", folder / "killed") == []
 
 
@@ -114,7 +116,7 @@ def test_it_answers_by_its_command(trained: tuple[str, Path]) -> None:
     if stranger == "language_model":
         prompts = [" ".join(line.split()[:2]) for line in lines_in(folder / "test.text")]
         write_lines(folder / "prompts", [*prompts, ""])
-        written = done(stranger, folder, "continue", "-m", "run", "prompts").splitlines()
+        written = done(folder, "continue", "-m", "run", "prompts").splitlines()
         assert len(written) == 41
         whole = " ".join(WORDS * 2)
         goes_on = [
@@ -122,16 +124,11 @@ def test_it_answers_by_its_command(trained: tuple[str, Path]) -> None:
         ]
         assert sum(goes_on) > 36
     if stranger == "classifier":
-        (folder / "answers").write_text(done(stranger, folder, "sort-texts", "-m", "run", "test.text"))
+        (folder / "answers").write_text(done(folder, "sort-texts", "-m", "run", "test.text"))
         assert set(lines_in(folder / "answers")) == {"with", "without"}
-        assert "Accuracy" in done(stranger, folder, "score", "answers", "--ref", "test.labels", "--metrics", "accuracy")
+        assert "Accuracy" in done(folder, "score", "answers", "--ref", "test.labels", "--metrics", "accuracy")
     if stranger == "captioner":
-        (folder / "answers").write_text(done(stranger, folder, "picture", "-m", "run", "test.npy"))
+        (folder / "answers").write_text(done(folder, "picture", "-m", "run", "test.npy"))
         pairs = zip(lines_in(folder / "answers"), lines_in(folder / "test.captions"), strict=True)
         assert sum(answer == caption for answer, caption in pairs) >= 36
-        assert "chrF2" in done(stranger, folder, "score", "answers", "--ref", "test.captions", "--metrics", "chrf")
-
-
-def test_the_guide_shows_the_classifier() -> None:
-    page = (HERE.parents[1] / "nmtkit" / "guide" / "extending.md").read_text(encoding="utf-8")
-    assert f"```python\n{(HERE / 'classifier.py').read_text(encoding='utf-8')}```" in page
+        assert "chrF2" in done(folder, "score", "answers", "--ref", "test.captions", "--metrics", "chrf")

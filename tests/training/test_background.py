@@ -1,22 +1,26 @@
 """Checkpoints that a thread writes while training goes on."""
 
 import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tiny_training import run, settings, tiny_model
+from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.training.checkpoints.background import BackgroundCheckpoints
 from nmtkit.training.checkpoints.manager import CheckpointManager
+from tests.support.tiny_training import run, settings, tiny_model
 
 
 @pytest.fixture
-def gate(monkeypatch):
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Until it is set, no state is written."""
     gate, write = threading.Event(), CheckpointManager.save_last
 
-    def slowly(self, tensors, facts):
+    def slowly(self: CheckpointManager, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         assert gate.wait(10)
         write(self, tensors, facts)
 
@@ -24,7 +28,9 @@ def gate(monkeypatch):
     return gate
 
 
-def test_a_state_is_as_it_was_when_it_was_saved_whatever_training_does_meanwhile(tmp_path, gate):
+def test_a_state_is_as_it_was_when_it_was_saved_whatever_training_does_meanwhile(
+    tmp_path: Path, gate: threading.Event
+) -> None:
     weight = torch.zeros(3)
     with BackgroundCheckpoints(CheckpointManager(tmp_path)) as files:
         files.save_last({"weights/a": weight}, {"update": 1})
@@ -38,10 +44,12 @@ def test_a_state_is_as_it_was_when_it_was_saved_whatever_training_does_meanwhile
     assert CheckpointManager(tmp_path).load_last()[1]["update"] == 2  # leaving waits
 
 
-def test_a_disk_that_is_full_ends_the_training_with_its_message(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_ends_the_training_with_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write, updates = CheckpointManager.save_last, []
 
-    def fails(self, tensors, facts):
+    def fails(self: CheckpointManager, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         updates.append(facts["update"])
         if facts["update"] == 4:
             raise CheckpointError("the disk is full")

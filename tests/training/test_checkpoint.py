@@ -4,14 +4,14 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_training import run, same_weights, settings, tiny_model
 
 from nmtkit.core.errors import CheckpointError, NmtkitError
 from nmtkit.core.files import with_checksum
@@ -27,9 +27,10 @@ from nmtkit.training.checkpoints.weights import (
     save_weights,
 )
 from nmtkit.training.optimizers import OptimizerConfig, build_optimizer, read_state, restore_state
+from tests.support.tiny_training import run, same_weights, settings, tiny_model
 
 
-def test_tied_weights_are_saved_once_and_come_back_tied_and_buffers_too(tmp_path):
+def test_tied_weights_are_saved_once_and_come_back_tied_and_buffers_too(tmp_path: Path) -> None:
     model, other, path = tiny_model(1), tiny_model(2), tmp_path / "w.safetensors"
     model.register_buffer("count", torch.tensor([4]))
     other.register_buffer("count", torch.tensor([0]))
@@ -44,7 +45,7 @@ def test_tied_weights_are_saved_once_and_come_back_tied_and_buffers_too(tmp_path
     assert int(other.scratch) == 7
 
 
-def test_weights_are_read_from_a_full_state_and_from_files_of_other_programs(tmp_path):
+def test_weights_are_read_from_a_full_state_and_from_files_of_other_programs(tmp_path: Path) -> None:
     model, _ = run(tmp_path, settings())
     last = CheckpointManager(tmp_path).last
     save_file(read_weights(last), tmp_path / "bare.safetensors", {"update": "4"})
@@ -55,14 +56,14 @@ def test_weights_are_read_from_a_full_state_and_from_files_of_other_programs(tmp
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_weights_of_another_precision_are_taken(tmp_path, dtype):
+def test_weights_of_another_precision_are_taken(tmp_path: Path, dtype: torch.dtype) -> None:
     save_weights(tmp_path / "w.safetensors", {name: t.to(dtype) for name, t in get_weights(tiny_model(1)).items()})
     model = tiny_model(2)
     load_weights(model, tmp_path / "w.safetensors")
     assert torch.equal(model.decoder.weight_hh_l0, tiny_model(1).decoder.weight_hh_l0.to(dtype).float())
 
 
-def test_a_checkpoint_of_another_model_says_what_differs(tmp_path):
+def test_a_checkpoint_of_another_model_says_what_differs(tmp_path: Path) -> None:
     path, model, weights = tmp_path / "w.safetensors", tiny_model(2), get_weights(tiny_model())
     weights["tgt_embedding.weight"] = torch.zeros(3, 8)
     weights["extra.weight"] = weights.pop("decoder.bias_hh_l0")
@@ -78,7 +79,7 @@ def test_a_checkpoint_of_another_model_says_what_differs(tmp_path):
     assert same_weights(model, tiny_model(2))  # nothing was filled in
 
 
-def test_weights_know_their_vocabulary(tmp_path):
+def test_weights_know_their_vocabulary(tmp_path: Path) -> None:
     checkpoints = CheckpointManager(tmp_path, "one")
     checkpoints.keep({"a": torch.ones(3)}, 1, 2.0, settings())
     path = checkpoints.weights_path(1)
@@ -94,7 +95,7 @@ def test_weights_know_their_vocabulary(tmp_path):
     assert read_weights(tmp_path / "unknown.safetensors", "two").keys() == {"a"}
 
 
-def test_a_model_takes_over_what_it_knows():
+def test_a_model_takes_over_what_it_knows() -> None:
     plain, larger = tiny_model(1), tiny_model(2)
     larger.added = torch.nn.Parameter(torch.ones(3))
     assert assign_matching_weights(larger, get_weights(plain), Path("weights")) == (["added"], [])
@@ -104,7 +105,7 @@ def test_a_model_takes_over_what_it_knows():
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
-def test_an_optimizer_goes_on_for_the_weights_it_knows(optimizer):
+def test_an_optimizer_goes_on_for_the_weights_it_knows(optimizer: str) -> None:
     config = OptimizerConfig.model_validate({"optimizer": optimizer, "lr": 0.1, "initial_accumulator": 0.1})
     tiny = tiny_model()
     parameters = dict(tiny.named_parameters())
@@ -126,7 +127,7 @@ def test_an_optimizer_goes_on_for_the_weights_it_knows(optimizer):
 # -- averages -------------------------------------------------------------------------------------------------------
 
 
-def test_average_is_the_mean_in_float64(tmp_path):
+def test_average_is_the_mean_in_float64(tmp_path: Path) -> None:
     values = [1.0, 1.0 + 2**-23, 1.0 + 2**-22, 4.0]
     paths = [tmp_path / f"{number}.safetensors" for number in range(4)]
     for number, (path, value) in enumerate(zip(paths, values, strict=True)):
@@ -137,7 +138,7 @@ def test_average_is_the_mean_in_float64(tmp_path):
     assert mean["n"].tolist() == [7]
 
 
-def test_average_refuses_different_models(tmp_path):
+def test_average_refuses_different_models(tmp_path: Path) -> None:
     save_weights(tmp_path / "a.safetensors", {"a": torch.zeros(2)})
     save_weights(tmp_path / "b.safetensors", {"a": torch.zeros(3)})
     with pytest.raises(CheckpointError, match=r"b\.safetensors: of another model than"):
@@ -156,12 +157,14 @@ def test_average_refuses_different_models(tmp_path):
         ({"keep_best": 2}, [3, 1, 5, 3, 4], [2, 4], 2),
         ({"keep_recent": 0}, [8, 7, 6], [0], 0),
         ({"keep_best": 2, "keep_recent": 1}, [8, 7, 6, 5], [0, 1, 3], 0),
-        ({"keep_best": 2, "higher_is_better": False}, [3, 2, 2, 2], [2, 3], 3),
+        ({"keep_best": 2, "best_metric": "loss"}, [3, 2, 2, 2], [2, 3], 3),
         ({"keep_recent": 10}, [8, 7, 6], [0, 1, 2], 0),
     ],
     ids=["defaults", "the best", "the best alone", "best and newest", "the lowest, of equals the newer", "too few yet"],
 )
-def test_the_best_and_the_newest_stay(tmp_path, given, values, kept, best):
+def test_the_best_and_the_newest_stay(
+    tmp_path: Path, given: dict[str, Any], values: list[int], kept: list[int], best: int
+) -> None:
     checkpoints = CheckpointManager(tmp_path)
     for update, value in enumerate(values):
         checkpoints.keep({"a": torch.tensor([float(update)])}, update, float(value), settings(**given))
@@ -181,7 +184,9 @@ def test_the_best_and_the_newest_stay(tmp_path, given, values, kept, best):
     ids=["lowest loss", "equal losses", "no losses", "an unknown loss is the worst"],
 )
 @pytest.mark.parametrize("has_list", [True, False], ids=["kept.json", "headers of the files"])
-def test_of_equal_scores_the_lower_loss_is_better_and_then_the_newer_update(tmp_path, losses, best, has_list):
+def test_of_equal_scores_the_lower_loss_is_better_and_then_the_newer_update(
+    tmp_path: Path, losses: list[None] | list[float | None] | list[float], best: int, has_list: bool
+) -> None:
     checkpoints = CheckpointManager(tmp_path)
     for update, loss in enumerate(losses, start=1):
         weights = {"a": torch.tensor([float(update)])}
@@ -191,7 +196,7 @@ def test_of_equal_scores_the_lower_loss_is_better_and_then_the_newer_update(tmp_
     assert CheckpointManager(tmp_path).best()[0] == checkpoints.weights_path(best)
 
 
-def test_a_list_of_an_earlier_version_has_no_losses(tmp_path):
+def test_a_list_of_an_earlier_version_has_no_losses(tmp_path: Path) -> None:
     checkpoints = CheckpointManager(tmp_path)
     for update in (1, 2):
         checkpoints.keep({"a": torch.ones(1)}, update, 0.0, settings())
@@ -203,17 +208,17 @@ def test_a_list_of_an_earlier_version_has_no_losses(tmp_path):
     assert checkpoints.best()[0] == checkpoints.weights_path(2)
 
 
-def test_repeating_an_update_replaces_it_and_what_came_after_and_another_metric_starts_anew(tmp_path):
+def test_repeating_an_update_replaces_it_and_what_came_after_and_another_metric_starts_anew(tmp_path: Path) -> None:
     checkpoints, weights = CheckpointManager(tmp_path), {"a": torch.zeros(1)}
     for update, value in [(1, 1.0), (2, 9.0), (3, 8.0), (2, 2.0)]:
         checkpoints.keep(weights, update, value, settings(keep_best=3))
     assert checkpoints.kept() == [KeptCheckpoint(1, 1.0), KeptCheckpoint(2, 2.0)]
     assert [path.name for path in tmp_path.glob("*3.safetensors")] == []
-    checkpoints.keep(weights, 4, 2.0, settings(best_metric="loss", higher_is_better=False))
+    checkpoints.keep(weights, 4, 2.0, settings(best_metric="loss"))
     assert checkpoints.kept() == [KeptCheckpoint(4, 2.0)]
 
 
-def test_a_lost_list_is_made_anew(tmp_path):
+def test_a_lost_list_is_made_anew(tmp_path: Path) -> None:
     checkpoints = CheckpointManager(tmp_path)
     for update, value in enumerate([3.0, 5.0, 1.0], start=1):
         checkpoints.keep({"a": torch.ones(3)}, update, value, settings(keep_best=9))
@@ -229,7 +234,7 @@ def test_a_lost_list_is_made_anew(tmp_path):
 
 @contextmanager
 def a_crash_while_moving_into_place() -> Iterator[None]:
-    def crash(source, target):
+    def crash(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -250,7 +255,7 @@ def a_full_disk() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fault", [a_crash_while_moving_into_place, a_full_disk])
-def test_a_write_that_fails_leaves_the_old_state(tmp_path, fault):
+def test_a_write_that_fails_leaves_the_old_state(tmp_path: Path, fault: Callable[..., object]) -> None:
     checkpoints = CheckpointManager(tmp_path)
     checkpoints.save_last({"weights/a": torch.ones(2)}, {"update": 1})
     with fault(), pytest.raises(CheckpointError, match=r"last\.safetensors: cannot write it .*free some space"):
@@ -261,7 +266,7 @@ def test_a_write_that_fails_leaves_the_old_state(tmp_path, fault):
     assert [path.name for path in tmp_path.iterdir()] == ["last.safetensors"]
 
 
-def test_places_that_cannot_be_written(tmp_path):
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match=r"last\.safetensors: cannot write it .*name another folder"):
         run(tmp_path / "file" / "checkpoints", settings())

@@ -4,33 +4,36 @@ import json
 import math
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from tiny_training import run, settings, tiny_model
+from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.checkpoints.weights import average_weights, get_weights, load_weights, read_weights, save_weights
+from nmtkit.training.config import TrainingConfig
+from tests.support.tiny_training import run, settings, tiny_model
 
 
 @pytest.fixture
-def trained(tmp_path):
+def trained(tmp_path: Path) -> tuple[CheckpointManager, TrainingConfig]:
     """The checkpoints of a training with averaged weights: 4 updates, validated at each second; and longer settings."""
     given = {"ema_decay": 0.9, "validate_every": 2, "keep_best": 2}
     run(tmp_path, settings(**given, max_updates=4))
     return CheckpointManager(tmp_path), settings(**given, max_updates=6)
 
 
-def test_a_missing_file(tmp_path):
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nothing\.safetensors: not found; name a checkpoint"):
         read_weights(tmp_path / "nothing.safetensors")
 
 
 @pytest.mark.parametrize("length", [0, 5, 300, -7])
-def test_files_that_are_cut_short(trained, length):
+def test_files_that_are_cut_short(trained: tuple[CheckpointManager, TrainingConfig], length: int) -> None:
     checkpoints, config = trained
     for path, use in (
         (checkpoints.best()[0], lambda path: read_weights(path)),
@@ -41,14 +44,14 @@ def test_files_that_are_cut_short(trained, length):
             use(path)
 
 
-def test_weights_alone_cannot_be_resumed_from(tmp_path):
+def test_weights_alone_cannot_be_resumed_from(tmp_path: Path) -> None:
     save_weights(CheckpointManager(tmp_path).last, get_weights(tiny_model()))
     with pytest.raises(CheckpointError, match="no training state"):
         run(tmp_path, settings(), resume=True)
 
 
 @pytest.mark.parametrize("kind", ["weights", "state"])
-def test_a_flipped_bit_is_found_wherever_it_is(tmp_path, kind):
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path, kind: str) -> None:
     checkpoints = CheckpointManager(tmp_path)
     torch.manual_seed(1)
     tensors = {"weights/a": torch.randn(40, 40), "weights/b": torch.arange(5), "weights/c": torch.randn(3).half()}
@@ -70,7 +73,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path, kind):
             assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
-def test_blocks_that_change_places_are_found(tmp_path):
+def test_blocks_that_change_places_are_found(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     torch.manual_seed(1)
     save_weights(path, {"a": torch.randn(100, 1024)})
@@ -87,7 +90,7 @@ def test_blocks_that_change_places_are_found(tmp_path):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_weights_that_are_not_finite_are_refused(tmp_path, value, dtype):
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
     good, bad = tmp_path / "good.safetensors", tmp_path / "bad.safetensors"
     weights = {"a": torch.full((50,), 60000.0, dtype=dtype), "b": torch.ones(3, dtype=dtype)}  # the sum may be infinite
     save_weights(good, weights)
@@ -100,7 +103,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, value, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn])
-def test_weights_of_another_kind_of_number_are_refused(tmp_path, dtype):
+def test_weights_of_another_kind_of_number_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     path = tmp_path / "w.safetensors"
     save_file({name: tensor.clone().to(dtype) for name, tensor in get_weights(tiny_model()).items()}, path)
     for use in (
@@ -120,7 +123,7 @@ ODD = ["", "null", "[]", "{}", "5", DEEP, "another value", "no checksum", "link"
 
 
 @pytest.mark.parametrize("text", ODD, ids=lambda text: text[:20])
-def test_an_odd_list_is_refused(trained, text):
+def test_an_odd_list_is_refused(trained: tuple[CheckpointManager, TrainingConfig], text: str) -> None:
     checkpoints, _ = trained
     listed = checkpoints.folder / "kept.json"
     content = json.loads(listed.read_text())
@@ -142,7 +145,7 @@ def test_an_odd_list_is_refused(trained, text):
 # -- states ---------------------------------------------------------------------------------------------------------
 
 
-def refuses_to_go_on(checkpoints, config):
+def refuses_to_go_on(checkpoints: CheckpointManager, config: TrainingConfig) -> None:
     with pytest.raises(CheckpointError) as caught:
         run(checkpoints.folder, config, resume=True)
     message = str(caught.value)
@@ -166,7 +169,9 @@ def refuses_to_go_on(checkpoints, config):
     ],
     ids=str,
 )
-def test_a_state_of_another_model_is_refused(trained, name, tensor):
+def test_a_state_of_another_model_is_refused(
+    trained: tuple[CheckpointManager, TrainingConfig], name: str, tensor: Tensor | None
+) -> None:
     checkpoints, config = trained
     tensors, facts = checkpoints.load_last()
     tensors = {key: kept for key, kept in {**tensors, name: tensor}.items() if kept is not None}
@@ -177,7 +182,9 @@ def test_a_state_of_another_model_is_refused(trained, name, tensor):
 @pytest.mark.parametrize(
     "text", ["{", "[]", "null", "{}", DEEP, "update", "sum", "tensors"], ids=lambda text: text[:20]
 )
-def test_a_state_without_facts_or_with_others_is_refused(trained, text):
+def test_a_state_without_facts_or_with_others_is_refused(
+    trained: tuple[CheckpointManager, TrainingConfig], text: str
+) -> None:
     checkpoints, config = trained
     with safe_open(checkpoints.last, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in list(file.keys())}

@@ -1,8 +1,9 @@
 """Frozen weights, rates by layer and gradual unfreezing: one update of SGD by the formula, resumed bit for bit."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from tiny_training import SIZES, TinyStream, run, same_states, settings, start, tiny_batch
 from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
@@ -10,6 +11,7 @@ from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training.events import Step
 from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.optimizers import freeze, layers_below_top
+from tests.support.tiny_training import SIZES, TinyStream, run, same_states, settings, start, tiny_batch
 
 SMALL = TransformerConfig(hidden_size=8, feed_forward_size=12, heads=2, dropout=0.0, encoder_layers=2, decoder_layers=2)
 
@@ -35,7 +37,7 @@ def gradients() -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in one.named_parameters() if parameter.grad is not None}
 
 
-def test_the_rate_falls_with_every_layer_below_the_top(tmp_path):
+def test_the_rate_falls_with_every_layer_below_the_top(tmp_path: Path) -> None:
     """Clark et al. 2020: lr d^(L-l) for layer l of L; the embeddings count as layer 0."""
     config = settings(optimizer="sgd", lr=0.5, layer_decay=0.5, max_updates=1)
     trained, _ = run(tmp_path, config, model())
@@ -46,7 +48,7 @@ def test_the_rate_falls_with_every_layer_below_the_top(tmp_path):
         torch.testing.assert_close(moved[name], 0.5 * 0.5**power * gradient, rtol=1e-9, atol=1e-13)
 
 
-def test_layers_of_recurrent_models_are_counted_by_their_names():
+def test_layers_of_recurrent_models_are_counted_by_their_names() -> None:
     names = ["encoder.layers.0.weight_ih_l0", "decoder.weight_hh_l0", "decoder.weight_hh_l1", "attention.key", "tgt_x"]
     assert [*layers_below_top(names).values()] == [0, 1, 0, 0, 2]
 
@@ -59,12 +61,14 @@ def test_layers_of_recurrent_models_are_counted_by_their_names():
         (["src_embedding.weight", "segment_embedding.weight", "src_positions.table"], [2, 2, 2]),  # bert
     ],
 )
-def test_heads_are_no_layers_and_what_stands_beside_the_lowest_layer_is_as_low(names: list[str], below: list[int]):
+def test_heads_are_no_layers_and_what_stands_beside_the_lowest_layer_is_as_low(
+    names: list[str], below: list[int]
+) -> None:
     found = layers_below_top([*names, "encoder.forward_layers.1.weight_ih_l0"])
     assert [found[name] for name in names] == below
 
 
-def test_frozen_weights_have_no_gradient_and_the_others_move_as_before(tmp_path):
+def test_frozen_weights_have_no_gradient_and_the_others_move_as_before(tmp_path: Path) -> None:
     config = settings(optimizer="sgd", lr=0.5, freeze=["encoder", "src_embedding", "decoder.0"], max_updates=1)
     one = model()
     trained, _ = run(tmp_path, config, one)
@@ -76,7 +80,7 @@ def test_frozen_weights_have_no_gradient_and_the_others_move_as_before(tmp_path)
         torch.testing.assert_close(moved[name], expected, rtol=1e-9, atol=1e-13)
 
 
-def test_all_but_the_output_can_be_frozen(tmp_path):
+def test_all_but_the_output_can_be_frozen(tmp_path: Path) -> None:
     """Then nothing in front of the output layer is in the graph."""
     config = settings(optimizer="sgd", max_updates=1, freeze=MODULES[:-1])
     untied = Transformer(SMALL.changed({"tie": "none"}), SIZES)
@@ -86,7 +90,7 @@ def test_all_but_the_output_can_be_frozen(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
-def test_layers_join_from_the_top_and_a_resumed_training_is_the_same(tmp_path, optimizer):
+def test_layers_join_from_the_top_and_a_resumed_training_is_the_same(tmp_path: Path, optimizer: str) -> None:
     """Howard and Ruder 2018, section 3.3."""
     config = settings(optimizer=optimizer, unfreeze_every=2, layer_decay=0.5, max_updates=6, ema_decay=0.9, log_every=1)
     one, before, first = model(), model(), {}
@@ -110,7 +114,7 @@ def test_layers_join_from_the_top_and_a_resumed_training_is_the_same(tmp_path, o
     ("names", "said"),
     [(["encodr"], "no 'encodr'; it has tgt_embedding, src_embedding, encoder"), (["encoder.7"], "no 'encoder.7'")],
 )
-def test_unknown_names_are_refused_with_those_that_there_are(names, said):
+def test_unknown_names_are_refused_with_those_that_there_are(names: list[str], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         freeze(model(), names)
     with pytest.raises(RecipeError, match="leaves nothing to train"):

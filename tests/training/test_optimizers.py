@@ -18,7 +18,7 @@ DEVICES = [
 FUSED: list[dict[str, Any]] = [
     {"optimizer": "adam"},
     {"optimizer": "sgd", "lr": 0.5},
-    {"optimizer": "sgd", "lr": 0.5, "momentum": 0.9, "weight_decay": 0.01},
+    {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.01},
 ]
 
 

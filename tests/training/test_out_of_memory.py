@@ -1,16 +1,20 @@
 """Updates that do not fit into memory are made in parts, and give what they would have given whole."""
 
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from daily import daily
-from tiny_training import TinyStream, ended, run, settings, start, steps, tiny_model
 
 from nmtkit.core.errors import TrainingError
-from nmtkit.models.base import VocabularySizes
+from nmtkit.data.batches.batch import Batch
+from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
+from nmtkit.training.events import Event
 from nmtkit.training.parallel import processes
+from tests.support.cases import daily
+from tests.support.tiny_training import TinyStream, ended, run, settings, start, steps, tiny_model
 
 UPDATES = 12
 
@@ -18,19 +22,19 @@ UPDATES = 12
 class Crowded:
     """Lets a model read at most so many examples at a time: always, or in every second pass or so."""
 
-    def __init__(self, model, room, share=1.0):
+    def __init__(self, model: Seq2Seq, room: int, share: float = 1.0) -> None:
         self.read, self.room, self.share, self.refused = model.read, room, share, 0
         self.draw = random.Random(3)
         model.read = self
 
-    def __call__(self, batch, need_attention):
+    def __call__(self, batch: Batch, need_attention: bool) -> Any:
         if batch.size > self.room and self.draw.random() < self.share:
             self.refused += 1
             raise torch.OutOfMemoryError("CUDA out of memory")
         return self.read(batch, need_attention)
 
 
-def trained(folder, room=None, share=1.0, **given):
+def trained(folder: Path, room: int | None = None, share: float = 1.0, **given: Any) -> tuple[Any, list[Event], Any]:
     model = tiny_model(dtype=torch.float64)
     crowded = Crowded(model, 1000 if room is None else room, share)
     _, events = run(folder, settings(max_updates=UPDATES, **given), model, TinyStream(size=5))
@@ -44,7 +48,9 @@ TOGETHER = {"accumulate": 2, "clip_norm": 0.1, "label_smoothing": 0.1, "loss_uni
     ("room", "share", "given"),
     daily([(3, 1.0, {}), (2, 0.5, TOGETHER), (1, 1.0, {}), (3, 1.0, TOGETHER), (1, 1.0, TOGETHER), (2, 0.5, {})], 3),
 )
-def test_weights_are_those_of_an_undisturbed_training(tmp_path, room, share, given):
+def test_weights_are_those_of_an_undisturbed_training(
+    tmp_path: Path, room: int, share: float, given: dict[str, Any]
+) -> None:
     whole, undisturbed, _ = trained(tmp_path / "whole", **given)
     model, events, crowded = trained(tmp_path / "parts", room, share, **given)
     assert crowded.refused > 3
@@ -55,17 +61,17 @@ def test_weights_are_those_of_an_undisturbed_training(tmp_path, room, share, giv
     assert not any(step.halved for step in steps(undisturbed))
 
 
-def test_what_another_process_has_no_memory_for_is_told_too(tmp_path, monkeypatch):
+def test_what_another_process_has_no_memory_for_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Process 0 alone speaks."""
     monkeypatch.setattr(processes, "max_over_ranks", lambda own: [2.0] if len(own) == 1 else [*map(float, own)])
     assert {step.halved for step in steps(trained(tmp_path)[1])} == {2}
 
 
-def test_all_gradients_of_the_update_are_made_anew(tmp_path):
+def test_all_gradients_of_the_update_are_made_anew(tmp_path: Path) -> None:
     """Of two batches the first has gone well when the second does not fit."""
 
     class OnlyTheFirst(Crowded):
-        def __call__(self, batch, need_attention):
+        def __call__(self, batch: Batch, need_attention: bool) -> Any:
             self.room = 1000 if self.room == 1 else 1
             return super().__call__(batch, need_attention)
 
@@ -79,14 +85,14 @@ def test_all_gradients_of_the_update_are_made_anew(tmp_path):
     assert ended(events) == ("max_updates", UPDATES)
 
 
-def test_one_example_that_does_not_fit_is_a_fault_with_its_size(tmp_path):
+def test_one_example_that_does_not_fit_is_a_fault_with_its_size(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"update 1: even one example .*has \d+ positions in all.*max_length"):
         trained(tmp_path, 0)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_device_whose_memory_is_full_makes_the_same_updates(tmp_path):
+def test_a_device_whose_memory_is_full_makes_the_same_updates(tmp_path: Path) -> None:
     """The limit is half of what the updates take beyond the weights, so that the allocator really gives up."""
     place = torch.device("cuda", torch.cuda.current_device())
     sizes = VocabularySizes({"src": 12, "tgt": 12}, shared=True)

@@ -6,18 +6,17 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from daily import daily
-from gradients import assert_same_gradients, backward, gradients
-from walk import told
 
-import nmtkit.models
-import nmtkit.models.language
-import nmtkit.models.rnn  # noqa: F401  # all fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batches.batch import Batch, Inputs, collate
+from nmtkit.models.abilities import pretraining_objectives
 from nmtkit.models.base import MODELS, VocabularySizes, as_decoder
 from nmtkit.training.losses.attention import AlignmentLoss, alignment_loss, coverage_loss
 from nmtkit.training.losses.likelihood import likelihood
+from nmtkit.zoo.xlnet import Order
+from tests.support.cases import daily
+from tests.support.gradients import assert_same_gradients, backward, gradients
+from tests.support.step_by_step import told
 
 SMALL = {
     "rnnsearch": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4, "maxout_size": 6, "tie": "decoder"},
@@ -39,7 +38,7 @@ SMALL = {
     "snail": {"embedding_size": 5, "filters": 2, "reach": 3, "blocks": 1, "attention_size": 3},
     "ntm": {"embedding_size": 5, "hidden_size": 4, "memory_slots": 4, "memory_width": 3},
     "bert": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
-    "electra": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1, "generator_size": 0.5},
+    "electra": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
     "xlnet": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
     "elmo": {"hidden_size": 5, "layers": 2},
     "word_mean": {"hidden_size": 5},
@@ -54,7 +53,7 @@ SEEN = collate(None, [[7, 6], [5], [9, 9, 8, 4]], features=PICTURES)
 """Pictures of 5 x 7 pixels, and 10 target tokens."""
 READ = Inputs.of_texts([[5, 6, 7], [8, 9], [4]])
 PLACES = torch.arange(4).repeat(3, 1)
-LABELLED = Batch(replace(READ, order=((PLACES + 1) * READ.mask, PLACES)), labels=READ.ids.masked_fill(~READ.mask, -1))
+LABELLED = Batch(READ, labels=READ.ids.masked_fill(~READ.mask, -1)).with_extra(Order((PLACES + 1) * READ.mask, PLACES))
 """For models that write nothing."""
 
 
@@ -76,7 +75,7 @@ def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int, smoothing:
     """Without smoothing a model that copies computes the mixture of the wanted words alone."""
     whole = build(name)
     batch = LABELLED if as_decoder(whole) is None else SEEN if "features" in whole.sizes else BATCH
-    if "both_directions" in whole.pretrained_by:
+    if "both_directions" in pretraining_objectives(type(whole)):
         batch = replace(batch, labels=torch.stack([batch.labels, batch.labels], 1))
     if whole.output_column == "labels":
         batch = replace(LABELLED, labels=torch.tensor([4, 0, 7]))  # one of each text

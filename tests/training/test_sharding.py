@@ -5,27 +5,40 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from commands import RECIPE, Finished, environment, logged, refused, sentence_pairs, sets, succeeded, write_pairs
 from pydantic import ValidationError
-from ranks import join_as, start, start_two
-from test_parts import build
-from tiny_training import CPU, FromList, ended, run, settings, steps
+from torch import Tensor, nn
 
 from nmtkit.core.errors import TrainingError
 from nmtkit.data.batches.batch import collate
 from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import Seq2Seq
 from nmtkit.training import gradients
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.checkpoints.weights import get_weights
-from nmtkit.training.events import Evaluated
+from nmtkit.training.events import Evaluated, Event
 from nmtkit.training.gradients import UpdateGradients
 from nmtkit.training.losses.objective import build_objectives
 from nmtkit.training.parallel import processes
 from nmtkit.training.sharding import Shards, require_equal_shares
+from tests.support.commands import (
+    RECIPE,
+    Finished,
+    environment,
+    logged,
+    refused,
+    sentence_pairs,
+    sets,
+    succeeded,
+    write_pairs,
+)
+from tests.support.ranks import join_as, start, start_two
+from tests.support.tiny_training import CPU, FromList, ended, run, settings, steps
+from tests.training.test_parts import build
 
 BATCHES = [
     collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]]),
@@ -36,30 +49,30 @@ BATCHES = [
 LOSS = {"label_smoothing": 0.1}
 KINDS = {
     "transformer": {"accumulate": 2, "weight_decay": 0.1, "ema_decay": 0.9},
-    "t5": {"optimizer": "sgd", "momentum": 0.9},
+    "t5": {"optimizer": "sgd"},
     "transformer_lm": {"optimizer": "adagrad", "activation_checkpointing": True},
 }
 
 
-def score(model):
+def score(model: Seq2Seq) -> dict[str, float]:
     """Of a pass as searches make it, a step at a time from the memory."""
     memory = model.encode(BATCHES[0])
     cache = KVCache(BATCHES[0].size, 1, CPU)
     output, _ = model.advance(torch.tensor([2, 2, 2]), model.start(memory), memory, cache)
-    return {"score": float(model.predict(output, memory).sum())}
+    return {"bleu": float(model.predict(output, memory).sum())}
 
 
-def training(folder, name, kind="transformer", resume=False, **given):
+def training(folder: str | Path, name: str, kind: str = "transformer", resume: bool = False, **given: Any) -> Any:
     config = settings(**{**LOSS, "clip_norm": 0.05, "max_updates": 4, **KINDS[kind], **given})
     return run(Path(folder, name), config, build(kind), FromList(BATCHES), score, resume=resume)
 
 
-def numbers(events):
+def numbers(events: list[Event]) -> list[tuple[Any, ...]]:
     made = [(step.loss, step.tokens, step.grad_norm) for step in steps(events)]
-    return [*made, *((one.metrics["score"],) for one in events if isinstance(one, Evaluated))]
+    return [*made, *((one.metrics["bleu"],) for one in events if isinstance(one, Evaluated))]
 
 
-def assert_same_state(folder, one, other):
+def assert_same_state(folder: str | Path, one: str, other: str) -> None:
     first, second = (CheckpointManager(Path(folder, name)).load_last()[0] for name in (one, other))
     assert first.keys() == second.keys()
     for name, tensor in first.items():
@@ -68,7 +81,7 @@ def assert_same_state(folder, one, other):
         torch.testing.assert_close(second[name], tensor, rtol=1e-9, atol=atol, msg=f"{other}: {name}")
 
 
-def one_of_two(rank, port, folder):
+def one_of_two(rank: int, port: int, folder: str) -> None:
     join_as(rank, port)
     gradients._CHUNK_BYTES["cpu"] = 160 if rank else 320  # the output layer in other parts than the other process
     for kind in KINDS:
@@ -82,7 +95,7 @@ def one_of_two(rank, port, folder):
     training(folder, "resumed", resume=True, shard=True)
     training(folder, "to-one", max_updates=2, shard=True)
 
-    def out_of_memory(*_, **__):
+    def out_of_memory(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError
 
     if rank:
@@ -92,7 +105,7 @@ def one_of_two(rank, port, folder):
         training(folder, "full", shard=True)
 
 
-def one_of_three(rank, port, folder):
+def one_of_three(rank: int, port: int, folder: str) -> None:
     join_as(rank, port, 3)
     with pytest.raises(TrainingError, match="an update has 4 batches, which 3 processes cannot share equally"):
         training(folder, "to-one", resume=True, shard=True)
@@ -100,7 +113,7 @@ def one_of_three(rank, port, folder):
 
 
 @pytest.mark.slow
-def test_two_processes_with_half_of_each_weight_train_as_with_all(tmp_path):
+def test_two_processes_with_half_of_each_weight_train_as_with_all(tmp_path: Path) -> None:
     start_two(one_of_two, tmp_path)
     for kind in KINDS:
         assert_same_state(tmp_path, kind, f"{kind}-sharded")
@@ -111,14 +124,14 @@ def test_two_processes_with_half_of_each_weight_train_as_with_all(tmp_path):
 
 
 @pytest.fixture
-def alone():
+def alone() -> Any:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
-def test_a_model_in_pieces_has_the_same_gradients_and_comes_together_again(alone):
-    def summed(model, shards=None):
+def test_a_model_in_pieces_has_the_same_gradients_and_comes_together_again(alone: Any) -> None:
+    def summed(model: nn.Module, shards: Shards | None = None) -> tuple[Any, dict[str, Tensor]]:
         config = settings(**LOSS)
         own = shards.parameters if shards else dict(model.named_parameters())
         update = UpdateGradients(model, build_objectives(config), list(own.values()), CPU)
@@ -144,7 +157,7 @@ def test_a_model_in_pieces_has_the_same_gradients_and_comes_together_again(alone
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_each_process_has_a_part_of_the_first_axis(monkeypatch, rank):
+def test_each_process_has_a_part_of_the_first_axis(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
     """As torch cuts it: the last ones may have less, or nothing."""
     monkeypatch.setattr(processes, "size", lambda: 3)
     monkeypatch.setattr(processes, "rank", lambda: rank)
@@ -162,14 +175,14 @@ def test_each_process_has_a_part_of_the_first_axis(monkeypatch, rank):
     "other",
     [{"compile": True}, {"freeze": ["encoder"]}, {"unfreeze_every": 2}, {"coverage_weight": 1.0}, {"reinforce": {}}],
 )
-def test_what_some_processes_would_do_alone_is_refused(other):
+def test_what_some_processes_would_do_alone_is_refused(other: dict[str, Any]) -> None:
     sharded = partial(settings, shard=True)
     sharded(activation_checkpointing=True)
     with pytest.raises(ValidationError, match=f"shard: not together with {next(iter(other))}"):
         sharded(**other)
 
 
-def train(folder, size, run, *changes):
+def train(folder: Path, size: int, run: str, *changes: str) -> Finished:
     """`nmtkit train` as torchrun or, one process, a shell starts it."""
     small = ("model={kind: transformer, hidden_size: 8, feed_forward_size: 12, heads: 2, layers: 1, dropout: 0}",)
     small += tuple(f"training.{one}" for one in ("precision=fp32", "log_every=1", "validate_every=2", "save_every=1"))
@@ -178,14 +191,14 @@ def train(folder, size, run, *changes):
     return command(folder, *words, *sets("search.max_length=4", *small, *changes))
 
 
-def command(folder, *words, stdin=""):
+def command(folder: Path, *words: object, stdin: str = "") -> Finished:
     given = {"cwd": folder, "env": environment(), "input": stdin, "capture_output": True, "text": True}
     done = subprocess.run([sys.executable, "-m", *words], **given, check=False, timeout=300)
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.slow
-def test_torchrun_trains_a_model_in_pieces_that_any_number_goes_on_with(tmp_path):
+def test_torchrun_trains_a_model_in_pieces_that_any_number_goes_on_with(tmp_path: Path) -> None:
     for name, count in (("train", 300), ("valid", 4), ("test", 2)):
         write_pairs(tmp_path, name, sentence_pairs(count, len(name)))
     Path(tmp_path, "r.yaml").write_text(RECIPE, encoding="utf-8")

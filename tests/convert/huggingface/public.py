@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from commands import sentence_pairs
+from tests.support.commands import sentence_pairs
 
 TEXTS = [f"{src} {tgt}, isn't it? Größe: 3.5 %" for src, tgt in sentence_pairs(150, 9)]
 
@@ -71,7 +71,11 @@ def unigram(folder: Path) -> Any:
         vocab_size=200, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
     )
     model.train_from_iterator(TEXTS, trainer)
-    pieces = [tuple(piece) for piece in json.loads(model.to_str())["model"]["vocab"]]
+    learned = json.loads(model.to_str())["model"]["vocab"]
+    # The library adds scores in an order that differs between processes: rounded and sorted, they are the same.
+    pieces = [tuple(special) for special in learned[:3]]
+    rounded = [(piece, round(score, 2)) for piece, score in learned[3:]]
+    pieces += sorted(rounded, key=lambda pair: (-pair[1], pair[0]))
     own = transformers.T5Tokenizer(vocab=[*pieces, *((f"<extra_id_{one}>", 0.0) for one in range(99, -1, -1))])
     own.save_pretrained(folder)
     return own

@@ -1,12 +1,9 @@
 """BERT computes what it did."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from portable import import_refused, raw
-from public import TEXTS, word_piece
 from safetensors.torch import load_file
 
 from nmtkit.convert.importing import import_run
@@ -14,22 +11,11 @@ from nmtkit.data.batches.batch import Batch, Inputs
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
+from tests.convert.huggingface.public import TEXTS
+from tests.convert.huggingface.random_models import bert
+from tests.support.random_runs import import_refused, raw
 
 transformers = pytest.importorskip("transformers")
-
-
-def bert(folder: Path, kind: str) -> tuple[Any, Any]:
-    transformers.logging.set_verbosity_error()
-    tokenizer = word_piece(folder)
-    torch.manual_seed(4)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    config = transformers.BertConfig(**sizes, vocab_size=len(tokenizer), max_position_embeddings=80)
-    model = getattr(transformers, kind)(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    model.save_pretrained(folder)
-    return tokenizer, model
 
 
 @pytest.mark.parametrize("kind", ["BertForPreTraining", "BertForMaskedLM", "BertModel", "older"])
@@ -63,7 +49,7 @@ def test_bert_computes_what_it_did(kind: str, tmp_path: Path) -> None:
             torch.testing.assert_close(ours.logits(found, None)[mask], logits[..., rows][mask], rtol=0, atol=1e-5)
         if "seq_relationship_logits" in wanted:
             torch.testing.assert_close(
-                ours.further_logits(batch, found), wanted.seq_relationship_logits, rtol=0, atol=1e-5
+                ours.auxiliary_logits(batch, found), wanted.seq_relationship_logits, rtol=0, atol=1e-5
             )
 
 

@@ -5,31 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Command, succeeded
-from portable import opened, raw
-from public import TEXTS, byte_level
 
 from nmtkit.convert.importing import import_run
 from nmtkit.data.batches.batch import collate
 from nmtkit.data.tokenizers.vocabulary import BOS
+from tests.convert.huggingface.public import TEXTS
+from tests.convert.huggingface.random_models import END, gpt2
+from tests.support.commands import Command, succeeded
+from tests.support.random_runs import opened, raw
 
 transformers = pytest.importorskip("transformers")
-END = "<|endoftext|>"
-
-
-def gpt2(folder: Path, **generation: Any) -> tuple[Any, Any]:
-    transformers.logging.set_verbosity_error()
-    tokenizer = byte_level(folder, eos_token=END, bos_token=END, unk_token=END)
-    torch.manual_seed(4)
-    end = tokenizer.eos_token_id
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": len(tokenizer)}
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=end, eos_token_id=end)).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.05 if "ln_" in name else 0.25)
-    model.generation_config.update(max_new_tokens=20, do_sample=False, **generation)
-    model.save_pretrained(folder)
-    return tokenizer, model
 
 
 @pytest.mark.parametrize("generation", [{}, {"num_beams": 4}, {"num_beams": 3, "early_stopping": True}], ids=str)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from portable import Harm, Spoil, changed, copied, gone, import_refused
 
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.tokenizers.huggingface_tokenizer import parse_tokenizer
+from tests.convert.huggingface.random_models import gpt2
+from tests.support.random_runs import Harm, Spoil, changed, copied, gone, import_refused
 
 pytest.importorskip("transformers")
-from test_gpt2 import gpt2
 
 
 @pytest.fixture(scope="module")

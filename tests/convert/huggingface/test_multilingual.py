@@ -1,13 +1,10 @@
 """Multilingual models are fine-tuned in the languages that are named, as `transformers` would fine-tune them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from commands import Command, refused, succeeded, write_lines
-from public import TEXTS
 from safetensors.torch import load_file
 
 from nmtkit import Translator
@@ -16,69 +13,17 @@ from nmtkit.convert.exporting import export_run
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.store import Store
-from nmtkit.experiment.run import Run
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun
-from nmtkit.training.events import Step
+from nmtkit.runs.run import Run
+from tests.convert.huggingface.fine_tuning import LANGUAGES, LR, SOURCES, TARGETS, trained, write_recipe
+from tests.convert.huggingface.random_models import public
+from tests.support.begun_runs import begin_run
+from tests.support.commands import Command, refused, succeeded, write_lines
 
 pytest.importorskip("transformers")
 import transformers
-from test_seq2seq import SIZES, made
 
 FAMILIES = ["nllb", "m2m100", "mbart", "mbart50"]
-LANGUAGES = {
-    "nllb": ("eng_Latn", "fra_Latn", "deu_Latn"),
-    "m2m100": ("__en__", "__fr__", "__de__"),
-    "mbart": ("en_XX", "fr_XX", "de_DE"),
-    "mbart50": ("en_XX", "fr_XX", "de_DE"),
-}
-"""A language to read and two to write."""
-SOURCES = [" ".join(text.split()[: 2 + number % 4]) for number, text in enumerate(TEXTS[:12])]
-TARGETS = [" ".join(reversed(source.split())) for source in SOURCES]
-LR = 0.03
-
-
-def m2m100(folder: Path) -> tuple[Any, Any]:
-    """M2M100 as its page on the hub has it, with random weights."""
-    import sentencepiece
-
-    folder.mkdir(parents=True)
-    how = {"model_type": "bpe", "vocab_size": 84, "model_prefix": folder / "sentencepiece.bpe", "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXTS), **how)
-    (folder / "sentencepiece.bpe.vocab").unlink()
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.bpe.model"))
-    names = ["<s>", "<pad>", "</s>", "<unk>", *(pieces.id_to_piece(number) for number in range(3, 84))]
-    (folder / "vocab.json").write_text(json.dumps({name: row for row, name in enumerate(names)}), encoding="utf-8")
-    files = [str(folder / name) for name in ("vocab.json", "sentencepiece.bpe.model")]
-    tokenizer = transformers.M2M100Tokenizer(*files)
-    languages = sorted(tokenizer.lang_token_to_id, key=lambda name: tokenizer.lang_token_to_id[name])
-    settings = {"additional_special_tokens": languages, "tokenizer_class": "M2M100Tokenizer"}
-    settings |= {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    torch.manual_seed(6)
-    size = len(names) + len(languages) + 8  # as many rows as the tokenizer has made-up words
-    config = transformers.M2M100Config(vocab_size=size, **SIZES, max_position_embeddings=64, decoder_start_token_id=2)
-    model = transformers.M2M100ForConditionalGeneration(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.05 if parameter.ndim == 1 else 0.3)
-    never = [[tokenizer.pad_token_id]]
-    model.generation_config.update(max_new_tokens=20, do_sample=False, forced_eos_token_id=None, bad_words_ids=never)
-    model.eval().save_pretrained(folder)
-    return tokenizer, model
-
-
-def public(kind: str, folder: Path, scale: float = 0.5) -> tuple[Any, Any]:
-    """A tokenizer and a model of a family, in a folder; large weights multiply the rounding of single precision."""
-    transformers.logging.set_verbosity_error()
-    if kind == "m2m100":
-        return m2m100(folder)
-    tokenizer, model = made(kind, folder)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(scale)
-    model.save_pretrained(folder)
-    return tokenizer, model
 
 
 def theirs_in_direction(tokenizer: Any, kind: str, source: str, target: str) -> None:
@@ -139,39 +84,6 @@ def given_inputs(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.
     return {"decoder_input_ids": shift(labels, pad, model.config.decoder_start_token_id)}
 
 
-def write_recipe(path: Path, run: Path, corpora: Any, updates: int = 2, **training: Any) -> Path:
-    """A recipe that trains on all corpora at once by gradient descent."""
-    settings = {
-        "init_from": str(run),
-        "data": {"train": corpora, "valid": corpora},
-        "model": {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0},
-        "batch": {"batch_tokens": 100_000},
-        "training": {
-            "optimizer": "sgd",
-            "lr": LR,
-            "schedule": {"kind": "constant"},
-            "max_updates": updates,
-            "validate_every": updates,
-            "log_every": 1,
-            "clip_norm": None,
-            "best_metric": "loss",
-            "higher_is_better": False,
-        }
-        | training,
-        "evaluation": {"max_sentences": 2},
-    }
-    path.write_text(json.dumps(settings), encoding="utf-8")
-    return path
-
-
-def trained(path: Path, folder: Path) -> tuple[Run, list[float]]:
-    """The run of a recipe, and the loss of each update."""
-    run = Run.begin(load_recipe(path), str(folder))
-    events = [*run.train(torch.device("cpu"))]
-    run.close()
-    return run, [event.loss for event in events if isinstance(event, Step)]
-
-
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
     write_lines(tmp_path / "src", SOURCES)
@@ -204,7 +116,7 @@ def test_fine_tuning_has_the_losses_and_weights_of_transformers(kind: str, texts
     assert losses == pytest.approx(expected, abs=1e-5)
     assert losses[-1] < losses[0] - 0.05
 
-    export_run(SavedRun(run.folder), "huggingface", texts / "exported")
+    export_run(Run(run.folder), "huggingface", texts / "exported")
     require_same_tensors(texts / "exported", theirs)
 
 
@@ -231,7 +143,7 @@ def test_several_directions_have_the_losses_of_transformers(kind: str, texts: Pa
 
 def ids_of(folder: Path, split: str, side: str, number: int = 0) -> list[str]:
     """The tokens of a stored text."""
-    run = SavedRun(RunFolder(folder))
+    run = Run(RunFolder(folder))
     ids = Store.open(run.folder.data, split).ids(side, number).tolist()
     return [run.load_tokenizers()[side].vocabulary.tokens[one] for one in ids]
 
@@ -284,7 +196,7 @@ def test_a_tuned_run_remembers_its_languages(texts: Path, console: Command) -> N
     public("nllb", texts / "theirs")
     succeeded(console("import", "theirs", "-o", "runs/nllb"))
     short = [f"--set={one}" for one in ("training.max_updates=2", "training.validate_every=2")]
-    files = ("--source", "src", "--target", "tgt", "--valid-source", "src", "--valid-target", "tgt")
+    files = ("--source", "src", "--target", "tgt", "--valid", "src", "tgt")
     languages = ("--from", "eng_Latn", "--to", "fra_Latn")
     succeeded(
         console("train", "--init-from", "runs/nllb", *files, *languages, *short, "--run", "runs/a", "--device", "cpu")
@@ -312,7 +224,7 @@ def test_mbart_25_begins_with_the_language_to_write(texts: Path) -> None:
     corpora = [{"src": "src", "tgt": "tgt", "src_lang": "en_XX", "tgt_lang": target} for target in ("ro_RO", "de_DE")]
     path = write_recipe(texts / "tuned.yaml", texts / "run", corpora)
     with pytest.raises(RecipeError, match="a run has only one"):
-        Run.begin(load_recipe(path), str(texts / "tuned"))
+        begin_run(load_recipe(path), str(texts / "tuned"))
 
 
 def test_one_training_teaches_two_languages(texts: Path) -> None:
@@ -325,7 +237,7 @@ def test_one_training_teaches_two_languages(texts: Path) -> None:
         {"src": "src", "tgt": "tgt", "src_lang": "eng_Latn", "tgt_lang": "fra_Latn"},
         {"src": "src", "tgt": "doubled", "src_lang": "eng_Latn", "tgt_lang": "deu_Latn"},
     ]
-    path = write_recipe(texts / "tuned.yaml", texts / "imported", corpora, updates=250, optimizer="adam", lr=0.004)
+    path = write_recipe(texts / "tuned.yaml", texts / "imported", corpora, updates=400, optimizer="adam", lr=0.004)
     run, _ = trained(path, texts / "tuned")
     how: dict[str, Any] = {"device": "cpu", "source_language": "eng_Latn", "search_settings": {"max_length": 60}}
     for target, expected in (("fra_Latn", TARGETS), ("deu_Latn", doubled)):

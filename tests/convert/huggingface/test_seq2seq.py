@@ -7,117 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Command, refused, succeeded, write_lines
-from portable import Spoil, changed, copied, gone, import_refused, opened, raw
-from public import TEXTS, byte_level, unigram
 from safetensors.torch import load_file
 
 from nmtkit.convert import external_files
 from nmtkit.convert.importing import import_run
 from nmtkit.data.batches.batch import collate
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
+from tests.convert.huggingface.public import TEXTS
+from tests.convert.huggingface.random_models import made
+from tests.support.commands import Command, refused, succeeded, write_lines
+from tests.support.random_runs import Spoil, changed, copied, gone, import_refused, needs, opened, raw
 
 transformers = pytest.importorskip("transformers")
-from test_tokenizers import m2m100_files, pegasus_files  # noqa: E402
-
-SIZES = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2}
-SIZES |= {
-    f"{side}_{key}": number
-    for side in ("encoder", "decoder")
-    for key, number in (("attention_heads", 4), ("ffn_dim", 40))
-}
-T5 = {"d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
-T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
-
-
-def multilingual(folder: Path, kind: Any, **languages: str) -> Any:
-    """A tokenizer of mBART or NLLB."""
-    pieces = json.loads(unigram(folder).backend_tokenizer.to_str())["model"]["vocab"][3:-100]
-    names = ["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces)]
-    if kind is transformers.NllbTokenizer:
-        own = kind(vocab={name: row for row, name in enumerate(names)}, merges=[], **languages)
-    else:
-        own = kind(vocab=[*((name, 0.0) for name in names[:4]), *map(tuple, pieces)], **languages)
-    for file in folder.iterdir():
-        file.unlink()
-    own.save_pretrained(folder)
-    return own
-
-
-def made(kind: str, folder: Path, **generation: Any) -> tuple[Any, Any]:
-    """A tokenizer and a model with random weights, in a folder."""
-    transformers.logging.set_verbosity_error()
-    torch.manual_seed(6)
-    special = {
-        "pad_token": "<pad>",
-        "eos_token": "</s>",
-        "bos_token": "<s>",
-        "unk_token": "<unk>",
-        "mask_token": "<mask>",
-    }
-    if kind == "bart":
-        tokenizer = byte_level(folder, **special)
-        ids = {"forced_bos_token_id": tokenizer.bos_token_id, "decoder_start_token_id": tokenizer.eos_token_id}
-        config = transformers.BartConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=64)
-        model = transformers.BartForConditionalGeneration(config)
-    elif kind == "mbart":
-        tokenizer = multilingual(folder, transformers.MBartTokenizer, src_lang="en_XX", tgt_lang="ro_RO")
-        ids = {"decoder_start_token_id": tokenizer.convert_tokens_to_ids("ro_RO")}
-        more = {"max_position_embeddings": 64, "scale_embedding": True, "activation_function": "gelu"}
-        model = transformers.MBartForConditionalGeneration(
-            transformers.MBartConfig(vocab_size=len(tokenizer), **SIZES, **more)
-        )
-    elif kind == "mbart50":
-        tokenizer = multilingual(folder, transformers.MBart50Tokenizer, src_lang="en_XX", tgt_lang="de_DE")
-        ids = {"decoder_start_token_id": 2, "forced_bos_token_id": tokenizer.convert_tokens_to_ids("de_DE")}
-        config = transformers.MBartConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=64)
-        model = transformers.MBartForConditionalGeneration(config)
-    elif kind == "m2m100":
-        tokenizer = m2m100_files(folder)
-        ids = {"decoder_start_token_id": 2}
-        config = transformers.M2M100Config(vocab_size=len(tokenizer.get_vocab()) + 100, **SIZES, scale_embedding=True)
-        model = transformers.M2M100ForConditionalGeneration(config)
-    elif kind == "pegasus":
-        tokenizer = pegasus_files(folder)
-        ids = {"decoder_start_token_id": 0}
-        more = {"max_position_embeddings": 64, "scale_embedding": True, "activation_function": "relu"}
-        model = transformers.PegasusForConditionalGeneration(
-            transformers.PegasusConfig(vocab_size=len(tokenizer), **SIZES, **more)
-        )
-    elif kind == "nllb":
-        tokenizer = multilingual(folder, transformers.NllbTokenizer, src_lang="eng_Latn", tgt_lang="deu_Latn")
-        ids = {"decoder_start_token_id": 2}
-        more = {"max_position_embeddings": 64, "scale_embedding": True}
-        model = transformers.M2M100ForConditionalGeneration(
-            transformers.M2M100Config(vocab_size=len(tokenizer), **SIZES, **more)
-        )
-    else:
-        tokenizer = unigram(folder)
-        forms = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False} if kind == "t5 v1.1" else {}
-        ids = {"decoder_start_token_id": 0}
-        model = transformers.T5ForConditionalGeneration(
-            transformers.T5Config(vocab_size=len(tokenizer) + 5, **T5, **forms)
-        )
-        if forms:
-            model.lm_head.weight = torch.nn.Parameter(0.2 * torch.randn_like(model.lm_head.weight))
-    never = [[tokenizer.pad_token_id]]
-    ids |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
-    spread = 0.12 if kind[:2] == "t5" else 0.3
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            crosses = "encoder_attn" in name or "EncDecAttention" in name
-            parameter.add_(
-                torch.randn_like(parameter), alpha=0.05 if parameter.ndim == 1 else (2.5 if crosses else 1.0) * spread
-            )
-        if kind[:2] != "t5" and hasattr(model, "final_logits_bias"):
-            model.final_logits_bias.normal_()
-    model.config.update({key: one for key, one in ids.items() if not key.startswith("forced")})
-    model.generation_config.update(
-        **ids, max_new_tokens=20, bad_words_ids=never, do_sample=False, forced_eos_token_id=None, **generation
-    )
-    model.eval().save_pretrained(folder)
-    return tokenizer, model
 
 
 KINDS = ["bart", "mbart", "mbart50", "nllb", "m2m100", "pegasus", "t5", "t5 v1.1"]
@@ -200,7 +102,7 @@ def test_pegasus_in_its_published_files_writes_what_it_did(tmp_path: Path) -> No
     batch = tokenizer(sources, return_tensors="pt", padding=True)
     expected = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
     run = import_run(folder, str(tmp_path / "run"))
-    assert SavedRun(run).recipe.task == "summarization"
+    assert Run(run).recipe.task == "summarization"
     assert opened(run.path).translate(sources) == expected
     assert len({*expected}) > 15
 
@@ -303,3 +205,27 @@ def test_it_is_tuned_and_told_no_language(small: Path, console: Command, tmp_pat
     )
     succeeded(console("export", "runs/t5", "out", "--to", "safetensors"))
     refused(console("translate", "-m", "runs/t5", "--from", "de", "--device", "cpu", stdin="a"), "leave it out")
+
+
+@needs("ctranslate2")
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctranslate2_finds_the_same(kind: str, tmp_path: Path) -> None:
+    made(kind, tmp_path / "theirs")
+    import_run(tmp_path / "theirs", str(tmp_path / "run"))
+    sources = [" ".join(text.split()[: 2 + number % 5]) for number, text in enumerate(TEXTS[:40])]
+    forces_language = kind in ("bart", "mbart50", "nllb", "m2m100")
+    beam_size = 1 if forces_language else 4
+    search = {"beam_size": beam_size, "stop": "first_k"}
+    own, auto = (
+        opened(tmp_path / "run", engine=engine, search_settings=search, **DIRECTIONS.get(kind, {}))
+        for engine in ("nmtkit", "auto")
+    )
+    assert auto.other is not None
+    for some, others in zip(auto.search(sources, beam_size), own.search(sources, beam_size), strict=True):
+        assert [one.tokens for one in some] == [one.tokens for one in others]
+        for one, other in zip(some, others, strict=True):
+            assert one.score == pytest.approx(other.score, rel=1e-4)
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-3)
+    if forces_language:
+        wider = search | {"beam_size": 2}
+        assert opened(tmp_path / "run", search_settings=wider, **DIRECTIONS.get(kind, {})).other is None

@@ -5,19 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, refused, succeeded, write_lines
-from portable import change, copied, import_refused, opened
 
 from nmtkit.convert.importing import import_run
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.formats import load_yaml
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
+from tests.convert.huggingface.random_models import gpt2, made
+from tests.support.commands import Command, refused, succeeded, write_lines
+from tests.support.random_runs import change, copied, import_refused, opened
 
 transformers = pytest.importorskip("transformers")
-from public import TEXTS  # noqa: E402
-from test_gpt2 import gpt2  # noqa: E402
-from test_seq2seq import made  # noqa: E402
+from tests.convert.huggingface.public import TEXTS  # noqa: E402
 
 SUMMARIZATION = {"prefix": "find: ", "num_beams": 3, "max_length": 16, "min_length": 4, "length_penalty": 2.0}
 SUMMARIZATION |= {"early_stopping": True, "no_repeat_ngram_size": 2}
@@ -48,7 +47,7 @@ def test_texts_of_a_task_equal_those_of_transformers_with_its_prefix(name: str, 
     expected = tokenizer.batch_decode(model.generate(**batch, **settings), skip_special_tokens=True)
     told: list[str] = []
     run = import_run(t5, str(tmp_path / "run"), told.append, task=name)
-    assert SavedRun(run).recipe.task == name.partition("_")[0]
+    assert Run(run).recipe.task == name.partition("_")[0]
     assert any(f"every source begins with {prefix!r}" in line for line in told)
     assert not any("ignored" in line for line in told)
     found = opened(tmp_path / "run").translate([*SOURCES, ""])
@@ -85,9 +84,9 @@ def test_fine_tuning_keeps_the_prefix_and_trains_with_it(t5: Path, console: Comm
     succeeded(console("train", "--init-from", "runs/short", *files, "--run", "runs/tuned", *settings))
     recipe = load_yaml(tmp_path / "runs" / "tuned" / "recipe.yaml")[0]
     assert (recipe["task"], recipe["tokenizer"]["source_prefix"]) == ("summarization", "find: ")
-    tuned = SavedRun(RunFolder(tmp_path / "runs" / "tuned"))
+    tuned = Run(RunFolder(tmp_path / "runs" / "tuned"))
     ids = tuned.load_tokenizers().src.encode("the man")
-    without = SavedRun(RunFolder(tmp_path / "runs" / "short")).load_tokenizers().with_source_prefix("")
+    without = Run(RunFolder(tmp_path / "runs" / "short")).load_tokenizers().with_source_prefix("")
     assert ids == without.src.encode("find: the man")
     assert without.src.encode("the man") != ids
     out = succeeded(console("summarize", "-m", "runs/tuned", "--device", "cpu", stdin="the man\n")).out
@@ -103,7 +102,7 @@ def test_fine_tuning_keeps_the_prefix_and_trains_with_it(t5: Path, console: Comm
 def test_the_only_task_of_a_model_is_chosen(t5: Path, tmp_path: Path) -> None:
     copy = copied(t5, tmp_path)
     change(copy / "config.json", task_specific_params={"summarization": SUMMARIZATION})
-    run = SavedRun(import_run(copy, str(tmp_path / "run")))
+    run = Run(import_run(copy, str(tmp_path / "run")))
     assert (run.recipe.task, run.recipe.tokenizer.source_prefix) == ("summarization", "find: ")
     assert (run.recipe.search.beam_size, run.recipe.search.max_length, run.recipe.search.min_length) == (3, 15, 3)
 
@@ -111,7 +110,7 @@ def test_the_only_task_of_a_model_is_chosen(t5: Path, tmp_path: Path) -> None:
 def test_bart_translates_if_it_is_imported_for_that(tmp_path: Path) -> None:
     made("bart", tmp_path / "theirs")
     for task, command in ((None, "summarization"), ("translation", "translation")):
-        run = SavedRun(import_run(tmp_path / "theirs", str(tmp_path / command), task=task))
+        run = Run(import_run(tmp_path / "theirs", str(tmp_path / command), task=task))
         assert run.recipe.task == command
 
 
@@ -170,4 +169,4 @@ def test_a_run_is_not_imported_again(t5: Path, console: Command, tmp_path: Path)
     succeeded(console("export", "runs/short", "shared", "--to", "safetensors"))
     for folder in ("runs/short", "shared"):
         refused(console("import", folder, "-o", "x"), f"this is a run already: nmtkit summarize -m {folder}")
-    assert SavedRun(RunFolder(tmp_path / "shared")).recipe.tokenizer.source_prefix == "find: "
+    assert Run(RunFolder(tmp_path / "shared")).recipe.tokenizer.source_prefix == "find: "

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from portable import copied, import_refused, marian, raw
 from safetensors.torch import load_file, save_model
-from test_bert import bert
-from test_gpt2 import gpt2
-from test_seq2seq import made
 
 from nmtkit.convert.importing import import_run
 from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
+from tests.convert.huggingface.random_models import bert, gpt2, made
+from tests.support.random_runs import copied, import_refused, marian, raw
 
 transformers = pytest.importorskip("transformers")
 

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from public import TEXTS, byte_level, hostile_strings, unigram, word_piece
 
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.tokenizers.languages import in_direction, language_names
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from tests.convert.huggingface.public import TEXTS, byte_level, hostile_strings, unigram, word_piece
+from tests.convert.huggingface.random_models import PIECES, m2m100_files, pegasus_files, sentencepiece_model
 
 transformers = pytest.importorskip("transformers")
 
-PIECES = 84
 Maker = Callable[[Path], tuple[Any, tuple[int, int, int]]]
 
 
@@ -80,16 +80,6 @@ def test_another_process_takes_no_special_token_from_a_text_either(tmp_path: Pat
     assert pickle.loads(pickle.dumps(made)).src.encode_many(texts) == made.src.encode_many(texts)
 
 
-def sentencepiece_model(path: Path, kind: str, **ids: int) -> Any:
-    import sentencepiece
-
-    path.parent.mkdir()
-    how = {"model_type": kind, "vocab_size": PIECES, "model_prefix": path.with_suffix(""), "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXTS), **how, **ids)
-    path.with_suffix(".model").rename(path)
-    return sentencepiece.SentencePieceProcessor(model_file=str(path))
-
-
 def test_a_sentinel_in_a_text_is_read_and_none_is_in_what_is_written(tmp_path: Path) -> None:
     theirs, special = t5(tmp_path)
     for name in ("tokenizer.json", "older"):
@@ -105,24 +95,6 @@ def test_a_sentinel_in_a_text_is_read_and_none_is_in_what_is_written(tmp_path: P
             found = read.src.encode(text)
             assert [int(maps.rows[one]) for one in found] == theirs(text, add_special_tokens=False).input_ids
             assert read.tgt.decode([*found, 3]) == theirs.decode(theirs(text).input_ids, skip_special_tokens=True)
-
-
-def pegasus_files(folder: Path, **settings: Any) -> Any:
-    """The files of a published Pegasus, whose special tokens are listed; returns the tokenizer of `transformers`."""
-    sentencepiece_model(folder / "spiece.model", "unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    listed = ["<mask_1>", *(f"<unk_{number}>" for number in range(2, settings.get("offset", 103)))]
-    tokens = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask_2>"}
-    tokens |= {"additional_special_tokens": listed}
-    (folder / "special_tokens_map.json").write_text(json.dumps(tokens), encoding="utf-8")
-    settings = {
-        "tokenizer_class": "PegasusTokenizer",
-        "model_max_length": 512,
-        "mask_token_sent": "<mask_1>",
-        **settings,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokens | settings), encoding="utf-8")
-    (folder / "config.json").write_text('{"model_type": "pegasus"}', encoding="utf-8")
-    return transformers.AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("offset", [103, 5])
@@ -143,18 +115,6 @@ def test_pegasus_is_read_from_its_published_files_and_from_tokenizer_json(offset
         assert read.tgt.decode(read.tgt.vocabulary.ids([*specials, "▁the"])) == read.tgt.decode(
             read.tgt.vocabulary.ids(["▁the"])
         )
-
-
-def m2m100_files(folder: Path) -> Any:
-    """The files of M2M100 without a list of its languages, as transformers 5 writes them, and its tokenizer."""
-    model = sentencepiece_model(folder / "sentencepiece.bpe.model", "bpe")
-    words = [model.id_to_piece(number) for number in range(3, PIECES)]
-    ids = {token: row for row, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *words])}
-    (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
-    files = [str(folder / name) for name in ("vocab.json", "sentencepiece.bpe.model")]
-    tokenizer = transformers.M2M100Tokenizer(*files, src_lang="fr")
-    tokenizer.save_pretrained(folder)
-    return tokenizer
 
 
 def test_m2m100_is_read_as_transformers_saves_it(tmp_path: Path) -> None:

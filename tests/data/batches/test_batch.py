@@ -9,7 +9,6 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from learned import learn_tokenizers
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.data.batches.batch import Batch, collate
@@ -20,6 +19,7 @@ from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
+from tests.support.learned_tokenizers import learn_tokenizers
 
 Build = Callable[..., Store]
 Ids = tuple[tuple[int, ...], tuple[int, ...]]

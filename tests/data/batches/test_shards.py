@@ -11,10 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from daily import daily
-from learned import learn_tokenizers
-from preprocessing_program import preprocess
-from stored import checker, write_store
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import verify_checksum, with_checksum
@@ -27,6 +23,10 @@ from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.checking import SplitReport
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
+from tests.data.preprocessing_program import preprocess
+from tests.data.stored import checker, write_store
+from tests.support.cases import daily
+from tests.support.learned_tokenizers import learn_tokenizers
 
 SETTINGS = {"max_length": 150, "drop_duplicates": True}
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from learned import learn_tokenizers
-from stored import checker, write_store
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batches.encoding import fingerprint
@@ -15,6 +13,8 @@ from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import UNK
+from tests.data.stored import checker, write_store
+from tests.support.learned_tokenizers import learn_tokenizers
 
 Build = Callable[..., Store]
 

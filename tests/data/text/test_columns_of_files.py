@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.config import SplitFiles
-from nmtkit.data.text.names import split_reference
+from nmtkit.data.text.files.lines import TextFile, read_lines
+from nmtkit.data.text.files.names import split_reference
 from nmtkit.data.text.reading import read_pairs
-from nmtkit.data.text.text import TextFile, read_lines
 
 PAIRS = [
     ("The dog sleeps.", "Le chien dort."),
@@ -59,7 +60,7 @@ def write_json(path: Path) -> list[str]:
     ("name", "write"),
     [("a.tsv", write_tsv), ("a.txt", write_tsv), ("a.csv", write_csv), ("a.tmx", write_tmx), ("a.jsonl", write_json)],
 )
-def test_columns_are_read_as_texts(tmp_path: Path, name: str, write) -> None:  # type: ignore[no-untyped-def]
+def test_columns_are_read_as_texts(tmp_path: Path, name: str, write: Callable[..., list[str]]) -> None:
     src, tgt = write(tmp_path / name)
     assert list(read_lines(src)) == ENGLISH
     assert list(read_lines(tgt)) == FRENCH

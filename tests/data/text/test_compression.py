@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.text.text import TextFile, read_lines
+from nmtkit.data.text.files.lines import TextFile, read_lines
 
 LINES = [f"line {number} ä {random.Random(number).random()}" for number in range(30_000)]
 TEXT = "".join(f"{line}\n" for line in LINES).encode()

@@ -11,8 +11,8 @@ from nmtkit.core.settings import parse
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport, PairChecker
 from nmtkit.data.text.config import DataConfig, SplitFiles
+from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.text.reading import read_pairs
-from nmtkit.data.text.text import read_lines
 
 
 def write(path: Path, content: str | bytes) -> str:
@@ -109,21 +109,18 @@ PAIR = {"src": "a", "tgt": "b"}
         ({"train": {"src_field": "b"}}, "`train`: give either src"),
         ({"train": {"features": ["a", "b"], "tgt": "c"}}, "tgt names 1 and features 2: they must be paired"),
         ({"train": {"labels": "a", "jsonl": "b"}}, "labels, features, alignment, src_words and tgt_words are for text"),
-        ({"train": {"tgt": "a", "labels_field": "b"}}, "beside text files the labels are in `labels`"),
         ({"train": {"tgt": "a", "alignment": "b"}}, "between the words of src and tgt"),
         ({"train": {"src": "a", "labels": "b", "alignment": "c"}}, "between the words of src and tgt"),
-        ({"train": {"jsonl": "a", "tgt_field": "", "alignment_field": "b"}}, "between the words of src and tgt"),
         ({"train": {**PAIR, "jsonl": "c"}}, "`train`: give either src"),
         ({"train": {"stories": "a", "src": "b"}}, "`train`: give either src"),
         ({"train": PAIR, "test": {"src": []}}, "write `--set data.test=null`"),
-        ({"train": {"jsonl": "c", "tgt": "b"}}, "are for text files; a jsonl file holds all"),
-        ({"train": {"stories": "a", "tgt": "b"}}, "a story holds both sides"),
+        ({"train": {"jsonl": "c", "tgt": "b"}}, "are for text files; a jsonl file has both"),
+        ({"train": {"stories": "a", "tgt": "b"}}, "and so has a story"),
         ({"train": {**PAIR, "story_lists": "c"}}, "name them with `stories`"),
         ({"train": {"src": ["a", "b"], "tgt": "c"}}, "src names 2 and tgt 1"),
         ({"train": {"src": 3, "tgt": "c"}}, "train.src"),
         ({"train": {"source": "a", "tgt": "b"}}, "unknown key `train.source`"),
-        ({"train": {"jsonl": "a", "alignment": "b"}}, "src_field, tgt_field and alignment_field"),
-        ({"train": {**PAIR, "alignment_field": "c"}}, "alignment_field is the key of a jsonl file"),
+        ({"train": {"jsonl": "a", "alignment": "b"}}, "Name all columns as FILE#KEY instead"),
         ({"train": {**PAIR, "alignment": ["c", "d"]}}, "src names 1 and alignment 2"),
         ({"train": {**PAIR, "src_words": "c"}}, "name the alignment as well"),
         ({"train": {**PAIR, "alignment_base": 1}}, "name the alignment as well"),

@@ -6,10 +6,10 @@ import pytest
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.text.config import SplitFiles
-from nmtkit.data.text.encodings import EncodingEvidence, guess_encoding, guess_wide_encoding
-from nmtkit.data.text.names import parse_encodings, reading_as
+from nmtkit.data.text.files.encodings import FUNCTION_WORDS, EncodingEvidence, guess_encoding, guess_wide_encoding
+from nmtkit.data.text.files.lines import TextFile, file_encoding, read_lines
+from nmtkit.data.text.files.names import parse_encodings, reading_as
 from nmtkit.data.text.reading import read_pairs
-from nmtkit.data.text.text import TextFile, file_encoding, read_lines
 
 TEXTS = {
     "French": "Le chef du village a commandé cent vingt tentes.\nL'infirmière a vérifié les bâches à l'école.\n"
@@ -187,3 +187,10 @@ def test_the_encoding_of_a_command(tmp_path: Path) -> None:
         parse_encodings(["misspelt=cp1252"])
     with pytest.raises(NmtkitError, match=r"both .* are named for"):
         parse_encodings(["cp1252", "koi8-r"])
+
+
+@pytest.mark.parametrize("language", FUNCTION_WORDS)
+def test_function_words_are_listed_once_and_in_small_letters(language: str) -> None:
+    words = FUNCTION_WORDS[language]
+    assert words == [word.lower() for word in words]
+    assert len(set(words)) == len(words) >= 20

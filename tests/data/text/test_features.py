@@ -161,14 +161,14 @@ def test_texts_with_labels(tmp_path: Path) -> None:
 
 
 def test_json_lines_of_any_columns(tmp_path: Path) -> None:
-    path = text(tmp_path / "a", '{"text": "good", "tags": ["A", "B"], "x": 1}', '{"text": "bad", "tags": "A"}')
-    files = SplitFiles(jsonl=[path], src_field="text", tgt_field="", labels_field="tags")
+    path = text(tmp_path / "a.jsonl", '{"text": "good", "tags": ["A", "B"], "x": 1}', '{"text": "bad", "tags": "A"}')
+    files = SplitFiles(src=[f"{path}#text"], labels=[f"{path}#tags"])
     assert files.columns == ("src", "labels")
     assert [(one.src, one.tgt, one.labels) for one in read_pairs(files)] == [("good", None, "A B"), ("bad", None, "A")]
     only = SplitFiles(jsonl=[path], src_field="", tgt_field="text")
     assert [(one.src, one.tgt, one.labels) for one in read_pairs(only)] == [("", "good", None), ("", "bad", None)]
-    with pytest.raises(DataError, match=r"line 1: no field 'label'.*set labels_field"):
-        list(read_pairs(files.model_copy(update={"labels_field": "label"})))
+    with pytest.raises(DataError, match=r"line 1: no field 'label'.*name another as FILE#FIELD"):
+        list(read_pairs(files.model_copy(update={"labels": [f"{path}#label"]})))
 
 
 def test_a_part_of_a_block(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.text import text as text_module
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.config import SplitFiles
+from nmtkit.data.text.files import lines as line_files
+from nmtkit.data.text.files.lines import TextFile, explain_bad_bytes, first_bad_byte, read_lines
 from nmtkit.data.text.reading import SplitReader, read_pairs
-from nmtkit.data.text.text import TextFile, explain_bad_bytes, first_bad_byte, read_lines
 
 
 def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[str, int, str, int]]]:
@@ -42,8 +42,8 @@ def test_the_same_lines_as_read_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, end: str, packed: bool
 ) -> None:
     """Whatever the size of the blocks, and wherever they cut a character or the end of a line."""
-    monkeypatch.setattr(text_module, "BLOCK_BYTES", size)
-    monkeypatch.setattr(text_module, "LINE_BYTES", size + 1)
+    monkeypatch.setattr(line_files, "BLOCK_BYTES", size)
+    monkeypatch.setattr(line_files, "LINE_BYTES", size + 1)
     rng = random.Random(size)
     pieces = ["", "a", "äö", "日本語", "\u2028", "x\ry", "\x0b", "\x85", "\U0001f600", "\ufeff"]
     for last in ("", end, "\r", "z"):
@@ -206,3 +206,16 @@ def test_the_beginning_of_each_file_can_be_read_ahead(tmp_path: Path) -> None:
     blocks = [item for item in reader if isinstance(item, Block)]
     assert [(block.src[0], block.offset) for block in blocks] == [("0 0", 0), ("1 0", 9), ("2 0", 18)]
     assert opened == names
+
+
+def test_a_single_file_is_opened_once_though_its_beginning_was_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_bytes(b"a b\n\xff\n" + b"".join(b"%d\n" % number for number in range(20_000)))
+    files = SplitFiles(src=[str(file)])
+    straight = [(block.offset, block.src) for block in SplitReader("train", files) if isinstance(block, Block)]
+    opened: list[str] = []
+    reader = SplitReader("train", files, lambda path: opened.append(path) or len)
+    assert next(reader.peek(0)).src[0] == "a b"
+    for _ in range(2):  # a second reading begins anew
+        assert straight == [(block.offset, block.src) for block in reader if isinstance(block, Block)]
+    assert opened == [str(file)] * 2

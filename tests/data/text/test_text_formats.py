@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.text.formats import binary_format, text_format
-from nmtkit.data.text.text import TextFile, read_lines
+from nmtkit.data.text.files.formats import binary_format, text_format
+from nmtkit.data.text.files.lines import TextFile, read_lines
 
 SRT = "1\n00:00:01,000 --> 00:00:03,500\nHello there.\n\n2\n00:00:04,000 --> 00:00:05,500\nHow are you?\n"
 TABLE = "A report.\n\n| item | number |\n|------|-------:|\n| tents | 120 |\n"

@@ -10,9 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daily import daily
-from learned import learn_tokenizers
-from unspaced import unspaced_pairs
 
 from nmtkit.config import Recipe
 from nmtkit.config import load as load_recipe
@@ -22,6 +19,9 @@ from nmtkit.data.text.statistics import CorpusCounter, CorpusStatistics, SideSta
 from nmtkit.experiment.presets.fitting import FittedPreset, choose_preset
 from nmtkit.experiment.presets.proposal import format_minutes
 from nmtkit.experiment.presets.sizes import PRESETS
+from tests.support.cases import daily
+from tests.support.learned_tokenizers import learn_tokenizers
+from tests.support.unspaced_pairs import unspaced_pairs
 
 PAIRED = ("translation", "summarization")
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
@@ -373,7 +373,7 @@ def test_the_text_is_a_recipe(task: str, name: str | None, size: str, tmp_path: 
     assert loaded.model.kind == {"translation": "transformer", "summarization": "pointer_generator"}[task]
     assert [stage.name for stage in loaded.stages] == (["pointer", "coverage"] if task == "summarization" else [])
     last = list(loaded.by_stage().values())[-1]
-    assert last.training.coverage_weight == (1.0 if task == "summarization" else 0.0)
+    assert last.training.objectives == ({"coverage_weight": 1.0} if task == "summarization" else {})
     assert max(map(len, text.splitlines())) <= 120
     comments = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))
     assert f"preset {preset.name} ({PRESETS[preset.name]}), because {preset.reasons[0].because}." in comments

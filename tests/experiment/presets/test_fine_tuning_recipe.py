@@ -10,7 +10,7 @@ from nmtkit.config import Recipe
 from nmtkit.data.text.statistics import CorpusCounter
 from nmtkit.experiment.presets.fine_tuning import FineTuningRecipe
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.run import Run
 
 FILES = {split: {"src": "a", "tgt": "b"} for split in ("train", "valid")}
 PAIRS = 500
@@ -26,7 +26,7 @@ def tuned(tmp_path: Path) -> Callable[..., Recipe]:
         for number in range(PAIRS):
             counter.add(f"w{number} a b", "x y")
         (tmp_path / "tuned.yaml").write_text(
-            FineTuningRecipe(SavedRun(RunFolder(tmp_path)), counter.statistics()).text("tuned", FILES)
+            FineTuningRecipe(Run(RunFolder(tmp_path)), counter.statistics()).text("tuned", FILES)
         )
         return config.load(tmp_path / "tuned.yaml")
 
@@ -39,12 +39,11 @@ def test_rate_and_norm_are_of_the_loss_that_they_were_found_for(tuned: Callable[
 
 
 def test_losses_that_belong_to_the_model_stay(tuned: Callable[..., Recipe]) -> None:
-    hard = ["model={kind: luong, hard_attention: true}", "training.hard_attention.reward_weight=0.5"]
-    kept = tuned("compare-luong-global", *hard).training.hard_attention
-    assert kept is not None
-    assert kept.reward_weight == 0.5
-    experts = ["model.experts.count=4", "training.expert_balance=0.1"]
-    assert tuned("compare-transformer", *experts).training.expert_balance == 0.1
+    hard = ["model={kind: luong, hard_attention: true}", "training.objectives.hard_attention.reward_weight=0.5"]
+    kept = tuned("compare-luong-global", *hard).training.objectives
+    assert kept["hard_attention"].reward_weight == 0.5
+    experts = ["model.experts.count=4", "training.objectives.expert_balance=0.1"]
+    assert tuned("compare-transformer", *experts).training.objectives == {"expert_balance": 0.1}
 
 
 def test_updates_are_counted_in_batches_of_so_many_sentences_too(tuned: Callable[..., Recipe]) -> None:

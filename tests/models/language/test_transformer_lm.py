@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from formulas import Array, layer_norm, linear, multi_head, softmax
 
 from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.language.transformer_lm import TransformerLM, TransformerLMConfig
+from tests.support.formulas import Array, layer_norm, linear, multi_head, softmax
 
 V, H, HEADS, LAYERS = 12, 8, 2, 2
 TINY = {"hidden_size": H, "feed_forward_size": 12, "heads": HEADS, "layers": LAYERS, "max_positions": 16}

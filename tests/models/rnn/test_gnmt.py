@@ -4,14 +4,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import small_models
 import torch
-from formulas import Array, linear, recurrent_step, softmax
-from small_models import batch_of
-from walk import Walk, told
 
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
-from nmtkit.layers.inference import quantize_for_inference
+from tests.support import small_models
+from tests.support.formulas import Array, linear, recurrent_step, softmax
+from tests.support.small_models import batch_of
+from tests.support.step_by_step import told
 
 build = partial(small_models.build, "gnmt")
 SOURCE, TARGET, HIDDEN = [4, 9, 6, 11], [7, 5, 10], 4
@@ -83,17 +82,6 @@ def test_dropout_is_before_the_output_words_too() -> None:
     model = build(dropout=0.5).train()
     features = model.unroll(batch := batch_of([SOURCE], [TARGET]), model.encode(batch)).features
     assert 0 < int((features == 0).sum()) < features.numel()
-
-
-@torch.no_grad()
-def test_all_layers_of_the_decoder_are_stepped_through_in_a_lower_precision() -> None:
-    model, batch = build().float(), batch_of([SOURCE])
-    quantize_for_inference(model, "fp32")
-    called = []
-    for number, layer in enumerate(model.decoder):
-        layer.cells[0].register_forward_hook(lambda *_, at=number: called.append(at))
-    Walk(model, model.encode(batch)).step(torch.tensor([BOS]))
-    assert called == [0, 1, 2, 3]
 
 
 def test_the_initialisation_of_the_paper() -> None:

@@ -5,19 +5,19 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import small_models
 import torch
-from gradients import backward
-from small_models import V, batch_of, finite_gradients
-from torch import Tensor
-from walk import Walk, told
+from torch import Tensor, nn
 
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.data.tokenizers.vocabulary import BOS, UNK
-from nmtkit.layers import inference
-from nmtkit.layers.inference import InferenceLinear, quantize_for_inference, supported_precisions
 from nmtkit.layers.kernels import masked_softmax
+from nmtkit.layers.linear import prepare_for_inference, supported_precisions
+from nmtkit.models.rnn import intra_attention
 from nmtkit.models.rnn.intra_attention import IntraAttention, IntraAttentionConfig, accumulated_before, penalize
+from tests.support import small_models
+from tests.support.gradients import backward
+from tests.support.small_models import V, batch_of, finite_gradients
+from tests.support.step_by_step import Walk, told
 
 build = partial(small_models.build, "intra_attention", scale=2.0, noise=0.2)
 # Two words of the articles are unknown; one of them is in a summary, and one article is nothing else.
@@ -76,12 +76,13 @@ def test_the_model_is_what_the_equations_say() -> None:
 
 
 @torch.no_grad()
-def test_what_was_looked_at_counts_less() -> None:
+def test_what_was_looked_at_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the same weights without intra-temporal attention: less of the look falls where the last ones did."""
-    model, plain = build(seed=2), build(seed=2, intra_temporal=False)
+    model = build(seed=2)
     model.score.key.weight.mul_(20.0)  # an untrained model looks everywhere alike
-    plain.load_state_dict(model.state_dict())
-    looks, plain_looks = (told(one, ARTICLES).attention for one in (model, plain))
+    looks = told(model, ARTICLES).attention
+    monkeypatch.setattr(intra_attention, "penalize", lambda energies, past: energies)
+    plain_looks = told(model, ARTICLES).attention
     assert torch.equal(looks[:, 0], plain_looks[:, 0])
     repeated = (looks[2, 1:7] * looks[2, :6]).sum(-1)
     plainly_repeated = (plain_looks[2, 1:7] * plain_looks[2, :6]).sum(-1)
@@ -182,16 +183,15 @@ def test_loss_and_gradients_are_finite(name: str, gate: float | None) -> None:
 
 
 @torch.no_grad()
-def test_for_inference_the_output_layer_is_made_once_and_converted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "MIN_OUTPUTS", V)
+def test_for_inference_the_output_layer_is_made_once_and_converted() -> None:
     trained = build().float()
     log_probs = told(trained, ARTICLES).log_probs
     for precision in supported_precisions(torch.device("cpu")):
         model = copy.deepcopy(trained)
-        quantize_for_inference(model, precision)
+        prepare_for_inference(model, precision)
         one, other = (model.encode(ARTICLES).output_weight for _ in range(2))
         assert one is other
-        assert (one is None) == isinstance(model.output, InferenceLinear) == (precision != "fp32")
+        assert (one is None) == isinstance(model.output, nn.Linear) == (precision != "fp32")
         torch.testing.assert_close(told(model, ARTICLES).log_probs, log_probs, rtol=0.05, atol=0.1)
 
 

@@ -5,20 +5,20 @@ from functools import partial
 from typing import get_args
 
 import pytest
-import small_models
 import torch
-from daily import daily
-from seeds import moved
-from small_models import batch_of
-from walk import Walk, told
 
 from nmtkit.data.batches.batch import Targets, collate
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
-from nmtkit.decoding.engine import beam_search
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.attention import WindowKind
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.luong import Luong, LuongConfig
+from tests.support import small_models
+from tests.support.cases import daily
+from tests.support.seeds import moved
+from tests.support.small_models import batch_of
+from tests.support.step_by_step import Walk, told
 
 build = partial(small_models.build, "luong")
 
@@ -165,7 +165,7 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     model.eval()
     unseen = copies(random, 100)
     with torch.no_grad():
-        results = beam_search(model, collate(unseen), SearchConfig(beam_size=1))
+        results = beam_search(model, collate(unseen), BeamConfig(beam_size=1))
         output = told(model, collate(unseen, unseen))
     wrong = sum(best.ids != words for (best,), words in zip(results, unseen, strict=True))
     record_property("of 100 sentences wrong, at most 20", wrong)

@@ -6,22 +6,22 @@ from functools import partial
 
 import numpy as np
 import pytest
-import small_models
 import torch
-from daily import daily
-from formulas import Array, linear, recurrent_step, sigmoid, softmax
-from gradients import backward
-from seeds import moved
-from small_models import V, batch_of, finite_gradients
 from torch import nn
-from walk import told
 
 from nmtkit.data.tokenizers.vocabulary import EOS, UNK
-from nmtkit.decoding.engine import beam_search
-from nmtkit.decoding.rules import SearchConfig
+from nmtkit.decoding.batching import beam_search
+from nmtkit.decoding.settings import BeamConfig
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.training.losses.likelihood import likelihood
+from tests.support import small_models
+from tests.support.cases import daily
+from tests.support.formulas import Array, linear, recurrent_step, sigmoid, softmax
+from tests.support.gradients import backward
+from tests.support.seeds import moved
+from tests.support.small_models import V, batch_of, finite_gradients
+from tests.support.step_by_step import told
 
 build = partial(small_models.build, "pointer_generator")
 
@@ -143,7 +143,7 @@ def test_never_nan(name: str, bias: float) -> None:
         gates = told(model, batch, need_attention=False).copy_gate
         assert set(gates.flatten().tolist()) == {0.0 if bias < 0 else 1.0}
     finite_gradients(model.train(), batch, coverage_weight=1.0)
-    for best in beam_search(model.eval(), batch, SearchConfig(beam_size=2, max_length=5), n_best=2):
+    for best in beam_search(model.eval(), batch, BeamConfig(beam_size=2, max_length=5), n_best=2):
         assert all(math.isfinite(hypothesis.score) for hypothesis in best)
 
 
@@ -186,7 +186,7 @@ def test_who_sees_its_coverage_does_not_say_a_name_again(record_property: Callab
         model.attention.score.key.weight.mul_(5.0)  # an untrained model looks everywhere alike
         model.attention.score.energy.mul_(100.0)
         model.attention.score.coverage.copy_(weight * model.attention.score.energy.sign())
-        results = beam_search(model, batch_of(sources), SearchConfig(beam_size=2, min_length=6, max_length=7))
+        results = beam_search(model, batch_of(sources), BeamConfig(beam_size=2, min_length=6, max_length=7))
         repeated.append(sum(len(best[0].ids) - len({*best[0].ids}) for best in results))
     blind, seeing = repeated
     record_property("said again by the blind, more than 6", blind)

@@ -1,12 +1,12 @@
 from functools import partial
 
 import pytest
-import small_models
 import torch
-from small_models import batch_of
-from walk import Walk
 
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
+from tests.support import small_models
+from tests.support.small_models import batch_of
+from tests.support.step_by_step import Walk
 
 build = partial(small_models.build, "rnn_encdec")
 SUTSKEVER = {"cell": "lstm", "layers": 2, "maxout_size": None, "feed_context": False, "reverse_source": True}

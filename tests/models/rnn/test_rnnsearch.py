@@ -1,13 +1,13 @@
 from functools import partial
 
 import pytest
-import small_models
 import torch
-from small_models import batch_of
 from torch import Tensor
-from walk import Walk, told
 
 from nmtkit.data.tokenizers.vocabulary import BOS
+from tests.support import small_models
+from tests.support.small_models import batch_of
+from tests.support.step_by_step import Walk, told
 
 build = partial(small_models.build, "rnnsearch")
 SENTENCE = batch_of([[4, 5, 6]])
@@ -79,7 +79,7 @@ def test_only_in_the_order_of_the_program_a_look_knows_the_last_word(settings: d
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_the_bridge_reads_the_direction_that_ends_at_the_first_word(bidirectional: bool) -> None:
     """With both directions that is the backward one, as in the paper; with one it is the only one there is."""
-    model = build(bidirectional=bidirectional, encoder_layers=2, residual=True, bridge="linear", layers=3)
+    model = build(bidirectional=bidirectional, encoder_layers=2, bridge="linear", layers=3)
     words = model.src_embedding(SENTENCE.inputs.ids)
     for number, ahead in enumerate(model.encoder.forward_layers):
         answer, _ = ahead(words)
@@ -88,7 +88,7 @@ def test_the_bridge_reads_the_direction_that_ends_at_the_first_word(bidirectiona
             back, _ = model.encoder.backward_layers[number](words.flip(1))
             final = back[:, -1]
             answer = torch.cat([answer, back.flip(1)], -1)
-        words = words + answer if number else answer
+        words = answer
     memory = model.encode(SENTENCE)
     torch.testing.assert_close(memory.values, words)
     torch.testing.assert_close(model.start(memory).hidden, model.bridge.hidden(final).view(1, 3, 4))

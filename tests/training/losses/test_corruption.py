@@ -1,4 +1,4 @@
-"""Span corruption, denoising and permutations of texts: the papers' examples, rates, and what is never lost."""
+"""Span corruption and denoising of texts: the papers' examples, rates, and what is never lost."""
 
 import random
 import re
@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from seeds import moved
 from torch import Tensor
 
 from nmtkit.cli import guide
@@ -18,6 +17,7 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.losses.corruption import hide_spans, infill, permute_sentences, random_spans
 from nmtkit.training.losses.objective import Objective, build_objectives
+from tests.support.seeds import moved
 
 WORDS = [f"w{number}" for number in range(40)]
 CONFIG = TokenizerConfig(kind="whitespace", vocab_size=200, specials=["<mask>"], sentinels=100, normalization="none")
@@ -36,7 +36,7 @@ def some_texts(rows: int, longest: int, seed: int = 1) -> list[list[int]]:
 
 
 def objective(name: str, **settings: object) -> Objective:
-    (built,) = build_objectives(TrainingConfig.model_validate({"max_updates": 1, name: settings}))
+    (built,) = build_objectives(TrainingConfig.model_validate({"max_updates": 1, "objectives": {name: settings}}))
     return built
 
 
@@ -165,7 +165,7 @@ def test_denoising_writes_the_text_as_it_was() -> None:
     assert torch.equal(batch.targets.ids, Targets.of_texts(texts).ids)
     assert torch.equal(batch.targets.shifted, Targets.of_texts(texts).shifted)
     (mask,) = VOCABULARY.ids(["<mask>"])
-    unordered = corrupted("denoising", texts, rate=0, permute_sentences=True)
+    unordered = corrupted("denoising", texts, rate=0)
     assert [sorted(row) for row in rows_of(unordered.inputs.ids)] == [sorted(row) for row in texts]
     assert rows_of(unordered.inputs.ids) != texts
     hidden = sum(
@@ -173,31 +173,3 @@ def test_denoising_writes_the_text_as_it_was() -> None:
         for text, row in zip(texts, rows_of(batch.inputs.ids), strict=True)
     )
     assert hidden == sum(round(0.3 * len(text)) for text in texts)
-
-
-def test_a_permutation_asks_for_the_last_words_of_a_random_order() -> None:
-    texts = [[], [140], *some_texts(200, 60)]
-    batch = corrupted("permutation", texts, predict_one_in=4)
-    sound(batch.inputs.ids, batch.inputs.mask)
-    assert rows_of(batch.inputs.ids) == texts
-    assert not batch.has_targets
-    assert batch.inputs.order is not None
-    ranks, places = batch.inputs.order
-    for row, text in enumerate(texts):
-        count = min(len(text), max(1, len(text) // 4))
-        asked = places[row, :count].tolist()
-        assert len({*asked}) == count
-        assert batch.labels[row].tolist() == [*(text[one] for one in asked), *[-1] * (places.shape[1] - count)]
-        expected = [0] * ranks.shape[1]
-        for number, place in enumerate(asked, start=1):
-            expected[place] = number
-        assert ranks[row].tolist() == expected, "what is not asked for comes first"
-    # Any word is asked for, and comes at any rank.
-    many = corrupted("permutation", [WORDS_IDS] * 6000, predict_one_in=2)
-    assert many.inputs.order is not None
-    for rank in (1, 2):
-        found = np.bincount((many.inputs.order[0] == rank).long().argmax(1).numpy(), minlength=4)[:4]
-        assert float(((found - 1500) ** 2 / 1500).sum()) < 16.3  # chi-square, 3 degrees, p = 0.001
-
-
-WORDS_IDS = [140 - number for number in range(4)]

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from gradients import CPU, assert_same_gradients, backward, gradients
-from test_guided_alignment import Reversing, fit, transformer
-from tiny_training import settings
 from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch
@@ -16,31 +13,41 @@ from nmtkit.models.base import Memory, ModelOutput
 from nmtkit.models.transformer import Transformer
 from nmtkit.training.gradients import UpdateGradients
 from nmtkit.training.losses.objective import build_objectives
+from tests.support.gradients import CPU, assert_same_gradients, backward, gradients
+from tests.support.tiny_training import settings
+from tests.training.losses.test_guided_alignment import Reversing, fit, transformer
 
 
 def uses(model: Transformer) -> Tensor:
     """Importance and load of every layer with experts, over 256 sentences."""
     batch = next(Reversing(rows=256, links=False, seed=9))
     output, _ = model.train().read(batch)
-    return model.further_logits(batch, output).detach()
+    return model.auxiliary_logits(batch, output).detach()
 
 
+@pytest.fixture
+def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+
+
+@pytest.mark.usefixtures("without_noise")
 def test_the_loss_is_the_squared_variation() -> None:
     """Of the second decoder layer alone; a layer of the encoder has none."""
-    model, batch = transformer(experts={"noise": False}).double().train(), next(Reversing(links=False))
+    model, batch = transformer(experts={}).double().train(), next(Reversing(links=False))
     assert [name for name, part in model.named_modules() if isinstance(part, Experts)] == ["decoder.1.feed_forward"]
     output, _ = model.read(batch)
-    ((first, second, third, fourth),) = model.further_logits(batch, output).tolist()
-    mean = batch.targets.mask.sum().item() / 4
-    variance = sum((one - mean) ** 2 for one in (first, second, third, fourth)) / 4
+    importance, load = model.auxiliary_logits(batch, output).detach()
+    assert importance.sum().item() == pytest.approx(batch.targets.mask.sum().item())
+    expected = sum(float(one.var(unbiased=False) / one.mean() ** 2) for one in (importance, load))
     sums = backward(model, batch, 10, expert_balance=0.5)
-    assert sums["expert_balance_loss"].item() == pytest.approx(batch.n_tokens * variance / mean**2, rel=1e-12)
+    assert sums["expert_balance_loss"].item() == pytest.approx(batch.n_tokens * expected, rel=1e-9)
     assert model.decoder[1].feed_forward.gate.weight.grad.abs().max() > 0
 
 
+@pytest.mark.usefixtures("without_noise")
 def test_halves_of_a_batch_count_half_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here both have the same use of experts, which is that of the whole."""
-    model, batch = transformer(experts={"noise": False}).double().train(), next(Reversing(links=False))
+    model, batch = transformer(experts={}).double().train(), next(Reversing(links=False))
     batch, found = batch.select(torch.arange(batch.size).repeat(2)), []
     objectives, read = build_objectives(settings(expert_balance=0.5)), model.read
 

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from seeds import moved
-from tiny_training import FromList, TinyStream, same_weights, settings, start, steps
-from walk import told
 
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training.events import Event
 from nmtkit.training.losses.attention import alignment_loss
+from tests.support.seeds import moved
+from tests.support.step_by_step import told
+from tests.support.tiny_training import FromList, TinyStream, same_weights, settings, start, steps
 
 WORDS = 16
 SIZES = VocabularySizes({"src": WORDS, "tgt": WORDS}, shared=True)

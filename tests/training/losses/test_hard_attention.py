@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from gradients import backward, gradients
-from seeds import moved
-from tiny_training import run, same_states, settings, steps, tiny_batch
 from torch import Tensor
-from walk import told
 
-import nmtkit.models.rnn  # noqa: F401  # fills the registry
 from nmtkit.config.schema import Recipe
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.layers.attention import Draws
 from nmtkit.models.base import MODELS, Model, VocabularySizes
+from nmtkit.training.losses import attention
 from nmtkit.training.losses.attention import HardAttention, HardAttentionConfig
+from tests.support.gradients import backward, gradients
+from tests.support.seeds import moved
+from tests.support.step_by_step import told
+from tests.support.tiny_training import run, same_states, settings, steps, tiny_batch
 
 KINDS: dict[str, dict[str, int]] = {
     "luong": {},
@@ -80,7 +80,9 @@ def test_drawn_gradients_are_right_on_average(kind: str, monkeypatch: pytest.Mon
     model, batch, groups = build(kind), same_pairs(2500), 40
     model.attention.baseline.fill_(-1.5)
     exact = expected(model, monkeypatch)
-    how = {"hard_attention": {"reward_weight": REWARD, "entropy_weight": ENTROPY, "soft_share": 0.0}}
+    monkeypatch.setattr(attention, "_ENTROPY_WEIGHT", ENTROPY)
+    monkeypatch.setattr(attention, "_SOFT_SHARE", 0.0)
+    how = {"hard_attention": {"reward_weight": REWARD}}
     found: list[dict[str, Tensor]] = []
     torch.manual_seed(1)
     for _ in range(groups):
@@ -145,9 +147,9 @@ def test_a_bad_update_leaves_the_baseline() -> None:
 
 
 def test_the_share_of_soft_sentences() -> None:
-    one = HardAttention(settings=HardAttentionConfig(soft_share=0.25))
+    one = HardAttention(settings=HardAttentionConfig())
     soft = one.corrupt(same_pairs(4000), torch.Generator().manual_seed(1), {}).soft
-    assert float(soft.float().mean()) == pytest.approx(0.25, abs=0.03)
+    assert float(soft.float().mean()) == pytest.approx(0.5, abs=0.03)
     assert torch.equal(soft, one.corrupt(same_pairs(4000), torch.Generator().manual_seed(1), {}).soft)
 
 
@@ -169,9 +171,12 @@ RECIPE = {
     ],
 )
 def test_what_does_not_go_together_is_refused(model: dict[str, Any], training: dict[str, Any], message: str) -> None:
-    given = {**RECIPE, "model": {"kind": "luong", **model}, "training": {"max_updates": 1, **training}}
+    given = {**RECIPE, "model": {"kind": "luong", **model}, "training": {"max_updates": 1, "objectives": training}}
     with pytest.raises(RecipeError, match=message):
         parse(Recipe, given, "test")
     together = {**RECIPE, "model": {"kind": "luong", "hard_attention": True, "window": "local_m"}}
-    training = {"max_updates": 1, "hard_attention": {}, "guided_alignment": None, "coverage_weight": 0.5}
+    training = {
+        "max_updates": 1,
+        "objectives": {"hard_attention": {}, "guided_alignment": None, "coverage_weight": 0.5},
+    }
     parse(Recipe, {**together, "training": training}, "test")

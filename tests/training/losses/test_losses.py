@@ -22,7 +22,7 @@ WORDS = torch.tensor([4, 2, EOS, 1, EOS])
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_likelihood_is_the_cross_entropy_against_the_smoothed_targets(smoothing: float):
+def test_likelihood_is_the_cross_entropy_against_the_smoothed_targets(smoothing: float) -> None:
     logits = random_log_probs(5, 6) * 3
     total, nll = likelihood(torch.log_softmax(logits, -1), BATCH, 6, smoothing)
     expected = F.cross_entropy(logits, WORDS, label_smoothing=smoothing, reduction="sum")
@@ -30,14 +30,14 @@ def test_likelihood_is_the_cross_entropy_against_the_smoothed_targets(smoothing:
     torch.testing.assert_close(nll, F.cross_entropy(logits, WORDS, reduction="sum"), rtol=1e-12, atol=0)
 
 
-def test_gradient_of_the_loss_is_minus_q():
+def test_gradient_of_the_loss_is_minus_q() -> None:
     log_probs = random_log_probs(5, 6).requires_grad_()
     torch.autograd.backward(likelihood(log_probs, BATCH, 6, 0.3)[0])
     q = 0.7 * F.one_hot(WORDS, 6).double() + 0.3 / 6
     torch.testing.assert_close(log_probs.grad, -q, rtol=1e-12, atol=1e-12)
 
 
-def test_a_copied_word_is_a_target_and_impossible_words_get_no_smoothing():
+def test_a_copied_word_is_a_target_and_impossible_words_get_no_smoothing() -> None:
     batch = collate([[5]], [[1]], tgt_extended=[[6]], n_oov=2)
     log_probs = random_log_probs(2, 8)
     log_probs[:, 7] = -math.inf  # an unknown word of another sentence
@@ -48,14 +48,14 @@ def test_a_copied_word_is_a_target_and_impossible_words_get_no_smoothing():
     assert math.isclose(float(nll), expected, rel_tol=1e-12)
 
 
-def test_a_model_that_does_not_copy_is_given_the_plain_ids():
+def test_a_model_that_does_not_copy_is_given_the_plain_ids() -> None:
     batch = collate([[5]], [[1]], tgt_extended=[[6]], n_oov=1)
     log_probs = random_log_probs(2, 6)
     total, _ = likelihood(log_probs, batch, 6)
     assert math.isclose(float(total), -float(log_probs[0, 1] + log_probs[1, 3]), rel_tol=1e-12)
 
 
-def test_half_precision_is_added_up_in_single():
+def test_half_precision_is_added_up_in_single() -> None:
     batch = collate([[5]], [[4] * 3999])
     log_probs = torch.full((4000, 6), -1.0, dtype=torch.bfloat16)
     total, nll = likelihood(log_probs, batch, 6, 0.1)

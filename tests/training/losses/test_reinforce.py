@@ -10,12 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from gradients import assert_same_gradients, backward, gradients
 from torch import Tensor, nn
-from walk import Walk
 
-import nmtkit.models
-import nmtkit.models.rnn  # noqa: F401  # both fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batches.batch import Batch, CopySource, collate
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
@@ -31,6 +27,8 @@ from nmtkit.training.losses.reinforcement import (
     sampled_batch,
     without_dropout,
 )
+from tests.support.gradients import assert_same_gradients, backward, gradients
+from tests.support.step_by_step import Walk
 
 A, B = 4, 5
 RNN = {"embedding_size": 6, "hidden_size": 8}
@@ -239,9 +237,8 @@ def test_summaries_end_where_the_learned_positions_do(kind: str) -> None:
 
 
 def test_limits() -> None:
-    settings = ReinforceConfig(max_length=10, max_length_ratio=1.5)
+    settings = ReinforceConfig(max_length=10)
     assert [settings.limit(length) for length in (1, 2, 3, 6, 7, 50)] == [2, 3, 5, 9, 10, 10]
-    assert ReinforceConfig(max_length_ratio=0.1).limit(1) == 1
 
 
 def test_the_drawn_summaries_become_targets() -> None:

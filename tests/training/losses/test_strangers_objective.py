@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from tiny_training import TinyStream, ended, run, same_weights, settings, start, steps, tiny_batch
 from torch import Tensor
 from torch.optim import RMSprop
 
-from nmtkit.cli.progress import show_event
 from nmtkit.cli.terminal import TrainingDisplay
+from nmtkit.cli.terminal.progress import show_event
 from nmtkit.config import load
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
@@ -29,6 +28,8 @@ from nmtkit.training.events import Step
 from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 from nmtkit.training.optimizers import OPTIMIZERS
+from tests.support.registries import keep_members
+from tests.support.tiny_training import TinyStream, ended, run, same_weights, settings, start, steps, tiny_batch
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def enter(monkeypatch: pytest.MonkeyPatch) -> Enter:
     """Enters something in a registry for the time of a test."""
 
     def enter(registry: Registry[Any], name: str, member: Any) -> None:
-        monkeypatch.setattr(registry, "_members", dict(registry._members))
+        keep_members(monkeypatch, registry)
         registry.register(name)(member)
 
     return enter
@@ -83,7 +84,7 @@ def objectives(enter: Enter) -> None:
     enter(OBJECTIVES, "focus", Focus)
 
 
-PLAIN = {"lr": 0.01, "max_updates": 6, "log_every": 2, "best_metric": "score", "schedule": {"kind": "constant"}}
+PLAIN = {"lr": 0.01, "max_updates": 6, "log_every": 2, "best_metric": "bleu", "schedule": {"kind": "constant"}}
 
 
 @pytest.mark.usefixtures("objectives")
@@ -121,8 +122,8 @@ def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_pat
 @pytest.mark.parametrize(
     ("objectives_of_recipe", "message"),
     [
-        ("confidense: 1", "`: unknown training objective 'confidense': did you mean 'confidence'? valid names: confid"),
-        ("coverage_weight: 1", "`: 'coverage_weight' is set by `training.coverage_weight`"),
+        ("confidense: 1", "`: unknown training objective 'confidense': did you mean 'confidence'? valid names: "),
+        ("label_smoothing: 1", "`: 'label_smoothing' is set by `training.label_smoothing`"),
         ("confidence: -1", ".confidence`: Input should be greater than or equal to 0"),
     ],
 )

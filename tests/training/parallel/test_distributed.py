@@ -1,19 +1,24 @@
 """Several processes that train as one."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import GIVEN, join_as, start_two
-from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, steps, tiny_model
+from torch import Tensor
 
 from nmtkit.core.errors import NmtkitError
+from nmtkit.models.rnn.rnn_encdec import RnnEncDec
 from nmtkit.training.checkpoints.manager import CheckpointManager
+from nmtkit.training.events import Event
 from nmtkit.training.loop import train
 from nmtkit.training.parallel import gradients, processes
+from tests.support.ranks import GIVEN, join_as, start_two
+from tests.support.tiny_training import Pace, TinyStream, constant_score, ended, run, settings, steps, tiny_model
 
 NCCL = "cpu:gloo,cuda:nccl"
 SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "1234567"}
@@ -22,7 +27,7 @@ SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1",
 @pytest.mark.parametrize(
     ("nodes", "first"), [("gpu[07-09,12],other", "gpu07"), ("one,two", "one"), ("a-b[3]", "a-b3"), ("alone", "alone")]
 )
-def test_srun_tells_what_torchrun_would(monkeypatch, nodes, first):
+def test_srun_tells_what_torchrun_would(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
     for name, value in {**SLURM, "SLURM_STEP_NODELIST": nodes}.items():
         monkeypatch.setenv(name, value)
     for name in GIVEN:
@@ -31,14 +36,14 @@ def test_srun_tells_what_torchrun_would(monkeypatch, nodes, first):
     assert processes._slurm_environment() == expected
 
 
-def test_one_task_of_slurm_trains_alone(monkeypatch):
+def test_one_task_of_slurm_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a batch script all tasks of the job are counted, but srun has started none of them."""
     monkeypatch.setenv("SLURM_NTASKS", "4")
     monkeypatch.setenv("SLURM_PROCID", "0")
     assert processes._slurm_environment() == {}
 
 
-def test_a_world_size_without_ranks_is_srun_s_or_refused(monkeypatch):
+def test_a_world_size_without_ranks_is_srun_s_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts for Slurm often export WORLD_SIZE, and leave the rank to the program."""
     for name in (*GIVEN, *SLURM, "SLURM_STEP_NODELIST"):
         monkeypatch.delenv(name, raising=False)
@@ -54,7 +59,9 @@ def test_a_world_size_without_ranks_is_srun_s_or_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("local", "seen", "taken", "kind"), [("3", 8, 3, NCCL), ("3", 1, 0, NCCL), ("5", 4, 1, "gloo")]
 )
-def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken, kind):
+def test_each_process_takes_a_gpu_that_it_sees(
+    monkeypatch: pytest.MonkeyPatch, local: str, seen: int, taken: int, kind: str
+) -> None:
     """Only the driver is stood in for: what `join` decides, and what it asks torch for.
 
     Processes that share a GPU, which NCCL refuses, find so by its number; Slurm may show each of them one of its own.
@@ -76,7 +83,7 @@ def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken, 
     assert asked == [device, ((kind,), device if kind == NCCL else None)]
 
 
-def test_a_gpu_that_is_named_is_not_left_for_others_without_a_word(monkeypatch):
+def test_a_gpu_that_is_named_is_not_left_for_others_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(GIVEN, ("2", "0", "0", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     with pytest.raises(NmtkitError, match="--device cuda:1: each of several processes takes a GPU of its own"):
@@ -100,7 +107,9 @@ def one_of_srun(rank: int, port: int, folder: str) -> None:
     processes.leave()
 
 
-def test_a_folder_of_an_earlier_run_on_a_disk_of_its_own_is_not_that_of_process_0(monkeypatch, tmp_path):
+def test_a_folder_of_an_earlier_run_on_a_disk_of_its_own_is_not_that_of_process_0(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Else process 1 would go on from a state of its own there, with another optimizer and other batches."""
     monkeypatch.setattr(processes, "_VISIBLE_WITHIN", 0)
     monkeypatch.setattr(processes, "size", lambda: 2)
@@ -119,16 +128,18 @@ def test_a_folder_of_an_earlier_run_on_a_disk_of_its_own_is_not_that_of_process_
 
 
 @pytest.mark.slow
-def test_two_processes_of_srun(tmp_path):
+def test_two_processes_of_srun(tmp_path: Path) -> None:
     start_two(one_of_srun, tmp_path)
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(monkeypatch, again):
+def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(
+    monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
     """Of two processes whose gradients are the same; one layer is not used."""
     sent, state = [], {"whole": False}
 
-    def all_reduce(flat, async_op):
+    def all_reduce(flat: Tensor, async_op: bool) -> None:
         assert async_op
         sent.append((flat.numel(), state["whole"]))
         flat.mul_(2)
@@ -140,7 +151,7 @@ def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(monkey
     layers = torch.nn.ModuleList(torch.nn.Linear(5, 5) for _ in range(5))
     rows = torch.randn(3, 5)
 
-    def loss(rows):
+    def loss(rows: Tensor) -> Tensor:
         for layer in [*layers[:2], *layers[3:]]:
             rows = layer(rows).sigmoid()
         return rows.sum()
@@ -183,7 +194,9 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     assert processes.all_gather_objects(rank) == [0, 1]
     assert processes.broadcast_object("first" if rank == 0 else None) == "first"
 
-    def training(name, dropout=0.0, resume=False, stop=None, **given):
+    def training(
+        name: str, dropout: float = 0.0, resume: bool = False, stop: Callable[[], bool] | None = None, **given: Any
+    ) -> tuple[list[Event], RnnEncDec]:
         model = tiny_model(7 + rank, dropout, torch.float64)  # process 0 decides the first weights
         stream = TinyStream(per_epoch=8)
         model, events = run(Path(folder, name), settings(**given), model, stream, resume=resume, stop=stop)
@@ -229,7 +242,7 @@ def one_of_a_shared_gpu(rank: int, port: int, folder: str) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_two_processes_that_share_a_gpu_train_as_one_on_a_cpu(tmp_path):
+def test_two_processes_that_share_a_gpu_train_as_one_on_a_cpu(tmp_path: Path) -> None:
     start_two(one_of_a_shared_gpu, tmp_path)
     stream = TinyStream(per_epoch=8)
     model, _ = run(tmp_path / "one", settings(accumulate=2), tiny_model(7, dtype=torch.float64), stream)
@@ -239,7 +252,7 @@ def test_two_processes_that_share_a_gpu_train_as_one_on_a_cpu(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_with_twice_the_batches(tmp_path):
+def test_two_processes_train_as_one_with_twice_the_batches(tmp_path: Path) -> None:
     start_two(one_of_two, tmp_path)
 
     config = settings(max_updates=6, accumulate=2, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})

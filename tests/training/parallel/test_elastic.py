@@ -2,35 +2,37 @@
 
 import os
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from commands import RECIPE, sentence_pairs, write_pairs
-from ranks import join_as, start
-from tiny_training import TinyStream, run, settings, steps, tiny_model
 
 from nmtkit.config import load as load_recipe
 from nmtkit.core.errors import TrainingError
 from nmtkit.experiment.evaluation import Validation
-from nmtkit.experiment.run import Run
 from nmtkit.inference.translator import Translator
-from nmtkit.runs.saved import build_model
+from nmtkit.runs.run import Run, build_model
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.parallel import processes
 from nmtkit.training.parallel.agreement import require_same_weights
+from tests.support.begun_runs import begin_run
+from tests.support.commands import RECIPE, sentence_pairs, write_pairs
+from tests.support.ranks import join_as, start
+from tests.support.tiny_training import TinyStream, run, settings, steps, tiny_model
 
 
-def a_part(rank, port, folder, *, size, until):
+def a_part(rank: int, port: int, folder: str, *, size: int, until: int) -> None:
     join_as(rank, port, size)
     losses = trained(Path(folder, "elastic"), until, 7 + rank)
     torch.save(losses, f"{folder}/{until}-{rank}.pt")
     processes.leave()
 
 
-def trained(folder, until, seed=7):
+def trained(folder: Path, until: int, seed: int = 7) -> list[tuple[Any, ...]]:
     """Losses and tokens of the updates of a training, which goes on where it was."""
     config = settings(accumulate=3, max_updates=until, log_every=1, ema_decay=0.9, clip_norm=0.05, validate_every=4)
     model, resume = tiny_model(seed, dtype=torch.float64), (folder / "last.safetensors").exists()
@@ -39,7 +41,7 @@ def trained(folder, until, seed=7):
 
 
 @pytest.mark.slow
-def test_one_training_by_1_2_4_and_1_processes(tmp_path):
+def test_one_training_by_1_2_4_and_1_processes(tmp_path: Path) -> None:
     straight = trained(tmp_path / "straight", 12)
     losses = trained(tmp_path / "elastic", 3)
     for size, until in ((2, 6), (4, 9)):
@@ -58,7 +60,7 @@ def test_one_training_by_1_2_4_and_1_processes(tmp_path):
     assert (facts["stream"], facts["processes"]) == (other_facts["stream"], other_facts["processes"])
 
 
-def judged(folder):
+def judged(folder: Path) -> tuple[Any, ...]:
     """What validation finds of a model with random weights, and how many sentences this process searched for."""
     searched, search = [], Translator.search
     opened = Run.open(str(folder))
@@ -66,7 +68,7 @@ def judged(folder):
     torch.manual_seed(3)
     model = build_model(opened.recipe, tokenizers).eval()
 
-    def counted(self, lines, *given, **options):
+    def counted(self: Translator, lines: Sequence[Any], *given: Any, **options: Any) -> Any:
         searched.append(len(lines))
         return search(self, lines, *given, **options)
 
@@ -80,19 +82,19 @@ def judged(folder):
     return found, searched
 
 
-def one_of_three_judges(rank, port, folder):
+def one_of_three_judges(rank: int, port: int, folder: str) -> None:
     join_as(rank, port, 3)
     torch.save(judged(Path(folder, "run")), f"{folder}/{rank}.pt")
     processes.leave()
 
 
 @pytest.mark.slow
-def test_validation_of_three_processes_is_that_of_one(tmp_path):
+def test_validation_of_three_processes_is_that_of_one(tmp_path: Path) -> None:
     for name, count, seed in (("train", 60, 1), ("valid", 10, 2), ("test", 2, 3)):
         write_pairs(tmp_path, name, sentence_pairs(count, seed))
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    few = ["evaluation.metrics=[bleu,chrf]", "evaluation.batch_tokens=20", "search.max_length=8"]
-    Run.begin(load_recipe(str(tmp_path / "tiny.yaml"), few), str(tmp_path / "run")).close()
+    few = ["evaluation.metrics=[bleu,chrf]", "search.max_length=8"]
+    begin_run(load_recipe(str(tmp_path / "tiny.yaml"), few), str(tmp_path / "run")).close()
     alone, searched = judged(tmp_path / "run")
     assert searched == [10]
     assert alone["chrf"] > 0
@@ -110,14 +112,14 @@ def test_validation_of_three_processes_is_that_of_one(tmp_path):
         ([3, 2, 2, 1, 1], "process 0 has other weights than process 1, first in 'b': .* in one of the two; "),
     ],
 )
-def test_only_a_majority_is_taken_to_be_right(monkeypatch, values, said):
+def test_only_a_majority_is_taken_to_be_right(monkeypatch: pytest.MonkeyPatch, values: list[int], said: str) -> None:
     monkeypatch.setattr(processes, "is_initialized", lambda: True)
     monkeypatch.setattr(processes, "all_gather_objects", lambda own: [[0, value] for value in values])
     with pytest.raises(TrainingError, match=said):
         require_same_weights({"a": torch.zeros(2), "b": torch.ones(3)}, 7)
 
 
-def one_is_missing(rank, port, folder):
+def one_is_missing(rank: int, port: int, folder: str) -> None:
     processes._TIMEOUT, processes._TO_MEET = timedelta(seconds=3), timedelta(seconds=2)
     join_as(rank, port, 3)
     weights = {"a": torch.zeros(2), "b": torch.ones(3, dtype=torch.bfloat16)}
@@ -135,11 +137,11 @@ def one_is_missing(rank, port, folder):
 
 
 @pytest.mark.slow
-def test_other_weights_and_a_silent_process_are_named(tmp_path):
+def test_other_weights_and_a_silent_process_are_named(tmp_path: Path) -> None:
     assert start(one_is_missing, tmp_path, 3) == [0, 5, 0]
 
 
-def the_first_works_for_long(rank, port, folder):
+def the_first_works_for_long(rank: int, port: int, folder: str) -> None:
     processes._TIMEOUT = timedelta(seconds=2)
     join_as(rank, port)
     processes.run_on_rank_zero(lambda: time.sleep(5))
@@ -147,5 +149,5 @@ def the_first_works_for_long(rank, port, folder):
 
 
 @pytest.mark.slow
-def test_others_wait_longer_for_what_the_first_prepares(tmp_path):
+def test_others_wait_longer_for_what_the_first_prepares(tmp_path: Path) -> None:
     assert start(the_first_works_for_long, tmp_path, 2) == [0, 0]

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import environment, lines_in, logged, sets
-from ranks import join_as, start_two
 from safetensors.torch import load_file
-from seeds import moved
 
 from nmtkit import Run, config
 from nmtkit.data.batches.store import Store
-from nmtkit.runs.batches import training_batches
+from nmtkit.experiment.batches import training_batches
 from nmtkit.training.parallel import processes
 from nmtkit.training.read_ahead import ReadAhead
+from tests.support.begun_runs import begin_run
+from tests.support.commands import environment, lines_in, logged, sets
+from tests.support.ranks import join_as, start_two
+from tests.support.seeds import moved
 
 KINDS = ("bpe", "unigram")
 TOKENIZERS = {kind: f"tokenizer={{kind: {kind}, vocab_size: 64, sampling: 0.3}}" for kind in KINDS}
@@ -44,11 +45,13 @@ def take_two_epochs(rank: int, port: int, folder: str) -> None:
     processes.leave()
 
 
-def test_two_processes_take_each_example_of_an_epoch_once(small_corpus, tmp_path, monkeypatch):
+def test_two_processes_take_each_example_of_an_epoch_once(
+    small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(small_corpus)
     for kind in KINDS:
         changes = [TOKENIZERS[kind], "batch.batch_tokens=200", "batch.sort_window=100"]
-        Run.begin(config.load("tiny.yaml", changes), str(tmp_path / kind)).close()
+        begin_run(config.load("tiny.yaml", changes), str(tmp_path / kind)).close()
     start_two(take_two_epochs, tmp_path)
     corpus = Counter(lines_in(small_corpus / "train.src"))
     size = corpus.total()
@@ -67,7 +70,9 @@ def test_two_processes_take_each_example_of_an_epoch_once(small_corpus, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_by_two_processes_is_that_of_one_with_twice_the_batches(kind, small_corpus, tmp_path):
+def test_training_by_two_processes_is_that_of_one_with_twice_the_batches(
+    kind: str, small_corpus: Path, tmp_path: Path
+) -> None:
     settings = sets(
         TOKENIZERS[kind],
         "model.dropout=0",

@@ -1,0 +1,235 @@
+"""`--engine auto`: CTranslate2 where it finds the same, else nmtkit with one line that says why."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.convert.ctranslate2_search import CTranslate2Search
+from nmtkit.core.errors import NmtkitError
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
+from nmtkit.inference.inputs import ModelOnDemand
+from nmtkit.inference.requests import Request
+from nmtkit.inference.result import Translation
+from nmtkit.inference.translator import Translator
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.run import Run
+from nmtkit.training.checkpoints.weights import read_weights, save_weights
+from tests.support.commands import Command, refused, succeeded, write_lines
+from tests.support.random_runs import SOURCES, learned, made_run, needs, opened
+
+LINES = SOURCES[:20]
+installed = needs("ctranslate2")
+MODELS: dict[str, dict[str, Any]] = {
+    "pre-norm": {},
+    "normalized embeddings": {"embedding_norm": True, "norm": "post", "positions": "learned", "max_positions": 300},
+    "sinusoids of fairseq": {"positions": "sinusoidal_fairseq", "source_end": False},
+    "t5": {"kind": "t5", "head_size": 6, "relative_buckets": 8, "relative_distance": 12},
+    "gated t5": {"kind": "t5", "gated": True, "activation": "gelu_tanh", "scale_output": False, "tie": "none"},
+}
+
+
+def set_output_bias(run: Path, **values: float) -> None:
+    """Makes special tokens of a random model more or less probable."""
+    path = run / "average.safetensors"
+    weights = read_weights(path)
+    for name, value in values.items():
+        weights["output.bias"][{"pad": PAD, "bos": BOS, "eos": EOS}[name]] = value
+    save_weights(path, weights, Run(RunFolder(run)).load_tokenizers().checksum)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made") / "run"
+    made_run(path, {"decoder_layers": 2}, learned())
+    set_output_bias(path, eos=3.0)
+    return path
+
+
+def both(run: Path, **options: Any) -> tuple[Translator, Translator]:
+    """The translators with engine nmtkit and auto."""
+    return opened(run, engine="nmtkit", **options), opened(run, **options)
+
+
+def require_equal(found: list[list[Translation]], expected: list[list[Translation]]) -> None:
+    assert len(found) == len(expected)
+    for some, others in zip(found, expected, strict=True):
+        assert [(one.text, one.tokens) for one in some] == [(one.text, one.tokens) for one in others]
+        assert [one.score for one in some] == pytest.approx([one.score for one in others], rel=1e-4)
+        for one, other in zip(some, others, strict=True):
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, rel=1e-4, abs=1e-4)
+
+
+def is_read(translator: Translator) -> bool:
+    """Whether the weights for nmtkit's own search are in memory."""
+    assert isinstance(translator.opened, ModelOnDemand)
+    return translator.opened.is_read
+
+
+@installed
+@pytest.mark.parametrize("settings", MODELS.values(), ids=MODELS)
+def test_models_find_the_same_without_a_second_copy_of_their_weights(settings: dict[str, Any], tmp_path: Path) -> None:
+    made_run(tmp_path / "run", settings, learned())
+    set_output_bias(tmp_path / "run", eos=3.0)
+    own, auto = both(tmp_path / "run", search_settings={"beam_size": 4})
+    require_equal(auto.search(LINES, 4), own.search(LINES, 4))
+    assert isinstance(auto.other, CTranslate2Search)
+    assert not is_read(auto)
+    assert auto.speed_config.engine == "ctranslate2"
+    assert (auto.parameters, repr(auto)) == (own.parameters, repr(own))
+
+
+@installed
+def test_tokens_that_are_never_written_keep_their_probability(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", {}, learned())
+    set_output_bias(tmp_path / "run", eos=3.0, pad=-6.0, bos=-6.0)
+    own, auto = both(tmp_path / "run")
+    require_equal(auto.search(LINES, 3), own.search(LINES, 3))
+    set_output_bias(tmp_path / "run", pad=3.0, bos=1.0)
+    own, auto = both(tmp_path / "run")
+    require_equal(auto.search(LINES, 3), own.search(LINES, 3))
+    assert is_read(auto)  # where the search would have ended with padding
+
+
+@installed
+def test_what_it_lacks_in_a_call_is_searched_by_nmtkit(run: Path) -> None:
+    own, auto = both(run)
+    require_equal(auto.search(LINES), own.search(LINES))
+    assert not is_read(auto)
+    prefix = own.translate(LINES[0]).split()[0]
+    mixed = [*LINES, Request(LINES[0], prefix=prefix), Request(LINES[1], must_not=(prefix,)), "", *LINES]
+    require_equal(auto.search(mixed, 2), own.search(mixed, 2))
+    assert is_read(auto)
+    for translators in (both(run), [one.with_terms({"ba": "BA"}) for one in both(run)]):
+        first, second = (one.search(LINES[:4], need_attention=True) for one in translators)
+        require_equal(second, first)
+        assert second[0][0].attention is not None
+    for own, auto in (both(run),):
+        require_equal([auto.rescore(LINES, LINES)], [own.rescore(LINES, LINES)])
+        assert auto.align(LINES[:3], LINES[:3])[0].links() == own.align(LINES[:3], LINES[:3])[0].links()
+        own, auto = own.replacing_unknown(), auto.replacing_unknown()
+        require_equal(auto.search(LINES[:4]), own.search(LINES[:4]))
+
+
+@installed
+def test_the_settings_of_a_translator_may_change(run: Path) -> None:
+    own, auto = both(run)
+    for changes in ({"min_length": 3}, {"length_penalty": "gnmt"}, {"beam_size": 2}):
+        config = auto.config.changed(changes)
+        require_equal(replace(auto, config=config).search(LINES, 2), replace(own, config=config).search(LINES, 2))
+
+
+FALLS_BACK = {
+    "--length-penalty gnmt:0.6": "ctranslate2 has no search like this one: it lacks length_penalty gnmt (take average",
+    "--search stop=exact": "ctranslate2 has no search like this one: it lacks stop exact (take first_k)",
+    "--min-length 3": "with min_length 3 ctranslate2 has other scores",
+    "--no-repeat-ngram 2": "with no_repeat_ngram 2 ctranslate2 has other scores",
+    "--search forbid_unknown=true": "with forbid_unknown True ctranslate2 has other scores",
+    "--samples 2": "ctranslate2 has no search like this one: it lacks kind sampling (take beam)",
+    "-m run": "ctranslate2 has no several models",
+    "--workers 2": "ctranslate2 has no --workers (take --threads)",
+    "--precision bf16": "ctranslate2 has no precision bf16 on this cpu, only fastest, float32, int8",
+    "--replace-unknown": "ctranslate2 has no unknown words to replace",
+    "--terms terms": "ctranslate2 has no terms",
+    "--prefix": "ctranslate2 has no prefixes",
+}
+
+
+@installed
+@pytest.mark.parametrize("options", FALLS_BACK)
+def test_one_line_says_why_nmtkit_searches(options: str, run: Path, console: Command, tmp_path: Path) -> None:
+    if "bf16" in options and "bfloat16" in pytest.importorskip("ctranslate2").get_supported_compute_types("cpu"):
+        pytest.skip("CTranslate2 has bfloat16 on this processor")
+    (tmp_path / "run").symlink_to(run)
+    (tmp_path / "terms").write_text("ba\tBA\n")
+    lines = write_lines(tmp_path / "lines", ["ba ce\tBA"] if options == "--prefix" else LINES[:5])
+    asked = ["translate", "-m", "run", *options.split(), lines]
+    own, auto = succeeded(console(*asked, "--engine", "nmtkit")), succeeded(console(*asked))
+    assert auto.out == own.out
+    said = [line for line in auto.err.splitlines() if "engine" in line]
+    assert len(said) == 1
+    assert said[0].startswith(f"engine nmtkit: {FALLS_BACK[options]}")
+    assert "engine" not in own.err
+
+
+@installed
+def test_lines_of_json_with_constraints_are_searched_by_nmtkit(run: Path, console: Command, tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(run)
+    lines = write_lines(tmp_path / "lines", ['{"source": "ba ce"}', '{"source": "ba ce", "prefix": "BA"}'])
+    asked = ["translate", "-m", "run", "--jsonl", lines]
+    own, auto = succeeded(console(*asked, "--engine", "nmtkit")), succeeded(console(*asked))
+    assert auto.out == own.out
+    assert "engine ctranslate2, fp32\n" in auto.err
+    assert "engine nmtkit for lines with constraints" in auto.err
+
+
+@installed
+def test_a_precision_of_ctranslate2_chooses_it_or_is_an_error(
+    run: Path, trained: Path, console: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "run").symlink_to(run)
+    lines = write_lines(tmp_path / "lines", LINES[:5])
+    done = succeeded(console("translate", "-m", "run", "--precision", "int8", lines))
+    assert "engine ctranslate2, int8\n" in done.err
+    done = succeeded(console("translate", "-m", "run", "--precision", "int8", "--min-length", "3", lines))
+    assert "engine ctranslate2, int8; what it forbids changes its other scores\n" in done.err
+    asked = console("translate", "-m", trained, "--precision", "int8", lines)
+    refused(asked, "precision int8 needs ctranslate2: ctranslate2 has no rnnsearch model; leave that out")
+
+
+@installed
+def test_another_kind_of_model_says_so(trained: Path, console: Command, tmp_path: Path) -> None:
+    lines = write_lines(tmp_path / "lines", LINES[:2])
+    done = succeeded(console("translate", "-m", trained, lines))
+    assert done.err.startswith("engine nmtkit: ctranslate2 has no rnnsearch model\n")
+
+
+@installed
+def test_a_library_that_fails_says_so(run: Path, monkeypatch: pytest.MonkeyPatch, console: Command) -> None:
+    import ctranslate2
+
+    def fail(*given: Any, **more: Any) -> None:
+        raise RuntimeError("Library libcublas.so.12 is not found")
+
+    monkeypatch.setattr(ctranslate2, "Translator", fail)
+    done = succeeded(console("translate", "-m", run, stdin="ba\n"))
+    assert done.err.startswith("engine nmtkit: engine ctranslate2: Library libcublas.so.12 is not found; remove ")
+    with pytest.raises(NmtkitError, match="libcublas"):
+        opened(run, engine="ctranslate2")
+
+
+@installed
+def test_commands_that_do_not_search_convert_nothing(console: Command, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    made_run(run, {}, learned())
+    given = write_lines(tmp_path / "lines", LINES[:3])
+    for asked in (
+        ["rescore", "--source", given, "--target", given],
+        ["align", "--source", given, "--target", given],
+        ["explain", LINES[0]],
+        ["plot-attention", LINES[0]],
+    ):
+        done = succeeded(console(asked[0], "-m", run, *asked[1:]))
+        assert "engine" not in done.err
+    assert not (run / "ctranslate2").exists()
+
+
+def test_without_the_library_nothing_is_said(
+    run: Path, monkeypatch: pytest.MonkeyPatch, console: Command, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    lines = write_lines(tmp_path / "lines", LINES[:5])
+    asked = ["translate", "-m", run, lines]
+    own, auto = succeeded(console(*asked, "--engine", "nmtkit")), succeeded(console(*asked))
+    assert (auto.out, auto.err) == (own.out, own.err)
+    assert "engine" not in auto.err
+    assert opened(run).other is None
+
+
+def test_doctor_says_what_is_missed_without_the_library(monkeypatch: pytest.MonkeyPatch, console: Command) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    said = " ".join(succeeded(console("doctor")).out.split())
+    assert "ctranslate2" in said
+    assert "pip install 'nmtkit[fast]'" in said

@@ -1,1 +1,0 @@
-"""What holds on a GPU, and how fast it is there: `tests/gpu/slot.sh` runs all of it and says how it is used."""

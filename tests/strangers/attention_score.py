@@ -1,0 +1,16 @@
+"""Attention by distance."""
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.layers.attention import SCORES, AttentionScore
+
+
+@SCORES.register("euclid")
+class Euclid(AttentionScore):
+    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+        super().__init__(query_size, memory_size, attention_size, max_positions)
+        self.query = nn.Linear(query_size, memory_size)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return -torch.cdist(self.query(queries), keys)  # (B,Q,S)

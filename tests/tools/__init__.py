@@ -1,0 +1,1 @@
+"""Programs for developers: benchmarks, hostile input, other machines, measures of the source."""
