@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nmtkit.convert.ctranslate2_search import CTranslate2Search
 from nmtkit.core.errors import NmtkitError
@@ -14,6 +15,7 @@ from nmtkit.inference.inputs import ModelOnDemand
 from nmtkit.inference.requests import Request
 from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
+from nmtkit.layers.linear import supported_precisions
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights, save_weights
@@ -140,8 +142,11 @@ FALLS_BACK = {
 @installed
 @pytest.mark.parametrize("options", FALLS_BACK)
 def test_one_line_says_why_nmtkit_searches(options: str, run: Path, console: Command, tmp_path: Path) -> None:
-    if "bf16" in options and "bfloat16" in pytest.importorskip("ctranslate2").get_supported_compute_types("cpu"):
-        pytest.skip("CTranslate2 has bfloat16 on this processor")
+    if "bf16" in options:
+        if "bf16" not in supported_precisions(torch.device("cpu")):
+            pytest.skip("nmtkit has no bf16 on this processor")
+        if "bfloat16" in pytest.importorskip("ctranslate2").get_supported_compute_types("cpu"):
+            pytest.skip("CTranslate2 has bfloat16 on this processor")
     (tmp_path / "run").symlink_to(run)
     (tmp_path / "terms").write_text("ba\tBA\n")
     lines = write_lines(tmp_path / "lines", ["ba ce\tBA"] if options == "--prefix" else LINES[:5])
