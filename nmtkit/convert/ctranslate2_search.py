@@ -27,8 +27,8 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, Vocabulary
 from nmtkit.decoding.hypotheses import Hypothesis, score_given
 from nmtkit.decoding.settings import SearchConfig, max_lengths
 from nmtkit.inference.inputs import SourceLine
+from nmtkit.inference.loading.engines import ENGINES, ExternalEngine
 from nmtkit.inference.loading.options import DecodingOptions
-from nmtkit.inference.translator import ENGINES, OtherSearch
 from nmtkit.models.base import ModelConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
@@ -47,7 +47,7 @@ CACHE = "ctranslate2"
 
 
 @ENGINES.register("ctranslate2")
-class CTranslate2Search(OtherSearch):
+class CTranslate2Search(ExternalEngine):
     """Finds the best hypotheses of sources; the log-probabilities of tokens are NaN unless they are asked for.
 
     A batch has one limit of length, the largest. The last of the K hypotheses of a source ended in the last step of its
@@ -58,7 +58,7 @@ class CTranslate2Search(OtherSearch):
 
     name = "ctranslate2"
 
-    def __init__(self, run: Run, which: str, device: torch.device, precision: str) -> None:
+    def __init__(self, run: Run, weights: str, device: torch.device, precision: str) -> None:
         threads = torch.get_num_threads()
         workers = threads if device.type == "cpu" else 1
         self.searches = 2 * workers  # so that a batch waits for each worker while Python works on others
@@ -75,24 +75,24 @@ class CTranslate2Search(OtherSearch):
             "intra_threads": 1,
         }
         try:
-            self._translator = _open(run, which, (self._src, self._tgt), options)
+            self._translator = _open(run, weights, (self._src, self._tgt), options)
         finally:
             torch.set_num_threads(threads)  # the library changes OpenMP's number of threads
 
     @classmethod
     @override
-    def why_not(cls, run: Run, how: DecodingOptions) -> str:
+    def unsupported_run(cls, run: Run, options: DecodingOptions) -> str:
         if find_spec("ctranslate2") is None:
             return "ctranslate2 is not installed: `pip install 'nmtkit[fast]'`"
         return (
-            _missing_options(run, how)
+            _missing_options(run, options)
             or unconvertible(run.inference.model, "ctranslate2")
-            or _missing_precision(how.device, how.precision)
+            or _missing_precision(options.device, options.precision)
         )
 
     @classmethod
     @override
-    def lacks(cls, config: SearchConfig, forces_language: bool, exact: bool) -> str:
+    def unsupported_search(cls, config: SearchConfig, forces_language: bool, exact: bool) -> str:
         if forces_language:
             different = _differs_behind_language(config, exact)
             if different:

@@ -112,7 +112,7 @@ def measure_decoding(
     run = find_run(options.model)[0]
     translator = open_translator(run, options, notify)
     speeds = [_decoding_speed(translator, sources, rounds)]
-    if options.engine == "auto" and translator.other is not None:
+    if options.engine == "auto" and translator.external_engine is not None:
         for other in open_other_engines(run, options):
             speeds.append(_decoding_speed(other, sources, rounds))
     first_texts = [one.text for one in speeds[0].translations]

@@ -120,10 +120,10 @@ INTERNAL_NAMES = frozenset(
         *(
             "encode_targets",
             "end",
+            "external_engine",
             "facts",
             "falls_back",
             "opened",
-            "other",
             "outline",
             "reads",
             "replacer",

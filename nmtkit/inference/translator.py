@@ -1,20 +1,18 @@
 """Text to text for any model: order kept, n-best, scores, attention, copied words."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
 from typing_extensions import override
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.registry import Registry
 from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers.languages import forces_first_token
 from nmtkit.decoding.batching import Engine, NumberedBatch, StepMode
@@ -34,7 +32,8 @@ from nmtkit.inference.inputs import (
     require_list,
     require_pairs,
 )
-from nmtkit.inference.loading.options import DecodingOptions, options_from_keywords, with_keywords
+from nmtkit.inference.loading.engines import ExternalEngine
+from nmtkit.inference.loading.options import options_from_keywords, with_keywords
 from nmtkit.inference.pipeline import TYPICAL_BEAM, GivenJobs, Job, JobDecoder, JobQueue, JobSource, Lines, Pipeline
 from nmtkit.inference.requests import Request, Terminology, unmet_constraints, word_starts
 from nmtkit.inference.result import EMPTY, Translation, copied_positions, merge_and_rerank
@@ -43,7 +42,6 @@ from nmtkit.inference.workers import WorkerPool, Workers
 from nmtkit.layers.linear import pack_weights
 from nmtkit.models.abilities import memory_lengths
 from nmtkit.models.base import Decoder, Model, members_of
-from nmtkit.runs.run import Run
 
 if TYPE_CHECKING:
     from nmtkit.plots import AttentionPicture, HeadsPicture
@@ -52,47 +50,6 @@ WORKERS_PER_WINDOW = 8
 """Worker processes that share one window."""
 FIRST_LINES = 64
 """Lines of the first window that are searched before the others, so that first results come early."""
-
-
-class OtherSearch(ABC):
-    """A search by another library, with the weights of a run."""
-
-    name: ClassVar[str]
-    searches: int
-    """How many calls may search at a time."""
-
-    @abstractmethod
-    def __init__(self, run: Run, which: str, device: torch.device, precision: str) -> None:
-        """Opens the weights `which` of a run; NmtkitError if the library cannot."""
-
-    @classmethod
-    @abstractmethod
-    def why_not(cls, run: Run, how: DecodingOptions) -> str:
-        """Returns why the library cannot search with a run and options, or an empty text; `lacks` asks for settings."""
-
-    @classmethod
-    @abstractmethod
-    def lacks(cls, config: SearchConfig, forces_language: bool, exact: bool) -> str:
-        """Returns what the library lacks to search so, or an empty text.
-
-        Args:
-            config: the search settings.
-            forces_language: whether translations begin with the token of a language.
-            exact: whether scores must equal nmtkit's.
-        """
-
-    @abstractmethod
-    def __call__(
-        self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int, log_probs: bool, exact: bool
-    ) -> list[list[Hypothesis] | str]:
-        """Returns the `n_best` hypotheses of every source, or what the library lacks for it.
-
-        Log-probabilities of tokens are NaN unless they are asked for; `exact`: with scores equal to nmtkit's.
-        """
-
-
-ENGINES: Registry[type[OtherSearch]] = Registry("engine", {"ctranslate2": "nmtkit.convert.ctranslate2_search"})
-"""Other libraries that search; each class is made of a run, the name of its weights, a device and a precision."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +78,10 @@ class Translator(TextModel):
     """Whether the steps of a search are captured as CUDA graphs."""
     terminology: Terminology | None = None
     """Terms that translations must contain where the source does."""
-    other: OtherSearch | None = None
-    """What searches in place of `nmtkit.decoding`."""
+    external_engine: ExternalEngine | None = None
+    """Another library that searches instead of `nmtkit.decoding`."""
     falls_back: bool = True
-    """Whether `nmtkit.decoding` searches where `other` lacks something; else that raises an NmtkitError."""
+    """Whether `nmtkit.decoding` searches where the external engine cannot; otherwise that raises an NmtkitError."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
     """Engines of earlier searches; the steps that they captured serve the next search."""
 
@@ -249,10 +206,12 @@ class Translator(TextModel):
         devices.note_thread()
         on_cpu = self.device.type == "cpu"
         count = torch.get_num_threads() if on_cpu else 1
-        if self.other is not None:
-            count = self.other.searches
+        if self.external_engine is not None:
+            count = self.external_engine.searches
         # Another library fills its batches by itself: narrow beams get no larger ones.
-        hypotheses = self.config.hypotheses if self.other is None else max(self.config.hypotheses, TYPICAL_BEAM[0])
+        hypotheses = (
+            self.config.hypotheses if self.external_engine is None else max(self.config.hypotheses, TYPICAL_BEAM[0])
+        )
         waiting = JobQueue(self, self.device, count, hypotheses)
         pipeline = Pipeline(self._encode_lines, waiting, [decoder] * count, write, on_cpu)
         yield from pipeline.run(windows)
@@ -282,10 +241,10 @@ class Translator(TextModel):
         )
 
     def _build_decoder(self, outputs: _Outputs) -> JobDecoder:
-        if self.other is None:
+        if self.external_engine is None:
             return self._own_decoder(outputs)
         forces_language = forces_first_token(self.tokenizers)
-        lacking = self.other.lacks(self.config, forces_language, exact=self.falls_back)
+        lacking = self.external_engine.unsupported_search(self.config, forces_language, exact=self.falls_back)
         if not lacking:
             needs = {
                 "attention": outputs.attention,
@@ -293,9 +252,9 @@ class Translator(TextModel):
                 "terms": self.terminology is not None,
             }
             missing = ", no ".join(what for what, is_needed in needs.items() if is_needed)
-            lacking = f"{self.other.name} has no {missing}" if missing else ""
+            lacking = f"{self.external_engine.name} has no {missing}" if missing else ""
         if not lacking:
-            return self._other_decoder(self.other, outputs)
+            return self._other_decoder(self.external_engine, outputs)
         self._require_falls_back(lacking)
         return self._own_decoder(outputs)
 
@@ -331,13 +290,13 @@ class Translator(TextModel):
 
         return decode
 
-    def _other_decoder(self, other: OtherSearch, outputs: _Outputs) -> JobDecoder:
+    def _other_decoder(self, engine: ExternalEngine, outputs: _Outputs) -> JobDecoder:
         count = self._hypotheses_of(outputs)
 
         def decode(source: JobSource) -> Iterator[Job]:
             while jobs := source.next_batch():
                 sources = [job.source for job in jobs]
-                found = other(sources, self.config, count, outputs.log_probs, exact=self.falls_back)
+                found = engine(sources, self.config, count, outputs.log_probs, exact=self.falls_back)
                 lacking = []
                 for job, result in zip(jobs, found, strict=True):
                     if isinstance(result, str):

@@ -146,7 +146,7 @@ def test_types_of_numbers_have_the_names_of_both(precision: str, run: Path) -> N
     theirs = by_ctranslate2(run, precision=precision)
     texts, exact = theirs.translate(LINES), by_nmtkit(run).translate(LINES)
     assert (texts == exact) or "int" in precision or precision == "fastest"
-    engine = theirs.other
+    engine = theirs.external_engine
     assert isinstance(engine, CTranslate2Search)
     wanted = {"fp32": "float32", "auto": "float32", "int8": "int8_float32"}.get(precision, precision)
     assert wanted in (engine._translator.compute_type, "fastest")
@@ -219,7 +219,7 @@ def test_a_run_that_cannot_be_written_has_its_conversion_in_the_cache(
     ends(tmp_path / "run", 2.0)
     with pytest.raises(NmtkitError, match=r"cannot write it: Permission denied"):
         by_ctranslate2(tmp_path / "run")
-    assert opened(tmp_path / "run").other is None
+    assert opened(tmp_path / "run").external_engine is None
 
 
 def test_more_positions_than_were_learned(tmp_path: Path) -> None:

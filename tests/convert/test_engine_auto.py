@@ -77,7 +77,7 @@ def test_models_find_the_same_without_a_second_copy_of_their_weights(settings: d
     set_output_bias(tmp_path / "run", eos=3.0)
     own, auto = both(tmp_path / "run", search_settings={"beam_size": 4})
     require_equal(auto.search(LINES, 4), own.search(LINES, 4))
-    assert isinstance(auto.other, CTranslate2Search)
+    assert isinstance(auto.external_engine, CTranslate2Search)
     assert not is_read(auto)
     assert auto.speed_config.engine == "ctranslate2"
     assert (auto.parameters, repr(auto)) == (own.parameters, repr(own))
@@ -230,7 +230,7 @@ def test_without_the_library_nothing_is_said(
     own, auto = succeeded(console(*asked, "--engine", "nmtkit")), succeeded(console(*asked))
     assert (auto.out, auto.err) == (own.out, own.err)
     assert "engine" not in auto.err
-    assert opened(run).other is None
+    assert opened(run).external_engine is None
 
 
 def test_doctor_says_what_is_missed_without_the_library(monkeypatch: pytest.MonkeyPatch, console: Command) -> None:

@@ -89,7 +89,7 @@ def main() -> None:
     options = {"search_settings": settings, "to": given.to, "source_language": given.source_language}
     own = Translator.load(given.run, engine="nmtkit", precision="fp32", n_best=given.n_best, **options)
     other = Translator.load(given.run, engine="auto", n_best=given.n_best, **options)
-    assert other.other is not None, "CTranslate2 does not search here"
+    assert other.external_engine is not None, "CTranslate2 does not search here"
     first, second = (translator.search(lines, given.n_best) for translator in (own, other))
     found = differences(first, second)
     print(found)

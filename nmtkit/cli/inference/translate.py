@@ -74,7 +74,7 @@ def run_translate(
     if asked:
         how = model_options.without_ctranslate2(how, ", no ".join(asked))
     translator = _open(how, terms, replace_unknown, dictionary)
-    if jsonl and translator.other is not None and translator.falls_back:
+    if jsonl and translator.external_engine is not None and translator.falls_back:
         note("engine nmtkit for lines with constraints, which ctranslate2 does not have")
     if split_sentences and isinstance(translator.config, SamplingConfig) and how.n_best > 1:
         raise click.UsageError(

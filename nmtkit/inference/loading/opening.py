@@ -26,14 +26,15 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.decoding.settings import BeamConfig, MbrConfig, SearchConfig, change_search
 from nmtkit.decoding.shortlist import read_shortlist
 from nmtkit.inference.inputs import ModelOnDemand, TextModel
-from nmtkit.inference.loading.options import DEFAULT_LM_WEIGHT, DecodingOptions, OtherPrecision
+from nmtkit.inference.loading.engines import ENGINES
+from nmtkit.inference.loading.options import DEFAULT_LM_WEIGHT, CTranslate2Precision, DecodingOptions
 from nmtkit.inference.loading.speed import (
     MIN_LINES_FOR_WORKERS,
     SearchSpeedConfig,
     default_precision,
     default_speed_config,
 )
-from nmtkit.inference.translator import ENGINES, Translator
+from nmtkit.inference.translator import Translator
 from nmtkit.inference.workers import Workers
 from nmtkit.layers.linear import Precision, PrecisionChoice, prepare_for_inference
 from nmtkit.models.abilities import as_headed
@@ -180,11 +181,11 @@ def _open_for_ctranslate2(run: Run, how: DecodingOptions, notify: Notify) -> Tra
     """
     if not issubclass(MODELS.get(run.inference.model.kind), Decoder):
         return None
-    is_required = how.engine == OTHER_ENGINE or how.precision in get_args(OtherPrecision)
+    is_required = how.engine == OTHER_ENGINE or how.precision in get_args(CTranslate2Precision)
     if not is_required and find_spec(OTHER_ENGINE) is None:
         return None
     kind = ENGINES.get(OTHER_ENGINE)
-    reason = kind.why_not(run, how)
+    reason = kind.unsupported_run(run, how)
     if not reason:
         messages: list[str] = []
         trained = run.inference_of(how.weights)
@@ -193,7 +194,7 @@ def _open_for_ctranslate2(run: Run, how: DecodingOptions, notify: Notify) -> Tra
         is_first_input = how.to is not None and begins_with_language(tokenizers)
         tokenizers, tags = _in_direction(outline, tokenizers, how)
         forces_language = forces_first_token(tokenizers)
-        reason = kind.lacks(config, forces_language, exact=not is_required)
+        reason = kind.unsupported_search(config, forces_language, exact=not is_required)
         if is_first_input:
             reason = f"{OTHER_ENGINE} cannot write another language than the run with a model that begins with one"
     if not reason:
@@ -214,7 +215,7 @@ def _open_for_ctranslate2(run: Run, how: DecodingOptions, notify: Notify) -> Tra
         return None
     for message in messages:
         notify(message)
-    is_exact = not kind.lacks(config, forces_language, exact=True)
+    is_exact = not kind.unsupported_search(config, forces_language, exact=True)
     notify(f"engine {OTHER_ENGINE}, {precision}{'' if is_exact else '; what it forbids changes its other scores'}")
     own_precision = precision if place.type == "cuda" and precision in ("fp16", "bf16") else "fp32"
     own = replace(how, engine="nmtkit", precision=own_precision, workers=1)
@@ -233,7 +234,7 @@ def _open_for_ctranslate2(run: Run, how: DecodingOptions, notify: Notify) -> Tra
             engine=OTHER_ENGINE,
         ),
         parameters=count_parameters(outline),
-        other=other,
+        external_engine=other,
         falls_back=not is_required,
     )
 
@@ -300,10 +301,10 @@ def _open_on_device(how: DecodingOptions, device: str) -> Translator:
     return as_translator(load_from_options(replace(how, device=device, workers=1)))
 
 
-def _requested_precision(model: Model, precision: Literal[PrecisionChoice, OtherPrecision]) -> Precision:
+def _requested_precision(model: Model, precision: Literal[PrecisionChoice, CTranslate2Precision]) -> Precision:
     if precision == "auto":
         return default_precision(model)
-    if precision in get_args(OtherPrecision):
+    if precision in get_args(CTranslate2Precision):
         raise RecipeError(
             f"precision {precision}: nmtkit's own search has fp32, fp16 and bf16; search with CTranslate2 "
             "(`--engine auto`, `pip install 'nmtkit[fast]'`), or leave the precision out"

@@ -13,10 +13,10 @@ from nmtkit.models.ensemble import Mean
 
 Load = TypeVar("Load", bound=Callable[..., Any])
 EngineChoice = Literal["auto", "nmtkit", "ctranslate2"]
-OtherPrecision = Literal[
+CTranslate2Precision = Literal[
     "int8", "fastest", "int16", "int8_float32", "int8_float16", "int8_bfloat16", "float32", "float16", "bfloat16"
 ]
-"""What CTranslate2 has besides ours, under its names; `fastest` is its `auto`."""
+"""Precisions that only CTranslate2 has, under its names; `fastest` is its `auto`."""
 
 DEFAULT_LM_WEIGHT = 0.2
 
@@ -43,7 +43,7 @@ class DecodingOptions:
     """`auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
     threads: int | None = None
     """CPU threads; None is torch's choice."""
-    precision: Literal[PrecisionChoice, OtherPrecision] = "auto"
+    precision: Literal[PrecisionChoice, CTranslate2Precision] = "auto"
     """Precision of matrix products. `auto` is fp32 where CTranslate2 searches, and on a CPU; else fp16, or bf16 where a
     number of the model would be too large for fp16."""
     engine: EngineChoice = "auto"

@@ -220,7 +220,7 @@ def test_ctranslate2_finds_the_same(kind: str, tmp_path: Path) -> None:
         opened(tmp_path / "run", engine=engine, search_settings=search, **DIRECTIONS.get(kind, {}))
         for engine in ("nmtkit", "auto")
     )
-    assert auto.other is not None
+    assert auto.external_engine is not None
     for some, others in zip(auto.search(sources, beam_size), own.search(sources, beam_size), strict=True):
         assert [one.tokens for one in some] == [one.tokens for one in others]
         for one, other in zip(some, others, strict=True):
@@ -228,4 +228,4 @@ def test_ctranslate2_finds_the_same(kind: str, tmp_path: Path) -> None:
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-3)
     if forces_language:
         wider = search | {"beam_size": 2}
-        assert opened(tmp_path / "run", search_settings=wider, **DIRECTIONS.get(kind, {})).other is None
+        assert opened(tmp_path / "run", search_settings=wider, **DIRECTIONS.get(kind, {})).external_engine is None
