@@ -1,10 +1,12 @@
-"""The parts of the Transformer (Vaswani et al. 2017): attention with heads, feed-forward, positions, blocks.
+"""The parts of the Transformer (Vaswani et al. 2017): multi-head attention, feed-forward layers, positions, layers.
 
-Shapes use the letters of `models/base.py`, and:
+Shape comments use the letters of `models/base.py`, and:
 
-    H  the width of the model    A  attention heads    D = H / A  width of a head    P  positions in the past
+    H  size of the hidden states    A  attention heads       D  size of a head, by default H / A
+    F  size of the inner layer of a feed-forward part        P  positions up to the present one, in a search
+    Q  queries per sentence
 
-Queries, keys and values of all heads are `(B,A,*,D)`. Masks are True where a key may be read.
+Queries, keys and values of all heads are `(B, A, *, D)`. A mask is True where a key may be read.
 """
 
 import math
@@ -22,27 +24,45 @@ from nmtkit.layers.kv_cache import KVCache
 
 Norm = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
-
-
 SinusoidKind = Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq"]
+
+_INITIAL_SINUSOIDS = 256
+"""Positions in a new table of sinusoids; the table grows when a longer text arrives."""
 
 
 def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Tensor:
-    """Position encodings `(length,width)`, float32: sine in the even columns, cosine in the odd ones.
+    """Returns the position encodings of Vaswani et al. 2017, section 3.5: `(length, width)`, float32.
 
-    PE(pos, 2i) = sin(pos / 10000^(2i/width)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5. In
-    halves all sines stand before all cosines, as in Marian. Those of fairseq stand so, too; they begin with pos 2, and
-    10000 has the exponent i/(width/2-1). Some lectures write the exponent i/width, i being the column, in odd columns
-    too; here, as in the paper, a sine and its cosine have one exponent.
+        PE(pos, 2i)   = sin(pos / 10000^(2i / width))
+        PE(pos, 2i+1) = cos(pos / 10000^(2i / width))
+
+    `sinusoidal` alternates sines and cosines, as in the paper. `sinusoidal_halves` puts all sines before all cosines,
+    as Marian does. `sinusoidal_fairseq` does the same, counts positions from 2 and has the exponent
+    i / (width / 2 - 1).
+
+    Some lectures write the exponent with the column in place of 2i, also for the cosines. Here, as in the paper, the
+    sine and the cosine of a pair share one exponent.
     """
-    fairseq, halves = kind == "sinusoidal_fairseq", kind != "sinusoidal"
-    position = torch.arange(length, dtype=torch.float64)[:, None] + (2 if fairseq else 0)
-    slowest = max(width - 2, 1) if fairseq else width
-    rate = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / slowest))
-    table = torch.empty(length, width, dtype=torch.float64)
-    table[:, 0::2] = torch.sin(position * rate)
-    table[:, 1::2] = torch.cos(position * rate)[:, : width // 2]
-    return (torch.cat([table[:, 0::2], table[:, 1::2]], 1) if halves else table).float()
+    if kind == "sinusoidal_fairseq":
+        first_position = 2
+        exponent_width = max(width - 2, 1)
+    else:
+        first_position = 0
+        exponent_width = width
+    positions = torch.arange(length, dtype=torch.float64) + first_position  # (length,)
+    even_columns = torch.arange(0, width, 2, dtype=torch.float64)  # (ceil(width / 2),)
+    rates = torch.exp(even_columns * (-math.log(10000.0) / exponent_width))  # (ceil(width / 2),)
+    angles = positions[:, None] * rates  # (length, ceil(width / 2))
+    sines = torch.sin(angles)
+    cosines = torch.cos(angles)[:, : width // 2]  # an odd width has one cosine less
+
+    if kind == "sinusoidal":
+        table = torch.empty(length, width, dtype=torch.float64)
+        table[:, 0::2] = sines
+        table[:, 1::2] = cosines
+    else:
+        table = torch.cat([sines, cosines], dim=1)  # (length, width)
+    return table.float()
 
 
 class SinusoidalPositions(nn.Module):
@@ -52,38 +72,48 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, width: int, kind: SinusoidKind = "sinusoidal") -> None:
         super().__init__()
-        self.width, self.kind = width, kind
-        self.register_buffer("table", sinusoids(256, width, kind), persistent=False)
-        self._outgrown: list[Tensor] = []  # CUDA graphs read them where they stand, and do not keep them
+        self.width = width
+        self.kind = kind
+        self.register_buffer("table", sinusoids(_INITIAL_SINUSOIDS, width, kind), persistent=False)
+        # A captured CUDA graph reads the memory of the table that it was captured with, but holds no reference to it.
+        self._outgrown_tables: list[Tensor] = []
 
     def forward(self, length: int) -> Tensor:
-        """The encodings of positions 0 to length-1: `(length,H)`."""
+        """Returns the encodings of positions 0 to length-1: `(length, H)`."""
         return self.reserve(length)[:length]
 
     def reserve(self, length: int) -> Tensor:
-        """The table, with at least so many rows. A search reserves them before it begins: they are made on the CPU."""
-        table = self.table  # another thread may put another one in its place
+        """Returns the table with at least `length` rows.
+
+        New rows are computed on the CPU, so a search reserves all that it needs before it begins.
+        """
+        table = self.table  # read once: another thread may replace it in the meantime
         if length > table.shape[0]:
-            self._outgrown.append(table)
-            table = self.table = sinusoids(2 * length, self.width, self.kind).to(table)
+            self._outgrown_tables.append(table)
+            table = sinusoids(2 * length, self.width, self.kind).to(table)  # (2 * length, H)
+            self.table = table
         return table
 
 
 class LearnedPositions(nn.Module):
-    """One trained vector for each of `most` positions (Gehring et al. 2017; as good in Vaswani et al., section 3.5)."""
+    """A trained vector for each position (Gehring et al. 2017; as good as sinusoids in Vaswani et al., section 3.5)."""
 
-    def __init__(self, width: int, most: int) -> None:
+    def __init__(self, width: int, max_positions: int) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.empty(most, width))
-        # The size of sinusoids would drown the words while the vectors still mean nothing.
+        self.table = nn.Parameter(torch.empty(max_positions, width))
+        # As large as sinusoids, the vectors would drown the word embeddings before they mean anything.
         nn.init.normal_(self.table, std=0.1)
 
     def forward(self, length: int) -> Tensor:
-        """The vectors of positions 0 to length-1: `(length,H)`; raises a DataError beyond the last one."""
-        most = self.table.shape[0]
-        if length > most:
+        """Returns the vectors of positions 0 to length-1: `(length, H)`.
+
+        Raises:
+            DataError: a position has no trained vector.
+        """
+        max_positions = self.table.shape[0]
+        if length > max_positions:
             raise DataError(
-                f"a sentence reaches position {length}, but the model learned only {most} positions: "
+                f"a sentence reaches position {length}, but the model learned only {max_positions} positions: "
                 "leave out or split longer sentences, or train with a larger max_positions or, where the model has the "
                 "setting `positions`, sinusoidal ones"
             )
@@ -91,89 +121,119 @@ class LearnedPositions(nn.Module):
 
 
 class RelativePositions(nn.Module):
-    """What each head adds to the energy of a key at some distance: Raffel et al. 2020 (T5), section 2.1.
+    """A learned bias on the energy of a key, by head and distance from the query: Raffel et al. 2020 (T5), section 2.1.
 
-    A distance has a bucket, and a bucket a number for each head. Half of the buckets are for the distances 0, 1, 2, ...
-    each; the others grow by a constant factor up to `farthest`, and the last is for all beyond. If keys may stand
-    `behind` the query, they have half of all buckets.
+    Distances share buckets, and each head learns one number per bucket. The first half of the buckets holds one
+    distance each: 0, 1, 2, ... The buckets of the second half grow by a constant factor up to `max_distance`, and the
+    last one also holds all larger distances. If `bidirectional`, keys after the query have half of all buckets for
+    themselves; otherwise they all share bucket 0, since a causal mask hides them.
     """
 
     buckets: Tensor
+    """The buckets of the distances -max_distance to max_distance, `(2 * max_distance + 1,)`."""
 
-    def __init__(self, heads: int, buckets: int, farthest: int, behind: bool) -> None:
+    def __init__(self, heads: int, buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
-        self.farthest = farthest
+        self.max_distance = max_distance
         self.weight = nn.Parameter(torch.empty(buckets, heads))
-        half = buckets // 2 if behind else buckets
-        exact = half // 2
-        far = torch.arange(farthest + 1).float().clamp(min=1)
-        grown = exact + (torch.log(far / exact) / math.log(farthest / exact) * (half - exact)).long()
-        before = torch.where(far < exact, torch.arange(farthest + 1), grown.clamp(max=half - 1))
-        table = torch.cat([before.flip(0), before[1:] + half if behind else torch.zeros(farthest, dtype=torch.long)])
-        self.register_buffer("buckets", table, persistent=False)  # of the distances -farthest to farthest
+        per_direction = buckets // 2 if bidirectional else buckets
+        exact = per_direction // 2  # buckets that hold a single distance
+
+        distances = torch.arange(max_distance + 1)  # (max_distance + 1,)
+        clamped = distances.float().clamp(min=1)  # the logarithm of 0 is not defined
+        growth = torch.log(clamped / exact) / math.log(max_distance / exact)
+        shared = exact + (growth * (per_direction - exact)).long()
+        shared = shared.clamp(max=per_direction - 1)
+        before = torch.where(clamped < exact, distances, shared)  # (max_distance + 1,): distances 0, -1, -2, ...
+        if bidirectional:
+            after = before[1:] + per_direction  # (max_distance,): distances 1, 2, 3, ...
+        else:
+            after = torch.zeros(max_distance, dtype=torch.long)
+        self.register_buffer("buckets", torch.cat([before.flip(0), after]), persistent=False)
 
     def forward(self, distances: Tensor) -> Tensor:
-        """What is added to energies, `(B,A,Q,P)`, for distances from queries to keys `(B,Q,P)`, negative before."""
-        by_distance = self.weight[self.buckets].t()  # (A,2*farthest+1)
-        places = distances.clamp(-self.farthest, self.farthest) + self.farthest
-        return by_distance[:, places].transpose(0, 1)
+        """Returns the bias on energies, `(B, A, Q, P)`.
+
+        Distances `(B, Q, P)` are positions of keys minus positions of queries, so negative before the query.
+        """
+        by_distance = self.weight[self.buckets].t()  # (A, 2 * max_distance + 1)
+        indices = distances.clamp(-self.max_distance, self.max_distance) + self.max_distance  # (B, Q, P)
+        return by_distance[:, indices].transpose(0, 1)
 
 
 def merge_heads(states: Tensor) -> Tensor:
-    """`(B,A,Q,D)` to `(B,Q,A*D)`."""
+    """Concatenates the heads: `(B, A, Q, D)` to `(B, Q, A * D)`."""
     return states.transpose(1, 2).flatten(2)
 
 
 def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(Q K^T / sqrt(D)), the weights in equation 1 of Vaswani et al. 2017.
+    """Returns softmax(Q K^T / sqrt(D)), the weights in equation 1 of Vaswani et al. 2017: `(B, A, Q, S)`.
 
-    From queries `(B,A,Q,D)` and keys `(B,A,S,D)`: `(B,A,Q,S)`. The mask broadcasts to that: True where a key may be
-    read, or a bias on the energies; every query needs a key that it may read.
+    Queries are `(B, A, Q, D)`, keys `(B, A, S, D)`. The mask broadcasts to the weights. A boolean mask is True where a
+    key may be read; any other is a bias that is added to the energies. Every query needs a key that it may read.
     """
-    energies: Tensor = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
-    if mask is not None:
-        is_bias = mask.dtype != torch.bool
-        energies = energies + mask.to(energies.dtype) if is_bias else energies.masked_fill(~mask, -math.inf)
+    energies: Tensor = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # (B, A, Q, S)
+    if mask is None:
+        return energies.softmax(-1)
+    if mask.dtype == torch.bool:
+        energies = energies.masked_fill(~mask, -math.inf)
+    else:
+        energies = energies + mask.to(energies.dtype)
     return energies.softmax(-1)
 
 
 def _causal_mask(query: Tensor) -> Tensor:
+    """Returns a mask `(Q, Q)` with which position i reads positions 0 to i."""
     length = query.shape[-2]
     return torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
 
 
-def _fused_pays(query: Tensor, rate: float) -> bool:
-    """Whether torch's fused attention is faster.
+def _is_fused_faster(query: Tensor, rate: float) -> bool:
+    """Whether torch's fused attention is faster than the same written as separate operations.
 
-    It is not where its many small products go through oneDNN: on a CPU in lower precision, but for one query in float32
-    and a search in bfloat16.
+    On a GPU it always is. On a CPU it is slow where its many small products go through oneDNN, which is the case in
+    lower precision, except for a single query in float32 and for a search in bfloat16.
     """
     if query.device.type != "cpu":
         return True
-    if rate > 0.0 or query.dtype not in (torch.float32, torch.float64):
-        return rate == 0.0 and query.dtype == torch.bfloat16 and not torch.is_grad_enabled()
-    return torch.get_float32_matmul_precision() == "highest" or query.shape[-2] == 1
+    is_full_precision = query.dtype in (torch.float32, torch.float64)
+    if rate == 0.0 and is_full_precision:
+        return torch.get_float32_matmul_precision() == "highest" or query.shape[-2] == 1
+    is_search = not torch.is_grad_enabled()
+    return rate == 0.0 and query.dtype == torch.bfloat16 and is_search
 
 
 def attend(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, causal: bool = False, rate: float = 0.0
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(D)) V: equation 1 of Vaswani et al. 2017, the fastest way on the device.
+    """Returns softmax(Q K^T / sqrt(D)) V, equation 1 of Vaswani et al. 2017: `(B, A, Q, D)`.
 
-    From queries `(B,A,Q,D)`, keys and values `(B,A,S,D)`. The mask is that of `attention_weights`; None reads all. If
-    `causal`, query i reads keys 0 to i only; then Q = S, and there is no mask. `rate` is the dropout of the weights.
+    Computes it in the way that is fastest on the device.
+
+    Args:
+        query: `(B, A, Q, D)`.
+        keys: `(B, A, S, D)`.
+        values: `(B, A, S, D)`.
+        mask: as in `attention_weights`; None reads all keys.
+        causal: query i reads keys 0 to i only. Requires Q = S and no mask.
+        rate: dropout rate of the attention weights.
     """
-    if _fused_pays(query, rate):
+    if _is_fused_faster(query, rate):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal)
     if causal:
         mask = _causal_mask(query)
-    context: Tensor = dropout(attention_weights(query, keys, mask), rate, True) @ values
+    weights = dropout(attention_weights(query, keys, mask), rate, training=True)  # (B, A, Q, S)
+    context: Tensor = weights @ values  # (B, A, Q, D)
     return context
 
 
-def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
-    """Glorot's uniform initialisation, taken for each of the `parts` products packed into one; zero bias."""
-    fan_out, fan_in = linear.weight.shape[0] // parts, linear.weight.shape[1]
+def _init_xavier(linear: nn.Linear, parts: int = 1) -> nn.Linear:
+    """Initializes a linear layer as Glorot and Bengio 2010, with zero bias, and returns it.
+
+    The matrix consists of `parts` matrices of equal size, one below the other. The range is that of a single one.
+    """
+    fan_in = linear.weight.shape[1]
+    fan_out = linear.weight.shape[0] // parts
     bound = math.sqrt(6.0 / (fan_in + fan_out))
     nn.init.uniform_(linear.weight, -bound, bound)
     if linear.bias is not None:
@@ -183,18 +243,18 @@ def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
 
 @dataclass(frozen=True)
 class LayerForm:
-    """How layers differ from those of Vaswani et al. 2017; the defaults are theirs, and biases everywhere."""
+    """Differences from the layers of Vaswani et al. 2017. The defaults are that paper's, with biases everywhere."""
 
     head_size: int | None = None
-    """D; None: H / A."""
+    """Size of a head (D); None: H / A."""
     bias: bool = True
-    """Whether linear maps have a bias."""
+    """Whether linear layers have a bias."""
     rms_norm: bool = False
-    """Normalize by the root mean square alone, without a bias: Zhang and Sennrich 2019."""
+    """Normalize by the root mean square only, without a bias: Zhang and Sennrich 2019."""
     scaled: bool = True
     """Divide energies by sqrt(D)."""
     gated: bool = False
-    """Multiply the inner part of the feed-forward part by one more linear map: Shazeer 2020, "GLU Variants"."""
+    """Multiply the inner layer of the feed-forward part by another linear layer: Shazeer 2020, "GLU Variants"."""
 
 
 class LayerConfig(Protocol):
@@ -213,7 +273,7 @@ class LayerConfig(Protocol):
 
 @runtime_checkable
 class HasLayerForm(Protocol):
-    """Settings of layers that differ from those of Vaswani et al. 2017."""
+    """Settings of a model whose layers differ from those of Vaswani et al. 2017."""
 
     @property
     def layer_form(self) -> LayerForm:
@@ -226,137 +286,190 @@ def layer_form_of(config: object) -> LayerForm:
 
 
 def normalization(config: LayerConfig) -> nn.Module:
-    """A normalization of states `(...,H)`."""
-    kind = nn.RMSNorm if layer_form_of(config).rms_norm else nn.LayerNorm
-    return kind(config.hidden_size, config.norm_epsilon)
+    """Returns a normalization layer for states `(..., H)`."""
+    if layer_form_of(config).rms_norm:
+        return nn.RMSNorm(config.hidden_size, config.norm_epsilon)
+    return nn.LayerNorm(config.hidden_size, config.norm_epsilon)
 
 
-class _HeadedAttention(nn.Module):
-    """What both kinds of attention have: heads, dropout of weights, and the map behind them."""
+class _MultiHeadAttention(nn.Module):
+    """What self-attention and cross-attention share: sizes, dropout of weights, and how their layers are made."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        form, self.heads, self.rate = layer_form_of(config), config.heads, config.attention_dropout
-        self.width, self.has_bias = config.hidden_size, form.bias
-        self.inner = self.heads * (form.head_size or self.width // self.heads)
+        form = layer_form_of(config)
+        self.heads = config.heads
+        self.rate = config.attention_dropout
+        self.width = config.hidden_size
+        head_size = form.head_size or self.width // self.heads
+        self.inner = self.heads * head_size  # A * D
+        self.has_bias = form.bias
+        # `attend` always divides energies by sqrt(D). Where there is to be no division, queries are scaled to undo it.
         self.scale = 1.0 if form.scaled else math.sqrt(self.inner / self.heads)
 
-    def _from_states(self, parts: int) -> nn.Linear:
-        return _xavier(nn.Linear(self.width, parts * self.inner, bias=self.has_bias), parts)
+    def _input_layer(self, parts: int) -> nn.Linear:
+        """Returns a layer from H to `parts` times A * D."""
+        linear = nn.Linear(self.width, parts * self.inner, bias=self.has_bias)
+        return _init_xavier(linear, parts)
+
+    def _output_layer(self) -> nn.Linear:
+        """Returns a layer from A * D to H."""
+        return _init_xavier(nn.Linear(self.inner, self.width, bias=self.has_bias))
 
     def _scaled(self, query: Tensor) -> Tensor:
-        """Undoes the division of energies by sqrt(D), where there is to be none."""
         return query if self.scale == 1.0 else query * self.scale
 
-    def _to_states(self) -> nn.Linear:
-        return _xavier(nn.Linear(self.inner, self.width, bias=self.has_bias), 1)
+    def _current_rate(self) -> float:
+        return self.rate if self.training else 0.0
 
 
-class SelfAttention(_HeadedAttention):
+class SelfAttention(_MultiHeadAttention):
     """Multi-head attention of a sequence to itself: section 3.2.2 of Vaswani et al. 2017.
 
-    One product makes queries, keys and values of all heads, in this order.
+    One matrix product computes queries, keys and values of all heads, in this order.
     """
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__(config)
-        self.query_keys_values = self._from_states(3)
-        self.out = self._to_states()
+        self.query_keys_values = self._input_layer(3)
+        self.out = self._output_layer()
 
     def _project(self, states: Tensor) -> Tensor:
-        packed: Tensor = self.query_keys_values(states)
-        return packed.view(*states.shape[:-1], 3, self.heads, -1)  # (B,Q,3,A,D)
+        """Returns queries, keys and values `(B, Q, 3, A, D)` of states `(B, Q, H)`."""
+        packed: Tensor = self.query_keys_values(states)  # (B, Q, 3 * A * D)
+        return packed.view(*states.shape[:-1], 3, self.heads, -1)
 
     def forward(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """All positions `(B,Q,H)` at once; `mask` is `(B,1,1,Q)`, or `causal`: see `attend`."""
-        query, keys, values = (part.transpose(1, 2) for part in self._project(states).unbind(2))  # (B,A,Q,D)
-        context = attend(self._scaled(query), keys, values, mask, causal, self.rate if self.training else 0.0)
-        out: Tensor = self.out(merge_heads(context))
+        """Attends from all positions `(B, Q, H)` at once and returns `(B, Q, H)`.
+
+        `mask` is `(B, 1, 1, Q)`. With `causal` there is no mask; see `attend`.
+        """
+        query, keys, values = self._project(states).unbind(2)  # (B, Q, A, D) each
+        context = attend(
+            self._scaled(query.transpose(1, 2)),  # (B, A, Q, D)
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
+            mask=mask,
+            causal=causal,
+            rate=self._current_rate(),
+        )  # (B, A, Q, D)
+        out: Tensor = self.out(merge_heads(context))  # (B, Q, H)
         return out
 
     def weights(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """The weights `(B,A,Q,Q)` behind `forward`, which does not compute them; without dropout."""
-        query, keys, _ = self._project(states).to(states.dtype).transpose(1, 3).unbind(2)  # (B,A,Q,D)
-        return attention_weights(self._scaled(query), keys, _causal_mask(query) if causal else mask)
+        """Returns the weights `(B, A, Q, Q)` of `forward`, which does not compute them itself; without dropout."""
+        packed = self._project(states).to(states.dtype)  # (B, Q, 3, A, D)
+        query, keys, _ = packed.transpose(1, 3).unbind(2)  # (B, A, Q, D) each
+        if causal:
+            mask = _causal_mask(query)
+        return attention_weights(self._scaled(query), keys, mask)
 
     def step(self, states: Tensor, cache: KVCache, layer: int, bias: Tensor | None = None) -> Tensor:
-        """The newest position of N = B*K sequences, `(B,K,H)`; keys and values go into `layer` of the cache.
+        """Attends from the newest position of N = B * K sequences, `(B, K, H)`, and returns `(B, K, H)`.
 
-        `bias` `(B,A,K,P*K)` is added to the energies in place of the cache's.
+        Writes keys and values of this position into the cache, as the entries of layer number `layer`. `bias`
+        `(B, A, K, P * K)` replaces the bias of the cache, which is added to the energies.
         """
-        packed = self._project(states)  # (B,K,3,A,D)
-        cache.append(layer, packed.flatten(0, 1)[:, 1:])
-        keys, values = (part.transpose(1, 2) for part in cache.read(layer).unbind(2))  # (B,A,P*K,D)
-        query = self._scaled(packed[:, :, 0].transpose(1, 2))  # (B,A,K,D)
-        mask = cache.bias() if bias is None else bias
-        mask = None if mask is None else mask.to(query.dtype)  # in an ensemble another model may have begun the cache
-        context = attend(query, keys, values, mask, rate=self.rate if self.training else 0.0)
-        out: Tensor = self.out(merge_heads(context))
+        packed = self._project(states)  # (B, K, 3, A, D)
+        keys_values = packed[:, :, 1:]  # (B, K, 2, A, D)
+        cache.append(layer, keys_values.flatten(0, 1))
+        keys, values = cache.read(layer).unbind(2)  # (B, P * K, A, D) each
+        query = packed[:, :, 0].transpose(1, 2)  # (B, A, K, D)
+        if bias is None:
+            bias = cache.bias()
+        if bias is not None:
+            bias = bias.to(query.dtype)  # in an ensemble, a model of another precision may have made the cache's bias
+        context = attend(
+            self._scaled(query),
+            keys.transpose(1, 2),  # (B, A, P * K, D)
+            values.transpose(1, 2),
+            mask=bias,
+            rate=self._current_rate(),
+        )  # (B, A, K, D)
+        out: Tensor = self.out(merge_heads(context))  # (B, K, H)
         return out
 
 
-class CrossAttention(_HeadedAttention):
-    """Multi-head attention to a memory whose keys and values are projected once; section 3.2.2."""
+class CrossAttention(_MultiHeadAttention):
+    """Multi-head attention to a memory whose keys and values are projected once: section 3.2.2."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__(config)
-        self.keys_values = self._from_states(2)
-        self.query = self._from_states(1)
-        self.out = self._to_states()
+        self.keys_values = self._input_layer(2)
+        self.query = self._input_layer(1)
+        self.out = self._output_layer()
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values `(B,A,S,D)` of a memory `(B,S,H)`."""
-        packed = self.keys_values(memory).view(*memory.shape[:-1], 2, self.heads, -1)  # (B,S,2,A,D)
-        keys, values = packed.unbind(-3)
+        """Returns keys and values, `(B, A, S, D)` each, of a memory `(B, S, H)`."""
+        packed = self.keys_values(memory).view(*memory.shape[:-1], 2, self.heads, -1)  # (B, S, 2, A, D)
+        keys, values = packed.unbind(-3)  # (B, S, A, D) each
         return keys.transpose(1, 2), values.transpose(1, 2)
 
     def forward(
         self, states: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, shown: slice | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Q queries `(B,Q,H)` per sentence: the positions of a target, or the hypotheses of a beam.
+        """Attends with Q queries `(B, Q, H)` per sentence: the positions of a target, or the hypotheses of a beam.
 
-        Returns `(B,Q,H)`, and the weights `(B,a,Q,S)` of the a heads `shown`, if any are, before dropout. Keys and
-        values are those of `project`; `mask` is `(B,1,1,S)`, see `attend`.
+        Args:
+            states: `(B, Q, H)`.
+            keys: from `project`.
+            values: from `project`.
+            mask: `(B, 1, 1, S)`; see `attend`.
+            shown: the heads whose weights are returned as well; None: no weights.
+
+        Returns `(B, Q, H)`, and the weights of the a heads in `shown`, `(B, a, Q, S)`, without dropout.
         """
-        query = self._scaled(self.query(states).view(*states.shape[:-1], self.heads, -1).transpose(1, 2))  # (B,A,Q,D)
-        context = attend(query, keys, values, mask, rate=self.rate if self.training else 0.0)
-        if shown is None:
-            return self.out(merge_heads(context)), None
-        looks = attention_weights(query[:, shown].to(states.dtype), keys[:, shown].to(states.dtype), mask)
-        return self.out(merge_heads(context)), looks
+        projected = self.query(states).view(*states.shape[:-1], self.heads, -1)  # (B, Q, A, D)
+        query = self._scaled(projected.transpose(1, 2))  # (B, A, Q, D)
+        context = attend(query, keys, values, mask=mask, rate=self._current_rate())  # (B, A, Q, D)
+        weights = None
+        if shown is not None:
+            shown_query = query[:, shown].to(states.dtype)  # (B, a, Q, D)
+            shown_keys = keys[:, shown].to(states.dtype)  # (B, a, S, D)
+            weights = attention_weights(shown_query, shown_keys, mask)  # (B, a, Q, S)
+        return self.out(merge_heads(context)), weights
 
 
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2: Vaswani et al. 2017, equation 2; or with GELU or SiLU (Hendrycks and Gimpel 2016).
 
-    gelu_tanh is the approximation of GELU in section 2 of that paper, which GPT-2 uses.
+    `gelu_tanh` is the approximation of GELU in section 2 of that paper, which GPT-2 uses.
     """
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        form, width, inner = layer_form_of(config), config.hidden_size, config.feed_forward_size
-        self.inner: nn.Module = _xavier(nn.Linear(width, inner, bias=form.bias), 1)
-        self.gate = _xavier(nn.Linear(width, inner, bias=form.bias), 1) if form.gated else None
-        self.out = _xavier(nn.Linear(inner, width, bias=form.bias), 1)
+        bias = layer_form_of(config).bias
+        width = config.hidden_size
+        inner = config.feed_forward_size
+        self.inner: nn.Module = _init_xavier(nn.Linear(width, inner, bias=bias))
+        self.gate: nn.Module | None = None
+        if layer_form_of(config).gated:
+            self.gate = _init_xavier(nn.Linear(width, inner, bias=bias))
+        self.out = _init_xavier(nn.Linear(inner, width, bias=bias))
         self.activation = config.activation
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, states: Tensor) -> Tensor:
-        """`(...,H)` to `(...,H)`."""
-        if self.activation == "silu":
-            inner = F.silu(self.inner(states))
-        elif self.activation != "relu":
-            inner = F.gelu(self.inner(states), approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        """Maps `(..., H)` to `(..., H)`."""
+        inner = self.inner(states)  # (..., F)
+        if self.activation == "relu":
+            inner = F.relu(inner, inplace=True)  # saves a tensor: nothing else reads the input of the ReLU
+        elif self.activation == "silu":
+            inner = F.silu(inner)
+        elif self.activation == "gelu_tanh":
+            inner = F.gelu(inner, approximate="tanh")
         else:
-            inner = F.relu(self.inner(states), inplace=True)
-        out: Tensor = self.out(self.dropout(inner if self.gate is None else inner * self.gate(states)))
+            inner = F.gelu(inner)
+        if self.gate is not None:
+            inner = inner * self.gate(states)
+        out: Tensor = self.out(self.dropout(inner))  # (..., H)
         return out
 
 
 class Residual(nn.Module):
     """The residual connection around a sub-layer f, with normalization.
 
-    post: LayerNorm(x + dropout(f(x))), section 3.1 and 5.4 of Vaswani et al. 2017. pre: x + dropout(f(LayerNorm(x))),
+    post: LayerNorm(x + dropout(f(x))), sections 3.1 and 5.4 of Vaswani et al. 2017. pre: x + dropout(f(LayerNorm(x))),
     which trains without a long warm-up (Xiong et al. 2020) and needs one more normalization after the last layer.
     """
 
@@ -367,12 +480,12 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def before(self, states: Tensor) -> Tensor:
-        """The input of the sub-layer `(...,H)`."""
+        """Returns the input of the sub-layer, `(..., H)`."""
         normed: Tensor = self.norm(states) if self.pre else states
         return normed
 
     def after(self, states: Tensor, result: Tensor) -> Tensor:
-        """The sum of the input and the result of the sub-layer."""
+        """Adds the result of the sub-layer to `states`, from which its input was made: `(..., H)`."""
         states = states + self.dropout(result)
         normed: Tensor = states if self.pre else self.norm(states)
         return normed
@@ -388,11 +501,11 @@ class LayerStack(nn.ModuleList, Generic[L]):
         super().__init__(layers)
 
     def __iter__(self) -> Iterator[L]:
-        return super().__iter__()  # type: ignore[return-value]  # torch's list does not say of what
+        return super().__iter__()  # type: ignore[return-value]  # nn.ModuleList is not generic
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward; left half of figure 1 of Vaswani et al. 2017."""
+    """Self-attention, then feed-forward: left half of figure 1 of Vaswani et al. 2017."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -402,17 +515,20 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """`(B,S,H)` to `(B,S,H)`; `mask` `(B,1,1,S)` is True for real tokens; see `attend`."""
-        around = self.around_self_attention
-        states = around.after(states, self.self_attention(around.before(states), mask))
-        around = self.around_feed_forward
-        return around.after(states, self.feed_forward(around.before(states)))
+        """Maps `(B, S, H)` to `(B, S, H)`. `mask` `(B, 1, 1, S)` is True for real tokens; see `attend`."""
+        residual = self.around_self_attention
+        result = self.self_attention(residual.before(states), mask)  # (B, S, H)
+        states = residual.after(states, result)
+
+        residual = self.around_feed_forward
+        result = self.feed_forward(residual.before(states))  # (B, S, H)
+        return residual.after(states, result)
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017.
+    """Self-attention, attention to the memory, then feed-forward: right half of figure 1 of Vaswani et al. 2017.
 
-    Without `reads_memory`, as in a language model, the attention to the memory is left out.
+    Without `reads_memory`, as in a language model, there is no attention to the memory.
     """
 
     def __init__(self, config: LayerConfig, reads_memory: bool = True) -> None:
@@ -434,24 +550,35 @@ class DecoderLayer(nn.Module):
         shown: slice | None = None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Whole targets `(B,T,H)` at once, or one step of a beam `(B,K,H)`.
+        """Computes all positions of targets `(B, T, H)` at once, or one step of a beam `(B, K, H)`.
 
-        The memory is keys, values and mask; they and `shown` are as of `CrossAttention`. In a step `cache` has the
-        earlier positions, and the number of this layer. `bias`, if any, says what positions of the target read of each
-        other, in place of the causal mask or the cache's: `(B,A,T,T)` or `(B,A,K,P*K)`.
+        Args:
+            states: `(B, T, H)` or `(B, K, H)`.
+            memory: keys, values and mask, as in `CrossAttention.forward`.
+            cache: only in a step: the cache, which holds the earlier positions, and the number of this layer.
+            shown: the heads of the cross-attention whose weights are returned; see `CrossAttention.forward`.
+            bias: bias on the energies of the self-attention, `(B, A, T, T)` or `(B, A, K, P * K)`. Replaces the
+                causal mask, or the bias of the cache.
+
+        Returns states of the same shape, and the weights of the cross-attention or None.
         """
-        around = self.around_self_attention
-        entering = around.before(states)
+        residual = self.around_self_attention
+        normed = residual.before(states)
         if cache is None:
-            result = self.self_attention(entering, bias, causal=bias is None)
+            result = self.self_attention(normed, bias, causal=bias is None)  # (B, T, H)
         else:
-            result = self.self_attention.step(entering, *cache, bias)
-        states = around.after(states, result)
+            kv_cache, layer = cache
+            result = self.self_attention.step(normed, kv_cache, layer=layer, bias=bias)  # (B, K, H)
+        states = residual.after(states, result)
+
         weights = None
         if self.reads_memory:
-            assert memory is not None, "this layer reads it"
-            around = self.around_cross_attention
-            result, weights = self.cross_attention(around.before(states), *memory, shown)
-            states = around.after(states, result)
-        around = self.around_feed_forward
-        return around.after(states, self.feed_forward(around.before(states))), weights
+            assert memory is not None, "this layer attends to a memory"
+            keys, values, mask = memory
+            residual = self.around_cross_attention
+            result, weights = self.cross_attention(residual.before(states), keys, values, mask=mask, shown=shown)
+            states = residual.after(states, result)
+
+        residual = self.around_feed_forward
+        result = self.feed_forward(residual.before(states))
+        return residual.after(states, result), weights

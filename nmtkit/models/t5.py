@@ -81,7 +81,7 @@ class T5(Transformer):
     @staticmethod
     def _positions(config: TransformerConfig, side: Side) -> RelativePositions:
         own = cast(T5Config, cast(StacksConfig, config))
-        return RelativePositions(own.heads, own.relative_buckets, own.relative_distance, behind=side == "src")
+        return RelativePositions(own.heads, own.relative_buckets, own.relative_distance, bidirectional=side == "src")
 
     @torch.no_grad()
     def _initialise(self, config: T5Config) -> None:

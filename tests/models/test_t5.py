@@ -11,28 +11,28 @@ from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.training.checkpoints.weights import count_parameters
 
 
-def bucket(distance: int, buckets: int, farthest: int, behind: bool) -> int:
+def bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
     """Of a distance from query to key: half of them exact, the others by the logarithm."""
-    half = buckets // 2 if behind else buckets
-    first = half if behind and distance > 0 else 0
-    far = abs(distance) if behind else max(0, -distance)
+    half = buckets // 2 if bidirectional else buckets
+    first = half if bidirectional and distance > 0 else 0
+    far = abs(distance) if bidirectional else max(0, -distance)
     exact = half // 2
     if far < exact:
         return first + far
-    return first + min(half - 1, exact + int(math.log(far / exact) / math.log(farthest / exact) * (half - exact)))
+    return first + min(half - 1, exact + int(math.log(far / exact) / math.log(max_distance / exact) * (half - exact)))
 
 
-@pytest.mark.parametrize("behind", [True, False])
-def test_distances_have_the_buckets_of_the_paper(behind: bool) -> None:
-    module = RelativePositions(3, 32, 128, behind)
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_distances_have_the_buckets_of_the_paper(bidirectional: bool) -> None:
+    module = RelativePositions(3, 32, 128, bidirectional)
     with torch.no_grad():
         module.weight.copy_(torch.arange(32.0)[:, None] + torch.tensor([0.0, 100.0, 200.0]))
     distances = torch.arange(-400, 401)
     found = module(distances[None, None])[0, :, 0]  # (A,P)
     # At 32, 64 and 128 the logarithm is a whole number that rounding may miss.
-    exact = {-64, -32, -16, 16, 32, 64} if behind else {-64, -32}
+    exact = {-64, -32, -16, 16, 32, 64} if bidirectional else {-64, -32}
     for place, distance in enumerate(distances.tolist()):
-        wanted = bucket(distance, 32, 128, behind)
+        wanted = bucket(distance, 32, 128, bidirectional)
         assert abs(found[0, place] - wanted) <= (distance in exact), distance
     assert torch.equal(found[2] - found[0], torch.full((801,), 200.0))
 
