@@ -97,7 +97,7 @@ def filter_pairs(
         reasons = [rejection_reason(pair, config, unspaced) if filtered[i] else "" for i, pair in enumerate(chunk)]
         if not config.keep_duplicates:
             compared = [i for i, reason in enumerate(reasons) if filtered[i] and not reason]
-            hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
+            hashes = PairHashes.from_texts([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
             for i in np.flatnonzero(kept.add(hashes)):
                 reasons[compared[i]] = "duplicate"
         for pair, reason in zip(chunk, reasons, strict=True):

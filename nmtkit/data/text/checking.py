@@ -19,28 +19,29 @@ from nmtkit.data.text.hashes import HashSet, Mask, SoughtHashes
 from nmtkit.data.text.normalization import TextForms
 
 MIN_REPORTED_UNKNOWN_RATE = 0.0005
-"""The share of unknown tokens from which the report mentions them."""
+"""Lowest rate of unknown tokens that the report mentions."""
 MANY_UNKNOWN = 0.2
-"""From this share of unknown tokens on, training on a text is hardly useful."""
+"""Rate of unknown tokens from which training on a text is hardly useful."""
 MOST_HASHES = 8_000_000
-"""Pairs of train among which duplicates are counted where none is dropped."""
+"""Capacity of the set of pair hashes if duplicates are only counted, not dropped."""
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass
 class FaultCount:
-    """The pairs with one kind of fault, and what happened to them: kept, dropped or truncated."""
+    """Number of pairs with one kind of fault, and what happened to them."""
 
     count: int = 0
     first_line: int = 0
-    """Counted from 1."""
+    """Line of the first such pair, counted from 1."""
     action: str = "kept"
+    """kept, dropped or truncated."""
 
 
 @dataclass
 class SplitReport:
-    """The report of one split: pairs read and kept, and the tokens of the kept ones, without EOS.
+    """Counts of one split: pairs read and kept, and the tokens of the kept pairs, without EOS.
 
     A dropped pair counts under the first fault that applies.
     """
@@ -59,85 +60,134 @@ class SplitReport:
     """By `FaultKind.counted`."""
 
     def add_fault(self, kind: FaultKind, lines: Lengths, action: str) -> None:
-        """Adds pairs, by their lines, with one kind of fault."""
-        if len(lines):
-            self.findings.setdefault(kind.counted, FaultCount(0, int(lines[0]), action)).count += len(lines)
+        """Counts pairs with one kind of fault; `lines` are their line numbers."""
+        if not len(lines):
+            return
+        if kind.counted not in self.findings:
+            self.findings[kind.counted] = FaultCount(first_line=int(lines[0]), action=action)
+        self.findings[kind.counted].count += len(lines)
 
     def count(self, side: str, lengths: Lengths, unknown: Lengths) -> None:
-        """Adds the tokens of one side ("src" or "tgt") of kept pairs, and the unknown ones, `(n,)` each."""
-        for measure, count in (("tokens", lengths.sum()), ("unknown", unknown.sum())):
-            setattr(self, f"{side}_{measure}", getattr(self, f"{side}_{measure}") + int(count))
-        setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
+        """Counts tokens and unknown tokens of one side ("src" or "tgt") of kept pairs, `(n,)` each."""
+        if side == "src":
+            self.src_tokens += int(lengths.sum())
+            self.src_unknown += int(unknown.sum())
+            self.src_longest = max(self.src_longest, int(lengths.max(initial=0)))
+        else:
+            self.tgt_tokens += int(lengths.sum())
+            self.tgt_unknown += int(unknown.sum())
+            self.tgt_longest = max(self.tgt_longest, int(lengths.max(initial=0)))
+
+    def unknown_rate(self, side: str) -> float:
+        """Returns the share of unknown tokens on one side ("src" or "tgt")."""
+        if side == "src":
+            return self.src_unknown / max(1, self.src_tokens)
+        return self.tgt_unknown / max(1, self.tgt_tokens)
 
     def summary(self, name: str, columns: Sequence[str] = TEXT_COLUMNS) -> str:
-        """A summary in a few words; for train with the tokens of its text columns."""
-        of = "" if self.kept == self.read else f" of {self.read:,}"
-        facts, unit = [], "pair" if len(columns) > 1 else "text"
-        if (self.tgt_tokens or self.src_tokens) and name == "train":
-            a_pair = (f"{getattr(self, f'{column}_tokens') / max(1, self.kept):.1f}" for column in columns)
-            longest = (str(getattr(self, f"{column}_longest")) for column in columns)
-            facts.append(f"{' and '.join(a_pair)} tokens a {unit}, at most {' and '.join(longest)}")
+        """Returns the number of kept pairs, for train with the tokens per pair of its text columns."""
+        unit = "pair" if len(columns) > 1 else "text"
+        details = []
+        if name == "train" and (self.src_tokens or self.tgt_tokens):
+            means = []
+            longest = []
+            for column in columns:
+                tokens = self.src_tokens if column == "src" else self.tgt_tokens
+                means.append(f"{tokens / max(1, self.kept):.1f}")
+                longest.append(str(self.src_longest if column == "src" else self.tgt_longest))
+            details.append(f"{' and '.join(means)} tokens a {unit}, at most {' and '.join(longest)}")
         if self.links is not None:
-            facts.append(f"{self.links / max(1, self.kept):.1f} alignment links a {unit}")
-        return f"{name} {self.kept:,}{of} {unit}s" + (f" ({', '.join(facts)})" if facts else "")
+            links_per_pair = self.links / max(1, self.kept)
+            details.append(f"{links_per_pair:.1f} alignment links a {unit}")
+
+        amount = f"{self.kept:,}"
+        if self.kept != self.read:
+            amount += f" of {self.read:,}"
+        text = f"{name} {amount} {unit}s"
+        if details:
+            text += f" ({', '.join(details)})"
+        return text
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SplitReport":
-        """The inverse of `dataclasses.asdict`; TypeError for other values."""
+        """Reverses `dataclasses.asdict`; TypeError if keys are missing or unknown."""
         findings = {kind: FaultCount(**finding) for kind, finding in values["findings"].items()}
         return cls(**{**values, "findings": findings})
 
 
 @dataclass
 class DataReport:
-    """The report of a corpus: each split, and the tokenizer."""
+    """Report of a corpus: its splits, and its tokenizer."""
 
     splits: dict[str, SplitReport] = field(default_factory=dict)
     tokenizer: dict[str, str | int] = field(default_factory=dict)
-    """Its kind, "src_size" and "tgt_size", "pairs_used" to learn it and "pairs" in all."""
+    """Its "kind", "src_size" and "tgt_size", the "pairs_used" to learn it, and all "pairs"."""
     files: dict[str, dict[str, str]] = field(default_factory=dict)
     """Checksums of the files of each split."""
 
     def line(self) -> str:
-        """A summary in one line: pairs, tokens a pair, unknown tokens, dropped pairs, the tokenizer."""
+        """Returns a summary in one line: pairs, tokens per pair, unknown tokens, dropped pairs, tokenizer."""
         columns = [column for column in TEXT_COLUMNS if f"{column}_size" in self.tokenizer] or TEXT_COLUMNS
-        parts = ["the data: " + ", ".join(split.summary(name, columns) for name, split in self.splits.items())]
+        has_two_sides = len(columns) > 1
+        summaries = [split.summary(name, columns) for name, split in self.splits.items()]
+        parts = [f"the data: {', '.join(summaries)}"]
+
         unknown = []
         for name, split in self.splits.items():
-            counts = ([getattr(split, f"{column}_{what}") for what in ("unknown", "tokens")] for column in columns)
-            rates = [count / max(1, total) for count, total in counts]
-            told = " and ".join(f"{rate:.1%}" for rate in rates)
-            unknown += [f"{name} {told}"] if max(rates) >= MIN_REPORTED_UNKNOWN_RATE else []
-        sides = "source and target " if len(columns) > 1 else ""
-        parts += [f"unknown {sides}tokens: {', '.join(unknown)}"] if unknown else []
-        kept = [f"{fault.count:,} {kind} in {name}" for name, kind, fault in self.faults() if fault.action == "kept"]
-        parts.append("nothing was left out" if len(kept) == len(self.faults()) else "left out or cut: see below")
-        parts += [f"found and kept: {', '.join(kept)}"] if kept else []
-        if t := self.tokenizer:
-            sizes = "/".join(dict.fromkeys(f"{t[key]:,}" for key in t if key.endswith("_size")))
-            sample = f" learned from {t['pairs_used']:,} of {t['pairs']:,} {'pairs' if sides else 'texts'}"
-            parts.append(f"{t['kind']} tokenizer of {sizes}{sample if t['pairs_used'] != t['pairs'] else ''}")
+            rates = [split.unknown_rate(column) for column in columns]
+            if max(rates) >= MIN_REPORTED_UNKNOWN_RATE:
+                percentages = " and ".join(f"{rate:.1%}" for rate in rates)
+                unknown.append(f"{name} {percentages}")
+        if unknown:
+            sides = "source and target " if has_two_sides else ""
+            parts.append(f"unknown {sides}tokens: {', '.join(unknown)}")
+
+        tolerated = []
+        for name, kind, fault in self.faults():
+            if fault.action == "kept":
+                tolerated.append(f"{fault.count:,} {kind} in {name}")
+        if len(tolerated) == len(self.faults()):
+            parts.append("nothing was left out")
+        else:
+            parts.append("left out or cut: see below")
+        if tolerated:
+            parts.append(f"found and kept: {', '.join(tolerated)}")
+
+        if self.tokenizer:
+            sizes = [f"{size:,}" for key, size in self.tokenizer.items() if key.endswith("_size")]
+            distinct_sizes = "/".join(dict.fromkeys(sizes))  # equal sizes are shown once
+            text = f"{self.tokenizer['kind']} tokenizer of {distinct_sizes}"
+            pairs_used = self.tokenizer["pairs_used"]
+            pairs = self.tokenizer["pairs"]
+            if pairs_used != pairs:
+                unit = "pairs" if has_two_sides else "texts"
+                text += f" learned from {pairs_used:,} of {pairs:,} {unit}"
+            parts.append(text)
         return "; ".join(parts)
 
     def mostly_unknown(self) -> str:
-        """The sides of train and valid with many unknown tokens, with their shares; empty if there are none."""
-        sides = {"src": "source", "tgt": "target"}
-        facts = []
+        """Returns the sides of train and valid with many unknown tokens, with their rates; "" if there are none."""
+        descriptions = []
         for name, split in self.splits.items():
-            for column, side in sides.items():
-                tokens = getattr(split, f"{column}_tokens")
-                share = getattr(split, f"{column}_unknown") / max(1, tokens)
-                if name != "test" and share >= MANY_UNKNOWN:
-                    facts.append(f"{share:.1%} of the {side} tokens of {name}")
-        return ", ".join(facts)
+            if name == "test":
+                continue
+            for column, side in (("src", "source"), ("tgt", "target")):
+                rate = split.unknown_rate(column)
+                if rate >= MANY_UNKNOWN:
+                    descriptions.append(f"{rate:.1%} of the {side} tokens of {name}")
+        return ", ".join(descriptions)
 
     def faults(self) -> list[tuple[str, str, FaultCount]]:
-        """The faults of all splits: split, name of the fault, and count."""
-        return [(name, kind, fault) for name, split in self.splits.items() for kind, fault in split.findings.items()]
+        """Returns the faults of all splits: name of the split, name of the fault, and count."""
+        faults = []
+        for name, split in self.splits.items():
+            for kind, fault in split.findings.items():
+                faults.append((name, kind, fault))
+        return faults
 
 
 def read_checksums(report: Path) -> dict[str, dict[str, str]]:
-    """The checksums in a JSON report; empty if there is no report."""
+    """Returns the checksums in a JSON report; empty if there is no readable report."""
     try:
         files: dict[str, dict[str, str]] = json.loads(report.read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -147,7 +197,7 @@ def read_checksums(report: Path) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class FilterDecisions:
-    """The check of some pairs before tokenization."""
+    """Result of the check of a block before tokenization."""
 
     keep: Mask
     """`(n,)`: whether each pair is kept."""
@@ -158,12 +208,13 @@ class FilterDecisions:
 class PairChecker:
     """Finds the faulty pairs of a corpus, counts them in the report and decides which to drop.
 
-    The other splits are registered first, then train is checked, then they are. Memory: 8 bytes for a training pair (20
-    at times, see `HashSet`), 18 for a pair of another split. Where duplicates are kept, those of a train of more than
-    `MOST_HASHES` pairs are counted in a part of it, in memory that does not grow: their number is then an estimate.
+    Order of calls: `register` for the blocks of valid and test, `judge` for those of train, then `judge` for those of
+    valid and test. Memory: 8 bytes per training pair (about 20 while the set grows, see `HashSet`), 18 per pair of
+    another split. If duplicates are not dropped and train has more than `MOST_HASHES` pairs, duplicates are counted in
+    a sample of fixed size, and their number is an estimate.
 
-    With `need_references` an empty target outside of train is refused, for tasks whose metrics need one. Texts that are
-    equal in the `forms` that the model sees are duplicates.
+    With `need_references` an empty target outside of train is an error, for tasks whose metrics need a reference. Texts
+    are duplicates if they are equal in the `forms` that the model sees.
     """
 
     def __init__(
@@ -179,64 +230,96 @@ class PairChecker:
 
     @property
     def estimates(self) -> str:
-        """What is known of one in some pairs only, for a message; empty if there is nothing."""
-        share = f"duplicates of train: estimated from one in {self._pairs.one_in} pairs, to save memory"
-        return f"{share}; data.drop_duplicates finds each, with 8 to 20 bytes a pair" if self._pairs.one_in > 1 else ""
+        """Message that the number of duplicates is an estimate; "" if it is exact."""
+        one_in = self._pairs.one_in
+        if one_in == 1:
+            return ""
+        return (
+            f"duplicates of train: estimated from one in {one_in} pairs, to save memory; data.drop_duplicates finds "
+            "each, with 8 to 20 bytes a pair"
+        )
 
     def register(self, block: Block) -> None:
-        """Registers pairs of another split, to be recognised in train."""
+        """Registers pairs of valid or test, to be recognized in train."""
         hashes = block.hashes(self._forms)
         self._other_pairs.add(hashes.pairs)
         self._other_sources.add(hashes.src)
 
     def judge(self, block: Block) -> FilterDecisions:
         """Checks the text of the next pairs: empty sides, duplicates, overlap with train."""
-        lines, empty, hashes = block.lines, block.empty(), block.hashes(self._forms)
+        lines = block.lines
+        empty = block.empty()
+        hashes = block.hashes(self._forms)
         if block.split == "train":
             keep = ~empty
             self._other_sources.lookup(hashes.src[keep])
             self._other_pairs.lookup(hashes.pairs[keep])
-            double, one_in = np.zeros_like(keep), self._pairs.one_in
-            double[keep] = self._pairs.add(hashes.pairs[keep])
-            action = "dropped" if self.config.drop_duplicates else "kept"
-            faults = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double].repeat(one_in), action)]
-            return FilterDecisions(keep & ~double if self.config.drop_duplicates else keep, faults)
-        if self._need_references and (without := block.empty_targets()).any():
-            raise DataError(
-                f"{block.split}, line {lines[without][0]}: the reference is empty, and no summary can be measured "
-                "by it; take the example out of the file"
-            )
+            one_in = self._pairs.one_in  # before `add`, which may halve the sample for later pairs
+            duplicate = np.zeros_like(keep)
+            duplicate[keep] = self._pairs.add(hashes.pairs[keep])
+            action = "kept"
+            if self.config.drop_duplicates:
+                keep &= ~duplicate
+                action = "dropped"
+            # In a sample of one in `one_in` pairs, each duplicate stands for `one_in` of them.
+            duplicate_lines = lines[duplicate].repeat(one_in)
+            return FilterDecisions(keep, [(EMPTY, lines[empty], "dropped"), (DUPLICATE, duplicate_lines, action)])
+
+        if self._need_references:
+            without_reference = lines[block.empty_targets()]
+            if len(without_reference):
+                raise DataError(
+                    f"{block.split}, line {without_reference[0]}: the reference is empty, so no summary can be "
+                    "compared with it; take the example out of the file"
+                )
         in_train = self._other_pairs.was_matched(hashes.pairs) & ~empty
         source_in_train = self._other_sources.was_matched(hashes.src) & ~in_train & ~empty
-        masks = {EMPTY: empty, IN_TRAIN: in_train, SRC_IN_TRAIN: source_in_train}
-        return FilterDecisions(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
+        faults = [
+            (EMPTY, lines[empty], "kept"),
+            (IN_TRAIN, lines[in_train], "kept"),
+            (SRC_IN_TRAIN, lines[source_in_train], "kept"),
+        ]
+        return FilterDecisions(np.ones_like(empty), faults)
 
     def count(self, split: str, decision: FilterDecisions) -> SplitReport:
         """Adds a decision to the report of the split, and returns it."""
         report = self.report.splits.setdefault(split, SplitReport())
         report.read += len(decision.keep)
-        for fault in decision.faults:
-            report.add_fault(*fault)
+        for kind, lines, action in decision.faults:
+            report.add_fault(kind, lines, action)
         return report
 
     def lengths(self, split: str, lines: Lengths, lengths: Mapping[str, Lengths]) -> Mask:
-        """Whether each example is kept by the lengths of its texts, by column, in tokens without EOS. All are `(n,)`.
+        """Returns which examples are kept by the lengths of their texts, `(n,)`.
 
-        With `over_long: truncate` the caller truncates longer ones.
+        Args:
+            split: name of the split.
+            lines: line of each example, `(n,)`.
+            lengths: tokens of each text without EOS, `(n,)`, by column. With `over_long: truncate` the caller
+                truncates texts that are too long.
         """
-        report, config = self.report.splits[split], self.config
-        action = "dropped" if split == "train" else "kept"
-        over = np.zeros(len(lines), dtype=bool)
-        for column, limit in zip(TEXT_COLUMNS, config.limits, strict=True):
-            over |= lengths[column] > limit if column in lengths else False
+        report = self.report.splits[split]
+        config = self.config
+        drops = split == "train"
+        action = "dropped" if drops else "kept"
         truncates = config.over_long == "truncate"
-        report.add_fault(OVER_LONG, lines[over], "truncated" if truncates else action)
-        keep = np.ones_like(over) if truncates or action == "kept" else ~over
+
+        over_long = np.zeros(len(lines), dtype=bool)
+        for column, limit in zip(TEXT_COLUMNS, config.limits, strict=True):
+            if column in lengths:
+                over_long |= lengths[column] > limit
+        report.add_fault(OVER_LONG, lines[over_long], "truncated" if truncates else action)
+        keep = np.ones(len(lines), dtype=bool)
+        if drops and not truncates:
+            keep = ~over_long
+
         if config.max_ratio is not None and len(lengths) == 2:
-            longer, shorter = np.maximum(*lengths.values()), np.minimum(*lengths.values())
+            src_lengths, tgt_lengths = lengths.values()
+            longer = np.maximum(src_lengths, tgt_lengths)
+            shorter = np.minimum(src_lengths, tgt_lengths)
             uneven = keep & (longer > config.max_ratio * shorter)
             report.add_fault(TOKEN_RATIO, lines[uneven], action)
-            if action == "dropped":
+            if drops:
                 keep &= ~uneven
         return keep
 
@@ -248,25 +331,28 @@ class FileChecksums:
         self._digests: dict[str, hashlib._Hash] = {}
 
     def __call__(self, path: str) -> Callable[[bytes], object]:
-        """Starts a file."""
+        """Starts the checksum of a file; returns the function that takes its bytes."""
         self._digests[path] = hashlib.sha256()
         return self._digests[path].update
 
     def of(self, paths: Iterable[str]) -> dict[str, str]:
-        """The checksum of each file, and of the stories in a folder; files not observed are read now."""
+        """Returns the checksum of each file or folder of stories; reads files that were not observed."""
         try:
-            return {path: self._of_file(path) for path in paths}
+            return {path: self._checksum(path) for path in paths}
         except OSError as fault:
             raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
 
-    def _of_file(self, path: str) -> str:
-        files = sorted(Path(path).glob("*.story")) if os.path.isdir(path) else [Path(path)]
+    def _checksum(self, path: str) -> str:
+        files = [Path(path)]
+        if os.path.isdir(path):
+            files = sorted(Path(path).glob("*.story"))
         total = hashlib.sha256()
         for file in files:
-            total.update(file.name.encode() if len(files) > 1 else b"")
+            if len(files) > 1:
+                total.update(file.name.encode())
             if path in self._digests:
                 total.update(self._digests[path].digest())
-            else:
-                with open(file, "rb") as opened:
-                    total.update(hashlib.file_digest(opened, "sha256").digest())
+                continue
+            with open(file, "rb") as opened:
+                total.update(hashlib.file_digest(opened, "sha256").digest())
         return total.hexdigest()

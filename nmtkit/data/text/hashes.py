@@ -21,7 +21,7 @@ class PairHashes(NamedTuple):
     src: Hashes
 
     @classmethod
-    def of(cls, src: Sequence[str], tgt: Sequence[str] | None) -> "PairHashes":
+    def from_texts(cls, src: Sequence[str], tgt: Sequence[str] | None) -> "PairHashes":
         """Hashes sources, with their targets if there are any."""
         sources = _hashes(src)
         targets = np.zeros_like(sources) if tgt is None else _hashes(tgt)
