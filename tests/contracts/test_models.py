@@ -169,7 +169,7 @@ def log_probs_of_targets(
     prompted = as_seq2seq(model) is None
     given = [[*source, *target] if prompted else target for source, target in zip(sources, targets, strict=True)]
     batch = batch_of(model, sources, given)
-    log_probs = model(batch).gather(2, batch.wanted(model.config.copies)[:, :, None]).squeeze(2)
+    log_probs = model(batch).gather(2, batch.loss_targets(model.config.copies)[:, :, None]).squeeze(2)
     places = torch.arange(max(map(len, targets)) + 1)
     counts = torch.tensor([len(target) + 1 for target in targets])[:, None]
     begins = torch.tensor([len(source) if prompted else 0 for source in sources])[:, None]
@@ -349,7 +349,7 @@ def test_distributions_sum_to_one(any_model: Model) -> None:
 
 def test_every_parameter_gets_a_gradient(any_model: Model) -> None:
     batch = batch_of(any_model, SOURCES, TARGETS)
-    wanted = batch.wanted(any_model.config.copies)[batch.loss_mask]
+    wanted = batch.loss_targets(any_model.config.copies)[batch.loss_mask]
     for module in any_model.modules():
         module.training = isinstance(module, Attention)  # a hard one draws places
     output, memory = any_model.read(batch)

@@ -133,8 +133,8 @@ def test_of_several_processes_the_smallest_counts(folder: Path, monkeypatch: pyt
     ("text", "message"),
     [
         ("batch: {batch_tokens: auto, batch_size: 3}", "auto is not possible with batch_size"),
-        ("batch: {batch_tokens: most}", "auto, or a whole number from 1 on"),
-        ("batch: {batch_tokens: 0}", "auto, or a whole number from 1 on"),
+        ("batch: {batch_tokens: most}", "must be auto or a positive whole number"),
+        ("batch: {batch_tokens: 0}", "must be auto or a positive whole number"),
         ("stages: [{name: a, batch: {batch_tokens: auto}}]", "batch_tokens: auto cannot be found for a single stage"),
         (
             "stages: [{name: b, training: {precision: auto}}]",

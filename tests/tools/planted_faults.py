@@ -69,20 +69,20 @@ FAULTS = (
     ),
     Fault(
         name="data: padding counts as a token",
-        before="mask = np.arange(width or int(lengths.max()) + 1) <= lengths[:, None]",
-        after="mask = np.arange(width or int(lengths.max()) + 1) <= lengths[:, None] + 1",
+        before="mask = positions <= lengths[:, None]  # (B, S), including EOS",
+        after="mask = positions <= lengths[:, None] + 1  # (B, S), including EOS",
         tests=("data/batches", "contracts"),
     ),
     Fault(
         name="data: a resumed epoch begins one batch late",
-        before="while same and self._examples < examples:",
-        after="while same and self._examples <= examples:",
+        before="while self._position < position:",
+        after="while self._position <= position:",
         tests=("data/batches", "training/test_loop.py", "experiment"),
     ),
     Fault(
         name="data: an epoch is never shuffled anew",
-        before="self._begin(self.epoch + 1)",
-        after="self._begin(self.epoch)",
+        before="self._start_epoch(self.epoch + 1)",
+        after="self._start_epoch(self.epoch)",
         tests=("data/batches",),
     ),
     # ---------------------------------------------------------------------------------------------- layers
@@ -183,8 +183,8 @@ FAULTS = (
     ),
     Fault(
         name="decoding: an n-gram may be repeated once",
-        before="is_whole & (lengths >= size)[:, None]",
-        after="is_whole & (lengths > size)[:, None]",
+        before="is_long_enough = (lengths >= size)[:, None]",
+        after="is_long_enough = (lengths > size)[:, None]",
         tests=("decoding",),
     ),
     Fault(
@@ -195,8 +195,8 @@ FAULTS = (
     ),
     Fault(
         name="decoding: the minimum length counts EOS",
-        before="is_early = live.of_sentences(self.fewest) > live.lengths",
-        after="is_early = live.of_sentences(self.fewest) > live.lengths + 1",
+        before="is_early = live.per_hypothesis(self.fewest) > live.lengths",
+        after="is_early = live.per_hypothesis(self.fewest) > live.lengths + 1",
         tests=("decoding",),
     ),
     # ---------------------------------------------------------------------------------------------- training

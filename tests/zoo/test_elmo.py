@@ -106,7 +106,7 @@ def test_the_loss_is_the_mean_over_both_directions() -> None:
     each = [log_probs[:, side].flatten(0, 1)[batch.labels[:, side].flatten() >= 0] for side in (0, 1)]
     wanted = [batch.labels[:, side][batch.labels[:, side] >= 0] for side in (0, 1)]
     means = [nn.functional.nll_loss(one, ids) for one, ids in zip(each, wanted, strict=True)]
-    whole = nn.functional.nll_loss(elmo(batch, batch.loss_mask), batch.wanted()[batch.loss_mask])
+    whole = nn.functional.nll_loss(elmo(batch, batch.loss_mask), batch.loss_targets()[batch.loss_mask])
     torch.testing.assert_close(whole, sum(means, torch.zeros(())).double() / 2)
 
 

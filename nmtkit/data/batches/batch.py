@@ -1,4 +1,8 @@
-"""Batches of examples, and `Rows`: the one way to pick, repeat and reorder whatever has one row per sentence."""
+"""Batches of examples, and `Rows`: the one way to select, repeat and reorder whatever has one row per sentence.
+
+B examples, S source positions, T target positions, F numbers per row of features. N sentences of W words in a text that
+consists of several sentences. All texts are padded with PAD on the right.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -27,25 +31,27 @@ class Rows:
     """
 
     def select(self: R, index: Tensor | slice) -> R:
-        """Selects rows: by index `(M,)`, int64, repeated or not, or a range as a view."""
+        """Selects rows: by an index `(M,)`, int64, which may repeat rows, or by a slice, which gives views."""
 
         def pick(tensor: Tensor) -> Tensor:
-            return tensor[index] if isinstance(index, slice) else tensor.index_select(0, index.to(tensor.device))
+            if isinstance(index, slice):
+                return tensor[index]
+            return tensor.index_select(0, index.to(tensor.device))
 
         return self._changed(pick, lambda rows: rows.select(index))
 
     def put(self: R, index: Tensor, other: R) -> None:
-        """Writes other rows in place at the distinct indices `(M,)`."""
+        """Writes the rows of `other` in place at the distinct indices `(M,)`."""
         assert is_dataclass(self)
         for field in fields(self):
             _put(getattr(self, field.name), getattr(other, field.name), index)
 
     def mapped(self: R, change: Callable[[Tensor], Tensor]) -> R:
-        """Applies a function to all tensors, also those in tuples and other `Rows`."""
+        """Applies a function to all tensors, including those in tuples and nested `Rows`."""
         return self._changed(change, lambda rows: rows.mapped(change))
 
     def tensors(self) -> list[Tensor]:
-        """All tensors, also those in tuples and other `Rows`, in a fixed order."""
+        """Returns all tensors, including those in tuples and nested `Rows`, in a fixed order."""
         tensors: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
@@ -56,28 +62,32 @@ class Rows:
         return tensors
 
     def to(self: R, device: torch.device | str) -> R:
-        """Sends the rows to a device, without waiting for it."""
+        """Sends the rows to a device without waiting for the transfer."""
         return self.mapped(lambda tensor: send(tensor, torch.device(device)))
 
     def _changed(self: R, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]) -> R:
-        names = _names(type(self))  # type: ignore[arg-type]
-        return type(self)(**{name: _changed(getattr(self, name), change, change_rows) for name in names})
+        names = _field_names(type(self))  # type: ignore[arg-type]  # mypy: a class variable of type R is not Hashable
+        values = {name: _changed_value(getattr(self, name), change, change_rows) for name in names}
+        return type(self)(**values)
 
 
 @cache
-def _names(kind: type[Any]) -> list[str]:
-    """The fields of a class; looked up once, since `dataclasses.fields` is slow."""
+def _field_names(kind: type[Any]) -> list[str]:
+    """Returns the fields of a class; cached, because `dataclasses.fields` is slow."""
     assert is_dataclass(kind)
     return [field.name for field in fields(kind) if field.init]
 
 
-def _changed(value: Any, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]) -> Any:
-    # Within `Rows._changed` it would hold itself, and with it all tensors until Python looks for such cycles.
+def _changed_value(value: Any, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]) -> Any:
+    # Not a closure within `Rows._changed`: a recursive closure refers to itself, so all tensors that it refers to would
+    # stay in memory until Python's garbage collector looks for cycles.
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):
-        return tuple(_changed(one, change, change_rows) for one in value)
-    return change_rows(value) if isinstance(value, Rows) else value
+        return tuple(_changed_value(item, change, change_rows) for item in value)
+    if isinstance(value, Rows):
+        return change_rows(value)
+    return value
 
 
 def _put(value: Any, other: Any, index: Tensor) -> None:
@@ -86,42 +96,42 @@ def _put(value: Any, other: Any, index: Tensor) -> None:
     elif isinstance(value, Rows):
         value.put(index, other)
     elif isinstance(value, tuple):
-        for one, another in zip(value, other, strict=True):
-            _put(one, another, index)
+        for item, other_item in zip(value, other, strict=True):
+            _put(item, other_item, index)
 
 
 ABSENT: Any = None
-"""The value of a field that only some tasks have. It is typed as if it were there: code of a task that has it need not
-ask."""
+"""Value of a field that a task does not have. Its type is Any, so that code of a task that has the field can use it
+without a check for None."""
 
 
 @dataclass(frozen=True)
 class CopySource(Rows):
-    """What a model can copy; unknown words of an example have the extended ids V, V+1, ..."""
+    """What a model can copy; the unknown words of an example have the extended ids V, V+1, ..."""
 
     extended: Tensor
-    """Source ids `(B,S)` in the extended target vocabulary; without unknown words the plain ids."""
+    """Source ids `(B, S)` in the extended target vocabulary; without unknown words they equal the plain ids."""
     n_oov: int = 0
-    """The most unknown words of any example in the batch; X = V + n_oov."""
+    """Largest number of unknown words of any example in the batch; X = V + n_oov."""
 
 
 @dataclass(frozen=True)
 class Inputs(Rows):
-    """What a model reads of B examples: texts, or rows of numbers."""
+    """What a model reads of B examples: texts, or rows of features."""
 
     mask: Tensor
-    """`(B,S)`, bool: real positions."""
+    """`(B, S)`, bool: True at real positions."""
     lengths: Tensor
-    """`(B,)`, int64, of texts with EOS; stays on the CPU, for packing."""
+    """`(B,)`, int64, including EOS; stays on the CPU, where packed sequences need it."""
     ids: Tensor = ABSENT
-    """Ids of texts `(B,S)`, int64."""
+    """Ids of texts `(B, S)`, int64."""
     features: Tensor = ABSENT
-    """Rows of numbers `(B,S,F)`."""
+    """Features `(B, S, F)`, float32."""
     segments: Tensor | None = None
-    """The segment of each position `(B,S)`, int64, from 0, where a text has several."""
+    """Segment of each position `(B, S)`, int64, from 0; None if a text has only one."""
     sentences: Tensor | None = None
-    """The positions of the words of each sentence `(B,N,W)`, int64, counted from 1 and padded with 0, where texts have
-    several. The EOS of a sentence is none of its words, unless it has no other."""
+    """Positions of the words of each sentence `(B, N, W)`, int64, counted from 1 and padded with 0; None if every text
+    is one sentence. EOS counts as a word only in a sentence that has no other."""
     copy: CopySource = ABSENT
     """What can be copied."""
 
@@ -129,23 +139,42 @@ class Inputs(Rows):
     def of_texts(
         cls, rows: Sequences, extended: Sequences | None = None, n_oov: int = 0, width: int | None = None
     ) -> "Inputs":
-        """From the ids of each text, without EOS; `extended` ids default to them, and `width`, S, to the least."""
-        padded, mask = _padded(rows, width)
-        ids = torch.from_numpy(padded)
-        copied = ids if extended is None else torch.from_numpy(_padded(extended, width)[0])
-        lengths = torch.from_numpy(mask.sum(1))
-        sentences = _sentences(padded == EOS)
-        return cls(torch.from_numpy(mask), lengths, ids, sentences=sentences, copy=CopySource(copied, n_oov))
+        """Makes inputs from the ids of each text, without EOS.
+
+        `extended` ids default to the plain ones. `width` is S; by default the longest text with EOS.
+        """
+        ids, mask = _padded(rows, width)
+        sentences = _sentences(ids == EOS)
+        plain = torch.from_numpy(ids)  # (B, S)
+        copied = plain  # (B, S)
+        if extended is not None:
+            extended_ids, _ = _padded(extended, width)
+            copied = torch.from_numpy(extended_ids)
+        return cls(
+            mask=torch.from_numpy(mask),
+            lengths=torch.from_numpy(mask.sum(1)),
+            ids=plain,
+            sentences=sentences,
+            copy=CopySource(copied, n_oov),
+        )
 
     @classmethod
     def of_features(cls, rows: Sequence[npt.NDArray[np.floating[Any]]], width: int | None = None) -> "Inputs":
-        """From the features `(R,F)` of each example, as float32, bytes as 0 to 1; `width`, S, defaults to the least."""
-        counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        mask = np.arange(width or counts.max()) < counts[:, None]  # (B,S)
-        features = np.zeros((*mask.shape, rows[0].shape[1]), dtype=np.float32)
+        """Makes inputs from the features `(R, F)` of each example.
+
+        They become float32; bytes are scaled to 0..1. `width` is S; by default the largest number of rows, R.
+        """
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (B,)
+        if width is None:
+            width = int(lengths.max())
+        mask = np.arange(width) < lengths[:, None]  # (B, S)
+        n_features = rows[0].shape[1]
+        features = np.zeros((len(rows), width, n_features), dtype=np.float32)  # (B, S, F)
+        # A mask is filled example by example, from left to right: the order of the concatenated rows.
         features[mask] = np.concatenate(rows)
-        features /= 255 if rows[0].dtype == np.uint8 else 1
-        return cls(torch.from_numpy(mask), torch.from_numpy(counts), features=torch.from_numpy(features))
+        if rows[0].dtype == np.uint8:
+            features /= 255
+        return cls(mask=torch.from_numpy(mask), lengths=torch.from_numpy(lengths), features=torch.from_numpy(features))
 
 
 @dataclass(frozen=True)
@@ -153,24 +182,27 @@ class Targets(Rows):
     """The texts that a model learns to write."""
 
     shifted: Tensor
-    """`(B,T)`: BOS, then the target: what the decoder reads."""
+    """`(B, T)`: BOS, then the target; what the decoder reads."""
     ids: Tensor
-    """`(B,T)`: the target, then EOS: what it predicts."""
+    """`(B, T)`: the target, then EOS; what the decoder predicts."""
     extended: Tensor
-    """`(B,T)`: `ids` in the extended vocabulary."""
+    """`(B, T)`: `ids` in the extended vocabulary."""
     mask: Tensor
-    """`(B,T)`, bool."""
+    """`(B, T)`, bool: True at real positions."""
 
     @classmethod
     def of_texts(cls, rows: Sequences, extended: Sequences | None = None) -> "Targets":
-        """From the ids of each text, without BOS and EOS; `extended` ids default to them."""
+        """Makes targets from the ids of each text, without BOS and EOS; `extended` ids default to the plain ones."""
         ids, mask = _padded(rows)
-        shifted = np.full_like(ids, PAD)
+        shifted = np.full_like(ids, PAD)  # (B, T)
         shifted[:, 0] = BOS
-        shifted[:, 1:][mask[:, 1:]] = ids[:, :-1][mask[:, 1:]]
-        target = torch.from_numpy(ids)
-        copied = target if extended is None else torch.from_numpy(_padded(extended)[0])
-        return cls(torch.from_numpy(shifted), target, copied, torch.from_numpy(mask))
+        shifted[:, 1:] = np.where(mask[:, 1:], ids[:, :-1], PAD)
+        plain = torch.from_numpy(ids)  # (B, T)
+        copied = plain  # (B, T)
+        if extended is not None:
+            extended_ids, _ = _padded(extended)
+            copied = torch.from_numpy(extended_ids)
+        return cls(shifted=torch.from_numpy(shifted), ids=plain, extended=copied, mask=torch.from_numpy(mask))
 
 
 NEW_WORD = -1
@@ -179,37 +211,39 @@ NEW_WORD = -1
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """A batch of B examples, padded with PAD on the right. Texts end in EOS; what a task does not have is absent."""
+    """A batch of B examples. Texts end in EOS; fields that a task does not have are `ABSENT`."""
 
     inputs: Inputs = ABSENT
     """What the model reads."""
     targets: Targets = ABSENT
-    """What it writes."""
+    """What the model writes."""
     labels: Tensor = ABSENT
-    """Of each example `(B,)`, of each position `(B,S)`, or as an objective makes them `(B,*)`; -1: none."""
+    """Labels of examples `(B,)`, of positions `(B, S)`, or as an objective makes them `(B, *)`; -1 means no label."""
     alignment: Tensor | None = None
-    """`(B,T,S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
+    """`(B, T, S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
     prefix: Tensor | None = None
-    """Forced beginnings of translations: extended ids `(B,P)`, padded with PAD on the right. NEW_WORD may
-    follow the last."""
+    """Forced beginnings of translations: extended ids `(B, P)`, padded with PAD on the right. The last id may be
+    followed by NEW_WORD."""
     prompt: Tensor | None = None
-    """Texts that a search goes on with: ids `(B,P)` without BOS, padded with PAD on the right."""
+    """Texts that a search continues: ids `(B, P)` without BOS, padded with PAD on the right."""
     terms: Rows | None = None
     """Terms that translations must contain or avoid; `nmtkit.decoding.constraints.Constraints`."""
     soft: Tensor | None = None
-    """Examples in which a hard attention that is trained draws no places: `(B,)`, bool."""
+    """`(B,)`, bool: examples whose attention is soft while a hard attention is trained, so no position is sampled."""
     extras: tuple[Rows, ...] = ()
-    """What objectives add for their terms or their models, each in a class of its own."""
+    """What objectives add for their losses or their models, each in its own class."""
 
     @property
     def size(self) -> int:
-        """B."""
+        """Number of examples, B."""
         return len(self.tensors()[0])
 
     @property
     def lengths(self) -> Tensor:
-        """How many positions the model reads of each example `(B,)`: of a text with EOS; 0 where it reads nothing."""
-        return torch.zeros(self.size, dtype=torch.long) if self.inputs is ABSENT else self.inputs.lengths
+        """Number of positions that the model reads of each example `(B,)`, including EOS; 0 without inputs."""
+        if self.inputs is ABSENT:
+            return torch.zeros(self.size, dtype=torch.long)  # (B,)
+        return self.inputs.lengths
 
     @property
     def reads_text(self) -> bool:
@@ -217,28 +251,38 @@ class Batch(Rows):
         return self.inputs is not ABSENT and self.inputs.ids is not ABSENT
 
     def extra(self, kind: type[R]) -> R | None:
-        """What an objective has added in this class; None if it added nothing."""
+        """Returns what an objective has added in this class, or None."""
         return next((rows for rows in self.extras if isinstance(rows, kind)), None)
 
     def with_extra(self, rows: Rows) -> "Batch":
-        """The batch with something added."""
+        """Returns the batch with something added to `extras`."""
         return replace(self, extras=(*self.extras, rows))
 
     def halves(self) -> list["Batch"]:
-        """Its first and its second half as views; one example stays whole."""
+        """Returns the first and the second half as views; a batch of one example stays whole."""
         middle = self.size // 2
-        return [self.select(slice(0, middle)), self.select(slice(middle, None))] if middle else [self]
+        if middle == 0:
+            return [self]
+        return [self.select(slice(0, middle)), self.select(slice(middle, None))]
 
     @property
     def loss_mask(self) -> Tensor:
-        """Where something is to be predicted: positions of targets `(B,T)`, or of `labels`."""
-        return self.targets.mask if self.has_targets else self.labels >= 0
+        """True where something is to be predicted: at positions of targets `(B, T)`, or in the shape of `labels`."""
+        if self.has_targets:
+            return self.targets.mask
+        return self.labels >= 0
 
-    def wanted(self, extended: bool = False) -> Tensor:
-        """What is to be predicted, as `loss_mask`: targets, if need be in the extended vocabulary, or labels."""
+    def loss_targets(self, extended: bool = False) -> Tensor:
+        """Returns what is to be predicted, in the shape of `loss_mask`: ids of the targets, or labels.
+
+        Args:
+            extended: Returns the ids of targets in the extended vocabulary, for models that copy.
+        """
         if not self.has_targets:
             return self.labels
-        return self.targets.extended if extended else self.targets.ids
+        if extended:
+            return self.targets.extended
+        return self.targets.ids
 
     @property
     def has_targets(self) -> bool:
@@ -247,13 +291,17 @@ class Batch(Rows):
 
     @property
     def n_tokens(self) -> int:
-        """What is to be predicted: target tokens with EOS, or labels; 0 without any."""
-        return int(self.loss_mask.sum()) if self.has_targets or self.labels is not ABSENT else 0
+        """Number of predictions: target tokens with EOS, or labels; 0 if there are neither."""
+        if not self.has_targets and self.labels is ABSENT:
+            return 0
+        return int(self.loss_mask.sum())
 
     @property
     def n_oov(self) -> int:
-        """X - V: the most unknown words that an example can copy."""
-        return self.inputs.copy.n_oov if self.inputs is not ABSENT and self.inputs.copy is not ABSENT else 0
+        """X - V: largest number of unknown words that an example can copy."""
+        if self.inputs is ABSENT or self.inputs.copy is ABSENT:
+            return 0
+        return self.inputs.copy.n_oov
 
     def to(self, device: torch.device | str) -> "Batch":
         """Sends the batch to a device, except the lengths."""
@@ -264,27 +312,41 @@ class Batch(Rows):
 
 
 def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Appends EOS and pads with PAD: ids and mask `(B,S)`."""
-    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    mask = np.arange(width or int(lengths.max()) + 1) <= lengths[:, None]  # (B,S)
-    ids = np.full(mask.shape, PAD, dtype=np.int64)
+    """Appends EOS to each text and pads with PAD; returns ids and mask `(B, S)`.
+
+    `width` is S; by default the longest text with EOS.
+    """
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (B,), without EOS
+    if width is None:
+        width = int(lengths.max()) + 1
+    positions = np.arange(width)  # (S,)
+    mask = positions <= lengths[:, None]  # (B, S), including EOS
+    is_token = positions < lengths[:, None]  # (B, S), without EOS
+    ids = np.full(mask.shape, PAD, dtype=np.int64)  # (B, S)
     ids[np.arange(len(rows)), lengths] = EOS
-    # Row by row from left to right is the order in which a mask writes: no loop over tokens.
-    ids[:, :-1][mask[:, 1:]] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+    # A mask is filled row by row, from left to right: the order of the concatenated rows. So no loop over tokens is
+    # needed.
+    ids[is_token] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
     return ids, mask
 
 
 def _sentences(ends: npt.NDArray[np.bool_]) -> Tensor | None:
-    """`Inputs.sentences` of texts in which sentences have these ends `(B,S)`; None if each text is one sentence."""
-    row, last = np.nonzero(ends)
-    if len(row) == len(ends):
+    """Returns `Inputs.sentences` of texts whose sentences end where `ends` `(B, S)` is True.
+
+    None if every text is one sentence. M below is the number of sentences in all texts.
+    """
+    text, end = np.nonzero(ends)  # (M,) each: the text of a sentence and the position of its EOS, in reading order
+    if len(text) == len(ends):
         return None
-    number = np.arange(len(row)) - np.searchsorted(row, row)
-    first = np.where(number == 0, 0, np.roll(last, 1) + 1)
-    length = np.maximum(last - first, 1)
-    words = np.zeros((len(ends), number.max() + 1, length.max()), dtype=np.int64)
-    place = np.arange(length.max())
-    words[row, number] = (first[:, None] + place + 1) * (place < length[:, None])
+    # `text` is sorted, so the search gives the index of the first sentence of the same text.
+    number = np.arange(len(text)) - np.searchsorted(text, text)  # (M,): number of the sentence in its text
+    begin = np.where(number == 0, 0, np.roll(end, 1) + 1)  # (M,): after the EOS of the previous sentence
+    n_words = np.maximum(end - begin, 1)  # (M,): without EOS, unless the sentence has nothing else
+    offsets = np.arange(n_words.max())  # (W,)
+    positions = begin[:, None] + offsets + 1  # (M, W), counted from 1
+    is_word = offsets < n_words[:, None]  # (M, W)
+    words = np.zeros((len(ends), number.max() + 1, n_words.max()), dtype=np.int64)  # (B, N, W)
+    words[text, number] = np.where(is_word, positions, 0)
     return torch.from_numpy(words)
 
 
@@ -299,13 +361,24 @@ def collate(
     features: Sequence[npt.NDArray[np.floating[Any]]] | None = None,
     labels: Sequence[Numbers] | None = None,
 ) -> Batch:
-    """Makes a batch on the CPU from the ids of each example, without BOS and EOS; without sources from its features.
+    """Makes a batch on the CPU from the ids of each example, without BOS and EOS, or from its features.
 
-    Extended ids default to the plain ones. The alignment of an example is a row of links between its tokens: source
-    position, target position, source position, ... `width` is S; by default that of the longest source. Labels are a
-    row of ids, one for each source token, or `(1,1)`, one for the example.
+    Args:
+        src: Source ids of each example; None to read `features` instead.
+        tgt: Target ids.
+        src_extended: Source ids in the extended vocabulary; by default the plain ones.
+        tgt_extended: Target ids in the extended vocabulary; by default the plain ones.
+        n_oov: Largest number of unknown words of an example.
+        alignment: Links between the tokens of each example, as one flat row: source position, target position, source
+            position, ...
+        width: S; by default that of the longest source.
+        features: Features `(R, F)` of each example.
+        labels: Labels of each example: a row with a label for each source token, or `(1, 1)`, one for the example.
     """
-    inputs = targets = ABSENT
+    inputs: Inputs = ABSENT
+    targets: Targets = ABSENT
+    label_ids: Tensor = ABSENT
+    links: Tensor | None = None
     if src is not None:
         inputs = Inputs.of_texts(src, src_extended, n_oov, width)
     elif features is not None:
@@ -313,24 +386,30 @@ def collate(
     if tgt is not None:
         assert len(tgt) > 0, "a batch has at least one example"
         targets = Targets.of_texts(tgt, tgt_extended)
-    links = None if alignment is None else _linked(alignment, targets.ids.shape[1], inputs.ids.shape[1])
-    return Batch(inputs, targets, ABSENT if labels is None else _label_ids(labels, inputs.mask.shape[1]), links)
+    if labels is not None:
+        label_ids = _label_ids(labels, inputs.mask.shape[1])
+    if alignment is not None:
+        links = _link_table(alignment, targets.ids.shape[1], inputs.ids.shape[1])
+    return Batch(inputs=inputs, targets=targets, labels=label_ids, alignment=links)
 
 
 def _label_ids(labels: Sequence[Numbers], width: int) -> Tensor:
-    """Labels `(B,)` of examples, or `(B,S)` of the positions of inputs of width S; -1 where there is none."""
+    """Returns labels `(B,)` of examples, or `(B, S)` of positions, with S = `width` and -1 where there is none."""
     if labels[0].ndim == 2:
-        return torch.from_numpy(np.concatenate(labels)[:, 0].astype(np.int64))
-    padded = np.full((len(labels), width), -1, dtype=np.int64)
+        of_examples = np.concatenate(labels)[:, 0]  # (B,)
+        return torch.from_numpy(of_examples.astype(np.int64))
+    padded = np.full((len(labels), width), -1, dtype=np.int64)  # (B, S)
     for row, ids in zip(padded, labels, strict=True):
         row[: len(ids)] = ids
     return torch.from_numpy(padded)
 
 
-def _linked(alignment: Sequences, width: int, src_width: int) -> Tensor:
-    """Links as a table `(B,T,S)` for target width T and source width S."""
-    counts = np.fromiter(map(len, alignment), dtype=np.int64, count=len(alignment)) // 2
-    links = np.concatenate([np.asarray(row, dtype=np.int64) for row in alignment]).reshape(-1, 2)
-    linked = np.zeros((len(alignment), width, src_width), dtype=bool)
-    linked[np.repeat(np.arange(len(alignment)), counts), links[:, 1], links[:, 0]] = True
-    return torch.from_numpy(linked)
+def _link_table(alignment: Sequences, tgt_width: int, src_width: int) -> Tensor:
+    """Returns the links of all examples as a table `(B, T, S)`, True where tokens are linked; L links in all."""
+    lengths = np.fromiter(map(len, alignment), dtype=np.int64, count=len(alignment))  # (B,)
+    examples = np.repeat(np.arange(len(alignment)), lengths // 2)  # (L,): the example of each link
+    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in alignment])  # (2L,)
+    src_positions, tgt_positions = flat.reshape(-1, 2).T  # (L,) each
+    table = np.zeros((len(alignment), tgt_width, src_width), dtype=bool)  # (B, T, S)
+    table[examples, tgt_positions, src_positions] = True
+    return torch.from_numpy(table)

@@ -1,4 +1,4 @@
-"""The batches of a stored split: of similar length, in an order that depends on seed and epoch only."""
+"""Batches of a stored split: of similar length, in an order that depends on seed and epoch only."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -14,13 +14,14 @@ from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.vocabulary import UNK
 
 LengthLimits: TypeAlias = tuple[int, int]
-"""The most tokens of a source and of a target, without EOS; longer ones are truncated."""
+"""Maximum number of tokens of a source and of a target, without EOS; longer texts are truncated."""
 Corruption: TypeAlias = Callable[[Batch, torch.Generator], Batch]
-"""Gives the batch that a denoising objective reads. All that is random comes from the generator, a CPU's."""
+"""Makes the batch that a denoising objective reads. Everything random is drawn from the generator, which is on the
+CPU."""
 
 if TYPE_CHECKING:
     BatchTokens = int
-else:  # `auto` is a number by the time that batches are made
+else:  # "auto" has been replaced by a number when batches are made, so the type checker may ignore it
     BatchTokens = Literal["auto"] | int
 
 
@@ -28,75 +29,90 @@ class BatchConfig(Settings):
     """How training examples are batched."""
 
     batch_tokens: BatchTokens = 4096
-    """The most padded tokens of the longer side of a batch: sentences x longest sentence (with EOS). A longer sentence
-    is a batch of its own. auto: as many as fit into memory, up to 65,536 and a 32nd of the text, found by trying when a
-    training begins."""
+    """Maximum number of padded tokens on the longer side of a batch: sentences x longest sentence (with EOS). A longer
+    sentence is a batch by itself. auto: as many as fit into memory, up to 65,536 and a 32nd of the text; found by trial
+    when a training starts."""
     batch_size: int | None = Field(default=None, ge=1)
-    """The most sentences in a batch; default: no limit."""
+    """Maximum number of sentences in a batch; default: no limit."""
     sort_window: int = Field(default=100_000, ge=1)
     """Sort this many randomly drawn sentences by length, cut them into batches and shuffle the batches. A larger window
     has less padding; it should hold many batches."""
     group: int = Field(default=1, ge=1)
-    """Shuffle groups of so many batches of like lengths, in place of batches: with a multiple of the batches that all
-    processes take at a time none waits for another that has longer sentences. An update then has like lengths too."""
+    """Shuffle groups of this many batches of similar length instead of single batches. With a multiple of the batches
+    that all processes take at a time, no process waits for another one that has longer sentences. The sentences of an
+    update then have similar lengths too."""
     shuffle_window: int = Field(default=8_000_000, ge=1)
-    """An epoch of more examples is not shuffled as a whole, so that memory does not grow with the corpus: blocks of
-    8,192 neighbours come in random order, and the examples of as many blocks as hold so many are shuffled together."""
+    """An epoch with more examples is not shuffled as a whole, so that memory does not grow with the corpus: blocks of
+    8,192 neighbours are put in random order, and the examples of as many blocks as hold this number are shuffled
+    together."""
     block_tokens: int | None = Field(default=None, ge=1)
-    """Cut running text into blocks of so many tokens, without padding, for a task whose only column is `tgt`. A batch
-    has batch_tokens // block_tokens of them. A document is a line; it is stored whole, whatever `data.max_length` is,
+    """Cut running text into blocks of this many tokens, without padding, for a task whose only column is `tgt`. A batch
+    has batch_tokens // block_tokens blocks. A document is a line; it is stored whole, whatever `data.max_length` is,
     and ends with EOS. Validation reads such blocks too. Default: a line is an example."""
     across_documents: bool = True
-    """A block goes on with the next document where one ends. false: the end of a document is a shorter block."""
+    """A block that reaches the end of a document continues with the next one. false: the end of a document is a shorter
+    block."""
 
     @field_validator("batch_tokens", mode="before")
     @classmethod
     def _batch_tokens(cls, tokens: object) -> object:
-        if tokens != "auto" and (type(tokens) is not int or tokens < 1):
-            raise ValueError("auto, or a whole number from 1 on")
+        is_positive_int = type(tokens) is int and tokens >= 1
+        if tokens != "auto" and not is_positive_int:
+            raise ValueError("must be auto or a positive whole number")
         return tokens
 
     @model_validator(mode="after")
     def _auto_alone(self) -> "BatchConfig":
-        for key in ("batch_size", "block_tokens") if self.is_auto else ():
+        if not self.is_auto:
+            return self
+        for key in ("batch_size", "block_tokens"):
             if getattr(self, key) is not None:
                 raise ValueError(f"batch_tokens: auto is not possible with {key}; give a number")
         return self
 
     @property
     def is_auto(self) -> bool:
-        """Whether the size is still to be found."""
+        """Whether the size is still to be determined."""
         return isinstance(self.batch_tokens, str)
 
 
-def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
+def _slices_within_budget(widths: Numbers, budget: int, max_size: int | None) -> list[slice]:
     """Cuts sentences with these widths `(n,)` into batches, in their order.
 
-    A batch has at most `most` rows, and rows x columns within the budget; a wider sentence is alone.
+    Rows x columns of a batch are within the budget, and it has at most `max_size` rows. A sentence that is wider than
+    the budget is a batch by itself.
     """
     slices = []
     start = 0
     while start < len(widths):
-        # No later column can be narrower than the first sentence: a bound on how far to look.
-        room = max(1, budget // int(widths[start]))
-        widest = np.maximum.accumulate(widths[start : start + room])
-        size = max(1, int(np.count_nonzero(widest * np.arange(1, len(widest) + 1) <= budget)))
-        end = start + (size if most is None else min(size, most))
-        slices.append(slice(start, end))
-        start = end
+        # A batch is at least as wide as its first sentence, so it cannot have more than `max_rows` rows.
+        max_rows = max(1, budget // int(widths[start]))
+        columns = np.maximum.accumulate(widths[start : start + max_rows])  # (m,): width of the first 1, 2, ... rows
+        cells = columns * np.arange(1, len(columns) + 1)  # (m,), ascending
+        size = max(1, int(np.count_nonzero(cells <= budget)))
+        if max_size is not None:
+            size = min(size, max_size)
+        slices.append(slice(start, start + size))
+        start += size
     return slices
 
 
 def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
     """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches of row numbers.
 
-    Target length comes first; source lengths ascend and descend in turns, so that neighbours are alike on both sides.
-    The largest batches are halved until all groups of `config.group` neighbours are full.
+    The number of batches is a multiple of `config.group` (if there are enough sentences): the largest batches are
+    halved until the last group is full.
     """
-    order = np.lexsort((np.where(tgt % 2 == 0, src, -src), tgt))
-    widths = np.maximum(src, tgt)[order].astype(np.int64)
-    batches: list[Numbers] = [order[part] for part in _cut(widths, config.batch_tokens, config.batch_size)]
-    for _ in range(min(-len(batches) % config.group, len(order) - len(batches))):
+    # Sorted by target length first. Sources ascend for even target lengths and descend for odd ones, so that where one
+    # target length ends and the next begins, neighbours are similar on both sides.
+    src_keys = np.where(tgt % 2 == 0, src, -src)  # (n,)
+    order = np.lexsort((src_keys, tgt))  # (n,); the last key of `lexsort` is the primary one
+    widths = np.maximum(src, tgt)[order].astype(np.int64)  # (n,)
+    slices = _slices_within_budget(widths, config.batch_tokens, config.batch_size)
+    batches: list[Numbers] = [order[part] for part in slices]
+    missing_batches = -len(batches) % config.group
+    possible_splits = len(order) - len(batches)
+    for _ in range(min(missing_batches, possible_splits)):
         largest = int(np.argmax([len(batch) for batch in batches]))
         batches[largest : largest + 1] = np.array_split(batches[largest], 2)
     return batches
@@ -105,21 +121,29 @@ def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numb
 def bucket_by_length(
     lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
 ) -> list[list[int]]:
-    """Batches sentences of similar length, with EOS; the row numbers of each batch.
+    """Cuts sentences of these lengths, with EOS, into batches of similar length; returns the row numbers of each.
 
-    A sentence longer than the budget is alone. The longest come first, so that a budget too large fails at once.
+    A sentence longer than the budget is a batch by itself. The longest come first, so that a budget that is too large
+    for the memory fails at once.
     """
     widths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-widths, kind="stable")
-    return [order[part].tolist() for part in _cut(widths[order], batch_tokens, batch_size)]
+    slices = _slices_within_budget(widths[order], batch_tokens, batch_size)
+    return [order[part].tolist() for part in slices]
 
 
 def load(
     store: Store, numbers: Numbers, limits: LengthLimits | None, sampled: Mapping[str, Sequence[Any]] | None = None
 ) -> Batch:
-    """The batch of these examples, truncated; target words that only the removed part of a source has become UNK.
+    """Returns the batch of the examples with these numbers, truncated to the limits.
 
-    `sampled` has ids by column that take the place of the stored ones.
+    A target word that only the removed end of a source contains becomes UNK, because it can no longer be copied.
+
+    Args:
+        store: The split.
+        numbers: Examples, `(B,)`.
+        limits: Maximum lengths; None does not truncate.
+        sampled: Ids of each example by column, which replace the stored ones.
     """
     rows = numbers.tolist()
     src_limit, tgt_limit = limits or (None, None)
@@ -127,83 +151,117 @@ def load(
     def column(name: str, limit: int | None) -> list[Any] | None:
         if sampled and name in sampled:
             return [ids[:limit] for ids in sampled[name]]
-        return [store.ids(name, number)[:limit] for number in rows] if store.has(name) else None
+        if store.has(name):
+            return [store.ids(name, number)[:limit] for number in rows]
+        return None
 
-    src, extended = column("src", src_limit), column("src_extended", src_limit)
-    tgt, tgt_extended = column("tgt", tgt_limit), column("tgt_extended", tgt_limit)
+    src_extended = column("src_extended", src_limit)
+    tgt_extended = column("tgt_extended", tgt_limit)
     n_oov = 0
-    if extended is not None:
-        # Unknown words have their ids in the order in which they come, so that a cut leaves the first of them.
-        ends = [max(store.tgt_size, int(row.max(initial=0)) + 1) for row in extended]
+    if src_extended is not None:
+        # Unknown words are numbered in the order of their first occurrence. So a truncated source has the first of
+        # them, and the ids below this end are those that it can still copy.
+        ends = [max(store.tgt_size, int(row.max(initial=0)) + 1) for row in src_extended]
         n_oov = max(ends) - store.tgt_size
         if tgt_extended is not None:
             tgt_extended = [np.where(row < end, row, UNK) for row, end in zip(tgt_extended, ends, strict=True)]
     links = column("alignment", None)
     if links is not None and limits is not None:
-        pairs = [row.reshape(-1, 2) for row in links]
-        links = [pair[(pair < np.array(limits)).all(1)].ravel() for pair in pairs]
-    features, labels = column("features", None), column("labels", src_limit)
-    return collate(src, tgt, extended, tgt_extended, n_oov, links, features=features, labels=labels)
+        links = [_links_within(row, limits) for row in links]
+    return collate(
+        src=column("src", src_limit),
+        tgt=column("tgt", tgt_limit),
+        src_extended=src_extended,
+        tgt_extended=tgt_extended,
+        n_oov=n_oov,
+        alignment=links,
+        features=column("features", None),
+        labels=column("labels", src_limit),
+    )
+
+
+def _links_within(row: Numbers, limits: LengthLimits) -> Numbers:
+    """Returns the links of one example, as a flat row, whose tokens are both within the limits."""
+    links = row.reshape(-1, 2)  # (L, 2)
+    is_within = (links < np.array(limits)).all(axis=1)  # (L,)
+    return links[is_within].ravel()
 
 
 def widths(
     store: Store, limits: LengthLimits | None, numbers: Numbers, sampled: Mapping[str, Sequence[Any]] | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Widths of sources (or features) and targets of these examples, with EOS, `(n,)` each; 0 where there are none.
+    """Returns the widths, with EOS, of the sources (or features) and of the targets of these examples.
 
-    `sampled` is that of `load`.
+    Both are `(n,)`; 0 for a column that the store does not have. `sampled` is as in `load`.
     """
-    found = []
-    for column, limit in zip(("src" if store.has("src") else "features", "tgt"), limits or (None, None), strict=True):
-        lengths: Numbers = np.zeros(len(numbers), dtype=np.int32)
-        if sampled and column in sampled:
-            lengths = np.array([len(ids) + 1 for ids in sampled[column]])
-        elif store.has(column):
-            lengths = store.lengths(column, numbers) + 1
-        found.append(lengths if limit is None or column == "features" else np.minimum(lengths, limit + 1))
-    return found[0], found[1]
+    src_limit, tgt_limit = limits or (None, None)
+    src = "src" if store.has("src") else "features"
+    src_widths = _column_widths(store, src, numbers, sampled)
+    tgt_widths = _column_widths(store, "tgt", numbers, sampled)
+    if src_limit is not None and src == "src":
+        src_widths = np.minimum(src_widths, src_limit + 1)
+    if tgt_limit is not None:
+        tgt_widths = np.minimum(tgt_widths, tgt_limit + 1)
+    return src_widths, tgt_widths
 
 
-def corrupted(batch: Batch, corrupt: Corruption | None, *place: int) -> Batch:
-    """The batch as a model is to read it; what is random depends on its place alone."""
+def _column_widths(store: Store, column: str, numbers: Numbers, sampled: Mapping[str, Sequence[Any]] | None) -> Numbers:
+    if sampled and column in sampled:
+        return np.array([len(ids) + 1 for ids in sampled[column]])
+    if store.has(column):
+        return store.lengths(column, numbers) + 1
+    return np.zeros(len(numbers), dtype=np.int32)
+
+
+def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
+    """Returns the batch that the model reads; everything random depends on the seeds only."""
     if corrupt is None:
         return batch
-    seed = int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0])
+    seed = int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0])
     return corrupt(batch, torch.Generator().manual_seed(seed))
 
 
 def widest_batch(store: Store, batch_tokens: int, limits: LengthLimits | None, corrupt: Corruption | None) -> Batch:
-    """As many of the longest examples as have so many padded tokens; of a small corpus some come more than once."""
-    wider = np.maximum(*widths(store, limits, np.arange(len(store))))
-    order = np.argsort(-wider, kind="stable")
-    return corrupted(load(store, np.resize(order, max(1, batch_tokens // int(wider.max()))), limits), corrupt, 0, 0, 0)
+    """Returns a batch of the longest examples with at most `batch_tokens` padded tokens.
+
+    If the corpus is too small, examples are repeated.
+    """
+    src_widths, tgt_widths = widths(store, limits, np.arange(len(store)))
+    example_widths = np.maximum(src_widths, tgt_widths)  # (n,)
+    longest_first = np.argsort(-example_widths, kind="stable")  # (n,)
+    size = max(1, batch_tokens // int(example_widths.max()))
+    batch = load(store, np.resize(longest_first, size), limits)  # `resize` repeats the examples as often as needed
+    return corrupted(batch, corrupt, 0, 0, 0)
 
 
 def sorted_batches(
     store: Store, batch_tokens: int, limits: LengthLimits | None = None, corrupt: Corruption | None = None
 ) -> Iterator[Batch]:
-    """All examples of a store once, sorted by length, in a fixed order (for a validation loss).
+    """Yields all examples of a store once, sorted by length, in a fixed order (for a validation loss).
 
     `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated. A batch is corrupted
     in the same way every time.
     """
-    batches = length_batches(*widths(store, limits, np.arange(len(store))), BatchConfig(batch_tokens=batch_tokens))
+    src_widths, tgt_widths = widths(store, limits, np.arange(len(store)))
+    batches = length_batches(src_widths, tgt_widths, BatchConfig(batch_tokens=batch_tokens))
     for number, members in enumerate(batches):
         yield corrupted(load(store, members, limits), corrupt, number)
 
 
 class BatchStream(Iterator[Batch]):
-    """Training batches without end: the corpus in a new random order each epoch.
+    """Endless training batches: the corpus in a new random order each epoch.
 
-    The order depends on `seed` and epoch only. Several processes share this one sequence, which runs through the
-    epochs: each makes its own batches, and skips those of the others.
+    The order depends on `seed` and epoch only. Several processes share this single sequence, which runs through the
+    epochs: each process makes its share of the batches and skips the rest.
 
-    With weights an epoch has the pairs of each file as often as its weight; `seed` and epoch choose the pairs of a
-    fraction. `corrupt` is seeded by (seed, epoch, batch). Memory: that of `EpochOrder`.
+    With weights an epoch has the examples of each file as often as its weight; for a fractional weight `seed` and
+    epoch choose the examples. `corrupt` is seeded by (seed, epoch, number of the batch). Memory: see `EpochOrder`.
+
+    A batch is planned before it is loaded: its `members` are what `_load` needs, here the numbers of its examples.
     """
 
-    _cuts_anew = False
-    """Whether a window is cut into tokens when its turn comes; then it depends on none before it."""
+    _resamples_segmentation = False
+    """Whether a window is tokenized when its turn comes; then nothing in it may depend on the windows before it."""
 
     def __init__(
         self,
@@ -220,35 +278,40 @@ class BatchStream(Iterator[Batch]):
         self._limits = limits
         self._weights = weights
         self._corrupt = corrupt
-        self._begin(0)
+        self._start_epoch(0)
 
     @property
     def identity(self) -> str:
-        """A hash of what the stream goes through: the examples and their order."""
-        parts = f" in parts of {self._config.shuffle_window}" if len(self._order) > 1 else ""
-        return self._store.identity + parts
+        """A hash of the examples and their order in the store, which tells whether a `state()` is still valid."""
+        if len(self._order) == 1:
+            return self._store.identity
+        return f"{self._store.identity} in parts of {self._config.shuffle_window}"
 
     def state(self) -> dict[str, Any]:
-        """The position in the stream, for `restore`; the same in all processes of a run."""
-        return {"epoch": self.epoch, "examples": self._examples, "data": self.identity}
+        """Returns the position in the stream, for `restore`; it is the same in all processes of a run."""
+        return {"epoch": self.epoch, "examples": self._position, "data": self.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state()`: the next batch is the one that would have come.
 
-        With other batch sizes the epoch continues after as many examples, give or take a batch. With other data it
-        starts again.
+        With other batch sizes the epoch continues after the same number of examples, up to the size of a batch. With
+        other data it starts again. Raises a CheckpointError if the epoch has fewer examples than the state.
         """
-        epoch, examples = state["epoch"], state["examples"]
-        same = state.get("data", self.identity) == self.identity
-        self._begin(epoch, examples if same else 0)
-        while same and self._examples < examples:
-            end = self._examples + self._size(self._coming[1])
+        epoch = state["epoch"]
+        position = state["examples"]
+        if state.get("data", self.identity) != self.identity:
+            self._start_epoch(epoch)
+            return
+        self._start_epoch(epoch, position)
+        while self._position < position:
+            _, members = self._next_batch
+            end = self._position + self._length(members)
             self._take()
-            if self.epoch != epoch and end < examples:
+            if self.epoch != epoch and end < position:
                 raise CheckpointError(
                     "the data have changed since the checkpoint was saved: an epoch has fewer examples now"
                 )
-            if self.epoch != epoch:  # what was left is less than one of these batches
+            if self.epoch != epoch:  # the rest of the epoch was smaller than a batch of the new size
                 break
 
     def __next__(self) -> Batch:
@@ -256,76 +319,93 @@ class BatchStream(Iterator[Batch]):
         return corrupted(self._load(members), self._corrupt, self._seed, epoch, number)
 
     def skip(self) -> None:
-        """Goes on to the batch after the next, which is not made."""
+        """Skips the next batch without loading it."""
         self._take()
 
     def _load(self, members: Any) -> Batch:
-        """The batch of these members."""
+        """Returns the batch with these members."""
         return load(self._store, members, self._limits)
 
-    def _begin(self, epoch: int, examples: int = 0) -> None:
-        """Goes to the beginning of an epoch, or of the part that has the batch after so many examples."""
+    def _start_epoch(self, epoch: int, skipped: int = 0) -> None:
+        """Moves to the beginning of an epoch, or of the part of it that contains the position `skipped`."""
         self.epoch = epoch
         """The epoch of the next batch, from 0."""
-        self._examples = 0
+        self._position = 0
+        """Examples of the epoch before the next batch, as `_length` counts them."""
         sizes = self._store.by_file if self._weights else [len(self._store)]
-        self._order = EpochOrder(sizes, self._weights, self._config.shuffle_window, self._seed, epoch)
-        self._pending = self._batches_of_epoch(examples)
-        self._coming = next(self._pending)
+        self._order = EpochOrder(
+            sizes=sizes, weights=self._weights, window=self._config.shuffle_window, seed=self._seed, epoch=epoch
+        )
+        self._batches = self._batches_of_epoch(skipped)
+        self._next_batch = next(self._batches)
+        """Number in the epoch and members of the next batch."""
 
     def _take(self) -> tuple[int, int, Any]:
-        """The next batch of the common sequence: epoch, number in the epoch, and members."""
-        taken = self.epoch, *self._coming
-        coming = next(self._pending, None)
-        if coming is None:
-            self._begin(self.epoch + 1)
+        """Moves on by one batch of the common sequence; returns its epoch, its number in the epoch and its members."""
+        epoch = self.epoch
+        number, members = self._next_batch
+        following = next(self._batches, None)
+        if following is None:
+            self._start_epoch(self.epoch + 1)
         else:
-            self._examples += self._size(self._coming[1])
-            self._coming = coming
-        return taken
+            self._position += self._length(members)
+            self._next_batch = following
+        return epoch, number, members
 
-    def _batches_of_epoch(self, examples: int) -> Iterator[tuple[int, Any]]:
-        """Number and members of each batch of the epoch, without the parts that end within the first `examples`."""
+    def _batches_of_epoch(self, skipped: int) -> Iterator[tuple[int, Any]]:
+        """Yields number and members of each batch of the epoch.
+
+        Parts that end within the first `skipped` examples are passed over.
+        """
+        last_part = len(self._order) - 1
         for part in range(len(self._order)):
             self._store.release()
-            order, draw = self._order.part(part)
-            text, order, size = self._start_part(part, order, draw)
-            if part < len(self._order) - 1 and self._examples + size <= examples:
-                self._examples += size
+            order, rng = self._order.part(part)
+            context, order, length = self._start_part(part, order, rng)
+            if part < last_part and self._position + length <= skipped:
+                self._position += length
                 continue
-            first_number = part << 32  # batches of other parts need not be counted
+            first_number = part << 32  # so batches are numbered without counting those of earlier parts
             number = first_number
             begin = 0
-            # A window is sorted when its turn comes.
-            for window in np.array_split(order, max(1, -(-len(order) // self._config.sort_window))):
+            n_windows = max(1, -(-len(order) // self._config.sort_window))  # rounded up
+            for window in np.array_split(order, n_windows):
+                # A window is sorted, and perhaps tokenized, only when its turn comes.
                 end = begin + len(window)
-                window_draw = draw
-                if self._cuts_anew:
+                window_rng = rng
+                if self._resamples_segmentation:
+                    # Number and generator of a window do not depend on the windows before it, so these can be passed
+                    # over without being tokenized.
                     number = first_number + begin
-                    window_draw = draw.spawn(1)[0]
-                    if end < len(order) and self._examples + len(window) <= examples:
-                        self._examples += len(window)
+                    window_rng = rng.spawn(1)[0]
+                    if end < len(order) and self._position + len(window) <= skipped:
+                        self._position += len(window)
                         begin = end
                         continue
-                batches = self._batches_of_window(text, begin, window, window_draw)
+                batches = self._batches_of_window(context, begin, window, window_rng)
                 begin = end
-                n_groups = -(-len(batches) // self._config.group)
-                for first in window_draw.permutation(n_groups) * self._config.group:
-                    for batch in batches[first : first + self._config.group]:
-                        yield number, batch
+                n_groups = -(-len(batches) // self._config.group)  # rounded up
+                for first in window_rng.permutation(n_groups) * self._config.group:
+                    for members in batches[first : first + self._config.group]:
+                        yield number, members
                         number += 1
 
-    def _start_part(self, part: int, order: Numbers, draw: "np.random.Generator") -> tuple[Any, Numbers, int]:
-        """For a part of an epoch: what members of batches belong to, all members in order, and their size."""
+    def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> tuple[Any, Numbers, int]:
+        """Prepares a part of an epoch, whose examples have this order.
+
+        Returns a context for `_batches_of_window`, the items that are cut into windows, and the part's `_length`.
+        """
         return None, order, len(order)
 
-    def _batches_of_window(self, text: Any, begin: int, window: Numbers, draw: "np.random.Generator") -> list[Any]:
-        """The members of each batch of a window, which starts at `begin` in the order of its part.
+    def _batches_of_window(self, context: Any, begin: int, window: Numbers, rng: "np.random.Generator") -> list[Any]:
+        """Returns the members of each batch of a window, which starts at `begin` in the order of its part.
 
-        `draw` gives what is random in the window.
+        Everything random in the window is drawn from `rng`.
         """
-        return [window[rows] for rows in length_batches(*widths(self._store, self._limits, window), self._config)]
+        src_widths, tgt_widths = widths(self._store, self._limits, window)
+        batches = length_batches(src_widths, tgt_widths, self._config)
+        return [window[rows] for rows in batches]
 
-    def _size(self, members: Any) -> int:
-        """How much of an epoch these are, in what `state` counts: examples."""
+    def _length(self, members: Any) -> int:
+        """Returns how far a batch advances the position in `state`: the number of its examples."""
         return len(members)

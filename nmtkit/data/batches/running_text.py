@@ -1,4 +1,7 @@
-"""Running text in blocks of so many tokens: documents one after the other, each with its EOS."""
+"""Running text in blocks of a fixed number of tokens: documents one after the other, each followed by EOS.
+
+B blocks, T tokens of the longest of them.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,87 +18,118 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 
 class RunningText:
-    """Documents, `read` by number, of these `lengths` without EOS, in blocks; see `BatchConfig.block_tokens`.
+    """Documents in blocks of `BatchConfig.block_tokens`.
 
-    A document of n tokens is n+1 positions of the text: its tokens and EOS, each predicted from the one before it; the
-    first is predicted from BOS. The blocks together have every position once.
+    `lengths` are the documents' lengths without EOS, and `read` returns the ids of a document by its number.
+
+    A document of n tokens has n+1 positions of the text: its tokens and EOS. Each token is predicted from the one
+    before it, the first from BOS. Every position is in exactly one block.
     """
 
     def __init__(self, lengths: Numbers, read: Callable[[int], Sequence[int] | Numbers], config: BatchConfig) -> None:
-        assert config.block_tokens is not None
-        self._document, self._config = read, config
-        self._ends = np.cumsum(lengths + 1, dtype=np.int64)
-        ends = self._ends[-1:] if config.across_documents else self._ends
-        sizes = np.diff(ends, prepend=0)  # of what is cut by itself
-        counts = -(-sizes // config.block_tokens)
-        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._bounds = np.append(np.repeat(ends - sizes, counts) + number * config.block_tokens, ends[-1])
+        block_tokens = config.block_tokens
+        assert block_tokens is not None
+        self._read_document = read
+        self._config = config
+        self._ends = np.cumsum(lengths + 1, dtype=np.int64)  # (documents,): the position after each EOS
+        # A stretch is cut into blocks by itself: the whole text, or a document.
+        stretch_ends = self._ends
+        if config.across_documents:
+            stretch_ends = self._ends[-1:]
+        sizes = np.diff(stretch_ends, prepend=0)  # (stretches,)
+        n_blocks = -(-sizes // block_tokens)  # (stretches,), rounded up
+        first_blocks = np.cumsum(n_blocks) - n_blocks  # (stretches,): number of the first block
+        number_in_stretch = np.arange(n_blocks.sum()) - np.repeat(first_blocks, n_blocks)  # (blocks,)
+        begins = np.repeat(stretch_ends - sizes, n_blocks) + number_in_stretch * block_tokens  # (blocks,)
+        self._bounds = np.append(begins, stretch_ends[-1])  # (blocks + 1,): a block ends where the next one begins
 
     def __len__(self) -> int:
-        """The number of blocks."""
+        """Returns the number of blocks."""
         return len(self._bounds) - 1
 
     @property
     def size(self) -> int:
-        """Positions in all blocks."""
+        """Number of positions in all blocks."""
         return int(self._bounds[-1])
 
     def widths(self, blocks: Numbers) -> Numbers:
-        """Positions in each of these blocks."""
+        """Returns the number of positions in each of these blocks, `(n,)`."""
         widths: Numbers = self._bounds[blocks + 1] - self._bounds[blocks]
         return widths
 
     def batches(self, blocks: Numbers) -> list[Numbers]:
-        """Cuts blocks into batches: whole ones, then shorter ones by their lengths."""
-        widths = self.widths(blocks)
-        whole = widths == self._config.block_tokens
-        return [
-            blocks[chosen][rows]
-            for chosen in (whole, ~whole)
-            for rows in length_batches(widths[chosen], widths[chosen], self._config)
-        ]
+        """Cuts blocks into batches: first the full ones, then shorter ones sorted by length."""
+        is_full = self.widths(blocks) == self._config.block_tokens  # (n,)
+        batches = []
+        for group in (blocks[is_full], blocks[~is_full]):
+            widths = self.widths(group)
+            for rows in length_batches(widths, widths, self._config):
+                batches.append(group[rows])
+        return batches
 
     def load(self, blocks: Numbers) -> Batch:
-        """The batch of these blocks; targets are all that it has."""
-        begins, widths = self._bounds[blocks], self.widths(blocks)
-        mask = np.arange(widths.max()) < widths[:, None]  # (B,T)
-        pieces = []
-        places = np.searchsorted(self._ends, begins, side="right")  # the documents that they begin in
-        for begin, end, place in zip(begins.tolist(), (begins + widths).tolist(), places.tolist(), strict=True):
+        """Returns the batch of these blocks `(B,)`, which has targets only."""
+        begins = self._bounds[blocks]  # (B,)
+        widths = self.widths(blocks)  # (B,)
+        ends = begins + widths  # (B,)
+        first_documents = np.searchsorted(self._ends, begins, side="right")  # (B,): the document a block begins in
+        inputs = []
+        targets = []
+        for begin, end, document in zip(begins.tolist(), ends.tolist(), first_documents.tolist(), strict=True):
+            # A block is put together from pieces of consecutive documents.
             while begin < end:
-                stop = min(end, int(self._ends[place]))
-                pieces.append(self._read(place, begin, stop))
-                begin, place = stop, place + 1
-        shifted, ids = np.full(mask.shape, PAD, dtype=np.int64), np.full(mask.shape, PAD, dtype=np.int64)
-        shifted[mask] = np.concatenate([tokens[:-1] for tokens in pieces])
-        ids[mask] = np.concatenate([tokens[1:] for tokens in pieces])
-        wanted = torch.from_numpy(ids)
-        return Batch(targets=Targets(torch.from_numpy(shifted), wanted, wanted, torch.from_numpy(mask)))
+                stop = min(end, int(self._ends[document]))
+                tokens = self._read(document, begin, stop)
+                inputs.append(tokens[:-1])
+                targets.append(tokens[1:])
+                begin = stop
+                document += 1
+        mask = np.arange(widths.max()) < widths[:, None]  # (B, T)
+        shifted = np.full(mask.shape, PAD, dtype=np.int64)  # (B, T)
+        ids = np.full(mask.shape, PAD, dtype=np.int64)  # (B, T)
+        # A mask is filled block by block, from left to right: the order of the pieces.
+        shifted[mask] = np.concatenate(inputs)
+        ids[mask] = np.concatenate(targets)
+        target_ids = torch.from_numpy(ids)  # (B, T)
+        return Batch(
+            targets=Targets(
+                shifted=torch.from_numpy(shifted), ids=target_ids, extended=target_ids, mask=torch.from_numpy(mask)
+            )
+        )
 
-    def _read(self, place: int, begin: int, end: int) -> Numbers:
-        """The tokens of a document at some positions of the text, and the one before them."""
-        row = self._document(place)
-        first = int(self._ends[place]) - len(row) - 1
-        begin, end = begin - first, end - first
+    def _read(self, document: int, begin: int, end: int) -> Numbers:
+        """Returns the tokens of a document at positions `begin` to `end` of the text, preceded by the token before.
+
+        For example all positions of the document a b c give BOS a b c EOS, and the last two of them b c EOS.
+        """
+        ids = self._read_document(document)
+        document_begin = int(self._ends[document]) - len(ids) - 1
+        begin -= document_begin
+        end -= document_begin
         tokens = np.full(end - begin + 1, EOS, dtype=np.int64)
-        tokens[0] = BOS
-        found = row[max(begin - 1, 0) : end]
-        tokens[int(begin == 0) :][: len(found)] = found
+        if begin == 0:
+            tokens[0] = BOS
+            body = ids[:end]
+            tokens[1 : 1 + len(body)] = body
+        else:
+            body = ids[begin - 1 : end]
+            tokens[: len(body)] = body
+        # EOS stays in the last place if the piece ends after the last token of the document.
         return tokens
 
 
 def blocks_in_order(store: Store, config: BatchConfig, corrupt: Corruption | None = None) -> Iterator[Batch]:
-    """All documents of a store once, in blocks, in a fixed order; corrupted in the same way every time."""
+    """Yields all documents of a store once, in blocks, in a fixed order; corrupted in the same way every time."""
     text = RunningText(store.lengths("tgt"), partial(store.ids, "tgt"), config)
     for number, blocks in enumerate(text.batches(np.arange(len(text)))):
         yield corrupted(text.load(blocks), corrupt, number)
 
 
 class BlockStream(BatchStream):
-    """Training batches of blocks: a `BatchStream` whose members are blocks of running text.
+    """Training batches of blocks: a `BatchStream` whose items are blocks of running text.
 
-    Each epoch puts the documents in a new random order, cuts them, and takes the blocks in random order. Memory: 20
-    bytes for a document, and 16 for a block, of a part of the epoch.
+    Each epoch puts the documents in a new random order, cuts them into blocks, and takes the blocks in random order.
+    Memory: 20 bytes per document and 16 bytes per block of a part of the epoch.
     """
 
     @property
@@ -104,20 +138,24 @@ class BlockStream(BatchStream):
         return f"{super().identity} in blocks"
 
     @override
-    def _start_part(self, part: int, order: Numbers, draw: "np.random.Generator") -> tuple[Any, Numbers, int]:
+    def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> tuple[Any, Numbers, int]:
         store = self._store
-        text = RunningText(store.lengths("tgt", order), lambda n: store.ids("tgt", int(order[n])), self._config)
-        return text, draw.permutation(len(text)), text.size
+
+        def read(document: int) -> Numbers:
+            return store.ids("tgt", int(order[document]))
+
+        text = RunningText(store.lengths("tgt", order), read, self._config)
+        return text, rng.permutation(len(text)), text.size
 
     @override
     def _batches_of_window(
-        self, text: RunningText, begin: int, window: Numbers, draw: "np.random.Generator"
+        self, context: RunningText, begin: int, window: Numbers, rng: "np.random.Generator"
     ) -> list[Any]:
-        return [(text, blocks) for blocks in text.batches(window)]
+        return [(context, blocks) for blocks in context.batches(window)]
 
     @override
-    def _size(self, members: tuple[RunningText, Numbers]) -> int:
-        """As in `BatchStream`, in tokens: so an epoch goes on with blocks of another size."""
+    def _length(self, members: tuple[RunningText, Numbers]) -> int:
+        """Returns the number of tokens, so that an epoch can continue with blocks of another size."""
         text, blocks = members
         return int(text.widths(blocks).sum())
 

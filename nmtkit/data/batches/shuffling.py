@@ -1,71 +1,103 @@
-"""The examples of an epoch in random order; those of a large corpus in parts, so that memory does not grow with it."""
+"""The examples of an epoch in random order; a large corpus comes in parts, so that memory does not grow with it."""
 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from nmtkit.data.batches.batch import Numbers
 
 BLOCK = 8192
-"""Neighbours that come together into a part: much less would map much more, for the kernel maps 64 KiB at a time."""
+"""Number of neighbouring examples that stay together when a corpus is divided into parts. Much smaller blocks would map
+many more pages, because the kernel maps 64 KiB at a time."""
 
 
 class EpochOrder:
-    """The examples of all files, of these sizes, repeated by `weights`, in an order that seed and epoch alone decide.
+    """The examples of all files in an order that depends on `seed` and `epoch` only.
 
-    An epoch of at most `window` examples is one part, shuffled as a whole. A larger one is cut into blocks of
-    neighbours. The blocks come in random order, and the examples of as many as hold about `window`, or of one, are
-    shuffled together: a part. Memory: 4 bytes for an example of a part, and 32 for a block; 8 in place of 4 where the
-    corpus has more than two thousand million examples.
+    `sizes` are the numbers of examples of the files, and `weights` how often an epoch repeats each file.
+
+    An epoch of at most `window` examples is a single part, shuffled as a whole. A larger epoch is cut into blocks of
+    neighbours. The blocks are put in random order, and the examples of several blocks that together have about
+    `window` examples (or of a single block) are shuffled together: a part. Memory: 4 bytes per example of a part and 32
+    bytes per block; 8 instead of 4 bytes if the corpus has more than two billion examples.
     """
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], window: int, seed: int, epoch: int) -> None:
-        self._sizes, self._weights, self._place = sizes, weights or [1.0] * len(sizes), (seed, epoch)
+        self._sizes = sizes
+        self._weights = weights or [1.0] * len(sizes)
+        self._seeds = (seed, epoch)
+        self._rng = np.random.default_rng(self._seeds)
         self._dtype = np.int32 if sum(sizes) < 1 << 31 else np.int64
-        self._draw = np.random.default_rng(self._place)
-        expected = sum(size * weight for size, weight in zip(sizes, self._weights, strict=False))
-        self._parts = None if expected <= max(window, BLOCK) else self._cut(-int(-expected // max(window, BLOCK)))
+        self._parts: list[Numbers] | None = None
+        """The blocks of each part, as rows of `_begins`, `_ends` and `_shares`; None if the epoch is a single part."""
+        # Files at the end of the list that have no examples have no size either: `sizes` may be the shorter list.
+        epoch_size = sum(size * weight for size, weight in zip(sizes, self._weights, strict=False))
+        part_size = max(window, BLOCK)
+        if epoch_size > part_size:
+            n_parts = -int(-epoch_size // part_size)  # rounded up
+            self._begins, self._ends, self._shares = self._cut_into_blocks()
+            self._parts = np.array_split(self._rng.permutation(len(self._begins)), n_parts)
 
     def __len__(self) -> int:
-        """The number of parts."""
+        """Returns the number of parts."""
         return 1 if self._parts is None else len(self._parts)
 
     def part(self, number: int) -> tuple[Numbers, "np.random.Generator"]:
-        """The examples of a part in their order, and what draws whatever else is random in it."""
+        """Returns the examples of a part in their order, and the generator for everything else that is random in it."""
         if self._parts is None:
-            return self._whole(), self._draw
-        draw = np.random.default_rng((*self._place, number + 1))  # a zero at the end would be the epoch's own seed
-        chosen = self._parts[number]
-        counts, shares = self._ends[chosen] - self._begins[chosen], self._shares[chosen]
-        order = np.repeat((self._begins[chosen] - np.cumsum(counts) + counts).astype(self._dtype), counts)
+            return self._whole(), self._rng
+        rng = np.random.default_rng((*self._seeds, number + 1))  # a zero at the end would give the seed of the epoch
+        blocks = self._parts[number]  # (K,)
+        begins = self._begins[blocks]  # (K,)
+        counts = self._ends[blocks] - begins  # (K,)
+        shares = self._shares[blocks]  # (K,)
+        # The blocks one after the other: position p is example p + (begin of its block - position of the block).
+        positions = np.cumsum(counts) - counts  # (K,)
+        order: Numbers = np.repeat((begins - positions).astype(self._dtype), counts)  # (n,)
         order += np.arange(len(order), dtype=self._dtype)
         if (shares < 1).any():
-            order = order[draw.random(len(order), dtype=np.float32) < np.repeat(shares, counts)]
-        draw.shuffle(order)
-        return order, draw
+            is_taken = rng.random(len(order), dtype=np.float32) < np.repeat(shares, counts)  # (n,)
+            order = order[is_taken]
+        rng.shuffle(order)
+        return order, rng
 
-    def _cut(self, parts: int) -> list[Numbers]:
-        """The blocks of each part; a block of which a share comes, once more, is one of its own."""
-        begins, ends, shares = [], [], []
-        for begin, size, weight in zip(np.cumsum([0, *self._sizes]), self._sizes, self._weights, strict=False):
-            blocks = begin + np.arange(0, size, BLOCK)
-            for share in [1.0] * int(weight) + [weight % 1] * (weight % 1 > 0):
-                begins.append(blocks)
-                ends.append(np.minimum(blocks + BLOCK, begin + size))
-                shares.append(np.full(len(blocks), share, dtype=np.float32))
-        self._begins, self._ends, self._shares = map(np.concatenate, (begins, ends, shares))
-        return np.array_split(self._draw.permutation(len(self._begins)), parts)
+    def _cut_into_blocks(self) -> tuple[Numbers, Numbers, npt.NDArray[np.float32]]:
+        """Returns begin, end and share of each block `(K,)`.
+
+        A file of weight 2.3 has each of its blocks three times: twice with share 1, and once with share 0.3, of which
+        only that fraction of the examples is taken.
+        """
+        begins: list[Numbers] = []
+        ends: list[Numbers] = []
+        shares = []
+        file_begins = np.cumsum([0, *self._sizes])
+        for file_begin, size, weight in zip(file_begins, self._sizes, self._weights, strict=False):
+            file_blocks = file_begin + np.arange(0, size, BLOCK)
+            file_shares = [1.0] * int(weight)
+            fraction = weight % 1
+            if fraction > 0:
+                file_shares.append(fraction)
+            for share in file_shares:
+                begins.append(file_blocks)
+                ends.append(np.minimum(file_blocks + BLOCK, file_begin + size))
+                shares.append(np.full(len(file_blocks), share, dtype=np.float32))
+        return np.concatenate(begins), np.concatenate(ends), np.concatenate(shares)
 
     def _whole(self) -> Numbers:
-        count, draw = sum(self._sizes), self._draw
-        order: Numbers = np.arange(count, dtype=self._dtype)
-        parts: list[Numbers] = []
-        for weight, whole in zip(self._weights, np.split(order, np.cumsum(self._sizes)), strict=False):
-            parts += [whole] * int(weight)
-            if fraction := weight % 1:
-                parts.append(whole[draw.random(len(whole)) < fraction])
-        order = np.concatenate(parts)
-        if not len(order):  # where all weights are small, and an epoch has at least one batch
-            order = draw.integers(0, count, size=1, dtype=order.dtype)
-        draw.shuffle(order)
+        """Returns the epoch as a single part."""
+        n_examples = sum(self._sizes)
+        examples: Numbers = np.arange(n_examples, dtype=self._dtype)
+        files = np.split(examples, np.cumsum(self._sizes))
+        repeated: list[Numbers] = []
+        for file, weight in zip(files, self._weights, strict=False):
+            repeated += [file] * int(weight)
+            fraction = weight % 1
+            if fraction > 0:
+                repeated.append(file[self._rng.random(len(file)) < fraction])
+        order = np.concatenate(repeated)
+        if len(order) == 0:
+            # All weights are small and no example was chosen, but an epoch has at least one batch.
+            order = self._rng.integers(0, n_examples, size=1, dtype=order.dtype)
+        self._rng.shuffle(order)
         return order

@@ -1,4 +1,7 @@
-"""The likelihood of targets or labels, with label smoothing."""
+"""The negative log-likelihood of targets or labels, with label smoothing.
+
+M predicted positions, V words in the vocabulary, X = V plus the unknown words of the source.
+"""
 
 import math
 from collections.abc import Mapping
@@ -12,56 +15,67 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.training.losses.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
 
-_LARGEST = 700.0
-"""The exponential of more is no float."""
+_MAX_EXPONENT = 700.0
+"""The exponential of a larger number overflows a float64."""
 
 
 def likelihood(log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Negative log-likelihood of the targets with label smoothing, and without; see `smoothed`.
+    """Returns the negative log-likelihood of the targets with label smoothing, and without; see `smoothed`.
 
     Args:
-        log_probs: `(M,X)` of the positions in `batch.loss_mask`, in row-major order.
-        batch: the targets; may stay on the CPU while `log_probs` is on another device, which spares the device a wait.
-        vocabulary_size: V. If X is larger, the targets are the extended ids.
+        log_probs: log-probabilities `(M,X)` at the positions in `batch.loss_mask`, in row-major order.
+        batch: the batch with the targets. It may be on the CPU while `log_probs` is on another device; then selecting
+            the targets does not wait for that device.
+        vocabulary_size: V. If X is larger, the model copies, and the targets are the extended ids.
         smoothing: share of each target's probability that is spread over the vocabulary.
     """
-    ids = batch.wanted(extended=log_probs.shape[-1] > vocabulary_size)
-    targets = send(ids[batch.loss_mask], log_probs.device)  # (M,)
+    copies = log_probs.shape[-1] > vocabulary_size
+    targets = batch.loss_targets(extended=copies)  # (B,T), or the shape of the labels
+    targets = targets[batch.loss_mask]  # (M,)
+    targets = send(targets, log_probs.device)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
-    each = -log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (M,)
-    words = log_probs[:, :vocabulary_size]  # (M,V)
-    return smoothed(each, words, vocabulary_size, smoothing)
+    target_log_probs = log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (M,)
+    vocabulary_log_probs = log_probs[:, :vocabulary_size]  # (M,V)
+    return smoothed(
+        nll=-target_log_probs,
+        vocabulary_log_probs=vocabulary_log_probs,
+        vocabulary_size=vocabulary_size,
+        smoothing=smoothing,
+    )
 
 
-def smoothed(each: Tensor, words: Tensor | None, vocabulary_size: int, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7), and without.
+def smoothed(
+    nll: Tensor, vocabulary_log_probs: Tensor | None, vocabulary_size: int, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Returns the negative log-likelihood with label smoothing (Szegedy et al. 2016, section 7), and without.
 
-    Both are sums over the M positions, in nats; the one without smoothing is outside the graph.
+    Both are sums over the M positions, in nats. The one without smoothing is detached from the graph.
 
     Each target word y becomes the distribution q(x) = (1 - smoothing) [x = y] + smoothing / V over the V words of the
-    vocabulary, y included; the loss is the cross-entropy -sum_x q(x) log p(x), as of
+    vocabulary, including y. The loss is the cross-entropy -sum_x q(x) log p(x), as in
     `torch.nn.functional.cross_entropy(..., label_smoothing=smoothing, reduction="sum")`. Copied words beyond the
-    vocabulary (X > V) can be targets but get no share of the smoothing: in most sentences of a batch they are
-    impossible, with a log-probability of minus infinity.
+    vocabulary (X > V) can be targets but get no share of the smoothing: most sentences of a batch cannot produce them,
+    so their log-probability is minus infinity.
 
     Args:
-        each: negative log-probabilities of the targets, `(M,)`.
-        words: log-probabilities of all words of the vocabulary, `(M,V)`, or sums of them; not needed without smoothing.
+        nll: negative log-probabilities of the targets, `(M,)`.
+        vocabulary_log_probs: log-probabilities of all words of the vocabulary, `(M,V)`, or their sums over it, `(M,)`.
+            None is enough without smoothing.
         vocabulary_size: V.
-        smoothing: as above.
+        smoothing: share of each target's probability that is spread over the vocabulary.
     """
-    nll = each.sum(dtype=at_least_float32(each))
+    nll_sum = nll.sum(dtype=at_least_float32(nll))  # ()
     if not smoothing:
-        return nll, nll.detach()
-    assert words is not None
-    all_words = words.sum(dtype=at_least_float32(words))
-    total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * all_words
-    return total, nll.detach()
+        return nll_sum, nll_sum.detach()
+    assert vocabulary_log_probs is not None
+    log_prob_sum = vocabulary_log_probs.sum(dtype=at_least_float32(vocabulary_log_probs))  # ()
+    loss = (1 - smoothing) * nll_sum - (smoothing / vocabulary_size) * log_prob_sum
+    return loss, nll_sum.detach()
 
 
 @dataclass(frozen=True)
 class Likelihood(Objective):
-    """The mean negative log-likelihood of a target token, in nats; see `likelihood`."""
+    """Mean negative log-likelihood per target token, in nats; see `smoothed`."""
 
     normalizers: ClassVar = {LOSS: "tokens", "nll": "tokens"}
 
@@ -70,27 +84,38 @@ class Likelihood(Objective):
 
     @property
     def reads_words(self) -> Literal["sum", "wanted"]:
-        """Smoothing reads the sum."""
+        """The words whose log-probabilities are needed: smoothing needs their sum over the vocabulary."""
         return "sum" if self.smoothing > 0 else "wanted"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """The loss with smoothing and without."""
+        """Returns the loss with smoothing, and the negative log-likelihood without."""
         assert inputs.nll is not None
-        words = inputs.sums if inputs.log_probs is None else inputs.log_probs[:, : inputs.vocabulary_size]
-        total, nll = smoothed(inputs.nll, words, inputs.vocabulary_size, self.smoothing)
-        return {LOSS: total, "nll": nll}
+        if inputs.log_probs is None:
+            vocabulary_log_probs = inputs.sums  # (M,)
+        else:
+            vocabulary_log_probs = inputs.log_probs[:, : inputs.vocabulary_size]  # (M,V)
+        loss, nll = smoothed(
+            nll=inputs.nll,
+            vocabulary_log_probs=vocabulary_log_probs,
+            vocabulary_size=inputs.vocabulary_size,
+            smoothing=self.smoothing,
+        )
+        return {LOSS: loss, "nll": nll}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Adds the perplexity."""
-        return {**means, "ppl": math.exp(min(means["nll"], _LARGEST))}
+        """Adds the perplexity to the means."""
+        exponent = min(means["nll"], _MAX_EXPONENT)
+        return {**means, "ppl": math.exp(exponent)}
 
 
 @OBJECTIVES.register("label_smoothing")
 @dataclass(frozen=True)
 class PlainLikelihood(Likelihood):
-    """The likelihood of a batch as it is stored."""
+    """Likelihood of batches as they are stored, not corrupted."""
 
     @classmethod
     def from_setting(cls, setting: float | None) -> "PlainLikelihood | None":
-        """Always on in a training config, whose default is 0."""
-        return None if setting is None else cls(smoothing=setting)
+        """Returns the likelihood with this smoothing; a training config always has a value, 0 by default."""
+        if setting is None:
+            return None
+        return cls(smoothing=setting)

@@ -1,7 +1,10 @@
-"""The contract between losses and the training loop, and the backward pass that they share.
+"""The contract between losses and the training loop, and the backward pass that all losses share.
 
 An objective returns sums over a batch by name. The loop adds them up over batches, processes and updates, and divides
 each by its normalizer.
+
+B examples, T target positions, S source positions, A heads, M positions where something is predicted, V words in the
+vocabulary, X = V plus the unknown words of the source.
 """
 
 import math
@@ -9,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +22,11 @@ from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.models.abilities import as_headed, log_likelihood
+from nmtkit.models.abilities import as_multi_head, log_likelihood
 from nmtkit.models.base import Memory, Model, ModelConfig, ModelOutput
 
-# The order is that of the log, and that in which objectives change a batch: pairs of texts are made before words of
-# them are hidden.
+# The log shows objectives in this order, and `corrupt` is called in this order: pairs of texts are made before their
+# words are hidden.
 OBJECTIVES: Registry["type[Objective]"] = Registry(
     "training objective",
     {
@@ -48,68 +51,78 @@ OBJECTIVES: Registry["type[Objective]"] = Registry(
 InputKind = Literal["log_probs", "attention", "heads", "output", "none"]
 
 LOSS = "loss"
-"""The total loss: the weighted sum of all objectives that report none of their own."""
+"""Name of the total loss: the weighted sum of all objectives that do not report a loss under another name."""
 
 Reader = Callable[[Batch, bool], tuple[ModelOutput, Memory | None]]
-"""What `Model.read` does, for a batch on the device."""
-_Gradient = tuple[Tensor, Tensor | None]
-"""A tensor in the graph and the gradient that arrived there; None for a loss."""
+"""A forward pass over a batch on the device, with the signature of `Model.read`."""
+
+
+class _Root(NamedTuple):
+    """A tensor from which a backward pass starts."""
+
+    tensor: Tensor
+    gradient: Tensor | None = None
+    """Gradient of the loss with respect to the tensor; None if the tensor is a loss itself."""
 
 
 @dataclass(frozen=True)
 class ObjectiveInput:
-    """The model's output for a batch, as much of it as an objective needs."""
+    """The model's output for a batch, with the parts that an objective needs."""
 
     model: Model
     batch: Batch
-    """What is read and what is to be predicted, on the CPU, so that indexing does not wait for the device."""
+    """Inputs and targets on the CPU, where indexing does not wait for the device."""
     device_batch: Batch
-    """The same on the device."""
+    """The same batch on the device."""
     vocabulary_size: int
     """V."""
     output: ModelOutput
-    """Of all positions, `(B,T,*)` for targets; for an objective that needs `log_probs`, of the M of `part`, `(M,*)`."""
+    """Output at all positions, `(B,T,*)` for targets; for an objective that needs `log_probs`, at the M positions of
+    `part`, `(M,*)`."""
     heads: Tensor | None = None
-    """Weights of all heads of the layer whose attention is shown `(B,A,T,S)`, for an objective that needs them."""
+    """Weights of all heads in the layer whose attention is shown, `(B,A,T,S)`; for an objective that needs `heads`."""
     log_probs: Tensor | None = None
-    """Log-probabilities at the positions of `part`, `(M,X)`, for an objective that needs them, and reads all words'."""
+    """Log-probabilities at the positions of `part`, `(M,X)`; for an objective that needs `log_probs` of all words."""
     nll: Tensor | None = None
-    """Negative log-probabilities of what is wanted there, `(M,)`, in nats, for an objective that needs `log_probs`."""
+    """Negative log-probabilities of the targets there, `(M,)`, in nats; for an objective that needs `log_probs`."""
     sums: Tensor | None = None
-    """Without `log_probs`: their sum over the vocabulary, `(M,)`, for an objective that reads it."""
+    """Sums of the log-probabilities over the vocabulary, `(M,)`; for an objective whose `reads_words` is "sum", if
+    `log_probs` is None."""
     part: slice = field(default_factory=lambda: slice(None))
-    """Which of the positions in `batch.loss_mask`, in row-major order."""
+    """The range of these M positions among all positions in `batch.loss_mask`, in row-major order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(ABC):
-    """A loss that training minimises."""
+    """A loss that training minimizes."""
 
     weight: float = 1.0
-    """Factor on its mean."""
+    """Factor on the mean loss."""
     settings: Any = None
-    """The value of its key, if that is a group."""
+    """Value of the objective's key in the recipe, if the value is a group of settings."""
 
     Config: ClassVar[type[Settings]] = Settings
-    """Its settings in `training.objectives`, if it has any; `{}` takes the defaults, a number is its weight."""
+    """Settings in `training.objectives`, if the objective has any; `{}` takes the defaults, a number is the weight."""
     normalizers: ClassVar[Mapping[str, str]]
-    """Its sums by name, each with the count that it is divided by: `tokens`, `sentences`, or one of `counts`. The first
-    is minimised, times the weight; the others are only reported."""
+    """The sums by name, each with the count that divides it: `tokens`, `sentences`, or a name from `counts`. The first
+    sum is minimized, times the weight; the others are only reported."""
     replaces_likelihood: ClassVar[bool] = False
-    """Whether it takes the place of the plain likelihood, as pretraining objectives do."""
+    """Whether the objective replaces the plain likelihood, as pretraining objectives do."""
     needs: ClassVar[InputKind] = "log_probs"
-    """Input of `terms`: log-probabilities, in parts of the batch; the attention of all steps, alone or with all heads
-    of its layer; the output of all positions, for the model's further head; or none, if `custom_backward` does it
-    all."""
+    """Input of `terms`. "log_probs": log-probabilities, for a part of the batch at a time. "attention": attention at
+    all positions. "heads": the same, and the weights of all heads in its layer. "output": the output at all positions,
+    for an auxiliary head of the model. "none": `terms` is not used, `custom_backward` does everything."""
     specials: ClassVar[Sequence[str]] = ()
-    """The special tokens that it needs in the vocabulary."""
+    """Special tokens that the vocabulary must have."""
 
     @classmethod
     def from_setting(cls, setting: Any) -> "Objective | None":
-        """The objective for the value of its key, settings or a weight; None if it is off or the key is missing."""
+        """Returns the objective for a value of its key, settings or a weight; None if the weight is 0."""
         if isinstance(setting, Settings):
             return cls(settings=setting)
-        return cls(weight=setting, settings=cls.Config()) if setting else None
+        if not setting:
+            return None
+        return cls(weight=setting, settings=cls.Config())
 
     @property
     def remaining_weight(self) -> float:
@@ -118,58 +131,64 @@ class Objective(ABC):
 
     @property
     def reads_words(self) -> Literal["all", "sum", "wanted"]:
-        """Of which words it needs log-probabilities: all; those wanted and the sum of all; those wanted."""
+        """Words whose log-probabilities `terms` needs: all; the targets and the sum over all; or only the targets."""
         return "all"
 
     @property
     def loss_name(self) -> str:
-        """The name of the sum that is minimised."""
+        """Name of the sum that is minimized."""
         return next(iter(self.normalizers))
 
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
-        """The batch as the model is to read it, and what it is to predict; here as it is.
+        """Returns the batch with the inputs and targets that the objective wants; by default unchanged.
 
-        It is called with every batch of training and of the validation loss, on the CPU. All that is random must come
-        from the generator, a CPU's, which is seeded by the batch's place: so a resumed training sees the same.
+        Called for every batch of training and of the validation loss, on the CPU. All randomness must come from the
+        generator. It is a CPU generator, seeded with the position of the batch, so that a resumed training sees the
+        same batches.
         """
         return batch
 
     @classmethod
     def fault_without(cls, model: ModelConfig, begins_from_run: bool) -> str:
-        """What is wrong with a model that has a head for this objective, and that no stage trains by it; else empty.
+        """Returns what is wrong with a model that has a head for this objective if no stage uses it; empty if nothing.
 
-        `begins_from_run`: whether the weights of the model are of another run.
+        Args:
+            model: settings of the model.
+            begins_from_run: whether the model starts with the weights of another run.
         """
         return ""
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Additional counts of a batch, which is on the CPU."""
+        """Returns further counts of a batch, which is on the CPU."""
         return {}
 
     @abstractmethod
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """Its sums by name: scalars on the device, the minimised one in the graph."""
+        """Returns the sums in `normalizers` by name: scalars on the device, the first one with its graph."""
 
     def custom_backward(self, update: "GradientAccumulator", batch: Batch) -> dict[str, Tensor]:
-        """Adds gradients that `terms` cannot express; returns sums by name, `LOSS` times its weight."""
+        """Adds gradients that `terms` cannot express; returns sums by name, the one named `LOSS` times the weight."""
         return {}
 
     def after_update(self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
-        """May change a buffer of the model by the sums and counts of an update over all processes."""
+        """May change a buffer of the model, given the sums and counts of an update over all processes."""
         return
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """What the log reports of its means, `LOSS` left out: by default the means themselves."""
+        """Returns what the log shows, given the means without `LOSS`; by default these means."""
         return dict(means)
 
 
 def chosen_objectives(config: Settings) -> dict[str, Objective]:
-    """The objectives of a training config by name, in the order of registration."""
-    further = getattr(config, "objectives", {})
+    """Returns the objectives of a training config by name, in the order of registration."""
+    settings_by_name = getattr(config, "objectives", {})
     chosen: dict[str, Objective] = {}
     for name in OBJECTIVES:
-        setting = getattr(config, name, further.get(name))
-        objective = None if setting is None else OBJECTIVES.get(name).from_setting(setting)
+        # Label smoothing is a key of the config itself.
+        setting = getattr(config, name, settings_by_name.get(name))
+        if setting is None:
+            continue
+        objective = OBJECTIVES.get(name).from_setting(setting)
         if objective is not None:
             chosen[name] = objective
     if any(objective.replaces_likelihood for objective in chosen.values()):
@@ -178,12 +197,13 @@ def chosen_objectives(config: Settings) -> dict[str, Objective]:
 
 
 def build_objectives(config: Settings) -> list[Objective]:
-    """The objectives of a training config, in the order of registration, with their final weights."""
-    built = [*chosen_objectives(config).values()]
-    return [
-        replace(one, weight=one.weight * math.prod(other.remaining_weight for other in built if other is not one))
-        for one in built
-    ]
+    """Returns the objectives of a training config, in the order of registration, with their final weights."""
+    chosen = list(chosen_objectives(config).values())
+    weighted: list[Objective] = []
+    for objective in chosen:
+        factors = [other.remaining_weight for other in chosen if other is not objective]
+        weighted.append(replace(objective, weight=objective.weight * math.prod(factors)))
+    return weighted
 
 
 @dataclass(frozen=True)
@@ -191,51 +211,56 @@ class GradientAccumulator:
     """Adds up the gradients of all batches of one update."""
 
     model: Model
-    """In training mode, on the device."""
+    """The model, in training mode, on the device."""
     objectives: Sequence[Objective]
     counts: Mapping[str, int]
     """Normalizers: counts over all batches of the update in all processes."""
     device: torch.device
     chunk_bytes: int
-    """Largest size of the log-probabilities in memory at a time."""
+    """Largest size of the log-probabilities that are in memory at one time."""
     factor: float = 1.0
-    """What the gradient is multiplied by."""
+    """Factor on all gradients."""
 
     def backward(
         self, batch: Batch, read: Reader | None = None, around_last: AbstractContextManager[None] | None = None
     ) -> dict[str, Tensor]:
         """Adds the gradient of a batch, which is on the CPU; returns the sums of all objectives by name, on the device.
 
-        `read` may stand for `Model.read`. The last pass of backward runs in `around_last`, unless an objective has
-        passes of its own.
+        The log-probabilities `(M,X)` are by far the largest tensors. The output layer therefore runs on a part of the
+        M positions at a time, and backward goes from the losses of the part to the input of the output layer (rows of
+        the model's output, and the memory) before the next part starts. The gradient is the same, and only the
+        log-probabilities of one part are in memory. Losses on attention or output read all positions at once.
 
-        Log-probabilities are by far the largest tensors. The output layer is therefore run in parts: backward goes from
-        each part's loss to the input of `predict`, the rows of the model's output and the memory, before the next part
-        begins. The gradient is the same, in the memory of one part. Other losses read the output whole.
+        Args:
+            batch: the batch, on the CPU.
+            read: the forward pass; `Model.read` by default.
+            around_last: context of the last backward pass, unless an objective has passes in `custom_backward`.
         """
         totals: dict[str, Tensor] = {}
-        inputs, memory = self._read(batch, read or self.model.read)
-        gradients = self._losses_of_the_whole(inputs, totals)
-        gradients = self._backward_in_parts(inputs, memory, totals) + gradients
-        is_last = all(type(one).custom_backward is Objective.custom_backward for one in self.objectives)
-        with around_last if around_last is not None and is_last else nullcontext():
-            _backward([tensor for tensor, _ in gradients], [gradient for _, gradient in gradients])
+        inputs, memory = self._forward(batch, read or self.model.read)
+        whole_batch_losses = self._whole_batch_losses(inputs, totals)
+        roots = self._backward_in_parts(inputs, memory, totals) + whole_batch_losses
+        is_last = all(type(objective).custom_backward is Objective.custom_backward for objective in self.objectives)
+        if around_last is None or not is_last:
+            around_last = nullcontext()
+        with around_last:
+            _backward(roots)
         for objective in self.objectives:
             _add(totals, objective.custom_backward(self, batch))
         return totals
 
-    def _read(self, batch: Batch, read: Reader) -> tuple[ObjectiveInput, Memory | None]:
+    def _forward(self, batch: Batch, read: Reader) -> tuple[ObjectiveInput, Memory | None]:
         device_batch = batch.to(self.device)
         needs = {objective.needs for objective in self.objectives}
-        heads = None
+        heads = None  # (B,A,T,S)
         if "heads" in needs:
-            model = as_headed(self.model)
+            model = as_multi_head(self.model)
             assert model is not None, f"{self.model.config.kind} has no heads"
             memory: Memory | None = model.encode(device_batch)
             output, heads = model.unroll_with_heads(device_batch, memory)
         else:
             output, memory = read(device_batch, "attention" in needs)
-        if needs & {"attention", "heads"}:
+        if "attention" in needs or "heads" in needs:
             assert output.attention is not None, f"{self.model.config.kind} shows no attention"
         inputs = ObjectiveInput(
             model=self.model,
@@ -247,106 +272,127 @@ class GradientAccumulator:
         )
         return inputs, memory
 
-    def _losses_of_the_whole(self, inputs: ObjectiveInput, totals: dict[str, Tensor]) -> list[_Gradient]:
-        losses: list[_Gradient] = []
+    def _whole_batch_losses(self, inputs: ObjectiveInput, totals: dict[str, Tensor]) -> list[_Root]:
+        """Returns the losses that read all positions at once, and adds their sums to `totals`."""
+        losses: list[_Root] = []
         for objective in self.objectives:
-            if objective.needs in ("attention", "heads", "output"):
-                terms = objective.terms(inputs)
-                losses.append((terms[objective.loss_name] * self._scale(objective), None))
-                _add(totals, {name: term.detach() for name, term in terms.items()}, objective.weight)
+            if objective.needs not in ("attention", "heads", "output"):
+                continue
+            terms = objective.terms(inputs)
+            loss = terms[objective.loss_name] * self._scale(objective)
+            losses.append(_Root(loss))
+            sums = {name: term.detach() for name, term in terms.items()}
+            _add(totals, sums, objective.weight)
         return losses
 
     def _backward_in_parts(
         self, inputs: ObjectiveInput, memory: Memory | None, totals: dict[str, Tensor]
-    ) -> list[_Gradient]:
-        """Backward of all losses on log-probabilities, up to the input of the output layer.
+    ) -> list[_Root]:
+        """Runs backward for all losses on log-probabilities, up to the input of the output layer.
 
-        The log-probabilities of a batch may take more memory than all else. So they are computed for a part of its M
-        positions at a time, and each part is differentiated before the next one.
+        Computes the log-probabilities for a part of the M positions at a time, and differentiates each part before the
+        next one. Adds the sums of the losses to `totals`.
 
-        Returns the tensors at which backward stopped, with their gradients.
+        Returns the tensors where backward stopped, with their gradients.
         """
         objectives = [objective for objective in self.objectives if objective.needs == "log_probs"]
-        reads = {objective.reads_words for objective in objectives}
-        mask = inputs.batch.loss_mask
-        whole = inputs.output.gather(mask)  # (M,*)
-        copies = whole.copy_gate is not None
-        needs_log_probs = "all" in reads or (copies and "sum" in reads)
-        wanted = inputs.batch.wanted(extended=copies)[mask]  # (M,)
-        wanted = send(wanted, self.device)  # on the CPU until here, so that nothing waits for the device
-        size = whole.features.shape[0]
-        rows = max(1, self.chunk_bytes // (4 * (inputs.vocabulary_size + inputs.batch.n_oov)))
-        memory_leaf = memory and memory.mapped(_leaf)  # one for all parts
+        needed_words = {objective.reads_words for objective in objectives}
+        mask = inputs.batch.loss_mask  # (B,T)
+        rows = inputs.output.gather(mask)  # (M,*)
+        n_rows = rows.features.shape[0]
+        copies = rows.copy_gate is not None
+        # `log_likelihood` cannot give the sum over the vocabulary for a model that copies.
+        needs_log_probs = "all" in needed_words or (copies and "sum" in needed_words)
+        needs_sums = "sum" in needed_words
+        # Selected on the CPU, so that nothing waits for the device.
+        targets = inputs.batch.loss_targets(extended=copies)[mask]  # (M,)
+        targets = send(targets, self.device)
+        row_bytes = 4 * (inputs.vocabulary_size + inputs.batch.n_oov)
+        part_size = max(1, self.chunk_bytes // row_bytes)
+        memory_leaf = None if memory is None else memory.mapped(_leaf)  # all parts add to its gradients
+
         parts: list[ModelOutput] = []
-        sums: list[Tensor] = []  # of each part, the terms of all objectives
-        for begin in range(0, max(1, size), rows):  # a batch may have nothing to predict
-            place = slice(begin, min(begin + rows, size))
-            part = whole.select(place).mapped(_leaf)
+        sums_of_parts: list[Tensor] = []  # of each part, the sums of all objectives
+        for begin in range(0, max(1, n_rows), part_size):  # at least one part, for a batch without targets, too
+            part = slice(begin, min(begin + part_size, n_rows))
+            part_output = rows.select(part).mapped(_leaf)  # (m,*)
             log_probs = None  # (m,X)
             word_sums = None  # (m,)
             if needs_log_probs:
-                log_probs = self.model.predict(part, memory_leaf)
-                log_likelihoods = log_probs.gather(-1, wanted[place, None]).squeeze(-1)  # (m,)
+                log_probs = self.model.predict(part_output, memory_leaf)
+                target_log_probs = log_probs.gather(-1, targets[part, None]).squeeze(-1)  # (m,)
             else:
-                log_likelihoods, word_sums = log_likelihood(
-                    self.model, part, memory_leaf, wanted[place], "sum" in reads
+                target_log_probs, word_sums = log_likelihood(
+                    self.model, part_output, memory_leaf, targets[part], needs_sums
                 )
             part_inputs = replace(
-                inputs, output=part, log_probs=log_probs, nll=-log_likelihoods, sums=word_sums, part=place
+                inputs, output=part_output, log_probs=log_probs, nll=-target_log_probs, sums=word_sums, part=part
             )
-            losses: list[Tensor] = []
+            losses: list[_Root] = []
             part_sums: list[Tensor] = []
             for objective in objectives:
                 terms = objective.terms(part_inputs)
-                losses.append(terms[objective.loss_name] * self._scale(objective))
-                part_sums += [terms[name].detach() for name in objective.normalizers]
-            _backward(losses, [None] * len(losses))
-            parts.append(part)
-            sums.append(torch.stack(part_sums))
-        total = iter(torch.stack(sums).sum(0).unbind())
+                loss = terms[objective.loss_name] * self._scale(objective)
+                losses.append(_Root(loss))
+                for name in objective.normalizers:
+                    part_sums.append(terms[name].detach())
+            _backward(losses)
+            parts.append(part_output)
+            sums_of_parts.append(torch.stack(part_sums))
+
+        all_sums = iter(torch.stack(sums_of_parts).sum(0).unbind())
         for objective in objectives:
-            own_totals = {name: next(total) for name in objective.normalizers}
-            _add(totals, own_totals, objective.weight)
-        gradients = _gradients_of(whole, parts)
-        if memory and memory_leaf:
+            sums = {name: next(all_sums) for name in objective.normalizers}
+            _add(totals, sums, objective.weight)
+        roots = _roots_of_parts(rows, parts)
+        if memory is not None and memory_leaf is not None:
             for tensor, leaf in zip(memory.tensors(), memory_leaf.tensors(), strict=True):
                 if leaf.grad is not None:
-                    gradients.append((tensor, leaf.grad))
-        return gradients
+                    roots.append(_Root(tensor, leaf.grad))
+        return roots
 
     def _scale(self, objective: Objective) -> float:
-        normalizer = objective.normalizers[objective.loss_name]
-        return self.factor * objective.weight / max(1, self.counts[normalizer])
+        count = self.counts[objective.normalizers[objective.loss_name]]
+        return self.factor * objective.weight / max(1, count)
 
 
 def _add(totals: dict[str, Tensor], sums: Mapping[str, Tensor], weight: float = 1.0) -> None:
+    """Adds sums by name to the totals; only `LOSS`, to which several objectives may add, is weighted."""
     for name, value in sums.items():
-        weighted = weight * value if name == LOSS else value
-        totals[name] = totals[name] + weighted if name in totals else weighted
+        addend = value
+        if name == LOSS:
+            addend = weight * value
+        totals[name] = totals[name] + addend if name in totals else addend
 
 
 def _leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_() if tensor.requires_grad else tensor
+    """Cuts a tensor off its graph, so that backward stops there and leaves a gradient."""
+    if not tensor.requires_grad:
+        return tensor
+    return tensor.detach().requires_grad_()
 
 
-def _gradients_of(whole: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Gradient]:
-    """The tensors of a decoder output that the losses of its parts reached, with their gradients."""
-    gradients: list[_Gradient] = []
+def _roots_of_parts(rows: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Root]:
+    """Returns those tensors of `rows` that the losses of the parts depend on, with their gradients."""
+    roots: list[_Root] = []
     tensors_of_parts = [part.tensors() for part in parts]
-    for number, tensor in enumerate(whole.tensors()):
-        pieces = [tensors[number] for tensors in tensors_of_parts]
-        if all(piece.grad is None for piece in pieces):
+    for number, tensor in enumerate(rows.tensors()):
+        leaves = [tensors[number] for tensors in tensors_of_parts]
+        if all(leaf.grad is None for leaf in leaves):
             continue
-        of_pieces = [torch.zeros_like(piece) if piece.grad is None else piece.grad for piece in pieces]
-        gradients.append((tensor, torch.cat(of_pieces)))
-    return gradients
+        gradients: list[Tensor] = []
+        for leaf in leaves:
+            gradients.append(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+        roots.append(_Root(tensor, torch.cat(gradients)))
+    return roots
 
 
-def _backward(tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Backward outside of autocast, as torch advises: each operation has the types that it had in the forward pass."""
-    pairs = zip(tensors, gradients, strict=True)
-    trained = [(tensor, gradient) for tensor, gradient in pairs if tensor.requires_grad]  # the others are frozen
+def _backward(roots: Sequence[_Root]) -> None:
+    """Runs backward outside of autocast, as torch advises: each operation keeps the types of its forward pass."""
+    trained = [root for root in roots if root.tensor.requires_grad]  # frozen weights leave losses without a graph
     if not trained:
         return
+    tensors = [root.tensor for root in trained]
+    gradients = [root.gradient for root in trained]
     with torch.autocast(tensors[0].device.type, enabled=False):
-        torch.autograd.backward([tensor for tensor, _ in trained], [gradient for _, gradient in trained])
+        torch.autograd.backward(tensors, gradients)
