@@ -211,15 +211,15 @@ class BeamSearch:
 
         # 7. The sentences after the step: which are done, and the tokens that their hypotheses go on with.
         if penalties is not None:
-            penalties = penalties.gather(1, candidates.kept)  # (B,K)
+            penalties = penalties.gather(1, candidates.survivors)  # (B,K)
         sentences = replace(
-            sentences, tokens=tokens.gather(1, candidates.kept), penalties=penalties, diversity=diversity
+            sentences, tokens=tokens.gather(1, candidates.survivors), penalties=penalties, diversity=diversity
         )
         sentences = self._end_sentences(state, sentences, candidates, ranking)
 
         # 8. The new beam: each hypothesis inherits from its parent, at the next position.
         hypotheses = replace(state.hypotheses, model=model_state, coverage=coverage)
-        parents = candidates.parents.gather(1, candidates.kept)  # (B,K)
+        parents = candidates.parents.gather(1, candidates.survivors)  # (B,K)
         state.hypotheses = self._children(state, hypotheses, parents, sentences.tokens)
         state.sentences = sentences
         return StepResult(
@@ -252,7 +252,7 @@ class BeamSearch:
                 values, scores + sentences.diversity, config.hypotheses, config.groups
             )
             diversity = sentences.diversity.gather(1, candidates.parents) + added  # (B,C)
-            return candidates, diversity.gather(1, candidates.kept)
+            return candidates, diversity.gather(1, candidates.survivors)
         if constraints is not None:
             return constraints.choose(values, scores, config.hypotheses, sentences.memory), None
         if isinstance(config, SamplingConfig):
@@ -358,7 +358,7 @@ class BeamSearch:
         position = state.cache.position  # (B,)
         ended_in_groups = candidates.ended.view(len(ranking), groups, -1)  # (B,G,C/G)
         n_finished = sentences.n_finished + ended_in_groups.sum(2)  # (B,G)
-        going_on = candidates.kept_scores  # (B,K)
+        going_on = candidates.survivor_scores  # (B,K)
         if sentences.penalties is not None:
             going_on = going_on + sentences.penalties
         best_going_on = going_on.amax(1)  # (B,)
@@ -376,7 +376,7 @@ class BeamSearch:
         has_none_left = best_going_on == -INFINITY
         done = sentences.done | satisfied.all(1) | is_at_limit | has_none_left  # (B,)
         group_done = done[:, None] if groups == 1 else done[:, None] | satisfied  # (B,G) or (B,1)
-        scores = candidates.kept_scores.view(*group_done.shape, -1)
+        scores = candidates.survivor_scores.view(*group_done.shape, -1)
         scores = scores.masked_fill(group_done[:, :, None], -INFINITY)
         return replace(
             sentences, scores=scores.flatten(1), done=done, n_finished=n_finished, best_finished=best_finished
@@ -414,7 +414,7 @@ class BeamSearch:
     def most_tokens(self, batch: Batch, columns: int) -> int:
         """Returns the most tokens, EOS included, of a sentence like those of a batch, with so many source columns."""
         rule = self.token_classes.rule
-        needed = None if rule is None else torch.tensor([rule.most_needed(columns)])
+        needed = None if rule is None else torch.tensor([rule.min_tokens_bound(columns)])
         return int(max_lengths(limits_of(self.config, batch), torch.tensor([columns]), None, needed))
 
     # ----------------------------------------------------------------------------------------------------- the start
@@ -538,7 +538,7 @@ class BeamSearch:
         config = limits_of(self.config, batch)
         needed = None  # (B,): tokens that the limit must leave room for
         if custom_rule is not None:
-            needed = custom_rule.fewest_tokens()
+            needed = custom_rule.min_tokens()
         elif isinstance(batch.terms, Constraints):
             needed = batch.terms.tokens_needed().cpu()
         lengths = batch.lengths.cpu()
@@ -598,15 +598,15 @@ def diverse_candidates(log_probs: Tensor, scores: Tensor, beam_size: int, groups
         candidates = best_candidates(own_log_probs, own_scores, group_size)
         times_taken = (candidates.columns[:, :, None] == taken[:, None]).sum(2)  # (B,2K/G)
         penalties.append(times_taken * -DIVERSITY_STRENGTH)
-        words = candidates.columns.gather(1, candidates.kept)  # (B,K/G)
-        words = words.masked_fill(candidates.kept_scores == -INFINITY, NO_TOKEN)
+        words = candidates.columns.gather(1, candidates.survivors)  # (B,K/G)
+        words = words.masked_fill(candidates.survivor_scores == -INFINITY, NO_TOKEN)
         taken = torch.cat([taken, words], 1)
         cost = scores.new_full((size, 1, group_size), -DIVERSITY_STRENGTH)
         cost = cost.masked_fill(words[:, None] == NO_TOKEN, 0.0).to(lowered.dtype)
         columns = words[:, None].clamp(min=0).expand(-1, width, -1)  # (B,W,K/G)
         lowered.scatter_add_(2, columns, cost.expand(-1, width, -1))
-        kept = candidates.kept + 2 * group_size * group
-        parts.append(replace(candidates, parents=candidates.parents + first, kept=kept))
+        kept = candidates.survivors + 2 * group_size * group
+        parts.append(replace(candidates, parents=candidates.parents + first, survivors=kept))
     joined = {field.name: torch.cat([getattr(part, field.name) for part in parts], 1) for field in fields(Candidates)}
     return Candidates(**joined), torch.cat(penalties, 1).to(log_probs.dtype)
 
@@ -621,8 +621,8 @@ def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Can
         parents=torch.where(is_last, parents, candidates.parents),
         scores=torch.where(is_last, whole, candidates.scores),
         ended=torch.where(is_last, whole > -INFINITY, candidates.ended),
-        kept=candidates.kept,
-        kept_scores=candidates.kept_scores.masked_fill(is_last, -INFINITY),
+        survivors=candidates.survivors,
+        survivor_scores=candidates.survivor_scores.masked_fill(is_last, -INFINITY),
     )
 
 
@@ -646,8 +646,8 @@ def with_model_scores(
     sums = scores.gather(1, candidates.parents) + model_scores
     sums = sums.masked_fill(candidates.scores == -INFINITY, -INFINITY)  # candidates that stand for none
     added = torch.where(model_scores > -INFINITY, guided_scores - model_scores, 0.0)
-    kept_scores = sums.gather(1, candidates.kept).masked_fill(candidates.kept_scores == -INFINITY, -INFINITY)
-    return replace(candidates, scores=sums, kept_scores=kept_scores), added
+    kept_scores = sums.gather(1, candidates.survivors).masked_fill(candidates.survivor_scores == -INFINITY, -INFINITY)
+    return replace(candidates, scores=sums, survivor_scores=kept_scores), added
 
 
 # ---------------------------------------------------------------------------------------------- parts of the start

@@ -1,6 +1,7 @@
-"""The candidates of a step of beam search: the best continuations, with ties broken in one way everywhere.
+"""The candidates of a step of beam search: the best continuations, with ties broken in the same way everywhere.
 
-Letters as in `nmtkit.decoding.beam_search`.
+Letters as in `nmtkit.decoding.beam_search`. The flat index of a continuation is parent * X + column, where the parent
+is the number of the hypothesis within its sentence, below W.
 """
 
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from nmtkit.decoding.rules import INFINITY
 from nmtkit.layers.kernels import block_tops
 
 BLOCK = 64
-"""A first pass looks at the maxima of blocks of so many columns; a multiple of the vector width, about sqrt(X)."""
+"""Columns in a block, whose maximum the first pass reads; a multiple of the vector width, about sqrt(X)."""
 SORTED_DIRECTLY = 4096
-"""Values up to which a CPU sorts them faster than it makes integer keys of them."""
+"""Number of values up to which a CPU sorts them faster than it builds integer keys from them."""
 
 
 @dataclass(frozen=True)
@@ -27,34 +28,40 @@ class Candidates(Rows):
     columns: Tensor
     """The column of each candidate's token in the scores of the step `(B,C)`, int64."""
     parents: Tensor
-    """The number of the hypothesis that it continues, below W, `(B,C)`."""
+    """The number of the hypothesis that each candidate continues, below W, `(B,C)`."""
     scores: Tensor
-    """Its log-probability from the start `(B,C)`."""
+    """Log-probability of each candidate from the start `(B,C)`."""
     ended: Tensor
     """Candidates that become finished hypotheses, `(B,C)`, bool."""
-    kept: Tensor
-    """Numbers of the candidates that go on `(B,K)`."""
-    kept_scores: Tensor
-    """Their log-probabilities `(B,K)`; minus infinity where fewer than K were left."""
+    survivors: Tensor
+    """Numbers of the candidates that make up the next beam `(B,K)`."""
+    survivor_scores: Tensor
+    """Log-probabilities of the survivors `(B,K)`; minus infinity in the places that no continuation is left for."""
 
 
 def best_candidates(
     log_probs: Tensor, scores: Tensor, beam_size: int, block_maxima: Tensor | None = None
 ) -> Candidates:
-    """Returns the 2K best continuations: those of the K best that end are finished, the K best others go on.
+    """Returns the 2K best continuations: those of the K best that end are finished, the K best others survive.
 
-    Arguments as of `top_continuations`.
+    Arguments as in `top_continuations`.
     """
-    scores, places = top_continuations(log_probs, scores, 2 * beam_size, block_maxima)  # (B,C)
-    parents = places // log_probs.shape[1]
-    columns = places % log_probs.shape[1]
-    is_end = columns == EOS
-    ended = is_end & (scores > -INFINITY)
+    candidate_scores, flat_indices = top_continuations(log_probs, scores, 2 * beam_size, block_maxima)  # (B,C)
+    parents = flat_indices // log_probs.shape[1]  # (B,C)
+    columns = flat_indices % log_probs.shape[1]  # (B,C)
+    is_end = columns == EOS  # (B,C)
+    ended = is_end & (candidate_scores > -INFINITY)
     ended[:, beam_size:] = False
-    # A stable sort moves what ends behind the others and keeps the order of both.
-    kept = is_end.sort(dim=1, stable=True)[1][:, :beam_size]  # (B,K)
+    # A stable sort of the flags moves the candidates that end after the others, and keeps both groups best first.
+    _, order = is_end.sort(dim=1, stable=True)  # (B,C)
+    survivors = order[:, :beam_size]  # (B,K)
     return Candidates(
-        columns=columns, parents=parents, scores=scores, ended=ended, kept=kept, kept_scores=scores.gather(1, kept)
+        columns=columns,
+        parents=parents,
+        scores=candidate_scores,
+        ended=ended,
+        survivors=survivors,
+        survivor_scores=candidate_scores.gather(1, survivors),
     )
 
 
@@ -63,83 +70,101 @@ def top_continuations(
 ) -> tuple[Tensor, Tensor]:
     """Returns the C best continuations of each sentence's hypotheses: an exact top-k of `scores + log_probs`.
 
-    A first top-k is over the maxima of blocks of columns. The best continuations all lie in the blocks that win it, and
-    a second top-k looks into those only, which takes less time than one over all columns. Of equal values the first
-    wins, in both.
+    A first top-k runs over the maxima of blocks of columns. The best continuations all lie in the blocks that win it,
+    and a second top-k reads only those blocks, which takes less time than one over all columns. Among equal values the
+    first one wins, in both passes.
 
     Args:
-        log_probs: `(N,X)`. Logits will do, if the scores are lowered by the log of the sum of their exponentials.
+        log_probs: `(N,X)`. May be logits, if the scores are lowered by the log of the sum of their exponentials.
         scores: log-probabilities of the hypotheses `(B,W)`.
         count: C.
-        block_maxima: the maxima of the blocks of each row of `log_probs` `(N,blocks)`, if known.
+        block_maxima: the maxima of the blocks of each row of `log_probs` `(N,blocks)`, if already computed.
 
     Returns:
-        Scores of the continuations `(B,C)`, best first, and their numbers `(B,C)`, parent * X + token. Where fewer than
-        C exist, the rest has a score of minus infinity.
+        Scores of the continuations `(B,C)`, best first, and their flat indices `(B,C)`. Where fewer than C exist, the
+        remaining scores are minus infinity.
     """
     n_sentences, width = scores.shape
-    n_tokens = log_probs.shape[1]
-    block_size = min(BLOCK, n_tokens)
+    n_columns = log_probs.shape[1]
+    block_size = min(BLOCK, n_columns)
+
+    # 1. The best blocks of each sentence.
     if block_maxima is None:
         block_maxima = block_tops(log_probs, BLOCK)  # (N,blocks)
     n_blocks = block_maxima.shape[1]
     block_scores = block_maxima.view(n_sentences, width, n_blocks) + scores[:, :, None]  # (B,W,blocks)
-    _, best_blocks = stable_topk(block_scores.view(n_sentences, -1), min(count, width * n_blocks))  # (B,c)
-    best_blocks = best_blocks.sort(1)[0]  # so that the first of equal values stays the first
+    n_chosen = min(count, width * n_blocks)
+    _, chosen_blocks = stable_topk(block_scores.view(n_sentences, -1), n_chosen)  # (B,chosen)
+    # In the order of their columns, so that the first of equal values also comes first in the second pass.
+    chosen_blocks, _ = chosen_blocks.sort(1)
 
-    parents = best_blocks // n_blocks  # (B,c)
-    columns = torch.sub(best_blocks, parents, alpha=n_blocks) * BLOCK  # (B,c): the first column of each block
-    # The last block of a row may be shorter. It is read with columns of the one before it, which are masked below.
-    places = torch.add(columns.clamp(max=n_tokens - block_size), parents, alpha=n_tokens)  # (B,c), within a sentence
-    first_places = torch.arange(0, log_probs.numel(), width * n_tokens, device=scores.device)  # (B,)
-    values = _windows(log_probs, (first_places[:, None] + places).flatten(), block_size)  # (B*c,block)
-    values = values.view(*places.shape, block_size) + scores.gather(1, parents)[:, :, None]  # (B,c,block)
-    shorter = n_tokens % block_size
-    if shorter:
-        is_last = columns > n_tokens - block_size  # (B,c)
-        values[:, :, : block_size - shorter].masked_fill_(is_last[:, :, None], -INFINITY)
+    # 2. The values of these blocks.
+    parents = chosen_blocks // n_blocks  # (B,chosen)
+    first_columns = torch.sub(chosen_blocks, parents, alpha=n_blocks) * BLOCK  # (B,chosen)
+    # The last block of a row may be shorter. It is read together with columns of the block before, masked below.
+    read_columns = first_columns.clamp(max=n_columns - block_size)  # (B,chosen)
+    block_starts = torch.add(read_columns, parents, alpha=n_columns)  # (B,chosen): flat indices
+    sentence_starts = torch.arange(0, log_probs.numel(), width * n_columns, device=scores.device)  # (B,)
+    starts = (sentence_starts[:, None] + block_starts).flatten()  # (B*chosen,)
+    values = _windows(log_probs, starts, block_size)  # (B*chosen,block)
+    values = values.view(*block_starts.shape, block_size)  # (B,chosen,block)
+    values = values + scores.gather(1, parents)[:, :, None]
+    last_block_size = n_columns % block_size
+    if last_block_size:
+        is_last_block = first_columns > n_columns - block_size  # (B,chosen)
+        foreign_columns = values[:, :, : block_size - last_block_size]
+        foreign_columns.masked_fill_(is_last_block[:, :, None], -INFINITY)
 
-    values = values.view(n_sentences, -1)  # (B,c*block)
-    missing = max(0, count - values.shape[1])
-    best_values, best_places = stable_topk(values, count - missing)  # (B,C)
-    numbers = places.gather(1, best_places // block_size) + best_places % block_size  # (B,C)
-    if missing:
-        best_values = pad(best_values, (0, missing), value=-INFINITY)
-        numbers = pad(numbers, (0, missing))
-    return best_values, numbers
+    # 3. The best of these values.
+    values = values.view(n_sentences, -1)  # (B,chosen*block)
+    n_missing = max(0, count - values.shape[1])
+    best_scores, places = stable_topk(values, count - n_missing)  # (B,C)
+    flat_indices = block_starts.gather(1, places // block_size) + places % block_size  # (B,C)
+    if n_missing:
+        best_scores = pad(best_scores, (0, n_missing), value=-INFINITY)
+        flat_indices = pad(flat_indices, (0, n_missing))
+    return best_scores, flat_indices
 
 
-def _windows(log_probs: Tensor, places: Tensor, size: int) -> Tensor:
+def _windows(log_probs: Tensor, starts: Tensor, size: int) -> Tensor:
     """Returns `size` neighbouring numbers of `log_probs` `(N,X)`, from each of M places in the flat tensor: `(M,size)`.
 
     All windows are overlapping views of one tensor, so that only the chosen ones are copied.
     """
-    flat = log_probs.reshape(-1)
-    windows = flat.as_strided((len(flat) - size + 1, size), (1, 1), flat.storage_offset())
-    return windows.index_select(0, places)
+    flat = log_probs.reshape(-1)  # (N*X,)
+    windows = flat.as_strided((len(flat) - size + 1, size), (1, 1), flat.storage_offset())  # (N*X-size+1,size)
+    return windows.index_select(0, starts)
 
 
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Returns the best values of each row `(B,M)`, best first, and their columns: `(B,count)` both.
 
-    Of equal values the first comes first; with `torch.topk` that depends on the length of the row. NaN counts as the
-    best.
+    Among equal values the first column comes first; with `torch.topk` that depends on the length of the row. NaN counts
+    as the best value.
     """
     is_long = values.dtype == torch.float32 and values.device.type == "cpu" and values.numel() > SORTED_DIRECTLY
     if not is_long:
-        ordered, places = values.sort(dim=1, descending=True, stable=True)
-        return ordered[:, :count], places[:, :count]
+        sorted_values, columns = values.sort(dim=1, descending=True, stable=True)  # (B,M)
+        return sorted_values[:, :count], columns[:, :count]
+
     if count:
-        best, places = values.topk(count, 1)
-        is_strict = (best[:, :-1] > best[:, 1:]).all()  # False for NaN as well
-        reaching = torch.count_nonzero(values == best[:, -1:])  # more than rows if a value that is left out is as good
-        if bool(is_strict & (reaching <= len(values))):
-            return best, places
-    # With ties, sort whole numbers that are all different: the bits of a float above, its place below. Read as
-    # integers, the bits of positive floats are in order, those of negative ones in reverse order.
-    last = values.shape[1] - 1
-    bits = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY).view(torch.int32)
-    keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
-    keys += torch.arange(last, -1, -1, device=values.device)
-    places = last - (keys.topk(count, 1)[0] & 0xFFFFFFFF)
-    return values.gather(1, places), places
+        best, columns = values.topk(count, 1)  # (B,count)
+        # The choice is unique if the chosen values fall strictly, and if no value that was left out equals the last
+        # chosen one: then exactly one value of each row equals it. NaN compares as False, and so is never unique.
+        falls_strictly = (best[:, :-1] > best[:, 1:]).all()
+        n_equal_to_last = torch.count_nonzero(values == best[:, -1:])
+        if bool(falls_strictly & (n_equal_to_last <= len(values))):
+            return best, columns
+
+    # With ties, take the largest of 64-bit keys, which are all different. The upper half of a key holds the bits of the
+    # float. Read as integers, the bits of positive floats are in order and those of negative floats in reverse order,
+    # so all bits of negative floats except the sign are flipped. The lower half is larger for an earlier column.
+    last_column = values.shape[1] - 1
+    bits = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY).view(torch.int32)  # (B,M)
+    sign = bits >> 31  # (B,M): all ones for negative floats, else zero
+    ordered_bits = bits ^ (sign & 0x7FFFFFFF)  # (B,M)
+    keys = ordered_bits.long() << 32  # (B,M)
+    keys += torch.arange(last_column, -1, -1, device=values.device)
+    best_keys, _ = keys.topk(count, 1)  # (B,count)
+    columns = last_column - (best_keys & 0xFFFFFFFF)
+    return values.gather(1, columns), columns

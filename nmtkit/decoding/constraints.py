@@ -149,8 +149,8 @@ class ConstrainedBeam:
             parents=parents.gather(1, chosen),
             scores=chosen_scores,
             ended=ended,
-            kept=torch.arange(beam_size, device=scores.device).expand_as(going_on),
-            kept_scores=chosen_scores[:, :beam_size].masked_fill(~goes_on.gather(1, going_on), -INFINITY),
+            survivors=torch.arange(beam_size, device=scores.device).expand_as(going_on),
+            survivor_scores=chosen_scores[:, :beam_size].masked_fill(~goes_on.gather(1, going_on), -INFINITY),
         )
 
     def ranked(self, parents: Tensor, tokens: Tensor, scores: Tensor, ranking: Tensor) -> Tensor:

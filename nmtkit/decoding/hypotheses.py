@@ -125,7 +125,7 @@ class _Steps:
         self.tokens: Integers = self.gather(lambda result: result.tokens)  # (T,B,C)
         self.parents: Integers = self.gather(lambda result: result.candidates.parents)  # (T,B,C)
         self.ended = self.gather(lambda result: result.candidates.ended) & is_made  # (T,B,C)
-        self.kept: Integers = self.gather(lambda result: result.candidates.kept)  # (T,B,K)
+        self.kept: Integers = self.gather(lambda result: result.candidates.survivors)  # (T,B,K)
         self.ranking: Floats = self.gather(lambda result: result.ranking)  # (T,B,C)
 
     def _find_rows(

@@ -1,11 +1,11 @@
-"""Rules: which tokens may follow. A search has a list of them and applies each to the scores of every step.
+"""Rules decide which tokens may follow. A search has a list of them and applies each to the scores of every step.
 
-A rule sets log-probabilities `(N,X)` to minus infinity. Those of what stays allowed are not renormalized: the score of
-a hypothesis is the model's own. Only a forced prefix also raises what it demands. Letters as in
-`nmtkit.decoding.beam_search`.
+A rule sets log-probabilities `(N,X)` to minus infinity. The log-probabilities of allowed tokens are not renormalized:
+the score of a hypothesis is the model's own. Only a forced prefix also raises the log-probability of its tokens.
+Letters as in `nmtkit.decoding.beam_search`.
 
-Rules are plain objects, which all sentences share. One that has tensors with a row for each sentence is a dataclass
-that derives from `Rows` as well: its rows move with the slots of their sentences.
+Rules are plain objects, which all sentences share. A rule with tensors that have a row for each sentence is a dataclass
+that also derives from `Rows`: its rows move with the slots of their sentences.
 """
 
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INFINITY = float("inf")
 NO_TOKEN = -1
-"""Stands in a history after its last token."""
+"""Fills a history after its last token."""
 
 
 @dataclass(frozen=True)
@@ -38,32 +38,32 @@ class LiveHypotheses:
     """The N hypotheses that a step continues, W for each of B sentences, as rules see them."""
 
     position: Tensor
-    """Tokens of each sentence so far, those of its prompt included, `(B,)`."""
+    """Tokens of each sentence so far, including its prompt, `(B,)`."""
     last_position: Tensor
-    """The position of the last token that its length limit allows, `(B,)`."""
+    """The position of the last token that the length limit of each sentence allows, `(B,)`."""
     width: int
     """W."""
     memory: "Memory"
-    """What the model has read, B rows; its `columns_of` says which columns stand for extended ids."""
+    """The encoded sources, B rows; its `columns_of` maps extended ids to columns."""
     history: Tensor | None = None
     """The columns of all tokens so far `(N,t)`, negative after the last; None if no rule `reads_history`."""
     forced: Tensor | None = None
-    """The id that each must continue with `(N,)`: PAD for any, NEW_WORD for any that begins a word or ends the
-    sentence. None if the sentences have no prefix."""
+    """The id that each hypothesis must continue with `(N,)`: PAD allows any token, NEW_WORD any token that begins a
+    word or ends the sentence. None if the sentences have no prefix."""
     forced_log_probs: Tensor | None = None
     """The log-probability of each forced token before any rule, `(N,1)`."""
 
     @property
     def lengths(self) -> Tensor:
-        """Tokens of each hypothesis so far, those of its prompt included, `(N,)`."""
-        return self.of_sentences(self.position)
+        """Tokens of each hypothesis so far, including its prompt, `(N,)`."""
+        return self.per_hypothesis(self.position)
 
     @property
     def tokens_left(self) -> Tensor:
-        """How many tokens each hypothesis may still have, EOS included, `(N,)`."""
-        return self.of_sentences(self.last_position - self.position + 1)
+        """How many more tokens each hypothesis may have, EOS included, `(N,)`."""
+        return self.per_hypothesis(self.last_position - self.position + 1)
 
-    def of_sentences(self, rows: Tensor) -> Tensor:
+    def per_hypothesis(self, rows: Tensor) -> Tensor:
         """Repeats the row of each sentence `(B,*)` for its hypotheses: `(N,*)`."""
         return rows.repeat_interleave(self.width, 0)
 
@@ -71,38 +71,38 @@ class LiveHypotheses:
 class Rule(ABC):
     """Decides which tokens may follow.
 
-    `apply` is all that a rule needs. The methods after it have defaults and matter only for a registered rule, which
+    A rule must define `apply`. The other methods have defaults and matter only for a registered rule, which
     `search.rule` names.
     """
 
     name: ClassVar[str] = ""
-    """The setting that it comes from, as `nmtkit explain` shows it."""
+    """The setting that the rule comes from, as `nmtkit explain` shows it."""
     reads_history: ClassVar[bool] = False
-    """Whether it reads `LiveHypotheses.history`."""
+    """Whether the rule reads `LiveHypotheses.history`."""
     needs_log_probs: ClassVar[bool] = True
-    """Whether it reads numbers, or sets others than minus infinity. If no rule does, it may get logits, which a large
-    vocabulary has in less time."""
+    """Whether the rule reads the scores, or sets any of them to a finite number. If no rule does, they may be logits,
+    which is faster with a large vocabulary."""
     forbids_special_tokens_only: ClassVar[bool] = False
-    """Whether it leaves all other tokens as they are."""
+    """Whether the rule leaves all ordinary tokens unchanged."""
     may_forbid_all: ClassVar[bool] = False
-    """Whether it can forbid every token. Where it does, EOS is allowed right after it, before the next rule."""
+    """Whether the rule can forbid every token. Where it does, EOS is allowed before the next rule is applied."""
 
     @abstractmethod
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
         """Returns the log-probabilities `(N,X)`, or logits, with minus infinity for tokens that may not follow.
 
-        The first V columns are the target vocabulary (with a shortlist, its words), the others are source positions
-        whose word may be copied. It may write into `log_probs`.
+        The first V columns are the target vocabulary (with a shortlist, its words), the remaining ones are source
+        positions whose word may be copied. A rule may write into `log_probs`.
         """
 
     @classmethod
     def fault(cls, search: "SearchConfig") -> str:
-        """Returns what is wrong with a search that has this rule; empty if nothing is."""
+        """Returns what is wrong with the settings of a search that has this rule; empty if they are valid."""
         return ""
 
     @classmethod
-    def of(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
-        """Makes the rule for a model with these tokenizers, with its tensors on the model's device.
+    def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
+        """Builds the rule for a model with these tokenizers, with its tensors on the model's device.
 
         Raises:
             RecipeError: the tokenizers do not fit the rule.
@@ -113,15 +113,16 @@ class Rule(ABC):
         """Returns the rule for the sentences of a batch, which is on the device of the model."""
         return self
 
-    def fewest_tokens(self) -> Tensor | None:
-        """Returns the fewest tokens that each sentence needs, EOS not counted, `(B,)`, on the CPU; None for any number.
+    def min_tokens(self) -> Tensor | None:
+        """Returns the least number of tokens that each sentence needs, without EOS, `(B,)`, on the CPU.
 
-        They raise the length limit. It is asked after `begin`. A rule that overrides it overrides `most_needed` too.
+        The length limit is raised accordingly. None sets no minimum. Called on the result of `begin`. A rule that
+        overrides this method also overrides `min_tokens_bound`.
         """
         return None
 
-    def most_needed(self, columns: int) -> int:
-        """Returns the most that `fewest_tokens` can be for a source of this many tokens, EOS included."""
+    def min_tokens_bound(self, columns: int) -> int:
+        """Returns an upper bound of `min_tokens` for a source of this many tokens, EOS included."""
         return 0
 
 
@@ -130,7 +131,7 @@ RULES: Registry[type[Rule]] = Registry("decoding rule", {"brackets": "nmtkit.zoo
 
 
 class ForbiddenTokens(Rule):
-    """Some tokens never follow."""
+    """Forbids certain special tokens at every position."""
 
     name = "forbid_unknown"
     needs_log_probs = False
@@ -138,7 +139,7 @@ class ForbiddenTokens(Rule):
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = ids
-        """They are special tokens, whose columns are their ids, also with a shortlist."""
+        """Ids of special tokens, which are also their columns, with or without a shortlist."""
 
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
@@ -149,25 +150,25 @@ class ForbiddenTokens(Rule):
 
 @dataclass(frozen=True)
 class MinLength(Rows, Rule):
-    """No sentence ends before it has so many tokens."""
+    """Forbids EOS until a sentence has its minimum number of tokens."""
 
     name = "min_length"
     needs_log_probs = False
     forbids_special_tokens_only = True
 
     fewest: Tensor
-    """Fewest tokens, those of the prompt included, EOS not counted, `(B,)`."""
+    """Minimum number of tokens, including the prompt and without EOS, `(B,)`."""
 
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
-        is_early = live.of_sentences(self.fewest) > live.lengths  # (N,)
+        is_early = live.per_hypothesis(self.fewest) > live.lengths  # (N,)
         log_probs[:, EOS].masked_fill_(is_early, -INFINITY)
         return log_probs
 
 
 @dataclass(frozen=True)
 class NoRepeatedNgrams(Rule):
-    """No hypothesis has an n-gram of this size twice: Paulus et al. 2018, section 2.5, with trigrams."""
+    """Forbids repeating an n-gram within a hypothesis: Paulus et al. 2018, section 2.5, with trigrams."""
 
     name = "no_repeat_ngram"
     needs_log_probs = False
@@ -179,25 +180,33 @@ class NoRepeatedNgrams(Rule):
     @override
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:
         assert live.history is not None
-        history, size = live.history, self.size
+        history = live.history  # (N,t)
+        size = self.size
         if history.shape[1] < size:
             return log_probs
-        ngrams = history.unfold(1, size, 1)  # (N,t-size+1,size)
+        ngrams = history.unfold(1, size, 1)  # (N,t-size+1,size): a view
+        beginnings = ngrams[:, :, :-1]  # (N,t-size+1,size-1)
+        last_tokens = ngrams[:, :, -1]  # (N,t-size+1)
+
+        # The last size-1 tokens of each hypothesis, which the next token would complete to an n-gram.
         lengths = live.lengths  # (N,)
-        last_places = torch.arange(size - 1, device=history.device)
-        places = (lengths - size + 1)[:, None] + last_places  # (N,size-1)
-        last_tokens = history.gather(1, places.clamp(min=0))  # (N,size-1): what the next token would complete
-        begins_alike = (ngrams[:, :, :-1] == last_tokens[:, None]).all(2)  # (N,t-size+1)
-        is_whole = (ngrams >= 0).all(2)
-        is_repeated = begins_alike & is_whole & (lengths >= size)[:, None]
-        # Added, not assigned: a token that ends several n-grams stays forbidden if any of them matches.
-        ban = torch.zeros_like(is_repeated, dtype=log_probs.dtype).masked_fill_(is_repeated, -INFINITY)
-        return log_probs.scatter_add_(1, ngrams[:, :, -1].clamp(min=0), ban)
+        offsets = torch.arange(size - 1, device=history.device)
+        positions = (lengths - size + 1)[:, None] + offsets  # (N,size-1)
+        current_beginning = history.gather(1, positions.clamp(min=0))  # (N,size-1)
+
+        begins_alike = (beginnings == current_beginning[:, None]).all(2)  # (N,t-size+1)
+        is_whole = (ngrams >= 0).all(2)  # (N,t-size+1)
+        is_long_enough = (lengths >= size)[:, None]  # (N,1)
+        is_repeated = begins_alike & is_whole & is_long_enough
+        # Several n-grams may end in the same token. Minus infinity or zero is added, since an assignment would let the
+        # last of them overwrite the others.
+        penalty = torch.zeros_like(is_repeated, dtype=log_probs.dtype).masked_fill_(is_repeated, -INFINITY)
+        return log_probs.scatter_add_(1, last_tokens.clamp(min=0), penalty)
 
 
 @dataclass(frozen=True)
 class ForcedPrefix(Rule):
-    """A translation begins with a given prefix, whatever other rules say."""
+    """Makes a translation begin with a forced prefix; overrides all rules before it."""
 
     name = "prefix"
     needs_log_probs = False
@@ -210,32 +219,36 @@ class ForcedPrefix(Rule):
         assert live.forced is not None
         assert live.forced_log_probs is not None
         is_new_word = live.forced == NEW_WORD  # (N,)
-        token = live.memory.columns_of(live.forced.masked_fill(is_new_word, PAD))[:, None]  # (N,1)
-        is_forced = token != PAD
+        forced_ids = live.forced.masked_fill(is_new_word, PAD)  # (N,)
+        column = live.memory.columns_of(forced_ids)[:, None]  # (N,1)
+        is_forced = column != PAD  # (N,1)
         log_probs.masked_fill_(is_forced, -INFINITY)
-        forced = self.score(live.forced_log_probs)  # (N,1)
-        log_probs.scatter_(1, token, torch.where(is_forced, forced, log_probs.gather(1, token)))
+        forced_scores = self.score(live.forced_log_probs)  # (N,1)
+        # Hypotheses without a forced token write back what their column PAD already has.
+        log_probs.scatter_(1, column, torch.where(is_forced, forced_scores, log_probs.gather(1, column)))
         if self.word_starts is not None:
             continues_word = self._columns_inside_words(log_probs.shape[1], live.memory)  # (X,)
             log_probs.masked_fill_(is_new_word[:, None] & continues_word, -INFINITY)
         return log_probs
 
     def score(self, log_probs: Tensor) -> Tensor:
-        """Returns the log-probabilities that forced tokens get in place of the model's own."""
+        """Returns the log-probabilities that forced tokens get; `log_probs` are the model's own."""
         return allow_if_possible(log_probs)
 
-    def _columns_inside_words(self, size: int, memory: "Memory") -> Tensor:
+    def _columns_inside_words(self, n_columns: int, memory: "Memory") -> Tensor:
         """The columns of tokens that continue a word `(X,)`, bool; copied words and EOS do not."""
         assert self.word_starts is not None
-        starts = self.word_starts if memory.shortlist is None else self.word_starts[memory.shortlist.index.words]
-        inside = ~pad(starts, (0, size - len(starts)), value=True)
-        inside[EOS] = False
-        return inside
+        word_starts = self.word_starts  # (V,)
+        if memory.shortlist is not None:
+            word_starts = word_starts[memory.shortlist.index.words]
+        is_inside = ~pad(word_starts, (0, n_columns - len(word_starts)), value=True)  # (X,)
+        is_inside[EOS] = False
+        return is_inside
 
 
 @dataclass(frozen=True)
 class CertainPrefix(ForcedPrefix):
-    """A forced prefix has a probability of 1 in the score: `search.certain_prefix`."""
+    """Counts a forced prefix with a probability of 1 in the score: `search.certain_prefix`."""
 
     needs_log_probs = True
 
@@ -251,8 +264,9 @@ def allow_end_if_stuck(log_probs: Tensor, end: Tensor) -> None:
 
 
 def allow_if_possible(log_probs: Tensor) -> Tensor:
-    """Raises log-probabilities of minus infinity to the least finite one; a token that a rule demands must be possible.
+    """Raises minus infinity to the logarithm of the smallest normal number, so that a required token can be chosen.
 
-    Logits stay as they are.
+    Finite values, such as logits, stay unchanged.
     """
-    return log_probs.masked_fill(log_probs == -INFINITY, math.log(torch.finfo(log_probs.dtype).tiny))
+    smallest = torch.finfo(log_probs.dtype).tiny
+    return log_probs.masked_fill(log_probs == -INFINITY, math.log(smallest))

@@ -1,13 +1,12 @@
-"""Sampling: which words are drawn, by random numbers that are a hash of (seed, line, sample, step, word).
+"""Sampling draws words by random numbers that are a hash of (seed, line, sample, step, word).
 
-So what is drawn for a line does not depend on its batch, slot or process. Such numbers are called counter-based (Salmon
-et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); the hash is that of SplitMix64 (Steele, Lea and Flood
-2014).
+So the words drawn for a line do not depend on its batch, slot or process. Such numbers are called counter-based (Salmon
+et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); the hash is SplitMix64 (Steele, Lea and Flood 2014).
 
-A word is drawn by Gumbel's trick: the largest of log-probability + Gumbel noise is a draw from the distribution. It is
-done first for blocks of words, by the probability of each block, then for the words of the block that was drawn: that
-is exact as well, and needs noise for few of the words. Running sums would need less, but their rounding, which differs
-from batch to batch, would decide between rare words.
+A word is drawn by Gumbel's trick: the largest log-probability + Gumbel noise is a draw from the distribution. It is
+applied first to blocks of words, by the probability of each block, then to the words of the block that was drawn. That
+is exact as well, and needs noise for only a few words. Running sums would need even less noise, but their rounding,
+which differs from batch to batch, would decide between rare words.
 
 Letters as in `nmtkit.decoding.beam_search`.
 """
@@ -24,136 +23,181 @@ from nmtkit.decoding.rules import INFINITY
 from nmtkit.decoding.settings import SamplingConfig
 from nmtkit.models.base import Memory
 
-STEP = 0x9E3779B97F4A7C15 - (1 << 64)
-FIRST, SECOND = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
-"""The constants of SplitMix64, as signed numbers."""
+INCREMENT = 0x9E3779B97F4A7C15 - (1 << 64)
+FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9 - (1 << 64)
+SECOND_MULTIPLIER = 0x94D049BB133111EB - (1 << 64)
+"""The constants of SplitMix64, as signed 64-bit numbers."""
 FIRST_WORD_COUNTER = 1 << 32
-"""Where the counters of words begin; before are those of blocks."""
+"""The counter of word 0. Smaller counters belong to blocks, so that no two random numbers of a draw are the same."""
 TOP_P_FIRST_WORDS = 512
-"""Words that are sorted first: mostly enough to reach `top_p`, and faster than to sort them all."""
+"""Words that are sorted first: usually enough to reach `top_p`, and faster than sorting the whole vocabulary."""
 
 
 def sample_step(
     log_probs: Tensor, scores: Tensor, lines: Tensor, positions: Tensor, config: SamplingConfig, memory: Memory
 ) -> Candidates:
-    """One step of sampling: one continuation of each live hypothesis; in the first step, all from a single one.
+    """Draws one continuation of each live hypothesis; in the first step, all K from the single hypothesis.
 
-    Scores `(B,W)` are minus infinity for samples that have ended; `lines` and `positions` `(B,)` number the sentences
-    and their steps.
+    Args:
+        log_probs: the model's own `(N,X)`, under the rules.
+        scores: log-probabilities of the hypotheses `(B,W)`, minus infinity for samples that have ended.
+        lines: the number of each sentence within the whole search `(B,)`.
+        positions: the position of each sentence `(B,)`.
+        config: the settings.
+        memory: the encoded sources.
     """
     n_sentences, width = scores.shape
-    samples = torch.arange(config.samples, device=lines.device)  # (K,)
-    line_keys = splitmix64(torch.full_like(lines, config.seed), lines)  # (B,)
+    device = lines.device
+
+    # One key for each sample and step.
+    samples = torch.arange(config.samples, device=device)  # (K,)
+    seeds = torch.full_like(lines, config.seed)  # (B,)
+    line_keys = splitmix64(seeds, lines)  # (B,)
     sample_keys = splitmix64(line_keys[:, None], samples)  # (B,K)
     keys = splitmix64(sample_keys, positions[:, None])  # (B,K)
-    keys_of_rows = keys.view(len(log_probs), -1)  # (N,K/W): all K in the first step, then one
+    keys = keys.view(len(log_probs), -1)  # (N,K/W): all K in the first step, then one
 
     truncated = keep_top_k(log_probs / config.temperature, config.top_k)  # (N,X)
     truncated = keep_top_p(truncated, config.top_p)
     truncated = keep_epsilon(truncated, config.epsilon)
+
     if memory.shortlist is None:
-        drawn = draw(truncated, keys_of_rows)  # (N,K/W)
+        drawn = draw(truncated, keys)  # (N,K/W)
     else:
         index = memory.shortlist.index
-        whole = expand_shortlist(truncated, index.words, len(index.columns))
-        drawn = index.columns_of(draw(whole, keys_of_rows))
+        whole = expand_shortlist(truncated, index.words, len(index.columns))  # (N,X)
+        drawn = index.columns_of(draw(whole, keys))  # (N,K/W)
 
-    columns = drawn.view(keys.shape)  # (B,K)
-    parents = torch.arange(width, device=keys.device).repeat_interleave(config.samples // width)
+    columns = drawn.view(n_sentences, -1)  # (B,K)
+    parents = torch.arange(width, device=device).repeat_interleave(config.samples // width)  # (K,)
     parents = parents.expand(n_sentences, -1)  # (B,K)
-    scores = scores.gather(1, parents) + log_probs.gather(1, drawn).view(keys.shape)
-    is_end = columns == EOS
+    token_log_probs = log_probs.gather(1, drawn).view(columns.shape)  # (B,K)
+    sample_scores = scores.gather(1, parents) + token_log_probs  # (B,K)
+    is_end = columns == EOS  # (B,K)
     return Candidates(
         columns=columns,
         parents=parents,
-        scores=scores,
-        ended=is_end & (scores > -INFINITY),
-        kept=samples.expand(n_sentences, -1),
-        kept_scores=scores.masked_fill(is_end, -INFINITY),
+        scores=sample_scores,
+        ended=is_end & (sample_scores > -INFINITY),
+        survivors=samples.expand(n_sentences, -1),
+        survivor_scores=sample_scores.masked_fill(is_end, -INFINITY),
     )
 
 
 def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
     """Output number `counters` of SplitMix64 from the state `keys`; both int64, they broadcast."""
-    mixed = keys + (counters + 1) * STEP
-    mixed = (mixed ^ _shifted(mixed, 30)) * FIRST
-    mixed = (mixed ^ _shifted(mixed, 27)) * SECOND
-    return mixed ^ _shifted(mixed, 31)
+    mixed = keys + (counters + 1) * INCREMENT
+    mixed = (mixed ^ _shift_right(mixed, 30)) * FIRST_MULTIPLIER
+    mixed = (mixed ^ _shift_right(mixed, 27)) * SECOND_MULTIPLIER
+    return mixed ^ _shift_right(mixed, 31)
 
 
 def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
-    """Standard Gumbel noise by `splitmix64`; float64 where the device has it."""
-    dtype, bits = (torch.float32, 23) if keys.device.type == "mps" else (torch.float64, 52)
-    uniform = (_shifted(splitmix64(keys, counters), 64 - bits).to(dtype) + 0.5) * 2.0**-bits  # neither 0 nor 1
-    return uniform.log_().neg_().log_().neg_()
+    """Standard Gumbel noise by `splitmix64`; float64 where the device supports it."""
+    dtype = torch.float64
+    bits = 52
+    if keys.device.type == "mps":
+        dtype = torch.float32
+        bits = 23
+    high_bits = _shift_right(splitmix64(keys, counters), 64 - bits)
+    uniform = (high_bits.to(dtype) + 0.5) * 2.0**-bits  # strictly between 0 and 1
+    return uniform.log_().neg_().log_().neg_()  # -log(-log(uniform))
 
 
-def _shifted(numbers: Tensor, bits: int) -> Tensor:
-    """A logical shift to the right: zeros come from the left."""
+def _shift_right(numbers: Tensor, bits: int) -> Tensor:
+    """A logical shift: zeros come in from the left, where torch repeats the sign bit."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
-    """Draws columns `(N,k)` of `log_probs` `(N,X)`, normalised or not, with one key for each draw `(N,k)`."""
-    rows = pad(log_probs, (0, -log_probs.shape[1] % BLOCK), value=-INFINITY).view(len(log_probs), -1, BLOCK)
-    numbers = torch.arange(rows.shape[1], device=keys.device)
-    block = (rows.logsumexp(2)[:, None] + gumbel_noise(keys[:, :, None], numbers)).argmax(2)  # (N,k)
-    inside = rows.gather(1, block[:, :, None].expand(-1, -1, BLOCK))  # (N,k,BLOCK)
-    words = block[:, :, None] * BLOCK + torch.arange(BLOCK, device=keys.device)
-    within = (inside + gumbel_noise(keys[:, :, None], words + FIRST_WORD_COUNTER)).argmax(2)
-    return block * BLOCK + within
+    """Draws columns `(N,k)` of `log_probs` `(N,X)`, normalized or not, with one key for each draw `(N,k)`."""
+    n_rows, n_columns = log_probs.shape
+    device = keys.device
+    keys = keys[:, :, None]  # (N,k,1)
+    # The last block is filled up with columns that cannot be drawn.
+    padding = -n_columns % BLOCK
+    blocks = pad(log_probs, (0, padding), value=-INFINITY).view(n_rows, -1, BLOCK)  # (N,blocks,BLOCK)
+
+    # 1. Draw a block by the total probability of its columns.
+    block_log_probs = blocks.logsumexp(2)  # (N,blocks)
+    block_counters = torch.arange(blocks.shape[1], device=device)  # (blocks,)
+    noisy_blocks = block_log_probs[:, None] + gumbel_noise(keys, block_counters)  # (N,k,blocks)
+    block = noisy_blocks.argmax(2)  # (N,k)
+
+    # 2. Draw a column of this block.
+    first_column = block * BLOCK  # (N,k)
+    columns = first_column[:, :, None] + torch.arange(BLOCK, device=device)  # (N,k,BLOCK)
+    column_log_probs = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))  # (N,k,BLOCK)
+    noisy_columns = column_log_probs + gumbel_noise(keys, columns + FIRST_WORD_COUNTER)  # (N,k,BLOCK)
+    return first_column + noisy_columns.argmax(2)
 
 
-def expand_shortlist(log_probs: Tensor, words: Tensor, size: int) -> Tensor:
+def expand_shortlist(log_probs: Tensor, words: Tensor, vocabulary_size: int) -> Tensor:
     """Gives shortlisted distributions `(N,X')` a column for every word `(N,X)`, so that draws do not depend on it.
 
-    The first columns stand for `words` `(V',)`, the rest for words that only the source has; `size` is V.
+    The first V' columns belong to `words` `(V',)`, the others to words that occur only in the source.
     """
-    whole = log_probs.new_full((len(log_probs), size + log_probs.shape[1] - len(words)), -INFINITY)
-    whole[:, size:] = log_probs[:, len(words) :]
-    return whole.index_copy_(1, words, log_probs[:, : len(words)])
+    n_words = len(words)
+    n_copied = log_probs.shape[1] - n_words
+    whole = log_probs.new_full((len(log_probs), vocabulary_size + n_copied), -INFINITY)  # (N,X)
+    whole[:, vocabulary_size:] = log_probs[:, n_words:]
+    return whole.index_copy_(1, words, log_probs[:, :n_words])
 
 
 def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
-    """Minus infinity for all but the `top_k` best of each row `(N,X)`; ties with the last of them stay; 0 keeps all."""
+    """Sets all but the `top_k` best of each row `(N,X)` to minus infinity; ties with the last of them stay.
+
+    0 keeps all.
+    """
     if top_k == 0 or top_k >= log_probs.shape[1]:
         return log_probs
-    least = log_probs.topk(top_k, 1)[0][:, -1:]
-    return log_probs.masked_fill(log_probs < least, -INFINITY)
+    best, _ = log_probs.topk(top_k, 1)  # (N,k)
+    threshold = best[:, -1:]  # (N,1)
+    return log_probs.masked_fill(log_probs < threshold, -INFINITY)
 
 
 def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
-    """Minus infinity for all but the fewest best of each row `(N,X)` whose probabilities, together, reach `top_p`.
+    """Sets all but the fewest best of each row `(N,X)` that together reach the probability `top_p` to minus infinity.
 
-    Probabilities are those of the row after normalisation; the best token always stays, and ties with the last that
-    does. 1 keeps all. Holtzman et al. 2020.
+    Probabilities are normalized over the row. The best token always stays, and so do ties with the last one that does.
+    1 keeps all. Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration".
     """
     if top_p == 1.0:
         return log_probs
-    # To ask an accelerator is to wait for it.
-    if log_probs.device.type != "cpu" or log_probs.shape[1] <= TOP_P_FIRST_WORDS:
-        least = _last_of_mass(log_probs.sort(1, descending=True)[0], log_probs, top_p)[0]
+    log_total = log_probs.logsumexp(1, keepdim=True)  # (N,1)
+    # Whether the first words suffice is known only on the device, and reading it would wait for an accelerator.
+    sorts_all = log_probs.device.type != "cpu" or log_probs.shape[1] <= TOP_P_FIRST_WORDS
+    if sorts_all:
+        ordered, _ = log_probs.sort(1, descending=True)  # (N,X)
+        threshold, _ = _top_p_threshold(ordered, log_total, top_p)  # (N,1)
     else:
-        least, reached = _last_of_mass(log_probs.topk(TOP_P_FIRST_WORDS, 1)[0], log_probs, top_p)
-        rest = (~reached).nonzero()[:, 0]
-        whole = log_probs[rest]
-        least[rest] = _last_of_mass(whole.sort(1, descending=True)[0], whole, top_p)[0]
-    return log_probs.masked_fill(log_probs < least, -INFINITY)
+        first_words, _ = log_probs.topk(TOP_P_FIRST_WORDS, 1)  # (N,first)
+        threshold, is_reached = _top_p_threshold(first_words, log_total, top_p)  # (N,1), (N,)
+        rows = (~is_reached).nonzero()[:, 0]  # (M,): rows that need more words
+        ordered, _ = log_probs[rows].sort(1, descending=True)  # (M,X)
+        threshold[rows], _ = _top_p_threshold(ordered, log_total[rows], top_p)
+    return log_probs.masked_fill(log_probs < threshold, -INFINITY)
 
 
-def _last_of_mass(best: Tensor, log_probs: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """The last of the best of each row `(N,*)` that are needed to reach `top_p` `(N,1)`, and whether they do `(N,)`."""
-    mass = (best - log_probs.logsumexp(1, keepdim=True)).exp().cumsum(1)
-    enough = mass - mass.diff(dim=1, prepend=torch.zeros_like(mass[:, :1])) >= top_p  # the better ones alone reach it
-    return best.masked_fill(enough, INFINITY).amin(1, keepdim=True), mass[:, -1] >= top_p
+def _top_p_threshold(ordered: Tensor, log_total: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """Returns the last of the ordered scores `(N,*)` needed to reach `top_p` `(N,1)`, and whether they reach it `(N,)`.
+
+    `log_total` `(N,1)` is the log of the sum of the exponentials of the whole row.
+    """
+    mass = (ordered - log_total).exp().cumsum(1)  # (N,*)
+    word_mass = mass.diff(dim=1, prepend=torch.zeros_like(mass[:, :1]))  # (N,*)
+    is_superfluous = mass - word_mass >= top_p  # (N,*): the better words alone reach top_p
+    threshold = ordered.masked_fill(is_superfluous, INFINITY).amin(1, keepdim=True)  # (N,1)
+    return threshold, mass[:, -1] >= top_p
 
 
 def keep_epsilon(log_probs: Tensor, epsilon: float) -> Tensor:
-    """Minus infinity for words less probable than epsilon, after normalisation of each row `(N,X)`; 0 keeps all.
+    """Sets words with a normalized probability below epsilon to minus infinity, in each row `(N,X)`; 0 keeps all.
 
     The best word always stays. Hewitt, Manning and Liang 2022, "Truncation sampling as language model desmoothing".
     """
     if epsilon == 0.0:
         return log_probs
-    least = log_probs.logsumexp(1, keepdim=True) + math.log(epsilon)
-    return log_probs.masked_fill(log_probs < least.minimum(log_probs.amax(1, keepdim=True)), -INFINITY)
+    threshold = log_probs.logsumexp(1, keepdim=True) + math.log(epsilon)  # (N,1)
+    best = log_probs.amax(1, keepdim=True)  # (N,1)
+    return log_probs.masked_fill(log_probs < threshold.minimum(best), -INFINITY)

@@ -1,4 +1,4 @@
-"""A vocabulary shortlist: the few target tokens that a search considers for the tokens of its source.
+"""A vocabulary shortlist: the few target tokens that a search considers for the tokens of a source.
 
 Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", section 3.3, and Mi et al.
 2016, "Vocabulary Manipulation for Neural Machine Translation": the candidates of a sentence are the target tokens most
@@ -12,12 +12,13 @@ The file is text. Ids are those of the run's vocabulary files:
     SOURCE_ID TARGET_ID TARGET_ID ...
     end
 
-There is a line for each source token with candidates, in the order of ids; the most often linked candidates come first.
+Each source token with candidates has a line, in the order of ids; the most frequently linked candidates come first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ HEAD = "nmtkit shortlist 1"
 END = "end"
 MAKE_HINT = "`nmtkit align --shortlist FILE` makes one"
 LINKS_AT_ONCE = 1 << 20
-"""Links collected before they are counted."""
+"""Number of links that are collected before they are counted."""
 
 
 @dataclass(frozen=True)
@@ -44,77 +45,97 @@ class Shortlist:
     """The candidates of every source token."""
 
     starts: Tensor
-    """Where the candidates of each source token begin in `words`, and the end: `(V_src+1,)`, int64."""
+    """Where the candidates of each source token begin in `words`, and where the last ones end: `(V_src+1,)`, int64."""
     words: Tensor
-    """The candidates of all source tokens, concatenated, best first: `(M,)`, int64."""
+    """The candidates of all source tokens, concatenated, best first for each token: `(M,)`, int64."""
     always: Tensor
     """Candidates of every sentence: frequent and special tokens, `(V,)`, bool."""
 
     @classmethod
-    def of(cls, candidates: Sequence[Sequence[int]], frequent: Sequence[int], size: int) -> "Shortlist":
-        """From the candidates of each source token and of all; `size` is V."""
-        starts = np.cumsum([0, *map(len, candidates)], dtype=np.int64)
-        words = np.fromiter((word for row in candidates for word in row), np.int64, int(starts[-1]))
-        always = torch.zeros(size, dtype=torch.bool)
-        always[[*range(len(SPECIALS)), *frequent]] = True
+    def from_candidates(
+        cls, candidates: Sequence[Sequence[int]], frequent: Sequence[int], vocabulary_size: int
+    ) -> "Shortlist":
+        """Builds a shortlist from the candidates of each source token and the candidates of every sentence."""
+        counts = [len(row) for row in candidates]
+        starts = np.cumsum([0, *counts], dtype=np.int64)  # (V_src+1,)
+        words = np.fromiter(chain.from_iterable(candidates), np.int64, count=int(starts[-1]))  # (M,)
+        always = torch.zeros(vocabulary_size, dtype=torch.bool)  # (V,)
+        always[: len(SPECIALS)] = True
+        always[list(frequent)] = True
         return cls(torch.from_numpy(starts), torch.from_numpy(words), always)
 
     def to(self, device: torch.device) -> "Shortlist":
-        """Moves it to a device."""
+        """Returns the shortlist on a device."""
         return Shortlist(self.starts.to(device), self.words.to(device), self.always.to(device))
 
     def candidates(self, batch: Batch, copies: bool, prefix: Tensor | None = None) -> Tensor:
-        """The candidates of each sentence, `(B,V)`, bool.
+        """Returns the mask of the candidates of each sentence, `(B,V)`, bool.
 
-        `copies`: include source tokens that are in the target vocabulary. `prefix` `(B,P)`: further extended ids to
-        include.
+        Args:
+            batch: the sources.
+            copies: whether to include source tokens that are in the target vocabulary.
+            prefix: further extended ids to include `(B,P)`.
         """
         src = batch.inputs.ids  # (B,S)
-        begin = self.starts[src].flatten()  # (B*S,): where the candidates of each token begin in `words`
-        counts = self.starts[src + 1].flatten() - begin  # (B*S,)
-        # Entry m of what follows is one candidate of one source token; there are M = counts.sum() of them.
-        before = counts.cumsum(0) - counts  # (B*S,): entries of the tokens before
-        first = (begin - before).repeat_interleave(counts)  # (M,)
-        words = self.words[first + torch.arange(len(first), device=src.device)]  # (M,)
-        sentences = torch.arange(batch.size, device=src.device).repeat_interleave(src.shape[1])  # (B*S,)
-        chosen = self.always.repeat(batch.size, 1)  # (B,V)
-        chosen[sentences.repeat_interleave(counts), words] = True
-        further = []
+        device = src.device
+        starts = self.starts[src].flatten()  # (B*S,): where the candidates of each source token begin in `words`
+        ends = self.starts[src + 1].flatten()  # (B*S,)
+        counts = ends - starts  # (B*S,)
+
+        # All candidates of all source tokens in turn, M = counts.sum() of them. Candidate m of the M is the one at
+        # `starts + m - (candidates of earlier source tokens)` in `words`.
+        n_before = counts.cumsum(0) - counts  # (B*S,)
+        offsets = (starts - n_before).repeat_interleave(counts)  # (M,)
+        words = self.words[offsets + torch.arange(len(offsets), device=device)]  # (M,)
+        token_sentences = torch.arange(batch.size, device=device).repeat_interleave(src.shape[1])  # (B*S,)
+        sentences = token_sentences.repeat_interleave(counts)  # (M,)
+
+        is_candidate = self.always.repeat(batch.size, 1)  # (B,V)
+        is_candidate[sentences, words] = True
+        further_ids = []
         if copies:
-            further.append(batch.inputs.copy.extended)
+            further_ids.append(batch.inputs.copy.extended)
         if prefix is not None:
-            further.append(prefix)
-        for ids in further:
+            further_ids.append(prefix)
+        for ids in further_ids:
             is_no_word = (ids >= len(self.always)) | (ids == NEW_WORD)
-            chosen.scatter_(1, ids.masked_fill(is_no_word, PAD), True)
-        return chosen
+            is_candidate.scatter_(1, ids.masked_fill(is_no_word, PAD), True)
+        return is_candidate
 
 
 class LinkCounts:
-    """Link counts of token pairs; memory grows with the number of different links.
+    """Counts of links between token pairs; memory grows with the number of different links.
 
-    `src` and `tgt` are vocabulary sizes.
+    Args:
+        src_size: size of the source vocabulary.
+        tgt_size: size of the target vocabulary.
     """
 
-    def __init__(self, src: int, tgt: int) -> None:
-        self._sizes = src, tgt
-        self._links = np.empty(0, dtype=np.int64)  # source * V + target, ascending
-        self._counts = np.empty(0, dtype=np.int64)
-        self._seen = np.zeros(tgt, dtype=np.int64)  # how often each target token was there
-        self._recent: list[int] = []
+    def __init__(self, src_size: int, tgt_size: int) -> None:
+        self._src_size = src_size
+        self._tgt_size = tgt_size
+        # A link is one number, source id * target size + target id.
+        self._links = np.empty(0, dtype=np.int64)  # different links, ascending
+        self._counts = np.empty(0, dtype=np.int64)  # how often each of them occurred
+        self._occurrences = np.zeros(tgt_size, dtype=np.int64)  # how often each target token occurred
+        self._recent_links: list[int] = []  # not counted yet
 
     def add(self, links: Iterable[Link], src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> None:
         """Counts the links between the words of a pair; `src` and `tgt` are the tokens of each word."""
-        size = self._sizes[1]
-        self._recent += [one * size + other for i, j in links for one in src[i] for other in tgt[j]]
-        np.add.at(self._seen, np.fromiter((token for word in tgt for token in word), np.int64), 1)
-        if len(self._recent) >= LINKS_AT_ONCE:
+        for src_word, tgt_word in links:
+            for src_id in src[src_word]:
+                first_link = src_id * self._tgt_size
+                self._recent_links.extend(first_link + tgt_id for tgt_id in tgt[tgt_word])
+        tgt_ids = np.fromiter(chain.from_iterable(tgt), np.int64)
+        np.add.at(self._occurrences, tgt_ids, 1)
+        if len(self._recent_links) >= LINKS_AT_ONCE:
             self._count()
 
     def _count(self) -> None:
-        recent = np.array(self._recent, dtype=np.int64)
-        self._recent = []
-        links, counts = np.unique(recent, return_counts=True)
+        """Adds the recent links to the table of links."""
+        recent_links = np.array(self._recent_links, dtype=np.int64)
+        self._recent_links = []
+        links, counts = np.unique(recent_links, return_counts=True)
         all_links = np.concatenate([self._links, links])
         all_counts = np.concatenate([self._counts, counts])
         self._links, places = np.unique(all_links, return_inverse=True)
@@ -122,92 +143,118 @@ class LinkCounts:
         np.add.at(self._counts, places, all_counts)
 
     def candidates(self, best: int) -> list[list[int]]:
-        """For each source token the most often linked target tokens, at most `best`."""
+        """Returns the most frequently linked target tokens of each source token, at most `best`."""
         self._count()
-        src, tgt = np.divmod(self._links, self._sizes[1])
-        order = np.lexsort((tgt, -self._counts, src))
-        ends = np.searchsorted(src, np.arange(self._sizes[0] + 1))
-        of_all: list[int] = tgt[order].tolist()
-        return [of_all[a : min(b, a + best)] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+        src_ids, tgt_ids = np.divmod(self._links, self._tgt_size)
+        # By source token, then the most frequent link first; the smaller target id breaks ties.
+        order = np.lexsort((tgt_ids, -self._counts, src_ids))
+        ordered_tgt_ids: list[int] = tgt_ids[order].tolist()
+        bounds = np.searchsorted(src_ids, np.arange(self._src_size + 1)).tolist()
+        candidates = []
+        for start, end in pairwise(bounds):
+            candidates.append(ordered_tgt_ids[start : min(end, start + best)])
+        return candidates
 
-    def frequent(self, most: int) -> list[int]:
-        """The most frequent target tokens, at most so many, without special ones."""
-        order = np.argsort(-self._seen, kind="stable")
-        tokens = order[(self._seen[order] > 0) & (order >= len(SPECIALS))]
-        best: list[int] = tokens[:most].tolist()
-        return best
+    def frequent(self, limit: int) -> list[int]:
+        """Returns the most frequent target tokens, at most `limit`, without special tokens."""
+        order = np.argsort(-self._occurrences, kind="stable")
+        is_listed = (self._occurrences[order] > 0) & (order >= len(SPECIALS))
+        tokens: list[int] = order[is_listed][:limit].tolist()
+        return tokens
 
 
 @contextmanager
 def shortlist_writer(path: Path, tokenizers: Tokenizers, best: int, frequent: int) -> Iterator[LinkCounts]:
-    """Counts links in its block, and writes the shortlist at the end; a path that cannot be written fails at once.
+    """Counts links inside the `with` block, and writes the shortlist at its end.
 
-    `best` and `frequent` limit the candidates of a source token and of all sentences.
+    A path that cannot be written fails before the block. `best` limits the candidates of a source token, `frequent` the
+    candidates of every sentence.
     """
     counts = LinkCounts(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary))
-    with ExitStack() as opened:
+    with ExitStack() as open_file:
         with write_errors(path):
-            beside = opened.enter_context(atomic_user_path(path))
-            beside.touch()
+            temporary_path = open_file.enter_context(atomic_user_path(path))
+            temporary_path.touch()
         yield counts
         with write_errors(path):
-            with beside.open("w", encoding="utf-8") as file:
-                file.writelines(shortlist_lines(tokenizers, counts.candidates(best), counts.frequent(frequent)))
-            opened.close()
+            lines = shortlist_lines(tokenizers, counts.candidates(best), counts.frequent(frequent))
+            with temporary_path.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
+            open_file.close()
 
 
 def shortlist_lines(
     tokenizers: Tokenizers, candidates: Iterable[Sequence[int]], frequent: Iterable[int]
 ) -> Iterator[str]:
-    """The lines of a file with the candidates of each source token, and of all."""
+    """Yields the lines of a file with the candidates of each source token, and of every sentence."""
     yield f"{HEAD}\n"
-    yield f"{_made_for(tokenizers)}\n"
+    yield f"{_vocabularies_line(tokenizers)}\n"
     yield " ".join(["frequent", *map(str, frequent)]) + "\n"
-    for src, row in enumerate(candidates):
+    for src_id, row in enumerate(candidates):
         if row:
-            yield f"{src} {' '.join(map(str, row))}\n"
+            yield f"{src_id} {' '.join(map(str, row))}\n"
     yield f"{END}\n"
 
 
-def _made_for(tokenizers: Tokenizers) -> str:
+def _vocabularies_line(tokenizers: Tokenizers) -> str:
     return f"vocabularies {tokenizers.checksum} {len(tokenizers.src.vocabulary)} {len(tokenizers.tgt.vocabulary)}"
 
 
 def read_shortlist(path: Path, tokenizers: Tokenizers) -> Shortlist:
-    """Reads a file; DataError, with the line, if it is no shortlist, damaged, or of other vocabularies."""
-    src_size, tgt_size = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
+    """Reads a shortlist from a file.
+
+    Raises:
+        DataError: the file is not a shortlist, is damaged or belongs to other vocabularies; names the line.
+    """
+    src_size = len(tokenizers.src.vocabulary)
+    tgt_size = len(tokenizers.tgt.vocabulary)
     lines = read_lines(path)
+    # The first line may be very long if this is some other file.
     if next(lines, "")[: len(HEAD) + 1] != HEAD:
         raise DataError(f"{path}, line 1: not {HEAD!r}, so it is not a shortlist of this version; {MAKE_HINT}")
-    if next(lines, "") != _made_for(tokenizers):
+    if next(lines, "") != _vocabularies_line(tokenizers):
         raise DataError(f"{path}, line 2: it belongs to other vocabularies than this run's; {MAKE_HINT} for it")
-    name, *rest = next(lines, "").split(" ")
-    frequent = _ids(rest, tgt_size)
+    name, *fields = next(lines, "").split(" ")
+    frequent = _parse_ids(fields, tgt_size)
     if name != "frequent" or frequent is None:
         raise DataError(f"{path}, line 3: expected the frequent tokens; {MAKE_HINT}")
+
     candidates: list[list[int]] = []
     for number, line in enumerate(lines, start=4):
         if line == END and next(lines, None) is None:
             break
-        first, *rest = line.split(" ")
-        src, tgt = _ids([first], src_size), _ids(rest, tgt_size)
-        if src is None or tgt is None or src[0] < len(candidates):
+        first_field, *fields = line.split(" ")
+        src_ids = _parse_ids([first_field], src_size)
+        tgt_ids = _parse_ids(fields, tgt_size)
+        if src_ids is None or tgt_ids is None or src_ids[0] < len(candidates):
             raise DataError(
-                f"{path}, line {number}: expected the id of a source token, in order, and those of target tokens "
-                f"(0 to {tgt_size - 1}), each once; {MAKE_HINT}"
+                f"{path}, line {number}: expected the id of a source token, in ascending order, and the ids of its "
+                f"target tokens (0 to {tgt_size - 1}), each once; {MAKE_HINT}"
             )
-        candidates += [[] for _ in range(src[0] - len(candidates))]
-        candidates.append(tgt)
+        _append_empty(candidates, src_ids[0])
+        candidates.append(tgt_ids)
     else:
         raise DataError(f"{path}: truncated: its last line is not {END!r}; copy it again")
-    return Shortlist.of(candidates + [[] for _ in range(src_size - len(candidates))], frequent, tgt_size)
+    _append_empty(candidates, src_size)
+    return Shortlist.from_candidates(candidates, frequent, tgt_size)
 
 
-def _ids(numbers: Sequence[str], size: int) -> list[int] | None:
-    """Distinct ids below `size`; None for anything else."""
-    # All at once, since there are millions.
-    is_number = all(map(str.isascii, numbers)) and all(map(str.isdecimal, numbers))
-    if not is_number or max(map(len, numbers), default=0) > len(str(size)):
+def _append_empty(candidates: list[list[int]], size: int) -> None:
+    """Appends empty lists, of source tokens without candidates, up to this size."""
+    while len(candidates) < size:
+        candidates.append([])
+
+
+def _parse_ids(fields: Sequence[str], size: int) -> list[int] | None:
+    """Distinct ids below `size`; None if any field is not one."""
+    # `map` and `all` check each field in C, since a file has millions of them.
+    is_number = all(map(str.isascii, fields)) and all(map(str.isdecimal, fields))
+    if not is_number:
         return None
-    ids = [*map(int, numbers)]
-    return ids if max(ids, default=0) < size and len(set(ids)) == len(ids) else None
+    # Longer fields are not parsed: Python refuses numbers of thousands of digits.
+    if max(map(len, fields), default=0) > len(str(size)):
+        return None
+    ids = list(map(int, fields))
+    is_in_range = max(ids, default=0) < size
+    is_distinct = len(set(ids)) == len(ids)
+    return ids if is_in_range and is_distinct else None

@@ -94,7 +94,7 @@ class SearchTracer(Engine):
     def _candidates(self, result: StepResult, scores: Tensor) -> list[TracedCandidate]:
         """The candidates of a step, best first; `scores` are the log-probabilities of its hypotheses `(W,)`."""
         candidates = result.candidates
-        slots = {number: slot for slot, number in enumerate(candidates.kept[0].tolist())}
+        slots = {number: slot for slot, number in enumerate(candidates.survivors[0].tolist())}
         config = self.search.config
         width = len(scores)
         group_size = candidates.columns.shape[1] // config.groups

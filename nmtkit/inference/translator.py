@@ -1,4 +1,4 @@
-"""Text to text for any model: order kept, n-best, scores, attention, copied words."""
+"""Text to text for any model: n-best lists, scores, attention and copied words, in the order of the input."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -8,11 +8,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from typing_extensions import override
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.data.batches.batch import Batch
 from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers.languages import forces_first_token
 from nmtkit.decoding.batching import Engine, NumberedBatch, StepMode
@@ -34,7 +38,7 @@ from nmtkit.inference.inputs import (
 )
 from nmtkit.inference.loading.engines import ExternalEngine
 from nmtkit.inference.loading.options import options_from_keywords, with_keywords
-from nmtkit.inference.pipeline import TYPICAL_BEAM, GivenJobs, Job, JobDecoder, JobQueue, JobSource, Lines, Pipeline
+from nmtkit.inference.pipeline import TYPICAL_BEAM, Job, JobDecoder, JobQueue, JobSource, Lines, Pipeline, SingleBatch
 from nmtkit.inference.requests import Request, Terminology, unmet_constraints, word_starts
 from nmtkit.inference.result import EMPTY, Translation, copied_positions, merge_and_rerank
 from nmtkit.inference.unknowns import UnknownReplacer
@@ -47,43 +51,43 @@ if TYPE_CHECKING:
     from nmtkit.plots import AttentionPicture, HeadsPicture
 
 WORKERS_PER_WINDOW = 8
-"""Worker processes that share one window."""
+"""One window is read for each this many worker processes."""
 FIRST_LINES = 64
-"""Lines of the first window that are searched before the others, so that first results come early."""
+"""The first lines of the input make a small window, so that the first results come early."""
 
 
 @dataclass(frozen=True)
 class _Outputs:
-    """What is returned for each line, see `Translator.search`."""
+    """What a search returns for each line, see `Translator.search`."""
 
     n_best: int
     attention: bool
     copies: bool
     log_probs: bool
-    """Whether another library must give the log-probabilities of tokens; nmtkit always does."""
+    """Whether an external engine must compute the log-probabilities of tokens; nmtkit always does."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Translator(TextModel):
-    """A model, its tokenizers and how to search; `dataclasses.replace` makes another one of it."""
+    """A model with its tokenizers and search settings; `dataclasses.replace` makes a changed copy."""
 
     config: SearchConfig
     replacer: UnknownReplacer | None = None
     """See `replacing_unknown`."""
     workers: Workers | None = None
-    """Processes that search for many lines instead of this one; see `Workers.are_for`."""
+    """Processes that search for many lines instead of this one; see `Workers.should_use`."""
     shortlist: Shortlist | None = None
-    """Candidates that searches keep to, on the model's device."""
+    """The only candidates of a search, on the model's device."""
     steps: StepMode = "auto"
     """Whether the steps of a search are captured as CUDA graphs."""
     terminology: Terminology | None = None
-    """Terms that translations must contain where the source does."""
+    """Terms that a translation must contain if its source does."""
     external_engine: ExternalEngine | None = None
     """Another library that searches instead of `nmtkit.decoding`."""
     falls_back: bool = True
     """Whether `nmtkit.decoding` searches where the external engine cannot; otherwise that raises an NmtkitError."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
-    """Engines of earlier searches; the steps that they captured serve the next search."""
+    """Engines of earlier searches; the CUDA graphs that they captured serve the next search."""
 
     @staticmethod
     @with_keywords
@@ -96,18 +100,18 @@ class Translator(TextModel):
         """Opens a trained run.
 
         `options` are the other fields of `nmtkit.inference.loading.options.DecodingOptions`, which explains them, and
-        the keys of the recipe's `search` group (`nmtkit recipe explain search`), such as `beam_size`; what is not given
-        is as in the recipe. `inspect.signature` lists all of them.
+        the keys of the recipe's `search` group (`nmtkit recipe explain search`), such as `beam_size`; by default they
+        are as in the recipe. `inspect.signature` lists all of them.
 
         Raises:
             TypeError: an option has no such name.
         """
-        from nmtkit.inference.loading.opening import as_translator, load_from_options  # which make translators
+        from nmtkit.inference.loading.opening import as_translator, load_from_options  # imports this module
 
         return as_translator(load_from_options(options_from_keywords(run, device, weights, options)))
 
     @overload
-    def translate(  # type: ignore[overload-overlap]  # a text is texts of a letter each
+    def translate(  # type: ignore[overload-overlap]  # a string is also an iterable of strings
         self, lines: str, terms: Mapping[str, str] | None = None
     ) -> str: ...
 
@@ -115,11 +119,11 @@ class Translator(TextModel):
     def translate(self, lines: Iterable[str], terms: Mapping[str, str] | None = None) -> list[str]: ...
 
     def translate(self, lines: str | Iterable[str], terms: Mapping[str, str] | None = None) -> str | list[str]:
-        """The best translation of each line, or of the one line that is given by itself.
+        """Returns the best translation of each line, or of a single string.
 
-        An empty line gives an empty line. Only `search` says what was cut; it also says how cores are used. A model
-        without a source goes on with the line, which is then the beginning of the text, and writes from nothing where
-        it is empty. `terms` is a glossary for this call, see `with_terms`.
+        The translation of an empty line is empty. `search` also reports sources that were cut; it explains how cores
+        are used. A model without a source continues the line, which is then the beginning of the text; if the line is
+        empty, it writes a text from nothing. `terms` is a glossary for this call, see `with_terms`.
         """
         if terms is not None:
             return self.with_terms(terms).translate(lines)
@@ -137,31 +141,41 @@ class Translator(TextModel):
         *,
         need_log_probs: bool = True,
     ) -> list[list[Translation]]:
-        """The `n_best` translations of every line, at most the beam size, best first; of an empty line an empty one.
+        """Returns the `n_best` translations of every line, best first; an empty line has one empty translation.
 
-        A line is what the model reads: text, or rows of numbers `(R,F)`; or the prompt that it goes on with.
-        A request has constraints on the translation. With attention, or `need_copies`, a model that copies says what it
-        copied, and its p_gen. Without `need_log_probs` those of tokens may be NaN, which spares CTranslate2 a pass.
+        Args:
+            lines: what the model reads: text, or rows of numbers `(R, F)`; for a model without a source the prompt that
+                it continues. A `Request` adds constraints on the translation.
+            n_best: at most the beam size.
+            need_attention: whether to return the attention; then, as with `need_copies`, a model that copies also
+                returns which words it copied, and its p_gen.
+            need_copies: whether to return copied words.
+            need_log_probs: without it, the log-probabilities of tokens may be NaN, which saves CTranslate2 a forward
+                pass.
 
-        Many lines are searched on all cores, as `nmtkit translate` does: by forks of this process where it can fork,
-        else by threads. Scripts need no `if __name__ == "__main__"` for it. Several threads may search.
+        Many lines are searched on all cores, as `nmtkit translate` does: by forks of this process if it can fork,
+        otherwise by threads. Scripts need no `if __name__ == "__main__"` for it. Several threads may search.
         """
         require_list(lines=lines)
         requests = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
-        outputs = _Outputs(n_best, need_attention, need_copies, need_log_probs)
-        if len(requests) == 1 and not (self.workers is not None and self.workers.are_for(1)):
-            return [self._search_alone(requests[0], outputs)]
+        outputs = _Outputs(n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_log_probs)
+        uses_workers = self.workers is not None and self.workers.should_use(1)
+        if len(requests) == 1 and not uses_workers:
+            return [self._search_single(requests[0], outputs)]
+        translations = []
         with closing(self._stream_lines(iter([requests]), outputs, len(lines))) as groups:
-            return [translations for group in groups for translations in group]
+            for group in groups:
+                translations += group
+        return translations
 
-    def _search_alone(self, request: Request, outputs: _Outputs) -> list[Translation]:
+    def _search_single(self, request: Request, outputs: _Outputs) -> list[Translation]:
         """Searches for one line without the queue and the threads that many lines need."""
         devices.note_thread()
         job = Job(0, self._encode_lines([request])[0])
         if job.source.is_empty:
             return [EMPTY]
         with devices.threads_for(1):
-            (decoded,) = self._build_decoder(outputs)(GivenJobs([job]))
+            (decoded,) = self._build_decoder(outputs)(SingleBatch([job]))
             return self._translations(decoded, outputs)
 
     def stream(
@@ -171,49 +185,77 @@ class Translator(TextModel):
         need_attention: bool = False,
         need_copies: bool = False,
     ) -> Generator[list[list[Translation]], None, None]:
-        """Yields the results of `search` for lines that arrive, in order, in groups as they are finished.
+        """Yields the results of `search` for lines that arrive in windows, in order, in groups as they are finished.
 
-        A few windows are read ahead, by a thread, and no more are in memory. Lines of one window are searched together,
-        so they should be all that are there. To be closed if it is not read to its end. A fault of the windows, or a
-        request that cannot be met, is raised after what was found for those before it. Without `need_copies` the
-        log-probabilities of tokens may be NaN.
+        A thread reads a few windows ahead; no more are in memory. Lines of one window are searched together, so it
+        should have all lines that are available. Close the generator if you do not read it to its end. An error in the
+        windows, or a request that cannot be met, is raised after the results of the lines before it. Without
+        `need_copies` the log-probabilities of tokens may be NaN.
         """
-        coming = iter(windows)
-        first = next(coming, [])
-        parts = chain([part for part in (first[:FIRST_LINES], first[FIRST_LINES:]) if part], coming)
-        outputs = _Outputs(n_best, need_attention, need_copies, log_probs=need_copies)
-        yield from self._stream_lines(parts, outputs, len(first))
+        remaining = iter(windows)
+        first = next(remaining, [])
+        first_parts = [part for part in (first[:FIRST_LINES], first[FIRST_LINES:]) if part]
+        outputs = _Outputs(n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_copies)
+        yield from self._stream_lines(chain(first_parts, remaining), outputs, len(first))
 
     def _stream_lines(
-        self, windows: Iterator[Lines], outputs: _Outputs, at_once: int
+        self, windows: Iterator[Lines], outputs: _Outputs, available: int
     ) -> Generator[list[list[Translation]], None, None]:
-        """`stream`; `at_once` lines are known to be there at once."""
+        """Streams windows; `available` is the number of lines that are available at once."""
         decoder = self._build_decoder(outputs)
+        if self.workers is not None and self.workers.should_use(available):
+            yield from self._stream_by_processes(windows, outputs, decoder, self.workers)
+        else:
+            yield from self._stream_by_threads(windows, outputs, decoder)
+
+    def _stream_by_processes(
+        self, windows: Iterator[Lines], outputs: _Outputs, decoder: JobDecoder, workers: Workers
+    ) -> Iterator[list[list[Translation]]]:
         write = partial(self._translations, outputs=outputs)
-        if self.workers is not None and self.workers.are_for(at_once):
-            if self.workers.open is None:
-                pack_weights(self.model)  # for all forks
-                forked = _writing(decoder, write)
-                make: Callable[[str], JobDecoder] = lambda _: forked  # noqa: E731
-            else:
-                make = partial(_open_decoder, self.workers.open, self.config, self.replacer, outputs)
-            with closing(WorkerPool(self.workers, make)) as pool:
-                place = torch.device(self.workers.places[0])
-                waiting = JobQueue(self, place, len(pool.decoders), self.config.hypotheses)
-                pipeline = Pipeline(self._encode_lines, waiting, pool.decoders, write, False, pool.close)
-                yield from pipeline.run(windows)
-            return
+        make_decoder: Callable[[str], JobDecoder]
+        if workers.open_translator is None:
+            pack_weights(self.model)  # once for all forks
+            forked_decoder = _with_translations(decoder, write)
+
+            def make_decoder(_device: str) -> JobDecoder:
+                return forked_decoder
+
+        else:
+            make_decoder = partial(_open_decoder, workers.open_translator, self.config, self.replacer, outputs)
+        with closing(WorkerPool(workers, make_decoder)) as pool:
+            queue = JobQueue(
+                reader=self,
+                device=torch.device(workers.devices[0]),
+                decoders=len(pool.decoders),
+                hypotheses=self.config.hypotheses,
+            )
+            pipeline = Pipeline(
+                encode=self._encode_lines,
+                queue=queue,
+                decoders=pool.decoders,
+                write=write,
+                in_process=False,
+                stop=pool.close,
+            )
+            yield from pipeline.run(windows)
+
+    def _stream_by_threads(
+        self, windows: Iterator[Lines], outputs: _Outputs, decoder: JobDecoder
+    ) -> Iterator[list[list[Translation]]]:
         devices.note_thread()
-        on_cpu = self.device.type == "cpu"
-        count = torch.get_num_threads() if on_cpu else 1
+        is_on_cpu = self.device.type == "cpu"
+        decoders = torch.get_num_threads() if is_on_cpu else 1
+        hypotheses = self.config.hypotheses
         if self.external_engine is not None:
-            count = self.external_engine.searches
-        # Another library fills its batches by itself: narrow beams get no larger ones.
-        hypotheses = (
-            self.config.hypotheses if self.external_engine is None else max(self.config.hypotheses, TYPICAL_BEAM[0])
+            decoders = self.external_engine.searches
+            hypotheses = max(hypotheses, TYPICAL_BEAM[0])  # the library fills its batches; a narrow beam needs no more
+        pipeline = Pipeline(
+            encode=self._encode_lines,
+            queue=JobQueue(reader=self, device=self.device, decoders=decoders, hypotheses=hypotheses),
+            decoders=[decoder] * decoders,
+            write=partial(self._translations, outputs=outputs),
+            in_process=is_on_cpu,
         )
-        waiting = JobQueue(self, self.device, count, hypotheses)
-        pipeline = Pipeline(self._encode_lines, waiting, [decoder] * count, write, on_cpu)
         yield from pipeline.run(windows)
 
     def _encode_lines(self, lines: Lines) -> list[SourceLine]:
@@ -234,158 +276,191 @@ class Translator(TextModel):
         return cast(Decoder, super().model)
 
     def token_classes(self) -> TokenClasses:
-        """What the rules of a search must know of tokens."""
-        return TokenClasses(
-            cache(partial(word_starts, self.tokenizers.tgt, self.device)),
-            None if self.config.rule is None else RULES.get(self.config.rule).of(self.tokenizers, self.device),
-        )
+        """Returns what the rules of a search must know of tokens."""
+        rule = None
+        if self.config.rule is not None:
+            rule = RULES.get(self.config.rule).from_tokenizers(self.tokenizers, self.device)
+        return TokenClasses(starts=cache(partial(word_starts, self.tokenizers.tgt, self.device)), rule=rule)
 
     def _build_decoder(self, outputs: _Outputs) -> JobDecoder:
-        if self.external_engine is None:
-            return self._own_decoder(outputs)
+        """Returns the decoder of the external engine if it can search; otherwise nmtkit's."""
+        engine = self.external_engine
+        if engine is None:
+            return self._nmtkit_decoder(outputs)
         forces_language = forces_first_token(self.tokenizers)
-        lacking = self.external_engine.unsupported_search(self.config, forces_language, exact=self.falls_back)
-        if not lacking:
-            needs = {
-                "attention": outputs.attention,
-                "unknown words to replace": self.replacer is not None,
-                "terms": self.terminology is not None,
-            }
-            missing = ", no ".join(what for what, is_needed in needs.items() if is_needed)
-            lacking = f"{self.external_engine.name} has no {missing}" if missing else ""
-        if not lacking:
-            return self._other_decoder(self.external_engine, outputs)
-        self._require_falls_back(lacking)
-        return self._own_decoder(outputs)
+        reason = engine.unsupported_search(self.config, forces_language, exact=self.falls_back)
+        if not reason:
+            missing = []
+            if outputs.attention:
+                missing.append("attention")
+            if self.replacer is not None:
+                missing.append("unknown words to replace")
+            if self.terminology is not None:
+                missing.append("terms")
+            if not missing:
+                return self._external_decoder(engine, outputs)
+            reason = f"{engine.name} has no {', no '.join(missing)}"
+        self._require_falls_back(reason)
+        return self._nmtkit_decoder(outputs)
 
-    def _require_falls_back(self, lacking: str) -> None:
+    def _require_falls_back(self, reason: str) -> None:
         if not self.falls_back:
-            raise NmtkitError(f"{lacking}; leave that out, or take `--engine auto`")
+            raise NmtkitError(f"{reason}; leave that out, or take `--engine auto`")
 
-    def _hypotheses_of(self, outputs: _Outputs) -> int:
-        """How many hypotheses of a source a search returns."""
-        return max(outputs.n_best, self.config.hypotheses if self.config.chooses_afterwards else 1)
+    def _hypotheses_per_source(self, outputs: _Outputs) -> int:
+        """Returns how many hypotheses the engine must return; reranking (e.g. MBR) needs all of them."""
+        if self.config.chooses_afterwards:
+            return max(outputs.n_best, self.config.hypotheses)
+        return outputs.n_best
 
-    def _own_decoder(self, outputs: _Outputs) -> JobDecoder:
-        key = replace(outputs, log_probs=False)
+    def _nmtkit_decoder(self, outputs: _Outputs) -> JobDecoder:
+        key = replace(outputs, log_probs=False)  # nmtkit always returns them
         engine = self._engines.get(key)
         if engine is None:
-            engine = self._engines[key] = Engine(
+            need_copies = outputs.copies and self.outline.config.copies
+            engine = Engine(
                 self.model,
                 self.config,
-                self._hypotheses_of(outputs),
-                outputs.attention or self.replacer is not None or (outputs.copies and self.outline.config.copies),
+                n_best=self._hypotheses_per_source(outputs),
+                need_attention=outputs.attention or self.replacer is not None or need_copies,
                 steps=self.steps,
                 shortlist=self.shortlist,
                 token_classes=self.token_classes(),
             )
+            self._engines[key] = engine
 
         def decode(source: JobSource) -> Iterator[Job]:
             batches = _Batches(self.outline, self.device, source)
-            # A CPU takes as long for each row of few as of many, so that no slot need be filled again.
+            # On a CPU, free slots are not refilled: a step takes as long per row with few rows as with many.
             for number, hypotheses in engine.run(batches, refill=self.device.type != "cpu"):
-                job = batches.taken.pop(number)
+                job = batches.unfinished.pop(number)
                 job.hypotheses = hypotheses
                 yield job
 
         return decode
 
-    def _other_decoder(self, engine: ExternalEngine, outputs: _Outputs) -> JobDecoder:
-        count = self._hypotheses_of(outputs)
+    def _external_decoder(self, engine: ExternalEngine, outputs: _Outputs) -> JobDecoder:
+        n_best = self._hypotheses_per_source(outputs)
 
         def decode(source: JobSource) -> Iterator[Job]:
-            while jobs := source.next_batch():
+            while True:
+                jobs = source.next_batch()
+                if not jobs:
+                    return
                 sources = [job.source for job in jobs]
-                found = engine(sources, self.config, count, outputs.log_probs, exact=self.falls_back)
-                lacking = []
-                for job, result in zip(jobs, found, strict=True):
+                results = engine(
+                    sources, self.config, n_best=n_best, log_probs=outputs.log_probs, exact=self.falls_back
+                )
+                unsupported = []
+                for job, result in zip(jobs, results, strict=True):
                     if isinstance(result, str):
                         self._require_falls_back(result)
-                        lacking.append(job)
+                        unsupported.append(job)
                     else:
                         job.hypotheses = result
                         yield job
-                if lacking:
-                    yield from self._own_decoder(outputs)(GivenJobs(lacking))
+                if unsupported:
+                    yield from self._nmtkit_decoder(outputs)(SingleBatch(unsupported))
 
         return decode
 
     def _translations(self, job: Job, outputs: _Outputs) -> list[Translation]:
-        """The translations of a job that has been decoded."""
+        """Returns the translations of a job that has been decoded."""
         assert job.hypotheses is not None
         source = job.source
-        translations = [self.translation(hypothesis, source) for hypothesis in job.hypotheses]
-        if self.replacer is not None:
-            for number, one in enumerate(translations):
-                assert one.attention is not None
-                attended = one.attention[:, : len(one.src_tokens)]
-                text, replaced = self.replacer.replace(source.text, one.tokens, attended, source.tags)
-                translations[number] = replace(one, text=text, replaced=replaced)
-        if (request := source.request) is not None:
-            translations = [
-                replace(one, unmet_constraints=tuple(unmet_constraints(request, self.tokenizers.tgt, one.text)))
-                for one in translations
-            ]
+        translations = []
+        for hypothesis in job.hypotheses:
+            translation = self.translation(hypothesis, source)
+            if self.replacer is not None:
+                translation = self._with_unknown_replaced(translation, source, self.replacer)
+            if source.request is not None:
+                unmet = unmet_constraints(source.request, self.tokenizers.tgt, translation.text)
+                translation = replace(translation, unmet_constraints=tuple(unmet))
+            translations.append(translation)
         if self.config.chooses_afterwards:
             translations = merge_and_rerank(translations, self.config)[: outputs.n_best]
-        return translations if outputs.attention else [replace(one, attention=None) for one in translations]
+        if not outputs.attention:
+            translations = [replace(translation, attention=None) for translation in translations]
+        return translations
+
+    @staticmethod
+    def _with_unknown_replaced(translation: Translation, source: SourceLine, replacer: UnknownReplacer) -> Translation:
+        assert translation.attention is not None
+        attention = translation.attention[:, : len(translation.src_tokens)]  # (T, S), without the column of EOS
+        text, replaced = replacer.replace(source.text, translation.tokens, attention, source.tags)
+        return replace(translation, text=text, replaced=replaced)
 
     @property
     @override
     def window(self) -> int:
-        place = self.device.type if self.workers is None else torch.device(self.workers.places[0]).type
-        several = 1 if self.workers is None else len(self.workers.places)
-        return WINDOW.get(place, WINDOW["cuda"]) * max(1, several // WORKERS_PER_WINDOW)
+        if self.workers is None:
+            return super().window
+        device_type = torch.device(self.workers.devices[0]).type
+        windows = max(1, len(self.workers.devices) // WORKERS_PER_WINDOW)
+        return WINDOW.get(device_type, WINDOW["cuda"]) * windows
 
     def replacing_unknown(self, dictionary: Mapping[str, str] | None = None) -> "Translator":
-        """A translator that writes source words, or their translations by a dictionary, in place of unknown words.
+        """Returns a translator that replaces unknown words by source words, or by their dictionary translations.
 
-        See `UnknownReplacer`. `Translation.text` has them, `Translation.replaced` says which, and `Translation.tokens`
-        stay the model's. The search may write the unknown word, even if the recipe forbids it.
+        See `UnknownReplacer`. `Translation.text` has the replacements, `Translation.replaced` lists them, and
+        `Translation.tokens` has still the model's tokens. The search may write the unknown word, even if the recipe
+        forbids it.
         """
         self.require_attention("find the source of unknown words by")
         config = self.config.changed({"forbid_unknown": False})
         return replace(self, config=config, replacer=UnknownReplacer(self.tokenizers, dictionary))
 
     def with_terms(self, terms: Mapping[str, str]) -> "Translator":
-        """A translator that writes the target term wherever a source has the source term, both as whole words.
+        """Returns a translator that writes the target term wherever a source has the source term, as whole words.
 
-        The terms add to those of `terminology`, and replace its entries for the same source terms. See `Terminology`.
+        The terms are added to `terminology`, and replace its entries for the same source terms. See `Terminology`.
         """
         self.config.reject_constraints()
         entries = {} if self.terminology is None else self.terminology.entries
         translator = replace(self, terminology=Terminology({**entries, **terms}))
-        # No engine depends on terms, so that a glossary for each call costs no new one.
+        # Engines do not depend on terms: sharing them makes a glossary for each call cheap. The class is frozen.
         object.__setattr__(translator, "_engines", self._engines)
         return translator
 
     def cost_of_terms(self, translations: Sequence[Translation]) -> list[float]:
-        """How much log-probability the terms of each translation cost, in nats, by a second search without them.
+        """Returns how much log-probability the terms of each translation cost, in nats.
 
-        It is the log-probability of the best translation without terms, minus that of the translation. About 3 nats are
-        usual for a word that the model would not have chosen. A much higher cost means that the model does not know the
-        term, and that the sentence around it may be damaged.
+        The cost is the log-probability of the best translation without terms, found by a second search, minus the
+        log-probability of the given translation. About 3 nats are usual for a word that the model would not have chosen.
+        A much higher cost means that the model does not know the term, and that the sentence around it may be damaged.
         """
-        requests = [Request.of(one.source if one.request is None else one.request) for one in translations]
-        free = [replace(request, must=(), must_not=()) for request in requests]
-        found = replace(self, terminology=None).search(free)
-        return [best[0].log_prob - forced.log_prob for best, forced in zip(found, translations, strict=True)]
+        requests = []
+        for translation in translations:
+            line = translation.source if translation.request is None else translation.request
+            requests.append(replace(Request.of(line), must=(), must_not=()))
+        results = replace(self, terminology=None).search(requests)
+        costs = []
+        for unconstrained, translation in zip(results, translations, strict=True):
+            costs.append(unconstrained[0].log_prob - translation.log_prob)
+        return costs
 
     def translation(self, hypothesis: Hypothesis, source: SourceLine) -> Translation:
-        """A hypothesis for a source, as text."""
-        ids, log_probs, attention = hypothesis.ids, hypothesis.token_log_probs, hypothesis.attention
-        tokenizer, copied = self.tokenizers.tgt, None
-        if hypothesis.p_gen is not None and attention is not None and source.extended is not None:
-            copied = copied_positions(ids, log_probs, hypothesis.p_gen, attention, source.extended)
+        """Returns a hypothesis for a source as text."""
+        tokenizer = self.tokenizers.tgt
+        copied = None
+        if hypothesis.p_gen is not None and hypothesis.attention is not None and source.extended is not None:
+            copied = copied_positions(
+                ids=hypothesis.ids,
+                log_probs=hypothesis.token_log_probs,
+                p_gen=hypothesis.p_gen,
+                attention=hypothesis.attention,
+                src_extended=source.extended,
+            )
+        text_ids = [*source.ids, *hypothesis.ids] if source.is_prompt else hypothesis.ids
         return Translation(
-            text=tokenizer.decode([*source.ids, *ids] if source.is_prompt else ids, source.oov),
+            text=tokenizer.decode(text_ids, source.oov),
             score=hypothesis.score,
             log_prob=hypothesis.log_prob,
-            tokens=tokenizer.pieces(ids, source.oov),
-            token_log_probs=log_probs,
+            tokens=tokenizer.pieces(hypothesis.ids, source.oov),
+            token_log_probs=hypothesis.token_log_probs,
             src_tokens=source.tokens,
             finished=hypothesis.finished,
-            attention=attention,
+            attention=hypothesis.attention,
             p_gen=hypothesis.p_gen,
             copied=copied,
             src_left_out=source.left_out,
@@ -397,66 +472,85 @@ class Translator(TextModel):
     def rescore(
         self, sources: Sequence[str], targets: Sequence[str | Translation], need_attention: bool = False, first: int = 1
     ) -> list[Translation]:
-        """What the model says of given translations: the same numbers as a search that had found the same tokens.
+        """Scores given translations: returns the same numbers as a search that had found the same tokens.
 
-        A text is cut by the tokenizer, which may cut it otherwise than a search built it; a `Translation` keeps its
-        tokens, and its open end if it is not finished. Of a model without a source, targets stand behind prompts. An
-        empty target is one that ends at once; a pair of two empty sides is an empty line, of score 0, as in `search`.
-
-        The attention is kept where needed, and then what a model that copies has copied. `first` is the number of the
-        first pair, for messages.
+        Args:
+            sources: source lines; for a model without a source, prompts that the targets continue.
+            targets: their translations. The tokenizer segments a text, maybe otherwise than a search built it; a
+                `Translation` keeps its tokens, and has no EOS if it is not finished. An empty target consists of EOS; a
+                pair of two empty sides has score 0, as an empty line in `search`.
+            need_attention: whether to return the attention, and copied words if the model copies.
+            first: number of the first pair, for messages.
         """
         require_list(sources=sources, targets=targets)
         require_pairs(sources, targets)
-        src = self.encode_sources(sources)
-        tgt = self._encode_given(src, targets, first)
-        attend = need_attention or self.config.coverage_penalty > 0
-        translations: list[Translation] = [EMPTY for _ in src]
+        src_lines = self.encode_sources(sources)
+        tgt_lines = self._encode_targets_to_score(src_lines, targets, first)
+        finished = [isinstance(target, str) or target.finished for target in targets]
+        with_attention = need_attention or self.config.coverage_penalty > 0
+        translations = [EMPTY for _ in src_lines]
         with devices.threads_for(len(sources)):
-            for numbers, batch in self.batches(src, tgt):
-                readout, chosen = self.score_targets(batch, attend)
-                attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
-                gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
-                lengths = memory_lengths(self.model, batch).tolist()
-                ends_at_limit = self.config.limit_rule == "end"
-                config = self.config if batch.reads_text else self.config.changed({"max_length_ratio": 0.0})
-                limits = max_lengths(config, batch.lengths, None).tolist()
+            for numbers, batch in self.batches(src_lines, tgt_lines):
+                readout, log_probs = self.score_targets(batch, with_attention)  # log_probs: (B, T)
+                attention: NDArray[np.float32] | None = None
+                if readout.attention is not None:
+                    attention = readout.attention.float().cpu().numpy()  # (B, T, S)
+                p_gen: Tensor | None = None
+                if readout.copy_gate is not None and need_attention:
+                    p_gen = readout.copy_gate[..., 0].float().cpu()  # (B, T)
+                source_lengths = memory_lengths(self.model, batch).tolist()
+                length_limits = self._length_limits(batch)
                 for row, number in enumerate(numbers):
-                    target = targets[number]
-                    finished = isinstance(target, str) or target.finished
-                    prompt = src[number].ids if src[number].is_prompt else []
-                    own = slice(len(prompt), len(prompt) + len(tgt[number].ids) + finished)
-                    log_probs, begun = chosen[row, own].double(), [*src[number].prefix]
-                    if self.config.certain_prefix and tgt[number].ids[: len(begun)] == begun:
-                        log_probs[: len(begun)] = 0.0
-                    if ends_at_limit and finished and len(log_probs) == limits[row]:
-                        log_probs[-1] = 0.0
-                    weights = None if attention is None else attention[row, own, : lengths[row]]
-                    hypothesis = Hypothesis(
-                        ids=tgt[number].extended,
-                        finished=finished,
-                        score=score_given(self.config, tgt[number].extended, log_probs, weights, prompt),
-                        log_prob=float(log_probs.sum()),
-                        token_log_probs=log_probs.tolist(),
-                        attention=weights if need_attention else None,
-                        p_gen=None if gates is None or not need_attention else gates[row, own].tolist(),
+                    source = src_lines[number]
+                    target = tgt_lines[number]
+                    # A row of the batch has the prompt, the target, and EOS if the target is finished.
+                    prompt = source.ids if source.is_prompt else []
+                    positions = slice(len(prompt), len(prompt) + len(target.ids) + finished[number])
+                    token_log_probs = log_probs[row, positions].double()  # (T,)
+                    # What the search has no choice about costs nothing: a forced prefix, and EOS at the length limit.
+                    prefix = list(source.prefix)
+                    if self.config.certain_prefix and target.ids[: len(prefix)] == prefix:
+                        token_log_probs[: len(prefix)] = 0.0
+                    is_at_limit = finished[number] and len(token_log_probs) == length_limits[row]
+                    if is_at_limit and self.config.limit_rule == "end":
+                        token_log_probs[-1] = 0.0
+                    weights = None if attention is None else attention[row, positions, : source_lengths[row]]  # (T, S)
+                    score = score_given(
+                        self.config, target.extended, log_probs=token_log_probs, attention=weights, prompt=prompt
                     )
-                    translations[number] = self.translation(hypothesis, src[number])
+                    hypothesis = Hypothesis(
+                        ids=target.extended,
+                        finished=finished[number],
+                        score=score,
+                        log_prob=float(token_log_probs.sum()),
+                        token_log_probs=token_log_probs.tolist(),
+                        attention=weights if need_attention else None,
+                        p_gen=None if p_gen is None else p_gen[row, positions].tolist(),
+                    )
+                    translations[number] = self.translation(hypothesis, source)
         return translations
 
-    def _encode_given(
+    def _length_limits(self, batch: Batch) -> list[int]:
+        """Returns the most tokens that a search could write for each sentence of a batch, EOS included."""
+        config = self.config
+        if not batch.reads_text:  # the limit is not a multiple of the number of rows, or of the prompt's length
+            config = config.changed({"max_length_ratio": 0.0})
+        limits: list[int] = max_lengths(config, batch.lengths, None).tolist()
+        return limits
+
+    def _encode_targets_to_score(
         self, sources: Sequence[SourceLine], targets: Sequence[str | Translation], first: int
     ) -> list[TargetLine]:
         texts = {number: target for number, target in enumerate(targets) if isinstance(target, str)}
-        cut = self.encode_targets(list(texts.values()), [sources[number] for number in texts])
-        encoded = dict(zip(texts, cut, strict=True))
+        encoded_texts = self.encode_targets(list(texts.values()), [sources[number] for number in texts])
+        encoded = dict(zip(texts, encoded_texts, strict=True))
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
             if not isinstance(target, str):
                 encoded[number] = self.encode_target_tokens(target.tokens, source, number + first)
             if encoded[number].ids and source.is_empty:
                 raise DataError(
                     f"pair {number + first}: its source side is empty and its target side is not; "
-                    "take the pair out, or see whether the files belong together"
+                    "remove the pair, or check whether the two files belong together"
                 )
         return [encoded[number] for number in range(len(targets))]
 
@@ -465,24 +559,27 @@ class Translator(TextModel):
     def pictures(
         self, sources: Sequence[str], targets: Sequence[str | None] | None = None, subwords: bool = False
     ) -> "list[AttentionPicture]":
-        """The attention of each pair as a picture, of words or of `subwords`, where punctuation stands apart too.
+        """Returns the attention of each pair as a picture.
 
-        Without a given translation, of one source or of all, the model's own is drawn.
+        Args:
+            sources: source lines.
+            targets: their translations; the model translates a source whose target is None.
+            subwords: whether to show the tokens of the model instead of words with their punctuation.
         """
         self.require_attention("draw")
         translations = self._given_or_searched(sources, targets, need_attention=True)
-        return [
-            attention_views.picture(self, translation, number, subwords)
-            for number, translation in enumerate(translations, start=1)
-        ]
+        pictures = []
+        for number, translation in enumerate(translations, start=1):
+            pictures.append(attention_views.picture(self, translation, number, subwords))
+        return pictures
 
     def head_pictures(
         self, sources: Sequence[str], targets: Sequence[str | None] | None = None
     ) -> "list[HeadsPicture]":
-        """Where every head of every layer of a Transformer looks, for each pair; tokens are not merged to words.
+        """Returns the attention of every head of every layer of a Transformer, for each pair, by tokens.
 
-        Row t of `decoder` and `cross` is the step that *writes* target token t, so that it belongs to that token.
-        Without a given translation, of one source or of all, the model's own is read.
+        Row t of `decoder` and `cross` is the attention in the step that *writes* target token t. The model translates a
+        source whose target is None.
         """
         attention_views.require_heads(self)
         return attention_views.head_pictures(self, sources, self._given_or_searched(sources, targets))
@@ -490,54 +587,67 @@ class Translator(TextModel):
     def _given_or_searched(
         self, sources: Sequence[str], targets: Sequence[str | None] | None, need_attention: bool = False
     ) -> list[Translation]:
+        """Rescores the targets that are given, and searches for the others."""
         require_list(sources=sources, targets=targets)
         require_pairs(sources, targets)
-        for side, lines in (("source", sources), ("target", targets or [])):
+        targets = targets or [None] * len(sources)
+        for side, lines in (("source", sources), ("target", targets)):
             for number, line in enumerate(lines, start=1):
                 if line is not None and not line.strip():
                     raise DataError(f"{side} line {number} is empty: there is nothing to draw")
-        given = {number: target for number, target in enumerate(targets or []) if target is not None}
-        own = [number for number in range(len(sources)) if number not in given]
-        searched = self.search([sources[number] for number in own], need_attention=need_attention)
-        rescored = self.rescore([sources[number] for number in given], list(given.values()), need_attention)
-        both = dict(zip((*own, *given), (*(best[0] for best in searched), *rescored), strict=True))
-        return [both[number] for number in range(len(sources))]
+        to_search = {}
+        to_rescore = {}
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            if target is None:
+                to_search[number] = source
+            else:
+                to_rescore[number] = (source, target)
+        translations: dict[int, Translation] = {}
+        n_best_lists = self.search(list(to_search.values()), need_attention=need_attention)
+        for number, n_best in zip(to_search, n_best_lists, strict=True):
+            translations[number] = n_best[0]
+        rescored = self.rescore(
+            sources=[source for source, _ in to_rescore.values()],
+            targets=[target for _, target in to_rescore.values()],
+            need_attention=need_attention,
+        )
+        translations.update(zip(to_rescore, rescored, strict=True))
+        return [translations[number] for number in range(len(sources))]
 
 
 class _Batches:
-    """Gives an engine the jobs of a source as batches."""
+    """Turns the jobs of a source into the batches of an engine; a `nmtkit.decoding.batching.SentenceSource`."""
 
     def __init__(self, model: Model, device: torch.device, source: JobSource) -> None:
         self._source = source
         self._is_on_cpu = device.type == "cpu"
         # A model cannot read more positions than it has learned.
-        self._most_positions = [getattr(member.config, "max_positions", 0) for member in members_of(model)]
-        self.taken: dict[int, Job] = {}
-        """Jobs that the engine has, by number."""
+        self._position_limits = [getattr(member.config, "max_positions", 0) for member in members_of(model)]
+        self.unfinished: dict[int, Job] = {}
+        """Jobs that the engine is searching for, by number."""
 
     def next_batch(self) -> NumberedBatch | None:
-        """Returns the jobs of a new batch."""
         jobs = self._source.next_batch()
         if not jobs:
             return None
         columns = max(job.source.length for job in jobs) + 1
         if not self._is_on_cpu:
-            columns = bucket_width(columns, *self._most_positions)  # captured steps serve one width
+            columns = bucket_width(columns, *self._position_limits)  # a captured CUDA graph serves one width
         return self._batch(jobs, columns)
 
     def refill(self, slots: int, columns: int) -> NumberedBatch | None:
-        """Returns jobs for free slots."""
         jobs = self._source.refill(slots, columns)
         return self._batch(jobs, columns) if jobs else None
 
     def _batch(self, jobs: Sequence[Job], columns: int) -> NumberedBatch:
+        for job in jobs:
+            self.unfinished[job.number] = job
         numbers = [job.number for job in jobs]
-        self.taken.update(zip(numbers, jobs, strict=True))
         return numbers, make_batch([job.source for job in jobs], width=columns)
 
 
-def _writing(decoder: JobDecoder, write: Callable[[Job], list[Translation]]) -> JobDecoder:
-    """A decoder whose jobs have their translations, which are smaller than the hypotheses."""
+def _with_translations(decoder: JobDecoder, write: Callable[[Job], list[Translation]]) -> JobDecoder:
+    """Returns a decoder in a worker that also writes: translations are smaller to send than hypotheses."""
 
     def decode(source: JobSource) -> Iterator[Job]:
         for job in decoder(source):
@@ -548,12 +658,13 @@ def _writing(decoder: JobDecoder, write: Callable[[Job], list[Translation]]) -> 
 
 
 def _open_decoder(
-    open_at: Callable[[str], Translator],
+    open_translator: Callable[[str], Translator],
     config: SearchConfig,
     replacer: UnknownReplacer | None,
     outputs: _Outputs,
-    place: str,
+    device: str,
 ) -> JobDecoder:
-    """The decoder of a process from scratch."""
-    translator = replace(open_at(place), config=config, replacer=replacer)
-    return _writing(translator._build_decoder(outputs), partial(translator._translations, outputs=outputs))
+    """Opens the decoder of a worker that is a new interpreter."""
+    translator = replace(open_translator(device), config=config, replacer=replacer)
+    write = partial(translator._translations, outputs=outputs)
+    return _with_translations(translator._build_decoder(outputs), write)

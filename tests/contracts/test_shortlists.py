@@ -26,9 +26,9 @@ __all__ = ["model"]  # a fixture
 
 CONFIG = BeamConfig(beam_size=3, max_length_ratio=1.0, max_length_offset=3)
 LISTED = {UNK: [12], 4: [6, 9], 5: [7, 12], 6: [4], 7: [5, 8], 9: [11, 12], 11: [4, 5, 6], 12: [7]}
-SHORTLIST = Shortlist.of([LISTED.get(word, []) for word in range(VOCABULARY)], [10], VOCABULARY)
+SHORTLIST = Shortlist.from_candidates([LISTED.get(word, []) for word in range(VOCABULARY)], [10], VOCABULARY)
 """No source of `SOURCES` has all words."""
-WHOLE = Shortlist.of([[]] * VOCABULARY, range(VOCABULARY), VOCABULARY)
+WHOLE = Shortlist.from_candidates([[]] * VOCABULARY, range(VOCABULARY), VOCABULARY)
 
 
 def searched(
@@ -109,7 +109,7 @@ def test_a_model_without_an_output_layer() -> None:
     kind, settings = EVERY["luong-local-p-2-layers"]
     luong = build(kind, settings).eval()
     luong.output = torch.nn.Sequential(luong.output)
-    with pytest.raises(RecipeError, match="luong has no output layer that a shortlist could take rows of"):
+    with pytest.raises(RecipeError, match="luong has no output matrix from which a shortlist could select rows"):
         searched(luong, SOURCES)
     assert math.isfinite(searched(luong, SOURCES, shortlist=None)[0][0].score)
 

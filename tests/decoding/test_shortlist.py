@@ -63,7 +63,7 @@ def test_no_links() -> None:
 def test_candidates_of_sentences() -> None:
     listed: list[list[int]] = [[] for _ in range(SIZE)]
     listed[4], listed[5], listed[9] = [20, 21], [21, 30, 31], [59]
-    shortlist = Shortlist.of(listed, [40, 41], SIZE)
+    shortlist = Shortlist.from_candidates(listed, [40, 41], SIZE)
     batch = collate([[4, 5, 4], [7], [9, 1]], src_extended=[[4, 5, 4], [SIZE], [9, SIZE + 1]], n_oov=2)
     always = {*range(len(SPECIALS)), 40, 41}
 

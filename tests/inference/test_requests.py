@@ -60,7 +60,7 @@ def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> No
     translator = untrained(model, learned(KNOWN, kind, vocab_size=45), beam_size=3, max_length=12)
     sources = ["the old man", "a dog", "who sleeps in the house"]
     size = len(translator.tokenizers.tgt.vocabulary)
-    shortlist = Shortlist.of([[number] for number in range(size)], range(4, size, 2), size)
+    shortlist = Shortlist.from_candidates([[number] for number in range(size)], range(4, size, 2), size)
     for prefix in ("the do", "m", "sleep", "house"):
         requests = [Request(source, prefix=prefix) for source in sources]
         for results in translator.search(requests, 3) + replace(translator, shortlist=shortlist).search(requests, 3):

@@ -19,7 +19,7 @@ class ClosedQuotes(Rule):
     reads_history = True
 
     @classmethod
-    def of(cls, tokenizers: Tokenizers, device: torch.device) -> "ClosedQuotes":
+    def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> "ClosedQuotes":
         return cls(torch.tensor(['"' in token for token in tokenizers.tgt.vocabulary.tokens], device=device))
 
     def apply(self, log_probs: Tensor, live: LiveHypotheses) -> Tensor:

@@ -107,7 +107,7 @@ class Brackets(Rows, Rule):
 
     @classmethod
     @override
-    def of(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
+    def from_tokenizers(cls, tokenizers: Tokenizers, device: torch.device) -> Self:
         """Makes the rule; RecipeError if brackets are no tokens, or words of the source cannot be counted."""
         tokens = [token.removeprefix(WORD_START) for token in tokenizers.tgt.vocabulary.tokens]
         own = range(tokenizers.tgt.vocabulary.n_specials, len(tokens))
@@ -122,12 +122,12 @@ class Brackets(Rows, Rule):
         return replace(self, words=is_start.sum(1))
 
     @override
-    def fewest_tokens(self) -> Tensor:
+    def min_tokens(self) -> Tensor:
         assert self.words is not None, "`begin` has counted them"
         return self.words.cpu() + OUTER_BRACKETS
 
     @override
-    def most_needed(self, columns: int) -> int:
+    def min_tokens_bound(self, columns: int) -> int:
         return columns + OUTER_BRACKETS
 
     @override
@@ -141,7 +141,7 @@ class Brackets(Rows, Rule):
         is_opening_token = kind == OPENING
         depths = (is_opening_token.long() - (kind == CLOSING).long()).cumsum(1)  # (N,t): after each token
         depth = depths[:, -1] if depths.shape[1] else torch.zeros_like(live.tokens_left)  # (N,)
-        left = live.of_sentences(self.words) - (kind == WORD).sum(1)  # (N,): words without a placeholder
+        left = live.per_hypothesis(self.words) - (kind == WORD).sum(1)  # (N,): words without a placeholder
         has_begun = is_opening_token.any(1)
         # The innermost open bracket is the last one that opened at the present depth.
         places = torch.arange(1, history.shape[1] + 1, device=history.device)
