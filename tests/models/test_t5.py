@@ -37,6 +37,12 @@ def test_distances_have_the_buckets_of_the_paper(bidirectional: bool) -> None:
     assert torch.equal(found[2] - found[0], torch.full((801,), 200.0))
 
 
+def test_with_the_fewest_buckets_distance_zero_has_a_bucket_of_its_own() -> None:
+    module = RelativePositions(heads=1, buckets=4, max_distance=8, bidirectional=True)
+    assert module.buckets.tolist() == [bucket(distance, 4, 8, True) for distance in range(-8, 9)]
+    assert module.buckets[8] == 0
+
+
 T5_BASE = {"hidden_size": 768, "feed_forward_size": 3072, "heads": 12, "layers": 12}
 PUBLISHED = {
     "T5-small": (
