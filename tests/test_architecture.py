@@ -135,7 +135,7 @@ def test_a_test_file_that_is_named_is_there() -> None:
     """Other targets of the Makefile, the continuous integration and the pages name tests by their paths."""
     pages = [ROOT / "Makefile", ROOT / "README.md", ROOT / "pyproject.toml", *(ROOT / ".ci").iterdir()]
     pages += [
-        *(ROOT / "recipes").glob("*.md"),
+        *(ROOT / "recipes").rglob("*.md"),
         *(path for path in (ROOT / "tests").rglob("*") if path.suffix in (".py", ".sh")),
     ]
     named = {name for page in pages for name in re.findall(r"tests/[\w/]+\.(?:py|sh)", page.read_text("utf-8"))}
@@ -357,7 +357,7 @@ def test_no_isinstance_on_a_model_or_a_layer_outside_its_room() -> None:
     rooms = {path: room_of(name_of(path)) in homes for path in FILES}
     nodes = [node for path in FILES if rooms[path] for node in tree_of(path).body]
     made = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    assert {"Seq2Seq", "HeadedModel", "Transformer", "LearnedPositions"} <= made
+    assert {"Seq2Seq", "MultiHeadModel", "Transformer", "LearnedPositions"} <= made
     for path in FILES:
         for node in [] if rooms[path] else ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":

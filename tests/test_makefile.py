@@ -19,7 +19,12 @@ from tests.support.commands import ROOT, Finished, copied_checkout, environment
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE)
-PAGES = ["README.md", "recipes/README.md", *(f"nmtkit/guide/{path.name}" for path in ROOT.glob("nmtkit/guide/*.md"))]
+PAGES = [
+    "README.md",
+    "recipes/README.md",
+    *(str(path.relative_to(ROOT)) for path in ROOT.glob("recipes/results/*.md")),
+    *(f"nmtkit/guide/{path.name}" for path in ROOT.glob("nmtkit/guide/*.md")),
+]
 QUICKLY = "--set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4"
 SHORT_BENCH = "--shape toy --batch-tokens 100 --blocks 1 --updates 1 --rounds 1 --articles 2 --alone 1"
 

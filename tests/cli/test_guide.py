@@ -40,6 +40,9 @@ from tests.tools.guide_pages import FENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README": ROOT / "README.md", "recipes": ROOT / "recipes" / "README.md"}
+# The page of published scores abbreviates its commands.
+RESULTS = [path for path in sorted((ROOT / "recipes" / "results").glob("*.md")) if path.stem != "scores"]
+PAGES |= {f"results/{path.stem}": path for path in RESULTS}
 PAGES |= {name: ROOT / "nmtkit" / "guide" / f"{name}.md" for name in guide.PAGES}
 TEXT = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
 BY_MAKE = {"tour": "make tour"}

@@ -1,6 +1,6 @@
 """Our figures beside those that were published for the same outputs, made by other programs.
 
-What is left between them is measured in `recipes/scores.md`.
+What is left between them is measured in `recipes/results/scores.md`.
 """
 
 import json
@@ -91,7 +91,7 @@ def test_bleu_of_tensorflow_nmt() -> None:
     assert _score("bleu", filled, refs, tokenize="none") == pytest.approx(22.5855084573, abs=1e-9)
 
 
-# ROUGE-1.5.5 knows irregular forms and has another stemmer, so that ours lies a little lower: recipes/scores.md.
+# ROUGE-1.5.5 knows irregular forms and has another stemmer, so that ours lies a little lower: recipes/results/scores.md.
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CITATION = re.compile(r"et al\.|\([A-Z][\w\s,]*(?:19|20)\d\d|[A-Z]\w+ (?:and [A-Z]\w+ )?(?:19|20)\d\d")
 PLACES = {
     "recipe": ["recipes/*.yaml", "data/*/*.yaml", "nmtkit/config/recipes/*.yaml"],
-    "guide": ["README.md", "nmtkit/guide/*.md", "recipes/README.md"],
+    "guide": ["README.md", "nmtkit/guide/*.md", "recipes/README.md", "recipes/results/*.md"],
     "command": ["nmtkit/cli/**/*.py"],
     "preset": ["nmtkit/experiment/presets/*.py", "nmtkit/datasets/*.py"],
     "import": ["nmtkit/convert/**/*.py"],

@@ -6,7 +6,7 @@ Optimal Transformer Depth for Low-Resource Language Translation": there fewer la
 and Monz 2020, "Optimizing Transformer for Low-Resource Neural Machine Translation": settings fitted to the size of the
 corpus gain up to 7.3 BLEU. Vaswani et al. 2017: `base`. See et al. 2017: the pointer-generator.
 
-Measured (recipes/README.md), each at one corpus: `compare-transformer` is `tiny`, `multi30k-en-de-transformer` is
+Measured (recipes/results/settings.md), each at one corpus: `compare-transformer` is `tiny`, `multi30k-en-de-transformer` is
 `small`, which is too slow where it reads the text only 1.8 times (23 BLEU, `tiny` 31); `demo-news-pointer-generator`
 and `inshorts-pointer-generator` are those of summaries. All between these points and beyond them are rules of this
 file, and guesses; `base` was never trained by us.
