@@ -36,7 +36,7 @@ def test_links_counted_from_1_are_refused_without_alignment_base(
     path = tmp_path / "1.align"
     write_lines(path, [re.sub(r"\d+", lambda number: str(int(number[0]) + 1), row) for row in shorter])
     command = ["train", small_corpus / "tiny.yaml", *UNTESTED, *sets(GUIDED, f"data.train.alignment={path}"), "--run"]
-    doubted = "1.align: words are taken to be counted from 0, but no link has a first word"
+    doubted = "1.align: words are assumed to be counted from 0, but no link has a first word"
     refused(nmtkit(*command, tmp_path / "run"), doubted)
     assert not (tmp_path / "run" / "checkpoints").exists()
     assert doubted in nmtkit("check", *command[1:], tmp_path / "run").err

@@ -136,7 +136,7 @@ def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("base", [0, 1])
 def test_words_that_seem_to_be_counted_from_1_are_refused_until_it_is_said(tmp_path: Path, base: int) -> None:
     files = write(tmp_path, from_1())
-    with pytest.raises(DataError, match=r"a\.align: .*no link has a first word; .* alignment_base: 1.*_base: 0$"):
+    with pytest.raises(DataError, match=r"a\.align: .*no link has a first word\. .* alignment_base: 1.*_base: 0$"):
         require_link_base(files)
     require_link_base(files.model_copy(update={"alignment_base": base}))
     (tmp_path / "a.align").write_text("0-0 1-1\n" * 30)

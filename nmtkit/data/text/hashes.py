@@ -4,16 +4,19 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-Hashes: TypeAlias = npt.NDArray[np.uint64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
+Hashes: TypeAlias = NDArray[np.uint64]
+Mask: TypeAlias = NDArray[np.bool_]
+
+_SOURCE_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_TARGET_FACTOR = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 class PairHashes(NamedTuple):
     """Hashes `(n,)` of pairs and of their sources.
 
-    Valid within this process only, since Python's hashes are salted. Among 100 million pairs a collision occurs in one
+    Valid within this process only, since Python's hashes are salted. Among 100 million pairs, a collision occurs in one
     of some thousand corpora.
     """
 
@@ -22,16 +25,24 @@ class PairHashes(NamedTuple):
 
     @classmethod
     def from_texts(cls, src: Sequence[str], tgt: Sequence[str] | None) -> "PairHashes":
-        """Hashes sources, with their targets if there are any."""
+        """Hashes sources, and their targets if there are any."""
         sources = _hashes(src)
         targets = np.zeros_like(sources) if tgt is None else _hashes(tgt)
-        # Both are random numbers of 64 bits, so that two different pairs hardly ever have the same sum.
-        return cls(sources * np.uint64(0x9E3779B97F4A7C15) + targets * np.uint64(0xC2B2AE3D27D4EB4F), sources)
+        # Modulo 2^64. Without the factors, swapping source and target would not change the sum.
+        pairs = sources * _SOURCE_FACTOR + targets * _TARGET_FACTOR
+        return cls(pairs, sources)
 
 
 def _hashes(lines: Sequence[str]) -> Hashes:
-    # Python keeps the 64-bit hash of a text with the text, and it is many times faster than those of hashlib.
+    # Python's 64-bit hash is many times faster than hashlib, and is stored with the string after the first call.
     return np.fromiter(map(hash, lines), dtype=np.int64, count=len(lines)).view(np.uint64)
+
+
+def _is_member(hashes: Hashes, sorted_members: Hashes) -> tuple[Mask, NDArray[np.intp]]:
+    """Looks up hashes in a sorted array that is not empty; returns whether each is there, and its index if it is."""
+    # The insertion point of a hash above all members is the length of the array, which is not a valid index.
+    indices = np.minimum(np.searchsorted(sorted_members, hashes), len(sorted_members) - 1)
+    return sorted_members[indices] == hashes, indices
 
 
 class SoughtHashes:
@@ -39,77 +50,82 @@ class SoughtHashes:
 
     def __init__(self) -> None:
         self._added: list[Hashes] = []
-        self._hashes: Hashes = np.empty(0, dtype=np.uint64)
-        self._met: Mask = np.empty(0, dtype=bool)
+        self._hashes: Hashes = np.empty(0, dtype=np.uint64)  # sorted, without repetitions
+        self._was_matched: Mask = np.empty(0, dtype=bool)
 
     def add(self, hashes: Hashes) -> None:
-        """Adds hashes; before the first lookup."""
+        """Adds hashes; all must be added before the first lookup."""
         self._added.append(hashes)
 
     def lookup(self, hashes: Hashes) -> Mask:
-        """Looks up hashes of train; whether each is known, `(n,)`."""
+        """Looks up hashes of train; returns whether each is among the added ones, `(n,)`."""
         if self._added:
-            self._hashes, self._added = np.unique(np.concatenate(self._added)), []
-            self._met = np.zeros(len(self._hashes), dtype=bool)
+            self._hashes = np.unique(np.concatenate(self._added))
+            self._was_matched = np.zeros(len(self._hashes), dtype=bool)
+            self._added = []
         if not len(self._hashes):
             return np.zeros(len(hashes), dtype=bool)
-        place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        known: Mask = self._hashes[place] == hashes
-        self._met[place[known]] = True
-        return known
+        matches, indices = _is_member(hashes, self._hashes)
+        self._was_matched[indices[matches]] = True
+        return matches
 
     def was_matched(self, hashes: Hashes) -> Mask:
-        """`(n,)`: whether each hash was found in train."""
-        return np.isin(hashes, self._hashes[self._met])
+        """Returns whether each hash was found in train, `(n,)`."""
+        return np.isin(hashes, self._hashes[self._was_matched])
 
 
 class HashSet:
-    """A set of 64-bit hashes: 8 bytes a member, about 20 at the moments when it grows.
+    """A set of 64-bit hashes that needs 8 bytes per member, and about 20 while it grows.
 
     The members are in sorted runs, each at most a quarter as long as the one before (a log-structured merge).
 
-    A set of at most so many members (`most`) leaves out hashes from a bound on, which halves whenever there are more.
+    With a limit of `most` members the set is a sample: it ignores all hashes above a bound, and the bound is halved
+    whenever the set exceeds the limit.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self._runs: list[Hashes] = []
         self._most = most
         self.one_in = 1
-        """The share of hashes that are looked at, the smallest ones: one in so many."""
+        """One in this many hashes is sampled: the smallest. 1 if all are."""
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
     def add(self, hashes: Hashes) -> Mask:
-        """Adds hashes; `(n,)`: whether each was a member already, or came earlier in this call.
+        """Adds hashes; returns whether each was a member already or occurred earlier in this call, `(n,)`.
 
-        False for those that are left out.
+        The result is False for hashes outside of the sample.
         """
-        unique, first = np.unique(hashes, return_index=True)
+        unique, first_indices = np.unique(hashes, return_index=True)
         repeats = np.ones(len(hashes), dtype=bool)
         if self.one_in > 1:
             repeats = hashes <= self._bound
-            unique, first = self._within(unique), first[: len(self._within(unique))]
-        old = np.zeros(len(unique), dtype=bool)
+            unique = self._sampled_part(unique)
+            first_indices = first_indices[: len(unique)]
+
+        is_old = np.zeros(len(unique), dtype=bool)
         for run in self._runs:
-            place = np.minimum(np.searchsorted(run, unique), len(run) - 1)
-            old |= run[place] == unique
-        repeats[first[~old]] = False
-        run = unique[~old]
-        while self._runs and len(self._runs[-1]) < 4 * len(run):
-            run = np.concatenate([self._runs.pop(), run])
-            run.sort(kind="stable")  # which merges what is already in order
-        if len(run):
-            self._runs.append(run)
+            is_in_run, _ = _is_member(unique, run)
+            is_old |= is_in_run
+        repeats[first_indices[~is_old]] = False
+
+        new_run = unique[~is_old]
+        while self._runs and len(self._runs[-1]) < 4 * len(new_run):
+            new_run = np.concatenate([self._runs.pop(), new_run])
+            new_run.sort(kind="stable")  # timsort: merges two sorted halves in linear time
+        if len(new_run):
+            self._runs.append(new_run)
         while self._most is not None and len(self) > self._most:
             self.one_in *= 2
-            self._runs = [self._within(run).copy() for run in self._runs]
+            # Copies, since a slice would keep the memory of the whole run.
+            self._runs = [self._sampled_part(run).copy() for run in self._runs]
         return repeats
 
     @property
     def _bound(self) -> np.uint64:
         return np.uint64((1 << 64) // self.one_in - 1)
 
-    def _within(self, run: Hashes) -> Hashes:
-        """The part of a sorted run that is looked at."""
-        return run[: np.searchsorted(run, self._bound, side="right")]
+    def _sampled_part(self, sorted_hashes: Hashes) -> Hashes:
+        """Returns the part of a sorted array that is up to the bound."""
+        return sorted_hashes[: np.searchsorted(sorted_hashes, self._bound, side="right")]

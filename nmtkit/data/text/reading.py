@@ -20,19 +20,19 @@ from nmtkit.data.text.files.json_records import JSONL_HINT, parse_record, refuse
 from nmtkit.data.text.files.lines import ByteObserver, TextFile, read_lines
 
 BLOCK_STORIES = 256
-"""Stories in a block."""
+"""Number of stories in a block."""
 LINKED_PAIRS = 20_000
-"""The first pairs of a file by whose links `require_link_base` judges it."""
+"""Number of pairs at the beginning of a file by whose links `require_link_base` judges the file."""
 
 Source: TypeAlias = TextFile | FeaturesFile
 ReadItem: TypeAlias = Block | FileFault
-"""Pairs, and faults of whole files where they are found."""
+"""A block of examples, or a fault of a whole file, in the order in which they are found."""
 
 
 class SplitReader:
-    """Reads the pairs of a split in blocks, each line once; faults do not stop it.
+    """Reads the examples of a split in blocks, each line once, and continues after faults.
 
-    `watch` observes the bytes read of each text file. With `pipes` inputs may be pipes.
+    `watch` observes the bytes read of each text file. With `pipes` the files may be pipes.
     """
 
     def __init__(self, split: str, files: SplitFiles, watch: ByteObserver | None = None, pipes: bool = False) -> None:
@@ -40,128 +40,168 @@ class SplitReader:
         self._files = files
         self._watch = watch
         self._pipes = pipes
+        self.parts = 1
+        """Number of files, or pairs of files; all stories count as one."""
         kind = next(kind for kind in FILE_KINDS if getattr(files, kind))
-        self.parts = 1 if kind == "stories" else len(getattr(files, kind))
-        """The number of files, or pairs of files; all stories count as one."""
+        if kind != "stories":
+            self.parts = len(getattr(files, kind))
         self._peeked: Iterator[ReadItem] | None = None
-        """The only file after `peek`: the blocks that were looked at, then the others."""
+        """All items of the only file after `peek`: those that `peek` has read, then the remaining ones."""
 
     def peek(self, part: int) -> Iterator[Block]:
-        """The first blocks of one file, before all of it is read.
+        """Yields the first blocks of one file before iteration.
 
-        A single file is read on from there. The beginnings of several files are read twice, so that never more than one
-        of them is open.
+        If there is only one file, iteration does not read these blocks again. The beginnings of several files are read
+        twice, so that never more than one of them is open.
         """
         if self.parts > 1:
-            yield from (item for item in self._part(part, None) if isinstance(item, Block))
+            for item in self._part(part, None):
+                if isinstance(item, Block):
+                    yield item
             return
         items = self._part(part, self._watch)
-        looked_at: list[ReadItem] = []
-        self._peeked = chain(looked_at, items)
+        peeked_items: list[ReadItem] = []
+        self._peeked = chain(peeked_items, items)  # the list is filled below, before the chain reads it
         for item in items:
-            looked_at.append(item)
+            peeked_items.append(item)
             if isinstance(item, Block):
                 yield item
 
     def __iter__(self) -> Iterator[ReadItem]:
-        peeked, self._peeked = self._peeked, None
-        before = 0
+        peeked = self._peeked
+        self._peeked = None
+        examples = 0
         for part in range(self.parts):
             for item in peeked or self._part(part, self._watch):
                 if isinstance(item, Block):
-                    item.offset = before
-                    before += len(item)
+                    item.offset = examples
+                    examples += len(item)
                 yield item
 
     def _part(self, part: int, watch: ByteObserver | None) -> Iterator[ReadItem]:
-        if self._files.stories:
+        files = self._files
+        if files.stories:
             return self._stories()
-        if self._files.jsonl:
-            return self._records(part, self._open(self._files.jsonl[part], watch))
-        inputs: dict[str, Source] = {}
+        if files.jsonl:
+            return self._records(part, self._open(files.jsonl[part], watch))
+        sources: dict[str, Source] = {}
         for kind in LINE_ALIGNED_COLUMNS:
-            if paths := getattr(self._files, kind):
-                path = paths[part]
-                inputs[kind] = FeaturesFile(path) if kind == "features" else self._open(path, watch)
-        texts = tuple(kind for kind in TEXT_COLUMNS if kind in inputs)
-        leading = [inputs.pop(kind) for kind in texts] or [next(iter(inputs.values()))]
-        return self._aligned(part, texts, leading, inputs)
+            paths = getattr(files, kind)
+            if not paths:
+                continue
+            if kind == "features":
+                sources[kind] = FeaturesFile(paths[part])
+            else:
+                sources[kind] = self._open(paths[part], watch)
+        return self._aligned(part, sources)
 
     def _open(self, path: str, watch: ByteObserver | None) -> TextFile:
         return TextFile(path, watch, self._pipes, self._files.encoding_of(path))
 
-    def _aligned(
-        self, part: int, columns: tuple[str, ...], texts: list[Source], beside: dict[str, Source]
-    ) -> Iterator[ReadItem]:
-        """The blocks of the files of texts, and of columns beside them; without text the first column is in both."""
-        src, tgt = texts[0], texts[1] if len(texts) > 1 else None
+    def _aligned(self, part: int, sources: dict[str, Source]) -> Iterator[ReadItem]:
+        """Reads blocks of examples from files, by column, whose line n belongs to example n."""
+        text_columns = tuple(column for column in TEXT_COLUMNS if column in sources)
+        others = {kind: file for kind, file in sources.items() if kind not in text_columns}
+        # The leading files determine the number of examples. Without text, this is the file of the first column.
+        leading: list[Source] = [sources[column] for column in text_columns]
+        if not leading:
+            leading = [next(iter(others.values()))]
+        src = leading[0]
+        tgt = leading[1] if len(leading) > 1 else None
+
         first = 1
-        while count := min(file.fill() for file in texts):
-            yield from (fault for file in texts for fault in file.new_faults())
-            taken: Any = [file.take(count) for file in texts] if columns else [([""] * count, [])]
+        while count := min(file.fill() for file in leading):
+            for file in leading:
+                yield from file.new_faults()
+            texts: list[Any] = []  # lines of each text column, or rows of features
+            faulty_rows: list[list[int]] = []
+            for file in leading if text_columns else ():
+                lines, faulty = file.take(count)
+                texts.append(lines)
+                faulty_rows.append(faulty)
             block = Block(
                 split=self._split,
                 src_file=src.path,
                 tgt_file=tgt.path if tgt else "",
                 first=first,
-                src=taken[0][0],
-                tgt=taken[1][0] if tgt else None,
+                src=texts[0] if texts else [""] * count,
+                tgt=texts[1] if tgt else None,
                 position=part,
-                text_columns=columns,
-                paths={kind: file.path for kind, file in beside.items()},
+                text_columns=text_columns,
+                paths={kind: file.path for kind, file in others.items()},
                 bom_lengths=(src.mark, tgt.mark if tgt else 0),
             )
-            for file, (lines, faulty) in zip(texts, taken, strict=True):
+            for file, lines, faulty in zip(leading, texts, faulty_rows, strict=False):
                 if isinstance(file, TextFile):
                     block.note_bad_bytes(file, faulty, lines)
-            block.unreadable.update(*(faulty for _, faulty in taken))
-            for kind, file in beside.items():
+            block.unreadable.update(*faulty_rows)  # after the faults of all columns were added
+            for kind, file in others.items():
                 file.fill(count)
                 block.columns[kind], faulty = file.take(count)
                 if isinstance(file, TextFile):
                     block.add_message(file, faulty, block.columns[kind])
             yield block
             first += count
-        for file in texts:
+
+        for file in leading:
             file.skip_rest()
             yield from file.new_faults()
         if tgt and src.whole and tgt.whole and src.count != tgt.count:
-            yield _different(src, tgt, "be the translation of")
-        for file in beside.values() if src.whole else ():
+            yield _different_targets(src, tgt)
+        if not src.whole:
+            return
+        for file in others.values():
             file.skip_rest()
             yield from file.new_faults()
             if file.whole and file.count != src.count:
-                yield _different(src, file, "belong to")
+                yield _different_column(src, file)
 
     def _records(self, part: int, file: TextFile) -> Iterator[ReadItem]:
         first = 1
         while count := file.fill():
             yield from file.new_faults()
-            yield self._record_block(part, file, first, *file.take(count))
+            lines, faulty = file.take(count)
+            yield self._record_block(part, file, first=first, lines=lines, faulty=faulty)
             first += count
         yield from file.new_faults()
 
     def _record_block(self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]) -> Block:
-        columns = self._files.columns
-        names = [(getattr(self._files, f"{column}_field"), f"set {column}_field") for column in columns]
-        values = [[""] * len(columns)] * len(lines)
-        unread, why = set(faulty), dict[int, str]()
+        """Parses JSON lines, the first of which is line `first`; rows of `faulty` are not valid text."""
+        field_names = {column: getattr(self._files, f"{column}_field") for column in self._files.columns}
+        texts: dict[str, list[str]] = {column: [""] * len(lines) for column in field_names}
+        unreadable = set(faulty)
+        messages: dict[int, str] = {}
         for row, line in enumerate(lines):
-            if row not in unread:
-                where = f"{file.path}, line {first + row}"
-                try:
-                    record = parse_record(line, where)
-                    values[row] = [text_of(record, name, where, remedy) for name, remedy in names]
-                except DataError as fault:
-                    why[row] = str(fault)
-        read = {column: list(one) for column, one in zip(columns, zip(*values, strict=True), strict=True)}
-        texts = tuple(column for column in TEXT_COLUMNS if column in read)
-        src, tgt = [*map(read.pop, texts), None, None][:2]
-        block = Block(self._split, file.path, file.path, first, src or [""] * len(lines), tgt, part, text_columns=texts)
-        block.columns = {**read, "record": lines}
+            if row in unreadable:
+                continue
+            place = f"{file.path}, line {first + row}"
+            try:
+                record = parse_record(line, place)
+                values = {
+                    column: text_of(record, name, place, f"set {column}_field") for column, name in field_names.items()
+                }
+            except DataError as fault:
+                messages[row] = str(fault)
+                continue
+            for column, text in values.items():
+                texts[column][row] = text
+
+        text_columns = tuple(texts)
+        sides: list[list[str]] = [*texts.values()]
+        block = Block(
+            split=self._split,
+            src_file=file.path,
+            tgt_file=file.path,
+            first=first,
+            src=sides[0] if sides else [""] * len(lines),
+            tgt=sides[1] if len(sides) > 1 else None,
+            position=part,
+            columns={"record": lines},
+            text_columns=text_columns,
+        )
         block.note_bad_bytes(file, faulty, lines)
         block.unreadable.update(faulty)
-        block.add_unusable(JSON, why)
+        block.add_unusable(JSON, messages)
         return block
 
     def _stories(self) -> Iterator[ReadItem]:
@@ -174,44 +214,77 @@ class SplitReader:
             yield FileFault(MISSING, FaultLocation(folder, 1, text=str(fault)), str(fault))
 
     def _story_block(self, folder: str, stories: list[tuple[int, Path]]) -> Block:
-        why: dict[int, str] = {}
-        sides = [("", "")] * len(stories)
+        articles = []
+        summaries = []
+        messages: dict[int, str] = {}
         for row, (_, path) in enumerate(stories):
             try:
-                sides[row] = parse_story(read_lines(path, self._files.encoding_of(folder)), str(path))
+                article, summary = parse_story(read_lines(path, self._files.encoding_of(folder)), str(path))
             except DataError as fault:
-                why[row] = str(fault)
-        src, tgt = map(list, zip(*sides, strict=True))
-        block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in stories])
-        block.names = [str(path) for _, path in stories]
-        block.add_unusable(STORY, why)
+                messages[row] = str(fault)
+                article = ""
+                summary = ""
+            articles.append(article)
+            summaries.append(summary)
+        block = Block(
+            split=self._split,
+            src_file=folder,
+            tgt_file=folder,
+            first=1,
+            src=articles,
+            tgt=summaries,
+            position=[position for position, _ in stories],
+            names=[str(path) for _, path in stories],
+        )
+        block.add_unusable(STORY, messages)
         return block
 
 
-def _different(src: Source, other: Source, rule: str) -> FileFault:
+def _different_targets(src: Source, tgt: Source) -> FileFault:
     message = (
-        f"{src.path} has {src.count} lines, but {other.path} has {other.count}: "
-        f"line n of one must {rule} line n of the other"
+        f"{src.path} has {src.count} lines, but {tgt.path} has {tgt.count}: "
+        "line n of one must be the translation of line n of the other"
     )
-    line, more = min(src.count, other.count) + 1, abs(src.count - other.count)
-    if rule == "belong to":
-        return FileFault(LINE_COUNTS, FaultLocation(other.path, line), message, more)
-    return FileFault(LINE_COUNTS, FaultLocation(src.path, line), message, more, (src.count, other.count), other.path)
+    return FileFault(
+        LINE_COUNTS,
+        FaultLocation(src.path, min(src.count, tgt.count) + 1),
+        message,
+        count=abs(src.count - tgt.count),
+        counts=(src.count, tgt.count),
+        other=tgt.path,
+    )
+
+
+def _different_column(src: Source, column: Source) -> FileFault:
+    message = (
+        f"{src.path} has {src.count} lines, but {column.path} has {column.count}: "
+        "line n of one must belong to line n of the other"
+    )
+    location = FaultLocation(column.path, min(src.count, column.count) + 1)
+    return FileFault(LINE_COUNTS, location, message, count=abs(src.count - column.count))
 
 
 def require_link_base(files: SplitFiles) -> None:
-    """DataError if a link is malformed or, where no base is set, hardly any link of a file has a first word."""
+    """Checks by the first links of each file whether words are counted from 0, unless `alignment_base` is set.
+
+    Raises:
+        DataError: a link is malformed, or hardly any link of a file has a first word.
+    """
+    if not files.has_links or files.alignment_base is not None:
+        return
     reader = SplitReader("train", files)
-    for part in range(reader.parts) if files.has_links and files.alignment_base is None else ():
+    for part in range(reader.parts):
         links: list[Links] = []
         for block in reader.peek(part):
-            links += read_links(block, files) if not block.messages else []
+            if not block.messages:
+                links += read_links(block, files)
             if len(links) >= LINKED_PAIRS:
                 break
-        if doubt := base_warning(links[:LINKED_PAIRS]):
+        doubt = base_warning(links[:LINKED_PAIRS])
+        if doubt:
             raise DataError(
-                f"{files.alignment[part]}: words are taken to be counted from 0, but {doubt}; if they "
-                "are counted from 1, set alignment_base: 1 beside the file in the recipe; if it is right so, "
+                f"{files.alignment[part]}: words are assumed to be counted from 0, but {doubt}. If they are counted "
+                "from 1, set alignment_base: 1 next to the file in the recipe; if the file is right, set "
                 "alignment_base: 0"
             )
 
@@ -222,9 +295,9 @@ def require_link_base(files: SplitFiles) -> None:
 def read_blocks(
     split: str, files: SplitFiles, json_target: bool = False, watch: ByteObserver | None = None
 ) -> Iterator[Block]:
-    """The pairs of one split in blocks, with their links; stops at the first fault.
+    """Yields the examples of one split in blocks, with their links; stops at the first fault.
 
-    Targets that are JSON texts are refused unless `json_target`.
+    JSON lines as targets are an error unless `json_target`.
     """
     for item in SplitReader(split, files, watch, pipes=True):
         if isinstance(item, FileFault):
@@ -233,9 +306,10 @@ def read_blocks(
             continue
         require_plain_text(item, files, json_target=json_target)
         if item.messages:
-            raise DataError(min(item.messages, key=lambda message: message[0])[1])
+            _, first_message = min(item.messages, key=lambda row_and_message: row_and_message[0])
+            raise DataError(first_message)
         if any(len(lines) < len(item) for lines in item.columns.values()):
-            continue  # there is no more of it: a fault at the end says so
+            continue  # a column has ended; the reader yields a fault after the last block
         if files.has_links:
             item.links = read_links(item, files)
         item.tags = files.tags
@@ -244,16 +318,18 @@ def read_blocks(
 
 
 def require_plain_text(block: Block, files: SplitFiles, remedy: str = JSONL_HINT, json_target: bool = False) -> None:
-    """Refuses JSON lines in the first block of plain text; DataError with `remedy`."""
-    if not files.jsonl and not files.stories and block.first == 1:
-        refuse_json_lines(block.src, block.src_file, remedy)
-        if not json_target:
-            refuse_json_lines(block.tgt or (), block.tgt_file, remedy)
+    """Raises DataError with `remedy` if the first block of plain text is JSON lines; ignores later blocks."""
+    if files.jsonl or files.stories or block.first > 1:
+        return
+    refuse_json_lines(block.src, block.src_file, remedy)
+    if block.tgt is not None and not json_target:
+        refuse_json_lines(block.tgt, block.tgt_file, remedy)
 
 
 def read_pairs(files: SplitFiles, json_target: bool = False) -> Iterator[Example]:
-    """The pairs of one split one by one; see `read_blocks`."""
-    return (example for block in read_blocks("", files, json_target) for example in block.examples())
+    """Yields the examples of one split one by one; see `read_blocks`."""
+    for block in read_blocks("", files, json_target):
+        yield from block.examples()
 
 
 # ------------------------------------------------------------------------------------------------------------- stories
@@ -263,32 +339,49 @@ _SENTENCE_END = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
 
 
 def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
-    """Article and summary of the lines of a story, each as one line; DataError if there is no highlight.
+    """Returns article and summary of a story, each as one line; DataError if there is no highlight.
 
-    A summary sentence follows each line `@highlight`, usually without its full stop. It is added, so that sentence
-    splitters find the ends of sentences.
+    A summary sentence follows each line `@highlight`, usually without its full stop. The full stop is added, so that
+    sentence splitters find the ends of sentences.
     """
     article: list[str] = []
-    highlights: list[list[str]] = []
+    highlights: list[list[str]] = []  # the lines of each
     for line in lines:
         text = " ".join(line.split())
         if text == _HIGHLIGHT:
             highlights.append([])
+        elif text and highlights:
+            highlights[-1].append(text)
         elif text:
-            (highlights[-1] if highlights else article).append(text)
+            article.append(text)
     if not highlights:
         raise DataError(f"{where}: no line {_HIGHLIGHT}, so it is not a story with a summary; leave the file out")
-    sentences = [" ".join(lines) for lines in highlights if lines]
-    return " ".join(article), " ".join(text if _SENTENCE_END.search(text) else f"{text}." for text in sentences)
+    sentences = []
+    for highlight in highlights:
+        sentence = " ".join(highlight)
+        if sentence and not _SENTENCE_END.search(sentence):
+            sentence += "."
+        if sentence:
+            sentences.append(sentence)
+    return " ".join(article), " ".join(sentences)
 
 
 def story_stem(listed: str) -> str:
-    """The file name of a listed story without its ending; of an address it is the SHA-1 sum."""
-    return hashlib.sha1(listed.encode("utf-8")).hexdigest() if "://" in listed else listed.removesuffix(".story")
+    """Returns the file name, without its ending, of a story listed by name or by web address.
+
+    The file name of a web address is its SHA-1 sum.
+    """
+    if "://" in listed:
+        return hashlib.sha1(listed.encode("utf-8")).hexdigest()
+    return listed.removesuffix(".story")
 
 
 def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
-    """The stories of a split with the index of their folder, in the order of the lists, or by name without lists."""
+    """Yields the index of the folder and the path of each story, in the order of the lists, or by name without lists.
+
+    Raises:
+        DataError: a folder is missing or has no stories, or a listed story is in no folder.
+    """
     if not files.story_lists:
         for position, folder in enumerate(files.stories):
             stories = sorted(Path(folder).glob("*.story"))
@@ -299,16 +392,19 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
                     f"{folder}: no .story files in this folder; name the folder that has them (other files are "
                     "read without --stories: nmtkit summarize --per-file FILE...)"
                 )
-            yield from ((position, path) for path in stories)
+            for path in stories:
+                yield position, path
     for name in files.story_lists:
         for number, line in enumerate(read_lines(name), start=1):
             listed = line.strip()
             if not listed:
                 continue
-            stem = story_stem(listed)
-            places = enumerate(Path(folder, f"{stem}.story") for folder in files.stories)
-            found = next((one for one in places if one[1].is_file()), None)
-            if found is None:
-                where = " or ".join(files.stories)
-                raise DataError(f"{name}, line {number}: there is no story {stem}.story in {where}; correct the list")
-            yield found
+            file_name = f"{story_stem(listed)}.story"
+            for position, folder in enumerate(files.stories):
+                path = Path(folder, file_name)
+                if path.is_file():
+                    yield position, path
+                    break
+            else:
+                folders = " or ".join(files.stories)
+                raise DataError(f"{name}, line {number}: there is no story {file_name} in {folders}; correct the list")
