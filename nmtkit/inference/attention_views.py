@@ -21,10 +21,10 @@ from nmtkit.data.text.features import Rows
 from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.tokenizers.tokenizer import WORD_START
 from nmtkit.data.tokenizers.vocabulary import BOS
-from nmtkit.data.tokenizers.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
+from nmtkit.data.tokenizers.words import PieceShare, cut_words, display_word_spans, merge_to_words
 from nmtkit.inference.inputs import SourceLine, TargetLine, TextModel, make_batch, require_list, require_pairs
 from nmtkit.inference.result import Translation
-from nmtkit.models.abilities import HeadedModel, as_headed, as_looking_back, window_half_width
+from nmtkit.models.abilities import MultiHeadModel, as_looking_back, as_multi_head, window_half_width
 
 if TYPE_CHECKING:
     from nmtkit.plots import AttentionPicture, FigureStyle, HeadsPicture, SourceWindow
@@ -155,7 +155,7 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
     if half_width is None:
         return []
     tags = reader.tag_ids(reader.tags)
-    ids = [*tags, *known_ids(reader.tokenizers.src, translation.src_tokens[len(tags) :])]
+    ids = [*tags, *reader.tokenizers.src.vocabulary.text_ids(translation.src_tokens[len(tags) :])]
     src = SourceLine(ids, translation.src_tokens)
     batch = make_batch([src], [reader.encode_target_tokens(translation.tokens, src, 1)]).to(reader.device)
     centres = reader.model.read(batch, need_attention=True)[0].centres  # (1,T)
@@ -212,9 +212,9 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
     return pictures
 
 
-def require_heads(reader: TextModel, what: str = "layers of attention heads") -> HeadedModel:
+def require_heads(reader: TextModel, what: str = "layers of attention heads") -> MultiHeadModel:
     """The model, which is one of layers of attention heads; raises NmtkitError if it is not."""
-    model = as_headed(reader.model)
+    model = as_multi_head(reader.model)
     if model is None:
         kind = reader.outline.config.kind
         raise NmtkitError(f"the model {reader.name!r} ({kind}) has no {what} to draw; name a transformer")

@@ -1,9 +1,10 @@
-"""What some models can do beyond the contracts of `nmtkit.models.base`.
+"""Optional abilities of models, beyond the contracts of `nmtkit.models.base`.
 
-An ability is a mix-in, and stands before the contract in the list of base classes: `class Mine(Copying, Seq2Seq)`. Next
-to each mix-in is the function that asks a model for it; nothing outside of `nmtkit.models` uses `isinstance` on models.
+An ability is a mix-in and precedes the contract in the list of base classes: `class MyModel(Copying, Seq2Seq)`. Each
+mix-in is followed by a function that checks a model for it, so that code outside of `nmtkit.models` needs no
+`isinstance` on models.
 
-Letters as in `nmtkit.models.base`.
+Letters as in `nmtkit.models.base`; A is the number of attention heads, V' the size of a shortlist.
 """
 
 from abc import abstractmethod
@@ -37,43 +38,43 @@ from nmtkit.models.output import ShortlistedOutput, log_probabilities_of
 
 
 class Copying(Decoder[M, S]):
-    """A decoder that can copy: words of its source, also unknown ones, or its own earlier words.
+    """A decoder that can copy source words, including unknown ones, or its own earlier words.
 
-    It fills `ModelOutput.copy_gate`. One that copies from its source has a config whose `copies` is true.
+    It sets `ModelOutput.copy_gate`. If it copies from the source, `copies` of its config is true.
     """
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
-        """Returns log-probabilities `(...,X)`, with the words that can be copied."""
+        """Returns log-probabilities `(...,X)`, which include the copied words."""
         log_probs = self.vocabulary_log_probs(output, memory)  # (...,V)
         if output.copy_gate is None:
             return log_probs
         return self.copied(log_probs, output, memory)
 
     def copied(self, log_probs: Tensor, output: ModelOutput, memory: M, excess: Tensor | None = None) -> Tensor:
-        """Turns `(...,V)` into `(...,X)`; see `nmtkit.layers.copying.mix`."""
-        assert output.copy_gate is not None, "a model that copies has a gate"
+        """Mixes copy probabilities into `(...,V)`, which gives `(...,X)`; see `nmtkit.layers.copying.mix`."""
+        assert output.copy_gate is not None, "a model that copies sets `copy_gate`"
         n_oov = 0 if memory.copy is ABSENT else memory.copy.n_oov
         weights, words = self.copyable(output, memory)
         return mix(log_probs, weights, output.copy_gate, words, n_oov, excess)
 
     def copyable(self, output: ModelOutput, memory: M) -> tuple[Tensor, Tensor]:
-        """Returns the weights of the words that can be copied, and these: `attention` and `src_extended` of `mix`."""
-        assert output.attention is not None, "a model that copies from its source shows its attention"
-        source = memory.copy.extended
+        """Returns copy weights and the columns of the words to copy: `attention` and `src_extended` of `mix`."""
+        assert output.attention is not None, "a model that copies from its source sets `attention`"
+        source = memory.copy.extended  # (B,S)
         if output.sentence is not None:
-            source = source[output.sentence]
+            source = source[output.sentence]  # (M,S)
         return output.attention, memory.columns_of(source)
 
 
 def as_copying(model: Model) -> Copying | None:
-    """Returns the model, if it can copy."""
+    """Returns the model if it can copy, else None."""
     return model if isinstance(model, Copying) else None
 
 
 def predicts_by_softmax(model: Model) -> bool:
-    """Returns whether `predict` is the softmax of `logits`, into which copies may be mixed.
+    """Returns whether `predict` is the softmax of `logits`, possibly mixed with copies.
 
-    A search may then compute few of the probabilities. It is false for a model that overrides `predict`.
+    Search then computes only the probabilities that it needs. False for models that override `predict`.
     """
     return type(model).predict in (Model.predict, Decoder.predict, Copying.predict)
 
@@ -81,100 +82,107 @@ def predicts_by_softmax(model: Model) -> bool:
 def log_likelihood(
     model: Model, output: ModelOutput, memory: Any, wanted: Tensor, summed: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns what `predict` says of the wanted id of each of M rows, which `ModelOutput.gather` gave: `(M,)`.
+    """Returns the log-probabilities of the wanted ids `(M,)` alone, which is cheaper than `predict`: `(M,)`.
 
-    If `summed`, and where the model does not copy, also returns the sum over the vocabulary, `(M,)`.
+    `output` has M rows, from `ModelOutput.gather`. The second tensor is the sum of the log-probabilities of the
+    vocabulary, `(M,)`; it is valid only if `summed` is set and the model does not copy.
     """
     if not predicts_by_softmax(model):
         log_probs = model.predict(output, memory)  # (M,X)
-        found = log_probs.gather(-1, wanted[:, None]).squeeze(-1)  # (M,)
-        return found, log_probs[:, : model.vocabulary_size].sum(-1)
+        wanted_log_probs = log_probs.gather(-1, wanted[:, None]).squeeze(-1)  # (M,)
+        return wanted_log_probs, log_probs[:, : model.vocabulary_size].sum(-1)
     logits = model.logits(output, memory)  # (M,V)
     if output.copy_gate is None:
         return log_probabilities_of(wanted, logits, summed)
     copying = as_copying(model)
-    assert copying is not None, "a model with a gate can copy"
-    weights, words = copying.copyable(output, memory)
-    # The vocabulary gives words that it lacks no probability; any id of it stands in for them.
+    assert copying is not None, "a model that sets `copy_gate` inherits from `Copying`"
+    weights, words = copying.copyable(output, memory)  # (M,S) each
+    # A wanted id beyond the vocabulary cannot be generated. It is clamped to a valid index for the gather, and the
+    # result is overwritten.
     size = logits.shape[-1]
-    of_vocabulary, sums = log_probabilities_of(wanted.clamp(max=size - 1), logits)
-    generated = of_vocabulary.masked_fill(wanted >= size, -torch.inf)  # (M,)
-    return mix_wanted(wanted, generated, weights, output.copy_gate, words), sums
+    log_probs, sums = log_probabilities_of(wanted.clamp(max=size - 1), logits)  # (M,), (M,)
+    generated = log_probs.masked_fill(wanted >= size, -torch.inf)  # (M,)
+    mixed = mix_wanted(wanted, generated, attention=weights, p_gen=output.copy_gate, src_extended=words)  # (M,)
+    return mixed, sums
 
 
-class MadeOutput(Decoder[M, S]):
-    """A decoder whose output layer is made of other weights, and is not the module `output`."""
+class ComputedOutput(Decoder[M, S]):
+    """A decoder whose output layer is computed from other weights instead of being the module `output`."""
 
     @abstractmethod
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
-        """Returns the matrix `(V,*)` and the bias `(V,)` that `logits` ends in; more rows than V are ignored."""
+        """Returns matrix `(V,*)` and bias `(V,)` of the output layer of `logits`; rows after the V-th are ignored."""
 
 
 def output_layer_of(model: Decoder, memory: Any) -> tuple[Tensor, Tensor]:
-    """Returns the matrix `(V,*)` and the bias `(V,)` that `logits` ends in; more rows than V are ignored.
+    """Returns matrix `(V,*)` and bias `(V,)` of the output layer of `logits`; rows after the V-th are ignored.
 
     Raises a RecipeError if the model has no such matrix.
     """
-    if isinstance(model, MadeOutput):
+    if isinstance(model, ComputedOutput):
         return model.output_layer(memory)
     return matrix_and_bias(model)
 
 
 def matrix_and_bias(model: Decoder) -> tuple[Tensor, Tensor]:
-    """Returns the matrix `(V,*)` and the bias `(V,)` of the module `output`."""
+    """Returns matrix `(V,*)` and bias `(V,)` of the module `output`; raises a RecipeError if it has no matrix."""
     output = getattr(model, "output", None)
     weight = getattr(output, "weight", None)
     bias = getattr(output, "bias", None)
-    # A matrix that is packed for one product has no rows to take.
+    # Rows cannot be selected from a matrix that is packed for one kind of product.
     if not isinstance(weight, Tensor) or weight.layout != torch.strided:
-        raise RecipeError(f"{model.config.kind} has no output layer that a shortlist could take rows of; go without")
+        raise RecipeError(
+            f"{model.config.kind} has no output matrix from which a shortlist could select rows; remove the shortlist"
+        )
     if bias is None:
         bias = weight.new_zeros(len(weight))
     return weight, bias
 
 
 def with_shortlist(model: Decoder, memory: Memory, candidates: Tensor | None) -> Memory:
-    """Returns the same memory, with `logits` for candidates only; for all words, if there are no candidates.
+    """Returns the memory with the output layer restricted to `candidates`, or the whole output layer if None.
 
-    `ShortlistedOutput.gathered` describes the candidates.
+    `candidates` is described in `ShortlistedOutput.gather`.
     """
     if isinstance(model, Combined):
-        memories: Any = memory
-        pairs = zip(model.members, memories.members, strict=True)
-        members = tuple(with_shortlist(cast(Decoder, member), own, candidates) for member, own in pairs)
-        joined: Memory = replace(memories, members=members, shortlist=members[0].shortlist)
-        return joined
+        joint_memory: Any = memory
+        member_memories = []
+        for member, member_memory in zip(model.members, joint_memory.members, strict=True):
+            member_memories.append(with_shortlist(cast(Decoder, member), member_memory, candidates))
+        combined: Memory = replace(joint_memory, members=tuple(member_memories), shortlist=member_memories[0].shortlist)
+        return combined
     if candidates is None:
         return replace(memory, shortlist=None)
     weight, bias = output_layer_of(model, memory)
-    return replace(memory, shortlist=ShortlistedOutput.gathered(weight, bias, candidates))
+    return replace(memory, shortlist=ShortlistedOutput.gather(weight, bias, candidates))
 
 
 class LimitedPositions(Decoder[M, S]):
-    """A decoder that prepares for the positions of a text, or cannot write texts of any length."""
+    """A decoder that has a maximum text length, or that must prepare its table of positions."""
 
     @abstractmethod
     def reserve_positions(self, length: int) -> bool:
-        """Prepares decoding of up to `length` steps; returns whether the model can decode so many."""
+        """Prepares decoding of up to `length` steps; returns False if the model cannot decode that many."""
 
 
 def reserve_positions(model: Decoder, length: int) -> bool:
-    """Prepares decoding of up to `length` steps; returns whether the model can decode so many."""
+    """Prepares decoding of up to `length` steps; returns False if the model cannot decode that many."""
     limited = [member for member in members_of(model) if isinstance(member, LimitedPositions)]
-    prepared = [member.reserve_positions(length) for member in limited]  # also after one that cannot
+    # A list, not a generator: every member must prepare, even after one that returned False.
+    prepared = [member.reserve_positions(length) for member in limited]
     return all(prepared)
 
 
 class ParallelPrefill(Decoder[M, S]):
-    """A decoder whose `advance` reads a prompt in one pass.
+    """A decoder whose `advance` can read a prompt in one pass.
 
-    A step of it remembers only what it writes into the cache, and asks the cache for `KVCache.positions`.
+    All that it carries from step to step is in the cache, and it takes its positions from `KVCache.positions`.
     """
 
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None
     ) -> tuple[ModelOutput, S]:
-        """Reads a prompt `(B,P)` as if its positions were hypotheses; see `Decoder.prefill`."""
+        """Reads prompts `(B,P)` in one step, as if their positions were P hypotheses; see `Decoder.prefill`."""
         cache.begin_prompts(prompt.shape[1])
         output, state = self.advance(prompt.flatten(), state, memory, cache)
         cache.next_step()
@@ -185,9 +193,10 @@ class ParallelPrefill(Decoder[M, S]):
 class LayerAttentions(Rows):
     """Attention weights of every head: one tensor for each of the L layers of a side, first layer first.
 
-    Rows are queries, columns are keys. A real row sums to one over the keys that it may read; rows and columns of
-    padding are zero. Row t of `decoder` and `cross` is the position that *predicts* target token t (`Targets.ids`). The
-    columns of `decoder` are the decoder's inputs (`Targets.shifted`), BOS first; row t reads columns 0 to t.
+    Rows are queries, columns are keys. The row of a real query sums to one over the keys that it may read; rows and
+    columns of padding are zero. Row t of `decoder` and `cross` is the position that *predicts* target token t
+    (`Targets.ids`). The columns of `decoder` are the decoder's inputs (`Targets.shifted`), BOS first; row t reads the
+    columns 0 to t.
     """
 
     encoder: tuple[Tensor, ...]
@@ -195,43 +204,43 @@ class LayerAttentions(Rows):
     decoder: tuple[Tensor, ...]
     """Self-attention of the decoder, L x `(B,A,T,T)`."""
     cross: tuple[Tensor, ...]
-    """Attention of the decoder to the encoder's states, L x `(B,A,T,S)`."""
+    """Cross-attention from the decoder to the encoder, L x `(B,A,T,S)`."""
 
 
-class HeadedModel(Seq2Seq[M, S]):
-    """A model with layers of multi-head attention, whose weights can be read."""
+class MultiHeadModel(Seq2Seq[M, S]):
+    """A model with layers of multi-head attention that exposes the weights of its heads."""
 
     @classmethod
     @abstractmethod
     def shows_one_head(cls, config: Any) -> bool:
-        """Returns whether `unroll` shows the attention of one head among several of its layer."""
+        """Returns whether the attention of `unroll` is one head of several in its layer, and not a mean of heads."""
 
     @abstractmethod
     def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[ModelOutput, Tensor]:
-        """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`."""
+        """Runs `unroll` with attention; also returns the weights `(B,A,T,S)` of all heads of the same layer."""
 
     @abstractmethod
     def attentions(self, batch: Batch) -> LayerAttentions:
-        """The weights of every head of every layer while the given targets are read; without their dropout."""
+        """Returns the weights of all heads and layers, before dropout, while the decoder reads the targets."""
 
     @abstractmethod
     def positions(self, most: int) -> tuple[str, Tensor]:
-        """The kind of position vectors of the source, and the first of them `(P,H)`, at most so many."""
+        """Returns the kind of position vectors of the source and the first of them, `(P,H)` with P <= `most`."""
 
     @abstractmethod
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Chooses the attention that `need_attention` returns: of a layer, from 1, and of all or one of its heads."""
+        """Chooses the attention that `need_attention` returns: a layer, and a head or the mean, counted from 1."""
 
 
-def as_headed(model: Model) -> HeadedModel | None:
-    """Returns the model, if it has layers of multi-head attention."""
-    return model if isinstance(model, HeadedModel) else None
+def as_multi_head(model: Model) -> MultiHeadModel | None:
+    """Returns the model if it has layers of multi-head attention, else None."""
+    return model if isinstance(model, MultiHeadModel) else None
 
 
 def shows_one_head(config: ModelConfig) -> bool:
-    """Returns whether the attention that a registered model shows is that of one head among several of a layer."""
+    """Returns whether a registered model shows the attention of one head of several, and not a mean of heads."""
     kind = MODELS.get(config.kind)
-    return issubclass(kind, HeadedModel) and kind.shows_one_head(config)
+    return issubclass(kind, MultiHeadModel) and kind.shows_one_head(config)
 
 
 class LooksBack(Decoder[M, S]):
@@ -239,64 +248,64 @@ class LooksBack(Decoder[M, S]):
 
     @abstractmethod
     def history_weights(self, batch: Batch) -> Tensor:
-        """Returns the weights of all layers `(B,L,T,T)`: row t is where input t looks back, BOS first."""
+        """Returns attention weights of all layers, `(B,L,T,T)`: row t is the attention of input t; input 0 is BOS."""
 
 
 def as_looking_back(model: Model) -> LooksBack | None:
-    """Returns the model, if it looks back at the words before."""
+    """Returns the model if it attends to its earlier words, else None."""
     return model if isinstance(model, LooksBack) else None
 
 
 class LocalWindow(Seq2Seq[M, S]):
-    """A model that may look only at the source tokens around a centre, which `ModelOutput.centres` has."""
+    """A model that may attend only to a window of source tokens, centred at `ModelOutput.centres`."""
 
     window_half_width: int | None
-    """The number of source tokens on either side of a centre; None if it may look at all of them."""
+    """Number of source tokens on either side of the centre; None if the model attends to the whole source."""
 
 
 def window_half_width(model: Model) -> int | None:
-    """Returns how many source tokens the model may look at on either side of a centre; None if at all."""
+    """Returns the number of source tokens on either side of a window's centre; None without a window."""
     return model.window_half_width if isinstance(model, LocalWindow) else None
 
 
 class OwnMemoryLengths(Model):
-    """A model whose memory has other positions than what it reads, as regions of a picture."""
+    """A model whose memory has other positions than its input, such as regions of a picture."""
 
     @abstractmethod
     def memory_lengths(self, batch: Batch) -> Tensor:
-        """Returns how many positions of the memory are real, `(B,)` on the CPU."""
+        """Returns the number of real positions of the memory, `(B,)` on the CPU."""
 
 
 def memory_lengths(model: Model, batch: Batch) -> Tensor:
-    """Returns how many positions of the memory are real, `(B,)` on the CPU; of an ensemble, the first member's."""
-    first = members_of(model)[0]
-    return first.memory_lengths(batch) if isinstance(first, OwnMemoryLengths) else batch.lengths
+    """Returns the number of real positions of the memory, `(B,)` on the CPU; for an ensemble, in its first member."""
+    first_member = members_of(model)[0]
+    return first_member.memory_lengths(batch) if isinstance(first_member, OwnMemoryLengths) else batch.lengths
 
 
 class OptionalSourceEnd(Seq2Seq[M, S]):
-    """A model that can leave the EOS of its source out of the memory."""
+    """A model that can exclude the EOS of the source from the memory."""
 
     source_end: bool
-    """Whether the memory has the EOS."""
+    """Whether the memory includes EOS."""
 
 
 def has_source_end(model: Model) -> bool:
-    """Returns whether the memory of a text ends with its EOS; rows of numbers have none."""
-    first = members_of(model)[0]
-    return first.source_end if isinstance(first, OptionalSourceEnd) else "src" in first.sizes
+    """Returns whether the last memory position of a text is EOS; false for a model that reads rows of features."""
+    first_member = members_of(model)[0]
+    return first_member.source_end if isinstance(first_member, OptionalSourceEnd) else "src" in first_member.sizes
 
 
 class AuxiliaryHead(Model):
-    """A model with a head beside the output layer, which an objective of its own trains."""
+    """A model with a second head besides the output layer, trained by a separate objective."""
 
     @classmethod
     @abstractmethod
     def auxiliary_objective(cls, config: Any) -> str:
-        """Returns the name of the objective; empty if this config has no such head."""
+        """Returns the name of the objective; empty if a model with this config has no such head."""
 
     @abstractmethod
     def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
-        """Returns the output of the head, from a batch and what `read` found in it."""
+        """Applies the head to the output of `read` for the same batch."""
 
 
 def auxiliary_objective(config: ModelConfig) -> str:
@@ -306,48 +315,51 @@ def auxiliary_objective(config: ModelConfig) -> str:
 
 
 def auxiliary_logits(model: Model, batch: Batch, output: ModelOutput) -> Tensor:
-    """Returns the output of the model's auxiliary head, from a batch and what `read` found in it."""
+    """Applies the auxiliary head to the output of `read` for the same batch."""
     assert isinstance(model, AuxiliaryHead), f"{model.config.kind} has no auxiliary head"
     return model.auxiliary_logits(batch, output)
 
 
 class AdaptedParts(Model):
-    """A model whose weights mean something else in another model that begins with them."""
+    """A model whose weights must be converted before they can initialise another model."""
 
     @abstractmethod
     def adapt_part(self, name: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the weights of one of `PARTS`, which the model has, as another model reads them."""
+        """Converts the weights of one of `PARTS` to what they mean in another model."""
 
 
 def part_of(model: Model, name: str) -> dict[str, Tensor]:
-    """Returns the weights of one of `PARTS` by name, as another model can begin with them; empty without that part."""
-    parameters = model.state_dict(keep_vars=True)
-    weights = {full: weight for full, weight in parameters.items() if full.startswith(PARTS[name])}
-    if not any(full.startswith(name) for full in weights):
+    """Returns the weights of one of `PARTS` for the initialisation of another model; empty without that part."""
+    weights = {}
+    for weight_name, weight in model.state_dict(keep_vars=True).items():
+        if weight_name.startswith(PARTS[name]):
+            weights[weight_name] = weight
+    # An encoder also has the prefix `src_`, but source embeddings alone are not an encoder; likewise for decoders.
+    if not any(weight_name.startswith(name) for weight_name in weights):
         return {}
     return model.adapt_part(name, weights) if isinstance(model, AdaptedParts) else weights
 
 
 class Pretrained(Model):
-    """A model that learns from texts alone by a pretraining objective, and only so."""
+    """A model that can only be trained by a pretraining objective, on texts alone."""
 
     pretrained_by: ClassVar[Sequence[str]]
-    """The objectives that can train it."""
+    """Names of the objectives that can train it."""
 
 
 def pretraining_objectives(kind: type[Model]) -> Sequence[str]:
-    """Returns the objectives that hide a part of a text and can train such a model on texts alone."""
+    """Returns the names of the objectives that corrupt texts and can train this class of models on texts alone."""
     if issubclass(kind, Pretrained):
         return kind.pretrained_by
     return ("span_corruption", "denoising") if issubclass(kind, Seq2Seq) else ()
 
 
 class ReadsSentences(Model):
-    """A model that reads texts by their sentences, which `tokenizer.sentences` finds."""
+    """A model that reads a text sentence by sentence; `tokenizer.sentences` sets where sentences end."""
 
 
 def reads_sentences(config: ModelConfig) -> bool:
-    """Returns whether a registered model reads texts by their sentences."""
+    """Returns whether a registered model reads a text sentence by sentence."""
     return issubclass(MODELS.get(config.kind), ReadsSentences)
 
 

@@ -4,25 +4,27 @@ Letters used in every shape comment:
 
     B   sentences in a batch
     K   beam size
-    N   = B*K hypotheses in sentence-major order: those of sentence b are rows b*K to b*K+K-1
-    S   source length            T   target length
-    V   target vocabulary        X   = V + the most unknown words of any example in the batch
+    N   = B*K hypotheses in sentence-major order: sentence b has the rows b*K to b*K+K-1
+    M   target positions selected from all B*T, as rows
+    S   source length            T   target length             P   prompt length
+    V   target vocabulary        X   = V + the largest number of unknown words in an example of the batch
     H   hidden size              E   embedding size            L   layers            Q   queries per sentence
 
-There are three contracts, each with what the one before it has:
+There are three contracts. Each extends the one before it:
 
-    Model    reads a batch and predicts: `read`, `logits`. Training asks for no more.
-    Decoder  writes a text word by word: `start`, `advance`. Search asks for it. `unroll` is all steps over given
-             targets, `prefill` those over a prompt: walks of `advance`, unless a model has a parallel or cheaper form.
-    Seq2Seq  writes a text from one that it reads: `encode`. Pictures of attention, alignment and copying ask for it.
+    Model    reads a batch and predicts: `read`, `logits`. This is all that training needs.
+    Decoder  writes a text word by word: `start`, `advance`. This is all that search needs. `unroll` runs all steps over
+             the targets, and `prefill` over a prompt. Both call `advance` in a loop; a model that can compute many
+             positions at once overrides them.
+    Seq2Seq  writes a text from a source: `encode`. Attention pictures, alignment and copying need it.
 
-Memory has one row per *sentence* and is fixed while decoding; state has one row per *hypothesis*. A model that attends
-reads the K = N // B hypotheses of a sentence as K queries into that sentence's one row of memory: the encoder's states
-are never copied per beam.
+Memory has one row per *sentence* and is fixed while decoding; state has one row per *hypothesis*. Attention reads the
+K = N // B hypotheses of a sentence as K queries into the sentence's single row of memory, so the encoder's states are
+never copied for a beam.
 
-Decoding changes two things. The *state* is small and of one size: a search reorders its rows. The *cache*
-(`nmtkit.layers.kv_cache`) grows by one entry in every step, and its entries are never moved. The position of a
-hypothesis is a tensor, since the hypotheses of one step may stand at different positions.
+Decoding changes two things. The *state* is small and has a fixed size; a search reorders its rows. The *cache*
+(`nmtkit.layers.kv_cache`) grows by one entry per step, and its entries never move. Positions are a tensor, because the
+hypotheses of one step may be at different positions.
 """
 
 from abc import ABC, abstractmethod
@@ -32,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, ca
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, override
 
 from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
@@ -77,19 +79,23 @@ MODELS: Registry["type[Model]"] = Registry(
 
 
 class VocabularySizes(dict[str, int]):
-    """How many ids each column has, or numbers a row of features.
+    """Vocabulary size of each column, or width of a row of features.
 
-    `shared`: whether two texts share one vocabulary (then their sizes are equal). Where `tgt` is all that there is, an
-    encoder can read it too.
+    `shared` is true if source and target have one vocabulary; then their sizes are equal. If `tgt` is the only column,
+    an encoder reads it too, so `src` gets its size.
     """
 
     def __init__(self, columns: Mapping[str, int], shared: bool = False) -> None:
-        alone = [*columns] == ["tgt"]
-        super().__init__({"src": columns["tgt"], **columns} if alone else columns)
-        self.shared = shared or alone
+        sizes = dict(columns)
+        only_target = list(columns) == ["tgt"]
+        if only_target:
+            sizes = {"src": columns["tgt"], "tgt": columns["tgt"]}
+        super().__init__(sizes)
+        self.shared = shared or only_target
 
     def __missing__(self, column: str) -> int:
-        raise RecipeError(f"the model asks for the size of column {column!r}, and an example has {', '.join(self)}")
+        columns = ", ".join(self)
+        raise RecipeError(f"the model needs the size of column {column!r}, but an example has only {columns}")
 
 
 PARTS = {
@@ -98,18 +104,19 @@ PARTS = {
     "src_embedding": ("src_embedding.",),
     "tgt_embedding": ("tgt_embedding.",),
 }
-"""The parts of models that others can begin with, and how the names of their weights begin."""
+"""Parts of a model that can initialise another model, with the prefixes of their weight names."""
 
 Tie = Literal["none", "embeddings", "decoder", "all"]
-"""Weights that share one matrix: none; both embeddings; target embedding and output layer; or all three."""
+"""Which weights are one matrix: none; both embeddings; target embedding and output layer; or all three."""
 
 
 def require_shared_vocabulary(tie: Tie, sizes: VocabularySizes) -> None:
-    """Raises a RecipeError where both sides are to share one embedding, but not a vocabulary."""
+    """Raises a RecipeError if `tie` shares one embedding between sides with different vocabularies."""
     if tie in ("all", "embeddings") and not sizes.shared:
+        alternative = "decoder" if tie == "all" else "none"
         raise RecipeError(
             f"model.tie: `{tie}` makes source and target share one embedding, which needs one vocabulary for both; "
-            f"set tokenizer.joint to true, or model.tie to `{'decoder' if tie == 'all' else 'none'}`"
+            f"set tokenizer.joint to true, or model.tie to `{alternative}`"
         )
 
 
@@ -124,98 +131,102 @@ class ModelConfig(Settings):
 
     @property
     def copies(self) -> bool:
-        """Whether the model can write words of its source that the vocabulary lacks: its setting `copying`, if any."""
+        """Whether the setting `copying`, if there is one, lets the model write source words outside the vocabulary."""
         return getattr(self, "copying", "none") not in (False, "none")
 
     @property
     def bf16_allowed(self) -> bool:
-        """Whether `training.precision: auto` may choose bfloat16; not where rounding adds up from step to step."""
+        """Whether `training.precision: auto` may choose bfloat16. False if rounding errors add up over the steps."""
         return False
 
 
 if TYPE_CHECKING:
     AnyModelConfig = ModelConfig
-else:  # the models are asked for when settings are checked, so that one that came later can be named too
+else:
+    # `MODELS` is looked up when settings are validated, so that recipes can name models that are registered later.
     AnyModelConfig = Annotated[Any, TaggedUnion(MODELS)]
 
 
 @dataclass(frozen=True)
 class Memory(Rows):
-    """All that is fixed while decoding; one row per sentence. Each model adds what it needs (keys, final state)."""
+    """Everything that is fixed while decoding, one row per sentence. Models add fields, such as keys."""
 
     mask: Tensor
-    """`(B,S)`, True where a position that the model reads is real; `(B,0)` where it reads nothing."""
+    """`(B,S)`, bool: True at real source positions, False at padding. `(B,0)` if the model reads no source."""
     copy: CopySource
-    """What can be copied; absent where a model reads no text."""
+    """Source words that can be copied; absent if the model reads no text."""
     _: KW_ONLY
     shortlist: ShortlistedOutput | None = None
-    """Shortlisted rows of the output layer; None means the whole vocabulary."""
+    """Shortlisted rows of the output layer; None for the whole vocabulary."""
 
     def columns_of(self, ids: Tensor) -> Tensor:
-        """The columns of the distributions that stand for extended ids."""
+        """Converts extended ids to columns of the distributions, which are other numbers with a shortlist."""
         return ids if self.shortlist is None else self.shortlist.index.columns_of(ids)
 
     def ids_of(self, columns: Tensor) -> Tensor:
-        """The extended ids that columns stand for."""
+        """Converts columns of the distributions to extended ids."""
         return columns if self.shortlist is None else self.shortlist.index.ids_of(columns)
 
 
 @dataclass(frozen=True)
 class DecoderState(Rows):
-    """All that changes while decoding; one row per hypothesis. Each model adds its own fields."""
+    """Everything that changes while decoding, one row per hypothesis. Models add fields."""
 
 
 @dataclass(frozen=True)
 class ModelOutput(Rows):
-    """What a model has found, before the output layer; of a decoder, in one or more steps."""
+    """Hidden features before the output layer, with attention and copy gate."""
 
     features: Tensor
-    """`(N,*)` from `advance`; `(B,T,*)` from `unroll`; `(M,*)` from `gather`: what `predict` reads. A model that labels
-    examples has `(B,*)`, one that labels positions `(B,S,*)`."""
+    """Input of `predict`: `(N,*)` from `advance`, `(B,T,*)` from `unroll`, `(M,*)` from `gather`. A model that labels
+    examples has `(B,*)`, and a model that labels positions `(B,S,*)`."""
     attention: Tensor | None = None
-    """Weights over the source, `(N,S)`, `(B,T,S)` or `(M,S)`; None where not asked for, or where the model has none."""
+    """Weights over the source, `(N,S)`, `(B,T,S)` or `(M,S)`; None if not requested or if the model has none."""
     copy_gate: Tensor | None = None
-    """p_gen, `(N,1)`, `(B,T,1)` or `(M,1)`; None where the model does not copy."""
+    """p_gen, `(N,1)`, `(B,T,1)` or `(M,1)`; None if the model does not copy."""
     sentence: Tensor | None = None
     """`(M,)` from `gather`: the sentence of each row."""
     centres: Tensor | None = None
-    """The centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None where `attention` is, and
-    where a model may look at all of the source."""
+    """Centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None if `attention` is None, and if
+    the model attends to the whole source."""
     path: Tensor | None = None
-    """`log p(s_1 ... s_t | x)` of the places that a hard attention has drawn up to this word, `(B,T)` or `(M,)`."""
+    """`log p(s_1 ... s_t | x)` of the positions sampled by hard attention up to this word, `(B,T)` or `(M,)`."""
 
     def gather(self, keep: Tensor) -> "ModelOutput":
-        """The positions where `keep` `(B,T)` or `(B,)` is True, as M rows; spares the output layer the padding."""
-        # `keep` may still be on the CPU: finding its positions there spares an accelerator a wait.
-        places = [send(index, self.features.device) for index in keep.nonzero(as_tuple=True)]
-        return replace(self.mapped(lambda tensor: tensor[*places]), sentence=places[0])
+        """Selects the positions where `keep` `(B,T)` or `(B,)` is True, as M rows; padding is then not projected."""
+        # `keep` may still be on the CPU. `nonzero` there does not make the CPU wait for an accelerator.
+        indices = [send(index, self.features.device) for index in keep.nonzero(as_tuple=True)]  # one or two (M,)
+        rows = self.mapped(lambda tensor: tensor[*indices])
+        return replace(rows, sentence=indices[0])
 
     @staticmethod
     def stack(steps: Sequence["ModelOutput"]) -> "ModelOutput":
-        """The outputs of T steps `(N,*)` as one `(N,T,*)`."""
-        tensors = [iter(step.tensors()) for step in steps]
-        return steps[0].mapped(lambda _: torch.stack([next(own) for own in tensors], 1))
+        """Joins the outputs of T steps, `(N,*)`, into one output, `(N,T,*)`."""
+        # `tensors` and `mapped` visit the fields in the same order, so the stacked tensors return to their fields.
+        tensors_by_field = zip(*(step.tensors() for step in steps), strict=True)
+        stacked = iter([torch.stack(tensors, 1) for tensors in tensors_by_field])  # (N,T,*) each
+        return steps[0].mapped(lambda _: next(stacked))
 
 
 M = TypeVar("M", bound=Memory, default=Any)
-"""The memory of a model."""
+"""A model's memory type."""
 S = TypeVar("S", bound=DecoderState, default=Any)
-"""The decoder state of a model."""
+"""A model's decoder state type."""
 
 
 class Model(nn.Module, ABC):
-    """What can be trained; see the head of this file.
+    """A trainable model; see the head of this file.
 
-    A subclass has a nested `Config(ModelConfig)`, and is built as `Model(config, vocabulary_sizes)`.
+    A subclass has a nested `Config(ModelConfig)` and is built as `MyModel(config, vocabulary_sizes)`.
     """
 
     Config: ClassVar[type[ModelConfig]]
     output_column: ClassVar[str] = ""
-    """The column whose ids the model predicts."""
+    """Column whose ids the model predicts."""
     output: Any
-    """The output layer: a module from features `(...,*)` to `(...,V)`."""
+    """Output layer: a module from features `(...,*)` to `(...,V)`."""
     has_attention: bool = False
-    """Whether the outputs can carry attention over what the model reads."""
+    """Whether outputs can contain attention over the source."""
 
     def __init__(self, config: ModelConfig, sizes: VocabularySizes) -> None:
         super().__init__()
@@ -225,83 +236,85 @@ class Model(nn.Module, ABC):
     @property
     @final
     def vocabulary_size(self) -> int:
-        """V."""
+        """Number of ids that the output layer scores, V."""
         return self.sizes[self.output_column]
 
     @final
     def embedding(self, side: Side) -> nn.Embedding:
-        """The word vectors of a text column, which are its `src_embedding` or `tgt_embedding`."""
+        """Returns `src_embedding` or `tgt_embedding`."""
         embedding: nn.Embedding = getattr(self, f"{side}_embedding")
         return embedding
 
     @abstractmethod
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, Any]:
-        """What `predict` needs: the output at all positions, and the memory, or None in a model without one."""
+        """Runs the model with teacher forcing: the output at all positions, and the memory, or None without one."""
 
     def logits(self, output: ModelOutput, memory: Any) -> Tensor:
-        """The output layer `(...,V)`, for the leading axes of `output.features`, before the softmax."""
+        """Applies the output layer: `(...,V)` before the softmax, with the leading axes of `output.features`."""
         logits: Tensor = self.output(output.features)
         return logits
 
     def predict(self, output: ModelOutput, memory: Any) -> Tensor:
-        """Log-probabilities `(...,X)`. Training calls it on parts of an output, one after the other."""
+        """Returns log-probabilities `(...,X)`. Training calls it several times, for one part of an output each."""
         return log_probabilities(self.logits(output, memory))
 
-    @final  # type: ignore[misc]  # torch declares it as an attribute
+    @final  # type: ignore[misc]  # torch declares `forward` as an attribute
     def forward(self, batch: Batch, keep: Tensor | None = None) -> Tensor:
-        """The log-probabilities of teacher forcing, `(B,T,X)`; `(M,X)` of the positions in `keep`, if given."""
+        """Returns log-probabilities of teacher forcing: `(B,T,X)`, or `(M,X)` for the positions in `keep`."""
         output, memory = self.read(batch)
-        return self.predict(output if keep is None else output.gather(keep), memory)
+        if keep is not None:
+            output = output.gather(keep)
+        return self.predict(output, memory)
 
 
 class Decoder(Model, Generic[M, S]):
     """A model that writes a text word by word.
 
-    A subclass names its memory and state, `Decoder[Memory, MyState]`, and gives `advance` and, if it has a state,
-    `start`. Where `logits` is more than `output`, it ends in `project_to_vocabulary`, which knows shortlists. By
-    default a decoder reads nothing but what is written.
+    A subclass names its memory and state, `Decoder[Memory, MyState]`, and implements `advance` and, if it has a state,
+    `start`. If `logits` does more than call `output`, it must end in `project_to_vocabulary`, which handles shortlists.
+    By default a decoder reads nothing but the words written so far.
     """
 
     output_column = "tgt"
     tgt_embedding: nn.Embedding
-    """The target's word vectors."""
+    """Word vectors of the target."""
 
     @final
     def tie_output(self) -> None:
-        """Makes the word vectors the matrix of the output layer, where `tie` says so."""
+        """Uses the target embedding as the matrix of the output layer if the setting `tie` asks for it."""
         if getattr(self.config, "tie", "none") in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
 
     def encode(self, batch: Batch) -> M:
-        """What is fixed while decoding, one row per sentence; by default nothing is read."""
-        first = batch.tensors()[0]
-        nothing = torch.zeros(len(first), 0, dtype=torch.bool, device=first.device)
-        return cast(M, Memory(nothing, ABSENT))
+        """Returns the memory, one row per sentence. By default it is empty."""
+        first_tensor = batch.tensors()[0]
+        mask = torch.zeros(len(first_tensor), 0, dtype=torch.bool, device=first_tensor.device)  # (B,0)
+        return cast(M, Memory(mask, ABSENT))
 
     def start(self, memory: M) -> S:
-        """The state before the first word, one row per sentence (N = B); by default nothing: all is in the cache."""
+        """Returns the state before the first word, one row per sentence (N = B). By default it has no fields."""
         return cast(S, DecoderState())
 
     @abstractmethod
     def advance(
         self, tokens: Tensor, state: S, memory: M, cache: KVCache, need_attention: bool = False
     ) -> tuple[ModelOutput, S]:
-        """One decoding step, without the output layer. The caller moves the cache on: `KVCache.next_step`.
+        """Runs one decoding step, without the output layer. The caller then calls `KVCache.next_step`.
 
         Args:
-            tokens: the words just chosen `(N,)`, BOS first; a model that copies takes extended ids as well.
+            tokens: the last words of the hypotheses, `(N,)`, BOS in the first step; extended ids if the model copies.
             state: N rows.
             memory: B rows; N is a multiple of B, sentence-major.
-            cache: of these hypotheses; the entries of this step are written into it.
-            need_attention: whether `ModelOutput.attention` must be filled; where it costs nothing it may always be.
+            cache: the cache of these hypotheses; this step writes its entries into it.
+            need_attention: whether `ModelOutput.attention` is required; it may always be set if that costs nothing.
         """
 
     def logits(self, output: ModelOutput, memory: M) -> Tensor:
-        """The output layer, `(...,V)`, or `(N,V')` with a shortlist."""
+        """Applies the output layer: `(...,V)`, or `(N,V')` with a shortlist of V' words."""
         return project_to_vocabulary(self.output, output.features, memory.shortlist)
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
-        """Returns log-probabilities `(...,V)`."""
+        """Returns log-probabilities `(...,V)`; mix-ins such as `Copying` return `(...,X)`."""
         assert output.copy_gate is None, "a model that copies inherits from `nmtkit.models.abilities.Copying`"
         return self.vocabulary_log_probs(output, memory)
 
@@ -311,59 +324,65 @@ class Decoder(Model, Generic[M, S]):
         logits = self.logits(output, memory)
         if memory.shortlist is not None:
             shortlisted = memory.shortlist.bias.shape[1]
-            # The logits of an ensemble have the copied words already.
+            # The logits of an ensemble already include the copied words.
             copied = 0 if memory.copy is ABSENT else memory.copy.n_oov
-            assert logits.shape[-1] in (shortlisted, shortlisted + copied), "see `logits`"
+            widths = (shortlisted, shortlisted + copied)
+            assert logits.shape[-1] in widths, "with a shortlist, `logits` must end in `project_to_vocabulary`"
         return log_probabilities(logits)
 
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None
     ) -> tuple[ModelOutput, S]:
-        """Reads a prompt `(B,P)`, BOS first, of one hypothesis per sentence: the output `(B,P,*)`, and the state.
+        """Reads prompts `(B,P)`, BOS first, with one hypothesis per sentence.
 
-        The cache is at its beginning, and made for one hypothesis; afterwards it stands behind the P tokens. Of
-        prompts that are padded on the right, the state is that behind their `lengths` `(B,)`, which are on the CPU, and
-        `KVCache.end_prompts` makes the cache forget the padding.
+        Returns the outputs `(B,P,*)` and the state after the prompts. The cache must be empty and made for one
+        hypothesis per sentence; it then contains P entries. If prompts are padded on the right, `lengths` `(B,)` on the
+        CPU counts their tokens: the state of each sentence is the one after its last token, and the caller removes the
+        padding from the cache with `KVCache.end_prompts`.
         """
-        steps = []
-        lengths = torch.full((len(prompt),), prompt.shape[1]) if lengths is None else lengths
-        ends = send(lengths.argsort(), prompt.device)
-        rows = torch.split(ends, lengths.bincount(minlength=1).tolist())
-        last = state.mapped(torch.clone)
-        for place, tokens in enumerate(prompt.unbind(1), start=1):
+        if lengths is None:
+            lengths = torch.full((len(prompt),), prompt.shape[1])  # (B,)
+        # Sort the sentences by length and cut the order into runs: `rows_by_length[n]` has the sentences of n tokens.
+        order = send(lengths.argsort(), prompt.device)  # (B,)
+        rows_by_length = torch.split(order, lengths.bincount(minlength=1).tolist())
+        final_state = state.mapped(torch.clone)
+        outputs = []
+        for length, tokens in enumerate(prompt.unbind(1), start=1):
             output, state = self.advance(tokens, state, memory, cache)
-            if place < len(rows) and len(rows[place]):
-                last.put(rows[place], state.select(rows[place]))
+            if length < len(rows_by_length) and len(rows_by_length[length]):
+                ended = rows_by_length[length]
+                final_state.put(ended, state.select(ended))
             cache.next_step()
-            steps.append(output)
-        return ModelOutput.stack(steps), last
+            outputs.append(output)
+        return ModelOutput.stack(outputs), final_state
 
     def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> ModelOutput:
-        """All steps over the given targets, `(B,T,*)`."""
-        state, cache = self.start(memory), KVCache(len(memory.mask), 1, memory.mask.device)
-        steps = []
+        """Runs all steps over the targets of the batch, `(B,T,*)`."""
+        state = self.start(memory)
+        cache = KVCache(len(memory.mask), 1, memory.mask.device)
+        outputs = []
         for tokens in batch.targets.shifted.unbind(1):
-            output, state = self.advance(tokens, state, memory, cache, need_attention)
+            output, state = self.advance(tokens, state, memory, cache, need_attention=need_attention)
             cache.next_step()
-            steps.append(output)
-        return ModelOutput.stack(steps)
+            outputs.append(output)
+        return ModelOutput.stack(outputs)
 
+    @override
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, M]:
-        """The memory, and all steps over the given targets."""
         memory = self.encode(batch)
         return self.unroll(batch, memory, need_attention), memory
 
 
 class Seq2Seq(Decoder[M, S]):
-    """A decoder that writes a text from one that it reads."""
+    """A decoder that writes a text from a source."""
 
     src_embedding: nn.Embedding
-    """The source's word vectors; the same module as the target's where one matrix serves both sides."""
+    """Word vectors of the source; the same module as the target's if both sides share one matrix."""
     has_attention = True
 
     @abstractmethod
     def encode(self, batch: Batch) -> M:
-        """Runs the encoder and projects the keys once."""
+        """Runs the encoder and projects the keys of the attention once."""
 
 
 class Combined(Decoder[M, S]):
@@ -377,29 +396,31 @@ def members_of(model: Model) -> list[Model]:
     """Returns the models that a model combines, or the model itself."""
     if not isinstance(model, Combined):
         return [model]
-    found = []
+    members = []
     for member in model.members:
-        found += members_of(cast(Model, member))
-    return found
+        members += members_of(cast(Model, member))
+    return members
 
 
 def as_decoder(model: Model) -> Decoder | None:
-    """The model, if it writes texts."""
+    """Returns the model if it is a decoder, else None."""
     return model if isinstance(model, Decoder) else None
 
 
 def as_seq2seq(model: Model) -> Seq2Seq | None:
-    """The model, if it writes texts from texts; of several together the first decides."""
-    return model if isinstance(model, Seq2Seq) and isinstance(members_of(model)[0], Seq2Seq) else None
+    """Returns the model if it writes texts from a source, else None. The first member decides for a combined model."""
+    if isinstance(model, Seq2Seq) and isinstance(members_of(model)[0], Seq2Seq):
+        return model
+    return None
 
 
 def rows_per_sentence(state_rows: int, memory: Memory) -> int:
-    """K = N // B: how many hypotheses each sentence has in this step."""
+    """Returns K = N // B, the number of hypotheses per sentence."""
     sentences = memory.mask.shape[0]
     assert state_rows % sentences == 0, f"{state_rows} hypotheses do not divide among {sentences} sentences"
     return state_rows // sentences
 
 
 def extended_to_unk(ids: Tensor, sizes: VocabularySizes) -> Tensor:
-    """Extended ids as a decoder reads them: words that only the source has become UNK."""
+    """Replaces extended ids, which have no embedding, by UNK."""
     return ids.masked_fill(ids >= sizes["tgt"], UNK)

@@ -1,4 +1,4 @@
-"""Source embeddings that a recipe can choose by `model.src_embedding`: word vectors that depend on the context."""
+"""Source embeddings that a recipe selects with `model.src_embedding`, such as contextual word vectors."""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -11,15 +11,15 @@ EMBEDDINGS: Registry["type[SourceEmbedding]"] = Registry("source embedding", {"e
 
 
 class SourceEmbedding(nn.Embedding):
-    """Vectors `(B,S,E)` of the words of whole texts `(B,S)`, made from a table of word vectors.
+    """Base of modules that compute vectors `(B,S,E)` of whole texts `(B,S)` from a table of word vectors.
 
-    A subclass has a nested `Config` with `kind: Literal["its_name"] = "its_name"`, and is built as
-    `MyEmbedding(words, config)`.
+    A subclass has a nested `Config` with `kind: Literal["its_name"] = "its_name"` and is built as
+    `MyEmbedding(words, config)`, where `words` is the table.
     """
 
     Config: ClassVar[type[Settings]]
     is_pretrained: ClassVar[bool] = False
-    """Whether it has weights of another run, which `init_from.src_embedding` must name."""
+    """Whether it needs weights from another run, which `init_from.src_embedding` must name."""
 
     def __init__(self, words: nn.Embedding, config: Any) -> None:
         super().__init__(words.num_embeddings, words.embedding_dim)
@@ -33,5 +33,8 @@ else:
 
 
 def source_embedding(words: nn.Embedding, config: Any) -> nn.Embedding:
-    """The embedding of these settings over a table of word vectors; without settings the table itself."""
-    return words if config is None else EMBEDDINGS.get(config.kind)(words, config)
+    """Builds the configured embedding on top of a table of word vectors; returns the table if `config` is None."""
+    if config is None:
+        return words
+    kind = EMBEDDINGS.get(config.kind)
+    return kind(words, config)

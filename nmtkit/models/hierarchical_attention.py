@@ -1,6 +1,6 @@
 """Attention for classification: Yang et al. 2016, "Hierarchical Attention Networks for Document Classification".
 
-`hierarchical_attention` reads the words w_it of each sentence i, and then the sentences:
+`hierarchical_attention` first encodes each sentence i from its words w_it, and then the text from its sentences:
 
     h_it = BiGRU(W_e w_it)                                      equations 1-4, section 2.1
     u_it = tanh(W_w h_it + b_w)                                 equation 5
@@ -10,12 +10,14 @@
     u_i  = tanh(W_s h_i + b_s)                                  equation 8
     a_i  = exp(u_i . u_s) / sum_i exp(u_i . u_s)                equation 9
     v    = sum_i a_i h_i                                        equation 10
-    p    = softmax(W_c v + b_c)                                 equation 11; its loss, equation 12, is the likelihood
+    p    = softmax(W_c v + b_c)                                 equation 11; equation 12 is the likelihood
 
-`attention_classifier` takes the whole text for one sentence: v is the s of equation 7. Torch's GRU differs a little
-from the one in the paper: see `nmtkit.layers.recurrent`. `tokenizer.sentences` cuts a text into sentences.
+`attention_classifier` treats the whole text as one sentence: v is the s of equation 7. `nmtkit.layers.recurrent`
+describes how torch's GRU differs from the one in the paper. The setting `tokenizer.sentences` splits texts into
+sentences.
 
-Letters: B texts, S their length, N sentences in a text, W words in a sentence, M sequences of any kind, H hidden size.
+Letters: B texts, S tokens in a text, N sentences in a text, W words in a sentence, M sequences (sentences or texts),
+E embedding size, H hidden size of one direction, I input size, A attention size.
 """
 
 import math
@@ -33,7 +35,7 @@ from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.recurrent import RecurrentEncoder, init_weights
 from nmtkit.models.abilities import ReadsSentences
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes
-from nmtkit.models.word_mean import words_of
+from nmtkit.models.word_mean import is_word
 
 
 class AttentionConfig(ModelConfig):
@@ -44,9 +46,9 @@ class AttentionConfig(ModelConfig):
     hidden_size: Width = Field(default=50, ge=1)
     """Units of each direction of the recurrent layers."""
     attention_size: Width = Field(default=100, ge=1)
-    """Numbers in the vectors that attention compares: u, u_w and u_s."""
+    """Size of the vectors u, u_w and u_s that attention compares."""
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
-    """Probability, on embeddings, and on all that the output layer reads."""
+    """Dropout rate on embeddings and on the input of the output layer."""
 
 
 class AttentionClassifierConfig(AttentionConfig):
@@ -64,25 +66,33 @@ class HierarchicalAttentionConfig(AttentionConfig):
 
 
 class AttentiveGRU(nn.Module):
-    """Reads sequences `(M,W,I)` both ways, and sums up the states of each by attention."""
+    """Encodes sequences `(M,W,I)` with a bidirectional GRU and sums the states of each by attention.
+
+    It is used for words (equations 1-7) and for sentences (equations 8-10).
+    """
 
     def __init__(self, input_size: int, config: AttentionConfig) -> None:
         super().__init__()
         self.encoder = RecurrentEncoder("gru", input_size, config.hidden_size)
         self.key = nn.Linear(2 * config.hidden_size, config.attention_size)
-        start = torch.empty(config.attention_size).uniform_(-1, 1) / math.sqrt(config.attention_size)
-        self.context = nn.Parameter(start)  # u_w or u_s
+        context = torch.empty(config.attention_size).uniform_(-1, 1) / math.sqrt(config.attention_size)  # (A,)
+        self.context = nn.Parameter(context)  # u_w or u_s
 
     def forward(self, inputs: Tensor, mask: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums `(M,2H)`, and the weights `(M,W)`.
+        """Returns the weighted sums `(M,2H)` and the attention weights `(M,W)`.
 
-        `mask` `(M,W)` is True where something is to be read, and `attended` where attention may look; of a sequence in
-        which that is nowhere both are zero.
+        `mask` `(M,W)` is True at real positions, and `attended` `(M,W)` where attention is allowed. Sums and weights of
+        a sequence without any attended position are zero.
         """
-        real = mask | (torch.arange(mask.shape[1], device=mask.device) == 0)  # an encoder reads something of each
-        states = self.encoder(inputs, real, mask.sum(1), need_cell=False).states  # (M,W,2H)
-        weights = masked_softmax(torch.tanh(self.key(states)) @ self.context, attended)
-        return torch.matmul(weights.to(states.dtype).unsqueeze(1), states).squeeze(1), weights
+        # The encoder needs at least one position per sequence, also where a padded text has no sentence.
+        is_first = torch.arange(mask.shape[1], device=mask.device) == 0  # (W,)
+        encoder_mask = mask | is_first  # (M,W)
+        lengths = mask.sum(1)  # (M,)
+        states = self.encoder(inputs, encoder_mask, lengths, need_cell=False).states  # (M,W,2H), h
+        keys = torch.tanh(self.key(states))  # (M,W,A), u of equation 5 or 8
+        weights = masked_softmax(keys @ self.context, attended)  # (M,W), a of equation 6 or 9
+        sums = torch.matmul(weights.to(states.dtype).unsqueeze(1), states)  # (M,1,2H), equation 7 or 10
+        return sums.squeeze(1), weights
 
 
 @MODELS.register("attention_classifier")
@@ -102,10 +112,13 @@ class AttentionClassifier(Model):
         init_weights(self, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """What each text is summed up to `(B,2H)`, and the weights of its words `(B,S)`; there is no memory."""
-        embedded = self.dropout(self.src_embedding(batch.inputs.ids))  # (B,S,E)
-        summary, weights = self.words(embedded, batch.inputs.mask, words_of(batch.inputs))
-        return ModelOutput(self.dropout(summary), weights if need_attention else None), None
+        """Returns the vector of each text, `(B,2H)`, with word weights `(B,S)`. There is no memory."""
+        inputs = batch.inputs
+        embedded = self.dropout(self.src_embedding(inputs.ids))  # (B,S,E)
+        text_vectors, weights = self.words(embedded, inputs.mask, is_word(inputs))  # (B,2H), (B,S)
+        features = self.dropout(text_vectors)
+        attention = weights if need_attention else None
+        return ModelOutput(features, attention), None
 
 
 @MODELS.register("hierarchical_attention")
@@ -120,28 +133,47 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         init_weights(self.sentences, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """As above; the weight of a word is its own, times that of its sentence: those of a text sum to one.
+        """Returns the vector of each text, `(B,2H)`, with word weights `(B,S)`. There is no memory.
 
-        On a CPU the M sentences that are there are read. Elsewhere all are, since to find them would make the CPU wait.
+        The weight of a word is its weight in the sentence times the sentence's weight: a text's weights sum to one.
         """
-        places, ids = _places(batch.inputs), pad(batch.inputs.ids, (1, 0), value=PAD)  # (B,N,W), (B,1+S)
-        sentences, every = places[:, :, 0] > 0, torch.arange(places[..., 0].numel(), device=ids.device)
-        rows = every[sentences.flatten()] if ids.device.type == "cpu" else every
-        texts, places = rows.unsqueeze(1) // places.shape[1], places.flatten(0, 1)[rows]  # (M,1), (M,W)
-        embedded = self.dropout(self.src_embedding(ids[texts, places]))  # (M,W,E)
-        summaries, of_words = self.words(embedded, places > 0, places > 0)
-        padded = summaries.new_zeros(len(every), summaries.shape[1]).index_copy(0, rows, summaries)
-        summary, of_sentences = self.sentences(padded.view(*sentences.shape, -1), sentences, sentences)
+        # Word positions count from 1, and padding is 0; so token 0 of every text becomes PAD.
+        positions = _word_positions(batch.inputs)  # (B,N,W)
+        ids = pad(batch.inputs.ids, (1, 0), value=PAD)  # (B,1+S)
+        is_sentence = positions[:, :, 0] > 0  # (B,N)
+        texts, sentences_per_text = is_sentence.shape
+        rows = torch.arange(texts * sentences_per_text, device=ids.device)  # (B*N,)
+        # A CPU skips padding and encodes the M real sentences alone. On other devices all B*N are encoded, because
+        # finding the real ones would make the CPU wait for the device.
+        if ids.device.type == "cpu":
+            rows = rows[is_sentence.flatten()]  # (M,)
+        text_of_row = rows.unsqueeze(1) // sentences_per_text  # (M,1)
+        positions = positions.flatten(0, 1)[rows]  # (M,W)
+
+        # Equations 1-7: one vector per sentence.
+        word_mask = positions > 0  # (M,W)
+        embedded = self.dropout(self.src_embedding(ids[text_of_row, positions]))  # (M,W,E)
+        sentence_vectors, word_weights = self.words(embedded, word_mask, word_mask)  # (M,2H), (M,W)
+
+        # Equations 8-10: one vector per text.
+        padded = sentence_vectors.new_zeros(texts * sentences_per_text, sentence_vectors.shape[1])  # (B*N,2H)
+        padded = padded.index_copy(0, rows, sentence_vectors).view(texts, sentences_per_text, -1)  # (B,N,2H)
+        text_vectors, sentence_weights = self.sentences(padded, is_sentence, is_sentence)  # (B,2H), (B,N)
+
         attention = None
         if need_attention:
-            weights = of_words * of_sentences.flatten()[rows].unsqueeze(1)
-            attention = torch.zeros_like(ids, dtype=weights.dtype).index_put((texts, places), weights)[:, 1:]
-        return ModelOutput(self.dropout(summary), attention), None
+            weights = word_weights * sentence_weights.flatten()[rows].unsqueeze(1)  # (M,W)
+            attention = torch.zeros_like(ids, dtype=weights.dtype)  # (B,1+S)
+            attention = attention.index_put((text_of_row, positions), weights)
+            attention = attention[:, 1:]  # (B,S), without the column of padding
+        features = self.dropout(text_vectors)
+        return ModelOutput(features, attention), None
 
 
-def _places(inputs: Inputs) -> Tensor:
-    """`Inputs.sentences` `(B,N,W)`, also where each text is one sentence."""
+def _word_positions(inputs: Inputs) -> Tensor:
+    """Returns `Inputs.sentences` `(B,N,W)`, or for texts of one sentence the positions of their words, `(B,1,S)`."""
     if inputs.sentences is not None:
         return inputs.sentences
-    words = words_of(inputs)
-    return (torch.arange(1, words.shape[1] + 1, device=words.device) * words).unsqueeze(1)
+    words = is_word(inputs)  # (B,S)
+    positions = torch.arange(1, words.shape[1] + 1, device=words.device) * words  # (B,S)
+    return positions.unsqueeze(1)

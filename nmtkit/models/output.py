@@ -1,6 +1,6 @@
-"""The output layer of a model, whole or with a shortlist, and the softmax.
+"""The output layer of a model, whole or restricted to a shortlist, and the softmax.
 
-Letters as in `models/base.py`, and V' words of the V.
+Letters as in `nmtkit.models.base`; V' is the number of shortlisted words of the V.
 """
 
 from collections.abc import Callable
@@ -19,59 +19,72 @@ from nmtkit.layers.elementary import at_least_float32
 
 @dataclass(frozen=True)
 class ShortlistIndex:
-    """The words of the columns of shortlisted distributions, in the order of their ids.
+    """Shortlisted words and their columns in the distributions, in ascending order of ids.
 
-    Special words keep their columns. A word that only the source has, of the extended id V + j, has the column V' + j.
+    Special tokens keep their columns. An unknown source word with the extended id V + j has the column V' + j.
     """
 
     words: Tensor
-    """The ids of the words `(V',)`, ascending."""
+    """Ids of the shortlisted words, `(V',)`, ascending."""
     columns: Tensor
-    """The column of each word of the vocabulary `(V,)`; that of PAD where it has none."""
+    """Column of each word of the vocabulary, `(V,)`; words outside of the shortlist get the column of PAD."""
     weight: Tensor
-    """Their rows of the output layer `(V',*)`."""
+    """Rows of the output layer for the shortlisted words, `(V',*)`."""
 
     def ids_of(self, columns: Tensor) -> Tensor:
-        """The extended ids of columns."""
-        kept, whole = len(self.words), len(self.columns)
-        return torch.where(columns < kept, self.words[columns.clamp(max=kept - 1)], columns + (whole - kept))
+        """Converts columns to extended ids."""
+        size = len(self.words)
+        vocabulary_size = len(self.columns)
+        words = self.words[columns.clamp(max=size - 1)]
+        unknown_words = columns + (vocabulary_size - size)
+        return torch.where(columns < size, words, unknown_words)
 
     def columns_of(self, ids: Tensor) -> Tensor:
-        """The columns of extended ids; negative ids stay as they are."""
-        kept, whole = len(self.words), len(self.columns)
-        inside = torch.where(ids < 0, ids, self.columns[ids.clamp(min=0, max=whole - 1)])
-        return torch.where(ids < whole, inside, ids + (kept - whole))
+        """Converts extended ids to columns; negative ids stay as they are."""
+        size = len(self.words)
+        vocabulary_size = len(self.columns)
+        columns = self.columns[ids.clamp(min=0, max=vocabulary_size - 1)]
+        columns = torch.where(ids < 0, ids, columns)
+        unknown_words = ids + (size - vocabulary_size)
+        return torch.where(ids < vocabulary_size, columns, unknown_words)
 
 
 @dataclass(frozen=True)
 class ShortlistedOutput(Rows):
-    """The shortlisted rows of an output layer for B sentences.
+    """Rows of an output layer that are shortlisted for B sentences.
 
-    The softmax of a sentence is over its own candidates, whatever the other sentences have.
+    The rows are shared, but the softmax of a sentence is over its own candidates, so that a result does not depend on
+    the other sentences of the batch.
     """
 
     bias: Tensor
-    """The bias of each sentence, minus infinity for words that are not its candidates: `(B,V')`."""
+    """Bias for each sentence, `(B,V')`; minus infinity for words that are candidates of other sentences only."""
     index: ShortlistIndex
-    """The candidates of all sentences."""
+    """Candidates of all sentences."""
 
     @classmethod
-    def gathered(cls, weight: Tensor, bias: Tensor, candidates: Tensor) -> "ShortlistedOutput":
-        """Gathers the rows of all candidates, once, in the layout of the whole matrix `(V,*)`.
+    def gather(cls, weight: Tensor, bias: Tensor, candidates: Tensor) -> "ShortlistedOutput":
+        """Selects the rows of all candidates from matrix `(V,*)` and bias `(V,)`.
 
-        Candidates `(B,V)`, bool, are the words that each sentence may have, special ones among them.
+        `candidates` `(B,V)`, bool, are the words that each sentence may use, special tokens included.
         """
-        words = candidates.any(0).nonzero()[:, 0]
-        places = torch.full_like(candidates[0], PAD, dtype=torch.long)
-        places[words] = torch.arange(len(words), device=words.device)
-        rows = weight.t().index_select(1, words).t() if weight.stride(0) == 1 else weight.index_select(0, words)
-        own = bias.index_select(0, words).expand(len(candidates), -1)
-        own = own.masked_fill(~candidates.index_select(1, words), -torch.inf)
-        return cls(own, ShortlistIndex(words, places, rows))
+        words = candidates.any(0).nonzero()[:, 0]  # (V',)
+        columns = torch.full_like(candidates[0], PAD, dtype=torch.long)  # (V,)
+        columns[words] = torch.arange(len(words), device=words.device)
+        # Keep the memory layout of the whole matrix: it may be stored transposed.
+        if weight.stride(0) == 1:
+            rows = weight.t().index_select(1, words).t()  # (V',*)
+        else:
+            rows = weight.index_select(0, words)  # (V',*)
+        shortlisted_bias = bias.index_select(0, words).expand(len(candidates), -1)  # (B,V')
+        is_candidate = candidates.index_select(1, words)  # (B,V')
+        shortlisted_bias = shortlisted_bias.masked_fill(~is_candidate, -torch.inf)
+        return cls(shortlisted_bias, ShortlistIndex(words, columns, rows))
 
     def logits(self, features: Tensor) -> Tensor:
-        """`(N,V')` of features `(N,*)`."""
-        logits = F.linear(features, self.index.weight)
+        """Returns logits `(N,V')` of features `(N,*)`."""
+        logits = F.linear(features, self.index.weight)  # (N,V')
+        # Add the bias of each sentence to its K hypotheses, in place.
         logits.view(len(self.bias), -1, logits.shape[1]).add_(self.bias[:, None])
         return logits
 
@@ -79,46 +92,69 @@ class ShortlistedOutput(Rows):
 def project_to_vocabulary(
     output: Callable[[Tensor], Tensor], features: Tensor, shortlist: ShortlistedOutput | None
 ) -> Tensor:
-    """The output layer of features `(...,*)`: `(...,V)`, or `(N,V')` with a shortlist."""
+    """Applies an output layer to features `(...,*)`: `(...,V)`, or `(N,V')` with a shortlist."""
     return output(features) if shortlist is None else shortlist.logits(features)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """The logarithm of the softmax over the last axis, in float32 or wider.
+    """Returns the log-softmax over the last axis, in float32 or wider.
 
-    Under autocast a plain `log_softmax` would return 16 bits on a CPU: a log-probability near -8 in steps of 0.03.
+    Under autocast on a CPU, plain `log_softmax` returns 16 bits, in which log-probabilities near -8 are 0.03 apart.
     """
     return torch.log_softmax(logits, -1, dtype=at_least_float32(logits))
 
 
 def log_probabilities_of(wanted: Tensor, logits: Tensor, summed: bool = False) -> tuple[Tensor, Tensor]:
-    """The log-probability of a wanted word of each row of logits `(M,V)`, and if `summed` the sum of all: `(M,)`."""
-    both: Any = _Wanted.apply(wanted[:, None], logits, summed)  # type: ignore[no-untyped-call]  # torch does not type it
-    return both[0].squeeze(-1), both[1].squeeze(-1)
+    """Returns the log-probability of one wanted word `(M,)` per row of logits `(M,V)`: `(M,)`.
+
+    If `summed`, the second tensor is the sum of the log-probabilities of each row, `(M,)`; otherwise it is zero.
+    """
+    results: Any = _WantedLogProbs.apply(wanted[:, None], logits, summed)  # type: ignore[no-untyped-call]  # untyped in torch
+    log_probs, sums = results  # (M,1), (M,1)
+    return log_probs.squeeze(-1), sums.squeeze(-1)
 
 
-class _Wanted(torch.autograd.Function):
-    """The gradients, `g ([x = y] - p(x))` and of the sum `g (1 - V p(x))`, take the place of the probabilities.
+class _WantedLogProbs(torch.autograd.Function):
+    """`log p(y)` of the wanted word y of each row, and `sum_x log p(x)`, with one tensor `(M,V)` besides the logits.
 
-    A CPU keeps these, and takes the logarithm of one in a row; elsewhere the logarithms are kept. No more is `(M,V)`.
+    With the gradients g of `log p(y)` and h of the sum, the gradient of the logit of x is
+
+        g ([x = y] - p(x)) + h (1 - V p(x))  =  h - (g + V h) p(x) + g [x = y]
+
+    The backward pass overwrites the saved tensor with it. On a CPU the saved tensor is p, so that only one logarithm
+    per row is computed; on other devices it is log p.
     """
 
     @staticmethod
     def forward(ctx: Any, wanted: Tensor, logits: Tensor, summed: bool) -> tuple[Tensor, Tensor]:
-        ctx.wanted, ctx.dtype, ctx.logs = wanted, logits.dtype, logits.device.type != "cpu"
-        kept = log_probabilities(logits) if ctx.logs else logits.softmax(-1, dtype=at_least_float32(logits))
-        ctx.kept, found = [kept], kept.gather(-1, wanted)
-        if not ctx.logs and bool((found.log_() < -60).any()):  # float32 rounds these probabilities, the least to zero
-            found = log_probabilities(logits).gather(-1, wanted)
+        ctx.wanted = wanted  # (M,1)
+        ctx.dtype = logits.dtype
+        ctx.saves_logarithms = logits.device.type != "cpu"
+        if ctx.saves_logarithms:
+            saved = log_probabilities(logits)  # (M,V)
+            log_probs = saved.gather(-1, wanted)  # (M,1)
+        else:
+            saved = logits.softmax(-1, dtype=at_least_float32(logits))  # (M,V)
+            log_probs = saved.gather(-1, wanted).log_()  # (M,1)
+            # Below exp(-60), float32 probabilities lose digits and underflow to zero.
+            if bool((log_probs < -60).any()):
+                log_probs = log_probabilities(logits).gather(-1, wanted)
+        ctx.saved = [saved]
         if not summed:
-            return found, torch.zeros_like(found)
-        sums = logits.sum(-1, keepdim=True, dtype=found.dtype)
-        return found, sums - logits.shape[-1] * (logits.gather(-1, wanted) - found)  # the normalizer of each row
+            return log_probs, torch.zeros_like(log_probs)
+        # log p(x) = logit(x) - z, so the normalizer z of a row is the logit of y minus log p(y).
+        normalizers = logits.gather(-1, wanted) - log_probs  # (M,1)
+        logit_sums = logits.sum(-1, keepdim=True, dtype=log_probs.dtype)  # (M,1)
+        return log_probs, logit_sums - logits.shape[-1] * normalizers
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, of_sums: Tensor) -> tuple[None, Tensor, None]:
-        kept: Tensor = ctx.kept.pop()
-        factor = -gradient - kept.shape[-1] * of_sums
-        torch.addcmul(of_sums, kept.exp_() if ctx.logs else kept, factor, out=kept)
-        return None, kept.scatter_add_(-1, ctx.wanted, gradient).to(ctx.dtype), None
+    def backward(ctx: Any, log_prob_gradient: Tensor, sum_gradient: Tensor) -> tuple[None, Tensor, None]:
+        # Taken out of the context, since it is overwritten and must be freed with the gradient.
+        saved: Tensor = ctx.saved.pop()  # (M,V)
+        probabilities = saved.exp_() if ctx.saves_logarithms else saved
+        vocabulary_size = saved.shape[-1]
+        factor = -log_prob_gradient - vocabulary_size * sum_gradient  # (M,1)
+        gradient = torch.addcmul(sum_gradient, probabilities, factor, out=saved)  # (M,V)
+        gradient.scatter_add_(-1, ctx.wanted, log_prob_gradient)
+        return None, gradient.to(ctx.dtype), None

@@ -43,9 +43,9 @@ from nmtkit.layers.transformer import (
 from nmtkit.models.abilities import (
     AuxiliaryHead,
     Copying,
-    HeadedModel,
     LayerAttentions,
     LimitedPositions,
+    MultiHeadModel,
     OptionalSourceEnd,
     ParallelPrefill,
 )
@@ -210,7 +210,7 @@ class Transformer(
     LimitedPositions[TransformerMemory, DecoderState],
     OptionalSourceEnd[TransformerMemory, DecoderState],
     ParallelPrefill[TransformerMemory, DecoderState],
-    HeadedModel[TransformerMemory, DecoderState],
+    MultiHeadModel[TransformerMemory, DecoderState],
 ):
     """Encoder and decoder of attention and feed-forward layers; see the head of this file."""
 

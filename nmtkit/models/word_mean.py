@@ -2,7 +2,9 @@
 
     y = softmax(B (1/n) sum_i A x_i)        section 2; x_i: the words of a text, A: their vectors, B: the output layer
 
-The paper adds n-grams, and for many classes a hierarchical softmax; here is neither.
+The paper's n-gram features and hierarchical softmax are not implemented.
+
+Letters: B texts, S tokens in a text, H hidden size.
 """
 
 from typing import Literal
@@ -18,26 +20,27 @@ from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, Vocabula
 
 
 class WordMeanConfig(ModelConfig):
-    """The default size is that of Joulin et al. 2017 doubled; they have 10 to 50 numbers a word."""
+    """The default is twice the largest size of Joulin et al. 2017, who use 10 to 50 numbers per word."""
 
     kind: Literal["word_mean"] = "word_mean"
     """Which model."""
     hidden_size: Width = Field(default=100, ge=1)
     """Numbers per word: the hidden layer."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Probability, on the mean."""
+    """Dropout rate on the mean."""
 
 
-def words_of(inputs: Inputs) -> Tensor:
-    """Where texts have words `(B,S)`: not at the end of a sentence; but a text without any has its EOS."""
+def is_word(inputs: Inputs) -> Tensor:
+    """Returns a mask `(B,S)` of the words: real tokens except EOS. The first token counts even if it is EOS."""
     words = inputs.mask & (inputs.ids != EOS)
+    # An empty text has no other token.
     words[:, 0] = True
     return words
 
 
 @MODELS.register("word_mean")
 class WordMean(Model):
-    """A classifier that knows nothing of the order of words; see the head of this file."""
+    """A classifier that ignores the order of words; see the head of this file."""
 
     Config = WordMeanConfig
     output_column = "labels"
@@ -50,7 +53,9 @@ class WordMean(Model):
         init_weights(self, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """The means `(B,H)`; there is no memory."""
-        words = words_of(batch.inputs).unsqueeze(2)  # (B,S,1)
-        total = (self.src_embedding(batch.inputs.ids) * words).sum(1)
-        return ModelOutput(self.dropout(total / words.sum(1))), None
+        """Returns the mean word vector of each text, `(B,H)`. There is no memory."""
+        words = is_word(batch.inputs).unsqueeze(2)  # (B,S,1)
+        vectors = self.src_embedding(batch.inputs.ids) * words  # (B,S,H)
+        mean = vectors.sum(1) / words.sum(1)  # (B,H)
+        features = self.dropout(mean)
+        return ModelOutput(features), None

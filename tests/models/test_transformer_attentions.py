@@ -13,7 +13,7 @@ from nmtkit.decoding.batching import beam_search
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers import transformer as layers
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, Residual, sinusoids
-from nmtkit.models.abilities import as_headed, shows_one_head
+from nmtkit.models.abilities import as_multi_head, shows_one_head
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import Transformer
 from tests.support import small_models
@@ -169,8 +169,8 @@ def test_another_head_can_be_chosen_later() -> None:
 
 def test_who_has_heads_says_so() -> None:
     model, without = build(), small_models.build("rnnsearch")
-    assert as_headed(model) is model
-    assert as_headed(without) is None
+    assert as_multi_head(model) is model
+    assert as_multi_head(without) is None
     copying = [build(alignment_heads=2, copying=way) for way in ("head", "learned")]
     shows_one = [shows_one_head(one.config) for one in (build(alignment_heads=2), model, without, *copying)]
     assert shows_one == [True, False, False, True, False]  # a learned attention is of no head

@@ -28,7 +28,7 @@ from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
-from nmtkit.models.abilities import as_headed
+from nmtkit.models.abilities import as_multi_head
 from nmtkit.plots.attention import AttentionPicture, SentencePicture
 from nmtkit.plots.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
 from nmtkit.plots.curves import Points, Training, save_training
@@ -192,7 +192,7 @@ def _read_pairs(source: str | None, target: str | None) -> Pairs:
 
 def _entropies(translator: Translator, pairs: Pairs, title: str | None = None) -> tuple[list[Entropies], str]:
     """The entropy of each attention, and a title if none is given."""
-    if as_headed(translator.outline) is not None:
+    if as_multi_head(translator.outline) is not None:
         parts = head_entropies(_warn_unread(translator.head_pictures(*pairs)))
     else:
         parts = word_entropies(_warn_unread(translator.pictures(*pairs)))

@@ -51,7 +51,7 @@ from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.linear import Precision, UnpackedLinear
 from nmtkit.layers.recurrent import Bridge, RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
-from nmtkit.models.abilities import Copying, MadeOutput, matrix_and_bias
+from nmtkit.models.abilities import ComputedOutput, Copying, matrix_and_bias
 from nmtkit.models.base import MODELS, ModelOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
@@ -154,7 +154,7 @@ class IntraAttentionState(RecurrentState):
 @MODELS.register("intra_attention")
 class IntraAttention(
     Copying[IntraAttentionMemory, IntraAttentionState],
-    MadeOutput[IntraAttentionMemory, IntraAttentionState],
+    ComputedOutput[IntraAttentionMemory, IntraAttentionState],
     RecurrentModel[IntraAttentionMemory, IntraAttentionState],
 ):
     """Intra-temporal and intra-decoder attention with a pointer; see the head of this file."""

@@ -166,5 +166,5 @@ def test_models_that_see_different_regions_write_together_but_show_nothing() -> 
 
 def test_a_captioner_with_convolutions_is_for_features_alone() -> None:
     config = parse(ShowAndTell.Config, {**SIZES, "cnn": [4]}, "test")
-    with pytest.raises(RecipeError, match="asks for the size of column 'features', and an example has src, tgt"):
+    with pytest.raises(RecipeError, match="needs the size of column 'features', but an example has only src, tgt"):
         ShowAndTell(config, VocabularySizes({"src": V, "tgt": V}))
