@@ -1,18 +1,18 @@
 """Attention over a source: energies -> mask -> softmax -> context.
 
-The *score* says how well a query matches a key, the *window* where a query may look, and the *coverage*, the sum of
-earlier weights, where it has looked. A row of memory takes Q queries at once: the K hypotheses of a sentence share its
-keys and values, which are never copied.
+The *score* says how well a query matches a key, the *window* which positions a query may attend to, and the *coverage*
+is the sum of the weights of earlier queries. A row of memory takes Q queries at once: the K hypotheses of a sentence
+share its keys and values, which are never copied.
 
-A local window (Luong et al. 2015, section 3.2) has a centre p_t, one for every query, and a half-width D. The query
-looks at the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone
-(eq. 7). Positions count the tokens of a source from 0; its end mark is one of them.
+A local window (Luong et al. 2015, section 3.2) has a centre p_t for every query and a half-width D. The query attends
+to the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone (eq. 7).
+Positions count the tokens of a source from 0, including its EOS.
 
-A hard attention (Xu et al. 2015, "Show, Attend and Tell", section 4.1) looks at one place: while it is trained at one
-that it draws, with its weights as probabilities; else at the one with the largest weight.
+Hard attention (Xu et al. 2015, "Show, Attend and Tell", section 4.1) attends to a single position: in training to one
+that is sampled from its weights, otherwise to the one with the largest weight.
 
-Letters: B sentences, Q queries per sentence, S source length, A attention size, Hq query size, Hm memory size, D
-half-width of a window.
+Letters: B sentences, Q queries per sentence, S source length, A attention size, Hq size of a query, Hm size of an
+encoder state, Hk size of a key, D half-width of a window, W = 2D+1 positions of a window, T target length.
 """
 
 import math
@@ -38,23 +38,23 @@ class AttentionScore(nn.Module, ABC):
     """How well a query matches each key, as one number: its energy. Every score is built with the same four sizes.
 
     `attention_size` is for scores that compare in a space of their own, `max_positions`, the longest source, for scores
-    that know positions by number.
+    with parameters for each position.
     """
 
     costly: ClassVar[bool] = False
-    """Whether each pair of query and key has work of its own; else all pairs of a sentence are one matrix product."""
+    """Whether each pair of query and key needs its own computation; else all pairs of a sentence are one product."""
 
     @abstractmethod
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
         super().__init__()
 
     def project(self, values: Tensor) -> Tensor:
-        """The keys `(B,S,*)` of encoder states `(B,S,Hm)`: the part of the score that no query changes."""
+        """Returns the keys `(B, S, Hk)` of encoder states `(B, S, Hm)`: the part of the score without the query."""
         return values
 
     @abstractmethod
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The energies `(B,Q,S)` of queries `(B,Q,Hq)` and the keys that `project` gave."""
+        """Returns the energies `(B, Q, S)` of queries `(B, Q, Hq)` and the keys from `project`."""
 
 
 SCORES: Registry["type[AttentionScore]"] = Registry("attention score")
@@ -73,36 +73,43 @@ class Additive(AttentionScore):
         super().__init__(query_size, memory_size, attention_size, max_positions)
         self.query = nn.Linear(query_size, attention_size, bias=False)
         self.key = nn.Linear(memory_size, attention_size)
-        self.energy = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / math.sqrt(attention_size))
+        energy = torch.empty(attention_size)  # (A,)
+        energy.uniform_(-1, 1)
+        self.energy = nn.Parameter(energy / math.sqrt(attention_size))
 
     def project(self, values: Tensor) -> Tensor:
-        """`2 (U h_j + b)`, `(B,S,A)`: `additive_energies` wants them doubled."""
+        """Returns `2 (U h_j + b)`, `(B, S, A)`: `additive_energies` takes doubled keys."""
         return self.key(values) * 2  # type: ignore[no-any-return]  # torch types a module's call as Any
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Energies `(B,Q,S)`."""
+        """Returns energies `(B, Q, S)`."""
         return additive_energies(self.query(queries), keys, self.energy)
 
 
 class CoveredAdditive(Additive):
-    """`e_i = v^T tanh(W_s s + W_h h_i + w_c c_i + b)`: See et al. 2017, eq. 11; c_i is what position i got so far.
+    """`e_i = v^T tanh(W_s s + W_h h_i + w_c c_i + b)`: See et al. 2017, eq. 11; c_i is the coverage of position i.
 
-    Not in `SCORES`: only a model that keeps a history can give it. `w_c` starts at zero, so that a model which gets it
-    in a later stage of its training goes on from what it had learned.
+    Not in `SCORES`, since only a model that keeps a history can use it. `w_c` starts at zero, so that a model which
+    gets coverage in a later stage of its training continues from what it has learned.
     """
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
-        self.coverage = nn.Parameter(torch.zeros(attention_size))
+        self.coverage = nn.Parameter(torch.zeros(attention_size))  # (A,)
 
     def forward(self, queries: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
-        """Energies `(B,Q,S)`; `coverage` `(B,Q,S)` is the sum of all earlier weights, None where there are none."""
-        return additive_energies(self.query(queries), keys, self.energy, coverage, self.coverage)
+        """Returns energies `(B, Q, S)`.
+
+        `coverage` `(B, Q, S)` is the sum of all earlier weights; None stands for zeros.
+        """
+        return additive_energies(
+            self.query(queries), keys, self.energy, coverage=coverage, coverage_weight=self.coverage
+        )
 
 
 @SCORES.register("dot")
 class Dot(AttentionScore):
-    """`e_ij = s_i^T h_j`: Luong et al. 2015, section 3.1. Queries and encoder states must have one size."""
+    """`e_ij = s_i^T h_j`: Luong et al. 2015, section 3.1. Queries and encoder states must have the same size."""
 
     scaled: ClassVar[bool] = False
 
@@ -116,7 +123,7 @@ class Dot(AttentionScore):
         self.scale = 1.0 / math.sqrt(query_size) if self.scaled else 1.0
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Energies `(B,Q,S)`."""
+        """Returns energies `(B, Q, S)`."""
         return torch.matmul(queries * self.scale, keys.transpose(1, 2))
 
 
@@ -136,19 +143,20 @@ class General(AttentionScore):
         self.key = nn.Linear(memory_size, query_size, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
-        """`W h_j`, `(B,S,Hq)`."""
+        """Returns `W h_j`, `(B, S, Hq)`."""
         return self.key(values)  # type: ignore[no-any-return]  # torch types a module's call as Any
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Energies `(B,Q,S)`."""
+        """Returns energies `(B, Q, S)`."""
         return torch.matmul(queries, keys.transpose(1, 2))
 
 
 @SCORES.register("location")
 class Location(AttentionScore):
-    """`e_i = W s_i`, one row of W per source position: Luong et al. 2015, eq. 8.
+    """`e_i = w_i^T s`, w_i a vector per source position: Luong et al. 2015, eq. 8.
 
-    The query alone says where to look, not the words that stand there. W has `max_positions` rows.
+    The energy depends on the query and on the number of the position, but not on the word at it. The matrix of all w_i
+    has `max_positions` rows.
     """
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
@@ -156,47 +164,58 @@ class Location(AttentionScore):
         self.positions = UnpackedLinear(query_size, max_positions, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
-        """The encoder states themselves, `(B,S,Hm)`, of which only S will count; at most `max_positions`."""
-        length, known = values.shape[1], self.positions.out_features
-        if length > known:
+        """Returns the encoder states themselves, `(B, S, Hm)`; `forward` needs only their number.
+
+        Raises:
+            DataError: the source has more than `max_positions` tokens.
+        """
+        length = values.shape[1]
+        max_positions = self.positions.out_features
+        if length > max_positions:
             raise DataError(
-                f"a source has {length} tokens, its end included, but a location score knows only {known} positions: "
-                "leave out or split longer sentences, or train with a larger max_positions or another score"
+                f"a source has {length} tokens, including its end, but the location score has only {max_positions} "
+                "positions: leave out or split longer sentences, or train with a larger max_positions or another score"
             )
         return values
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Energies `(B,Q,S)`."""
-        return functional.linear(queries, self.positions.weight[: keys.shape[1]])
+        """Returns energies `(B, Q, S)`."""
+        source_length = keys.shape[1]
+        return functional.linear(queries, self.positions.weight[:source_length])
 
 
 @SCORES.register("cosine")
 class Cosine(AttentionScore):
     """`e_ij = beta_i cos(k_i, h_j)`: content addressing, Graves et al. 2014 (Neural Turing Machines), eqs. 5 and 6.
 
-    Key and sharpness are read from the query: `k_i = W s_i` and `beta_i = softplus(w^T s_i + b)`. It starts at about
-    sqrt(Hm): then the energies of random vectors have a variance of one, as those of a scaled dot do.
+    Key and sharpness are computed from the query: `k_i = W s_i` and `beta_i = softplus(w^T s_i + b)`. The sharpness
+    starts at about sqrt(Hm), with which the energies of random vectors have a variance of one, as in a scaled dot.
     """
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         self.query = nn.Linear(query_size, memory_size, bias=False)
         self.sharpness = nn.Linear(query_size, 1, bias=False)
-        self.base = nn.Parameter(torch.tensor([math.log(math.expm1(math.sqrt(memory_size)))]))
+        initial_sharpness = math.sqrt(memory_size)
+        base = math.log(math.expm1(initial_sharpness))  # the softplus of this is the initial sharpness
+        self.base = nn.Parameter(torch.tensor([base]))  # (1,)
 
     def project(self, values: Tensor) -> Tensor:
-        """`h_j / |h_j|`, `(B,S,Hm)`."""
+        """Returns `h_j / |h_j|`, `(B, S, Hm)`."""
         return _normalized(values)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Energies `(B,Q,S)`."""
-        beta = functional.softplus(self.sharpness(queries) + self.base)  # (B,Q,1)
-        return beta * torch.matmul(_normalized(self.query(queries)), keys.transpose(1, 2))
+        """Returns energies `(B, Q, S)`."""
+        beta = functional.softplus(self.sharpness(queries) + self.base)  # (B, Q, 1)
+        query_keys = _normalized(self.query(queries))  # (B, Q, Hm)
+        return beta * torch.matmul(query_keys, keys.transpose(1, 2))
 
 
 def _normalized(vectors: Tensor) -> Tensor:
-    # Zeros, as padding is, stay zeros also where 1e-12 is rounded to zero.
-    return functional.normalize(vectors, dim=-1, eps=max(1e-12, torch.finfo(vectors.dtype).tiny))
+    # A vector of zeros, such as padding, must stay zero, so the divisor may not become zero. In 16 bits torch's default
+    # of 1e-12 would be rounded to zero.
+    eps = max(1e-12, torch.finfo(vectors.dtype).tiny)
+    return functional.normalize(vectors, dim=-1, eps=eps)
 
 
 if TYPE_CHECKING:
@@ -207,134 +226,160 @@ else:
 
 
 class LocalWindow(nn.Module, ABC):
-    """A local window of `half_width` D >= 1 tokens to either side."""
+    """A local window of `half_width` D >= 1 tokens on either side of its centre."""
 
     def __init__(self, half_width: int) -> None:
         super().__init__()
-        self.half_width, self.width = half_width, 2 * half_width + 1
+        self.half_width = half_width
+        self.width = 2 * half_width + 1  # W
 
     @abstractmethod
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
-        """The centres p_t `(B,Q)` of queries `(B,Q,Hq)`, in source positions; float32 or wider.
+        """Returns the centres p_t as source positions: `(B, Q)`, float32 or wider.
 
-        Positions `(B,Q)` are t, how many target words stand before the one that the query is for; lengths `(B,)` are
-        the real tokens of each source.
+        Args:
+            queries: `(B, Q, Hq)`.
+            positions: t, the number of target words before the one that each query is for, `(B, Q)`.
+            lengths: the number of real tokens of each source, `(B,)`.
         """
 
     def factor(self, distances: Tensor) -> Tensor | None:
-        """What weights are multiplied with after the softmax, for distances `s - p_t`; None, as here, for nothing."""
+        """Returns the factor for the weights after the softmax, given the distances `s - p_t`; None for no factor."""
         return None
 
     def weights(self, energies: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
-        """Softmax over the positions inside the window, then its factor: eqs. 7 and 10."""
-        weights = masked_softmax(energies, mask & (distances.detach().abs() <= self.half_width))
+        """Returns the softmax over the positions inside the window, times its factor: eqs. 7 and 10.
+
+        Energies, mask and distances `s - p_t` are `(B, Q, S)`, or `(B, Q, W)` for the positions of a window.
+        """
+        # Whether a position is inside has no gradient; `factor` below is what the centre learns from.
+        inside = distances.detach().abs() <= self.half_width
+        weights = masked_softmax(energies, mask & inside)
         factor = self.factor(distances)
         return weights if factor is None else weights * factor
 
     def positions(self, centres: Tensor, length: int) -> Tensor:
-        """W positions `(B,Q,W)` in a row that cover the windows about `(B,Q,1)`, all of them between 0 and S-1."""
-        first = (centres.detach() - self.half_width).ceil().long().clamp(0, length - self.width)
+        """Returns W consecutive positions `(B, Q, W)` that cover the windows about centres `(B, Q, 1)`.
+
+        All of them are in 0 to S-1, so a window that reaches beyond the source is moved back into it.
+        """
+        first = (centres.detach() - self.half_width).ceil().long()  # (B, Q, 1)
+        first = first.clamp(0, length - self.width)
         return first + torch.arange(self.width, device=centres.device)
 
-    def picks(self, queries: int, length: int, costly: bool) -> tuple[bool, bool]:
-        """Whether to pick out the keys of a window, and whether the values, which is cheaper than passing over all.
+    def should_gather(self, queries: int, length: int, costly: bool) -> tuple[bool, bool]:
+        """Returns whether to gather the keys of each window, and whether to gather its values.
 
-        All queries of a sentence share one product over all positions, while each picks vectors of its own: products
-        gain by picking only where the source is long and the queries are few, additive energies gain with any number.
+        Without gathering, all queries of a sentence share one matrix product over all positions. With it, each query
+        copies its own vectors and computes only with these. A product gains only if the source is long and the queries
+        are few. Energies that are costly gain with any number of queries.
         """
-        pick_values = queries <= 16 and length >= 4 * self.width
-        return pick_values or (costly and length >= 2 * self.width), pick_values
+        gathers_values = queries <= 16 and length >= 4 * self.width
+        gathers_keys = gathers_values or (costly and length >= 2 * self.width)
+        return gathers_keys, gathers_values
 
 
 class LocalM(LocalWindow):
-    """Monotonic: `p_t = t`, source and target words stand in the same order. No factor: the paper's `local-m`.
+    """Monotonic: `p_t = t`, as if source and target had the same word order. No factor: `local-m` in the paper.
 
     Once the target is longer than the source, the window stays at the source's last token: `p_t = min(t, S-1)`.
     """
 
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
-        """The centres `(B,Q)`; the queries have no say."""
-        last = (lengths - 1).clamp(min=0).unsqueeze(1)  # (B,1)
+        """Returns the centres `(B, Q)`, which do not depend on the queries."""
+        last = (lengths - 1).clamp(min=0).unsqueeze(1)  # (B, 1)
         return torch.minimum(positions, last).to(at_least_float32(queries))
 
 
 class LocalP(LocalWindow):
-    """Predictive: `p_t = S sigmoid(v^T tanh(W h_t))`, eq. 9, with a Gaussian about it, eq. 10: the paper's `local-p`.
+    """Predictive: `p_t = S sigmoid(v^T tanh(W h_t))`, eq. 9, with a Gaussian about it, eq. 10: `local-p` in the paper.
 
-    Weights are multiplied with `exp(-(s - p_t)^2 / (2 sigma^2))`, sigma = D/2, after the softmax; they sum to less
+    Weights are multiplied by `exp(-(s - p_t)^2 / (2 sigma^2))`, sigma = D/2, after the softmax, so they sum to less
     than one. v and W learn through this factor alone: which positions are inside the window has no gradient.
     """
 
     def __init__(self, half_width: int, query_size: int) -> None:
         super().__init__(half_width)
         self.hidden = nn.Linear(query_size, query_size, bias=False)
-        self.centre = nn.Parameter(torch.empty(query_size).uniform_(-1, 1) / math.sqrt(query_size))
+        centre = torch.empty(query_size)  # (Hq,)
+        centre.uniform_(-1, 1)
+        self.centre = nn.Parameter(centre / math.sqrt(query_size))
 
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
-        """The centres `(B,Q)`; the positions have no say."""
-        # Not a matrix product, which would have 16 bits under autocast: too few to tell words of a long source apart.
-        hidden = torch.tanh(self.hidden(queries)).to(at_least_float32(queries))  # (B,Q,Hq)
-        return lengths.unsqueeze(1) * torch.sigmoid((hidden * self.centre).sum(-1))
+        """Returns the centres `(B, Q)`, which do not depend on the positions."""
+        hidden = torch.tanh(self.hidden(queries)).to(at_least_float32(queries))  # (B, Q, Hq)
+        # Not a matrix product: autocast would compute it in 16 bits, which cannot number the words of a long source.
+        energies = (hidden * self.centre).sum(-1)  # (B, Q)
+        return lengths.unsqueeze(1) * torch.sigmoid(energies)
 
     def factor(self, distances: Tensor) -> Tensor:
-        """The Gaussian of eq. 10."""
+        """Returns the Gaussian of eq. 10."""
         sigma = self.half_width / 2
         return torch.exp(distances.square() * (-0.5 / sigma**2))
 
 
 def build_window(kind: WindowKind, query_size: int, half_width: int) -> LocalWindow | None:
-    """A window by its name; None for a global attention. Only `local_p` uses the size of queries Hq."""
+    """Returns a window by its name, or None for global attention. Only `local_p` reads `query_size`."""
     if kind == "global":
         return None
-    return LocalM(half_width) if kind == "local_m" else LocalP(half_width, query_size)
+    if kind == "local_m":
+        return LocalM(half_width)
+    return LocalP(half_width, query_size)
 
 
 @dataclass
 class Draws:
-    """The places s_t that a hard attention draws in one pass over a target: Xu et al. 2015, eqs. 8 and 9."""
+    """The positions s_t that hard attention samples in one pass over a target: Xu et al. 2015, eqs. 8 and 9."""
 
     soft: Tensor | None
-    """The sentences of which no place is drawn: their contexts are the expected ones; `(B,)`, bool. None: of all."""
+    """Sentences that get the expected context, without sampling: `(B,)`, bool. None: all sentences are sampled."""
     log_probs: list[Tensor] = field(default_factory=list)
-    """log p(s_t) of each look, `(B,Q)`; 0 in a soft sentence."""
+    """log p(s_t) of each call, `(B, Q)`; 0 in a soft sentence."""
 
     def contexts(self, weights: Tensor, values: Tensor) -> Tensor:
-        """`(B,Q,Hm)`: for every query the value at a place that is drawn from its weights `(B,Q,S)`."""
-        places = self.places(weights.detach())
-        picks, log_probs = _picks(places, weights), weights.gather(-1, places).squeeze(-1).log()
+        """Samples a position for each query from its weights and returns the values there.
+
+        Weights are `(B, Q, S)`, values `(B, S, Hm)`, contexts `(B, Q, Hm)`. Appends to `log_probs`.
+        """
+        positions = self.sample(weights.detach())  # (B, Q, 1)
+        chosen = _one_hot(positions, weights)  # (B, Q, S)
+        log_probs = weights.gather(-1, positions).squeeze(-1).log()  # (B, Q)
         if self.soft is not None:
-            picks = torch.where(self.soft[:, None, None], weights, picks)
+            chosen = torch.where(self.soft[:, None, None], weights, chosen)  # (B, Q, S)
             log_probs = log_probs.masked_fill(self.soft[:, None], 0.0)
         self.log_probs.append(log_probs)
-        return torch.matmul(picks.to(values.dtype), values)
+        return torch.matmul(chosen.to(values.dtype), values)
 
-    def places(self, weights: Tensor) -> Tensor:
-        """The places `(B,Q,1)`: the largest of p / Exp(1) is a draw from p."""
-        noise = torch.empty_like(weights).exponential_().clamp_(min=torch.finfo(weights.dtype).tiny)
+    def sample(self, weights: Tensor) -> Tensor:
+        """Samples a position for each query from weights `(B, Q, S)`, which need not be normalized: `(B, Q, 1)`."""
+        # argmax of p_s / E_s, with every E_s drawn from Exp(1), is s with probability p_s (exponential races).
+        noise = torch.empty_like(weights).exponential_()  # (B, Q, S)
+        noise.clamp_(min=torch.finfo(weights.dtype).tiny)  # 0 / 0 would be NaN
         return (weights / noise).argmax(-1, keepdim=True)
 
     def path(self) -> Tensor:
-        """`log p(s_1 ... s_t | x)`, `(B,T)`."""
+        """Returns `log p(s_1 ... s_t | x)`, `(B, T)`."""
         return torch.cat(self.log_probs, 1).cumsum(1)
 
 
 class Attention(nn.Module):
-    """Weighs the encoder's states by how well they match a query, and sums them up; if `hard`, it takes one of them."""
+    """Sums the encoder states, weighted by how well they match a query. If `hard`, takes a single one of them."""
 
     def __init__(self, score: AttentionScore, window: LocalWindow | None = None, hard: bool = False) -> None:
         super().__init__()
         self.score = score
         self.window = window
         self.hard = hard
-        if hard:  # kept with the weights, so that a resumed training goes on with it
-            self.register_buffer("baseline", torch.zeros(()))  # b: the moving average of log p(y_t)
+        if hard:
+            # b, the moving average of log p(y_t), is saved with the weights, so that a resumed training continues it.
+            self.register_buffer("baseline", torch.zeros(()))
 
     def draws(self, soft: Tensor | None) -> Draws | None:
-        """Of one pass; None where no places are drawn. `soft` is `Draws.soft`."""
+        """Returns the record of sampled positions for one pass, or None if nothing is sampled. `soft` as in `Draws`."""
         return Draws(soft) if self.hard and self.training else None
 
     def centres(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor | None:
-        """The centres `(B,Q)` of a local window, None for a global attention; see `LocalWindow.forward`."""
+        """Returns the centres `(B, Q)` of the local window, or None without one; see `LocalWindow.forward`."""
         return None if self.window is None else self.window(queries, positions, lengths)
 
     def forward(
@@ -346,54 +391,82 @@ class Attention(nn.Module):
         centres: Tensor | None = None,
         coverage: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Looks at the source once for every query `(B,Q,Hq)`: contexts `(B,Q,Hm)` and weights `(B,Q,S)`.
+        """Attends to the source with every query: returns contexts `(B, Q, Hm)` and weights `(B, Q, S)`.
 
-        Values are encoder states `(B,S,Hm)`, keys what the score's `project` made of them; `mask` `(B,S)` is True where
-        a source token is real. A score may read `coverage`, the sum of the weights of all earlier looks `(B,Q,S)`;
-        there is no window then. A sentence without a real token gets zeros. The weights of a hard attention are
-        those of all places too.
+        A sentence without a real token gets zeros. The weights of hard attention are those before a position is chosen.
+
+        Args:
+            queries: `(B, Q, Hq)`.
+            keys: `(B, S, Hk)`, from the score's `project`.
+            values: encoder states `(B, S, Hm)`.
+            mask: True where a source token is real, `(B, S)`.
+            centres: centres of a local window, `(B, Q)`.
+            coverage: sum of all earlier weights, `(B, Q, S)`, for a score that reads it; only without a window.
         """
         if self.window is not None:
             assert centres is not None, "a local window needs the centres"
             assert coverage is None, "coverage is of the whole source"
-            contexts, weights = self._look_locally(self.window, queries, keys, values, mask.unsqueeze(1), centres)
+            contexts, weights = self._attend_locally(
+                self.window, queries=queries, keys=keys, values=values, mask=mask.unsqueeze(1), centres=centres
+            )
             if not self.hard:
                 return contexts, weights
         else:
-            energies = self.score(queries, keys) if coverage is None else self.score(queries, keys, coverage)
-            weights = masked_softmax(energies, mask.unsqueeze(1))  # (B,Q,S)
-        picks = _picks(weights.argmax(-1, keepdim=True), weights) if self.hard else weights
-        return torch.matmul(picks.to(values.dtype), values), weights
+            if coverage is None:
+                energies = self.score(queries, keys)  # (B, Q, S)
+            else:
+                energies = self.score(queries, keys, coverage)  # (B, Q, S)
+            weights = masked_softmax(energies, mask.unsqueeze(1))  # (B, Q, S)
+        if self.hard:
+            chosen = _one_hot(weights.argmax(-1, keepdim=True), weights)  # (B, Q, S)
+        else:
+            chosen = weights
+        return torch.matmul(chosen.to(values.dtype), values), weights
 
-    def _look_locally(
+    def _attend_locally(
         self, window: LocalWindow, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, centres: Tensor
     ) -> tuple[Tensor, Tensor]:
-        centres = centres.unsqueeze(2)  # (B,Q,1)
+        """Returns contexts `(B, Q, Hm)` and weights `(B, Q, S)` inside a window; `mask` is `(B, 1, S)`."""
+        centres = centres.unsqueeze(2)  # (B, Q, 1)
+        n_queries = queries.shape[1]
         length = values.shape[1]
-        pick_keys, pick_values = window.picks(queries.shape[1], length, self.score.costly)
-        if not pick_keys:
-            distances = torch.arange(length, device=values.device) - centres  # (B,Q,S)
-            weights = window.weights(self.score(queries, keys), mask, distances)  # (B,Q,S)
+        gathers_keys, gathers_values = window.should_gather(n_queries, length, self.score.costly)
+        if not gathers_keys:
+            distances = torch.arange(length, device=values.device) - centres  # (B, Q, S)
+            weights = window.weights(self.score(queries, keys), mask, distances)  # (B, Q, S)
             return torch.matmul(weights.to(values.dtype), values), weights
-        positions = window.positions(centres, length)  # (B,Q,W)
-        real = mask.expand(-1, positions.shape[1], -1).gather(2, positions)  # (B,Q,W)
-        energies = self.score(queries.flatten(0, 1).unsqueeze(1), gather_window(keys, positions)).view(positions.shape)
-        narrow = window.weights(energies, real, positions - centres)  # (B,Q,W)
-        weights = narrow.new_zeros(*positions.shape[:2], length).scatter(2, positions, narrow)  # (B,Q,S)
-        if not pick_values:
+
+        positions = window.positions(centres, length)  # (B, Q, W)
+        window_mask = mask.expand(-1, n_queries, -1).gather(2, positions)  # (B, Q, W)
+        # To the score, each query with its window is a sentence: B * Q sentences with one query and W keys.
+        single_queries = queries.flatten(0, 1).unsqueeze(1)  # (B * Q, 1, Hq)
+        energies = self.score(single_queries, gather_window(keys, positions))  # (B * Q, 1, W)
+        energies = energies.view(positions.shape)  # (B, Q, W)
+        window_weights = window.weights(energies, window_mask, positions - centres)  # (B, Q, W)
+        zeros = window_weights.new_zeros(*positions.shape[:2], length)  # (B, Q, S)
+        weights = zeros.scatter(2, positions, window_weights)  # (B, Q, S)
+        if not gathers_values:
             return torch.matmul(weights.to(values.dtype), values), weights
-        contexts = torch.matmul(narrow.to(values.dtype).flatten(0, 1).unsqueeze(1), gather_window(values, positions))
+
+        single_weights = window_weights.to(values.dtype).flatten(0, 1).unsqueeze(1)  # (B * Q, 1, W)
+        contexts = torch.matmul(single_weights, gather_window(values, positions))  # (B * Q, 1, Hm)
         return contexts.view(*positions.shape[:2], -1), weights
 
 
-def _picks(places: Tensor, weights: Tensor) -> Tensor:
-    """1 at places `(B,Q,1)`, else 0, `(B,Q,S)`; 0 where the weight is, as without a real token."""
-    return torch.zeros_like(weights).scatter(-1, places, 1.0) * (weights > 0)
+def _one_hot(positions: Tensor, weights: Tensor) -> Tensor:
+    """Returns 1 at positions `(B, Q, 1)` and 0 elsewhere: `(B, Q, S)`.
+
+    Also 0 where the weight itself is 0, as in a sentence without a real token.
+    """
+    one_hot = torch.zeros_like(weights).scatter(-1, positions, 1.0)  # (B, Q, S)
+    return one_hot * (weights > 0)
 
 
 def gather_window(sequence: Tensor, positions: Tensor) -> Tensor:
-    """The vectors of `sequence` `(B,S,H)` at `positions` `(B,Q,W)`, as `(B*Q,W,H)`."""
+    """Returns the vectors of `sequence` `(B, S, H)` at `positions` `(B, Q, W)`, as `(B * Q, W, H)`."""
     sentences, length, size = sequence.shape
-    starts = torch.arange(0, sentences * length, length, device=sequence.device)
-    rows = positions + starts[:, None, None]
-    return sequence.reshape(-1, size).index_select(0, rows.flatten()).view(-1, positions.shape[2], size)
+    vectors = sequence.reshape(-1, size)  # (B * S, H)
+    first_rows = torch.arange(0, sentences * length, length, device=sequence.device)  # (B,)
+    rows = positions + first_rows[:, None, None]  # (B, Q, W), row numbers in `vectors`
+    gathered = vectors.index_select(0, rows.flatten())  # (B * Q * W, H)
+    return gathered.view(-1, positions.shape[2], size)

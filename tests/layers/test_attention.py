@@ -146,7 +146,7 @@ def test_the_window_at_the_ends_of_a_sentence(centre: float) -> None:
 
 @pytest.mark.parametrize("queries", [1, 4, 20])
 @pytest.mark.parametrize("score", ["general", "additive"])
-def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathering_a_window_changes_nothing(score: ScoreKind, queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, contexts and gradients, in a source long enough for both ways, whichever would be taken."""
     columns, lengths = 23, torch.tensor([20, 2, 11])
     mask = torch.arange(columns) < lengths[:, None]
@@ -155,8 +155,8 @@ def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, mo
     shapes = (3, queries, 4), (3, columns, value_size(score)), (3, queries)
     leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     results = []
-    for picks in ((False, False), (True, False), (True, True)):
-        monkeypatch.setattr(attention.window, "picks", lambda queries, length, costly, picks=picks: picks)
+    for choice in ((False, False), (True, False), (True, True)):
+        monkeypatch.setattr(attention.window, "should_gather", lambda queries, length, costly, choice=choice: choice)
         looker, values, places = leaves
         centres = torch.sigmoid(places) * lengths[:, None]
         contexts, weights = attention(looker, attention.score.project(values), values, mask, centres)
@@ -167,14 +167,18 @@ def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, mo
         torch.testing.assert_close(results[0], other, rtol=0, atol=1e-12)
 
 
-def test_which_way_is_taken() -> None:
-    """A window of 21: additive energies are picked from a source of 42 on, products from 84 on if queries are few."""
+def test_when_windows_are_gathered() -> None:
+    """A window of 21: additive energies are gathered from a source of 42 on, products from 84 on if queries are few."""
     assert [SCORES.get(score).costly for score in ("dot", "additive")] == [False, True]
-    picks = LocalM(10).picks
-    assert [picks(1, length, False) for length in (41, 42, 83, 84)] == [(False, False)] * 3 + [(True, True)]
-    assert [picks(queries, 200, False) for queries in (16, 17)] == [(True, True), (False, False)]
-    assert [picks(17, length, True) for length in (41, 42, 200)] == [(False, False), (True, False), (True, False)]
-    assert picks(5, 84, True) == (True, True)
+    should_gather = LocalM(10).should_gather
+    assert [should_gather(1, length, False) for length in (41, 42, 83, 84)] == [(False, False)] * 3 + [(True, True)]
+    assert [should_gather(queries, 200, False) for queries in (16, 17)] == [(True, True), (False, False)]
+    assert [should_gather(17, length, True) for length in (41, 42, 200)] == [
+        (False, False),
+        (True, False),
+        (True, False),
+    ]
+    assert should_gather(5, 84, True) == (True, True)
 
 
 def test_the_centre_learns_by_the_gaussian_alone() -> None:
@@ -225,7 +229,7 @@ def test_autocast_keeps_the_centre_exact() -> None:
 def test_location_refuses_a_source_that_is_too_long() -> None:
     attention = Attention(SCORES.get("location")(2, 3, 99, 4))
     attention.score.project(torch.zeros(1, 4, 3))
-    with pytest.raises(DataError, match=r"5 tokens, its end included, .* only 4 positions: leave out or split"):
+    with pytest.raises(DataError, match=r"5 tokens, including its end, .* only 4 positions: leave out or split"):
         attention.score.project(torch.zeros(1, 5, 3))
 
 

@@ -61,7 +61,7 @@ def expected(model: Model, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]
     """The gradient that drawing gives on average, from all nine paths of places, each with its probability."""
     batch, paths = same_pairs(9), torch.cartesian_prod(torch.arange(3), torch.arange(3))  # (9,2)
     at = iter(paths.unbind(1))
-    monkeypatch.setattr(Draws, "places", lambda self, weights: next(at)[:, None, None])
+    monkeypatch.setattr(Draws, "sample", lambda self, weights: next(at)[:, None, None])
     output, memory = model.read(batch)
     monkeypatch.undo()
     log_probs = model.predict(output, memory).gather(-1, batch.targets.ids[..., None]).sum((1, 2))  # (9,)
