@@ -1,8 +1,10 @@
-"""An ensemble: several trained models as one, by the mean of their predictions.
+"""An ensemble: several trained models that decode as one, with the mean of their predictions.
 
-Each member reads the source and decodes by itself; they share the chosen words and the numbers of the words that only
-the source has. A member that copies mixes its copies in before the mean; to one that does not, such words are unknown
-and have no probability.
+Each member encodes the source and keeps a separate memory and state. All members read the same words, and number the
+unknown words of the source in the same way. A member that copies adds its copy probabilities before the mean; a member
+that does not copy gives unknown words no probability.
+
+Letters as in `nmtkit.models.base`.
 """
 
 import math
@@ -15,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from typing_extensions import override
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import Batch
@@ -33,151 +36,194 @@ from nmtkit.models.base import (
 )
 
 Mean = Literal["probabilities", "log-probabilities"]
-"""What is averaged. Averaging probabilities gives a mixture: one confident member is enough. Averaging
-log-probabilities lets any member veto a word."""
+"""What is averaged. A mean of probabilities is a mixture: one confident member is enough. With a mean of
+log-probabilities each member can veto a word."""
 
 
 class CombinedConfig(ModelConfig):
-    """Models that decode together; no recipe has it."""
+    """Config of models that decode together; recipes cannot contain it."""
 
     kind: Literal["ensemble", "shallow_fusion"]
-    """How they are combined."""
+    """How the models are combined."""
     copying: bool
-    """Whether one of them copies."""
+    """Whether a member copies."""
 
 
 @dataclass(frozen=True)
 class EnsembleMemory(Memory):
-    """The memories of all members."""
+    """Memories of all members."""
 
     members: tuple[Memory, ...]
 
 
 @dataclass(frozen=True)
 class EnsembleState(DecoderState):
-    """The states of all members."""
+    """States of all members."""
 
     members: tuple[DecoderState, ...]
 
 
 @dataclass(frozen=True)
 class EnsembleOutput(ModelOutput):
-    """The outputs of all members; `features` are those of the first, attention and p_gen are means.
+    """Outputs of all members. `features` are those of the first member; attention and p_gen are means.
 
-    p_gen of a member that does not copy is 1; attention is of the members that have any.
+    Members without attention are left out of its mean. A member that does not copy has a p_gen of 1.
     """
 
     members: tuple[ModelOutput, ...] = ()
 
 
-class SideBySide(
+class JointDecoder(
     Combined[EnsembleMemory, EnsembleState],
     Copying[EnsembleMemory, EnsembleState],
     Seq2Seq[EnsembleMemory, EnsembleState],
 ):
-    """Models in evaluation mode, on one device, that decode together; each encodes the source, language models none.
+    """Several models on one device, in evaluation mode, that decode together. Language models have an empty memory.
 
-    A subclass combines their predictions in `logits` and their outputs in `_joined`.
+    A subclass combines the predictions of its members in `logits` and their outputs in `_join`.
     """
 
     def __init__(self, config: ModelConfig, members: Sequence[Decoder]) -> None:
         super().__init__(config, members[0].sizes)
         self.members = nn.ModuleList(members)
-        self.has_attention = any(one.has_attention for one in members)
+        self.has_attention = any(member.has_attention for member in members)
         self.eval()
 
+    @override
     def encode(self, batch: Batch) -> EnsembleMemory:
-        """Runs the encoder of each."""
-        members = tuple(one.encode(batch) for one in self._members())
-        if not batch.reads_text:
-            return EnsembleMemory(members[0].mask, members[0].copy, members)
-        return EnsembleMemory(batch.inputs.mask, batch.inputs.copy, members)
+        memories = tuple(member.encode(batch) for member in self._members())
+        if batch.reads_text:
+            mask = batch.inputs.mask
+            copy = batch.inputs.copy
+        else:
+            # Pictures: the positions of the memory are regions, which only the members know.
+            mask = memories[0].mask
+            copy = memories[0].copy
+        return EnsembleMemory(mask, copy, memories)
 
+    @override
     def start(self, memory: EnsembleMemory) -> EnsembleState:
-        """The first state of each."""
-        members = zip(self._members(), memory.members, strict=True)
-        return EnsembleState(tuple(one.start(own) for one, own in members))
+        states = []
+        for member, member_memory in zip(self._members(), memory.members, strict=True):
+            states.append(member.start(member_memory))
+        return EnsembleState(tuple(states))
 
     def advance(
         self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, cache: KVCache, need_attention: bool = False
     ) -> tuple[EnsembleOutput, EnsembleState]:
-        """A step of each; their layers follow each other in the one cache."""
-        known = extended_to_unk(tokens, self.sizes) if self.config.copies else tokens
-        readouts, states = [], []
-        for one, own, its in zip(self._members(), state.members, memory.members, strict=True):
+        """Runs one step of each member. In the shared cache, each member's layers follow the previous member's."""
+        # A member that does not copy has no embedding for extended ids.
+        plain_tokens = extended_to_unk(tokens, self.sizes) if self.config.copies else tokens  # (N,)
+        outputs = []
+        states = []
+        for member, member_state, member_memory in zip(self._members(), state.members, memory.members, strict=True):
+            member_tokens = tokens if member.config.copies else plain_tokens
             cache.begin_model()
-            readout, after = one.advance(tokens if one.config.copies else known, own, its, cache, need_attention)
-            readouts.append(readout)
-            states.append(after)
-        return self._joined(readouts, need_attention), EnsembleState(tuple(states))
+            output, new_state = member.advance(
+                member_tokens, member_state, member_memory, cache, need_attention=need_attention
+            )
+            outputs.append(output)
+            states.append(new_state)
+        return self._join(outputs, need_attention), EnsembleState(tuple(states))
 
+    @override
     def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleOutput:
-        """All steps of each."""
-        members = zip(self._members(), memory.members, strict=True)
-        return self._joined([one.unroll(batch, own, need_attention) for one, own in members], need_attention)
+        outputs = []
+        for member, member_memory in zip(self._members(), memory.members, strict=True):
+            outputs.append(member.unroll(batch, member_memory, need_attention))
+        return self._join(outputs, need_attention)
 
     def copied(
-        self, log_probs: Tensor, readout: ModelOutput, memory: EnsembleMemory, excess: Tensor | None = None
+        self, log_probs: Tensor, output: ModelOutput, memory: EnsembleMemory, excess: Tensor | None = None
     ) -> Tensor:
-        """What `logits` gives has the copies already."""
+        """Returns the log-probabilities `(...,X)` unchanged except for `excess`: `logits` has mixed the copies in."""
         return log_probs if excess is None else log_probs - excess
 
     def _members(self) -> list[Decoder]:
-        return [one for one in self.members if isinstance(one, Decoder)]
+        return [member for member in self.members if isinstance(member, Decoder)]
 
-    def _predictions(self, readout: ModelOutput, memory: EnsembleMemory) -> list[Tensor]:
-        """Log-probabilities of each: `(...,X)`, or `(...,V)` of one that does not copy."""
-        assert isinstance(readout, EnsembleOutput)
-        members = zip(self._members(), readout.members, memory.members, strict=True)
-        return [one.predict(replace(own, sentence=readout.sentence), its) for one, own, its in members]
+    def _predictions(self, output: ModelOutput, memory: EnsembleMemory) -> list[Tensor]:
+        """Returns the log-probabilities of each member: `(...,X)`, or `(...,V)` if it does not copy."""
+        assert isinstance(output, EnsembleOutput)
+        predictions = []
+        for member, member_output, member_memory in zip(self._members(), output.members, memory.members, strict=True):
+            # `ModelOutput.gather` sets `sentence` in the joint output only.
+            member_output = replace(member_output, sentence=output.sentence)
+            predictions.append(member.predict(member_output, member_memory))
+        return predictions
 
     @abstractmethod
-    def _joined(self, readouts: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
-        """The outputs of all members as one."""
+    def _join(self, outputs: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
+        """Combines the outputs of all members into one."""
 
 
-class Ensemble(SideBySide):
-    """A mean of models over one vocabulary; by default all weigh the same."""
+class Ensemble(JointDecoder):
+    """A weighted mean of models with the same vocabulary; the default weights are equal."""
 
     Config = CombinedConfig
 
     def __init__(
         self, members: Sequence[Decoder], mean: Mean = "probabilities", weights: Sequence[float] | None = None
     ) -> None:
-        weights = [1.0] * len(members) if weights is None else weights
+        if weights is None:
+            weights = [1.0] * len(members)
         if len(weights) != len(members) or not all(weight > 0 for weight in weights):
-            raise RecipeError(f"an ensemble of {len(members)} models needs as many weights, each above 0")
+            raise RecipeError(f"an ensemble of {len(members)} models needs {len(members)} weights, each above 0")
         sizes = members[0].sizes
-        if any(one.sizes != sizes for one in members):
-            raise RecipeError("the models of an ensemble have one vocabulary, and these have several sizes of it")
-        copying = any(one.config.copies for one in members)
+        if any(member.sizes != sizes for member in members):
+            raise RecipeError(
+                "the models of an ensemble must have the same vocabulary, but the sizes of their vocabularies differ"
+            )
+        copying = any(member.config.copies for member in members)
         super().__init__(CombinedConfig(kind="ensemble", copying=copying), members)
-        self.of_logs = mean == "log-probabilities"
+        self.averages_log_probs = mean == "log-probabilities"
         self.shares = [weight / sum(weights) for weight in weights]
 
-    def logits(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """The mean `(...,X)`, with copies; normalised for probabilities, not for log-probabilities."""
+    def logits(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
+        """Returns the logarithm of the mean, `(...,X)`, with copies. A mean of log-probabilities is not normalised."""
         width = self.sizes["tgt"] if memory.shortlist is None else memory.shortlist.bias.shape[1]
-        width += memory.copy.n_oov if self.config.copies else 0
-        means: list[Tensor] = []
-        for log_probs, share in zip(self._predictions(readout, memory), self.shares, strict=True):
-            log_probs = pad(log_probs, (0, width - log_probs.shape[-1]), value=-torch.inf)
-            means.append(log_probs * share if self.of_logs else log_probs + math.log(share))
-        return reduce(torch.add if self.of_logs else torch.logaddexp, means)
-
-    def _joined(self, readouts: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
-        shared = list(zip(readouts, self.shares, strict=True))
-        looks = [(one.attention, share) for one, share in shared if one.attention is not None]
-        attention = gate = None
-        if looks and (need_attention or self.config.copies):
-            if len({look.shape for look, _ in looks}) > 1:
-                raise RecipeError(
-                    "the attention of these models has no mean: they see pictures in different numbers of regions "
-                    "(`model.cnn`); name one of them, or set coverage_penalty to 0 where they only write"
-                )
-            total = sum(share for _, share in looks)
-            attention = torch.stack([look.to(at_least_float32(look)) * (share / total) for look, share in looks]).sum(0)
         if self.config.copies:
-            mean = torch.stack([one.copy_gate * share for one, share in shared if one.copy_gate is not None]).sum(0)
-            gate = mean + sum(share for one, share in shared if one.copy_gate is None)
-        return EnsembleOutput(readouts[0].features, attention, gate, members=tuple(readouts))
+            width += memory.copy.n_oov
+        terms: list[Tensor] = []
+        for log_probs, share in zip(self._predictions(output, memory), self.shares, strict=True):
+            missing = width - log_probs.shape[-1]
+            log_probs = pad(log_probs, (0, missing), value=-torch.inf)  # (...,X)
+            if self.averages_log_probs:
+                terms.append(log_probs * share)
+            else:
+                terms.append(log_probs + math.log(share))
+        add = torch.add if self.averages_log_probs else torch.logaddexp
+        return reduce(add, terms)
+
+    @override
+    def _join(self, outputs: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
+        attentions = []
+        attention_shares = []
+        gates = []
+        share_without_gate = 0.0
+        for output, share in zip(outputs, self.shares, strict=True):
+            if output.attention is not None:
+                attentions.append(output.attention)
+                attention_shares.append(share)
+            if output.copy_gate is None:
+                share_without_gate += share  # p_gen = 1
+            else:
+                gates.append(output.copy_gate * share)
+
+        attention = None
+        if attentions and (need_attention or self.config.copies):
+            if len({weights.shape for weights in attentions}) > 1:
+                raise RecipeError(
+                    "the attention of these models cannot be averaged: they divide pictures into different numbers of "
+                    "regions (`model.cnn`); use one of them, or set coverage_penalty to 0 if only texts are needed"
+                )
+            total = sum(attention_shares)
+            terms = []
+            for weights, share in zip(attentions, attention_shares, strict=True):
+                terms.append(weights.to(at_least_float32(weights)) * (share / total))
+            attention = torch.stack(terms).sum(0)
+
+        copy_gate = None
+        if self.config.copies:
+            copy_gate = torch.stack(gates).sum(0) + share_without_gate
+        return EnsembleOutput(outputs[0].features, attention, copy_gate, members=tuple(outputs))

@@ -105,7 +105,7 @@ MISTAKES = {
         "--device cpu,cpu --workers 2": "leave one of them out",
         "--device cpu,gpu7": "no such device: 'gpu7'",
         "t.src --search ensemble_weights=[1,2]": "ensemble_weights are of several runs",
-        "t.src -m RUN --search ensemble_weights=[1]": "2 models needs as many weights",
+        "t.src -m RUN --search ensemble_weights=[1]": "2 models needs 2 weights",
         "t.src -m RUN --search ensemble_weights=[1,x]": "(given: 'x')",
         "t.src -m RUN --layer 1": "No such option",
         "t.src -m RUN --samples 2 --beam-size 2": "beam_size is for beam search",

@@ -1,54 +1,72 @@
 """Shallow fusion of a translation model and a language model.
 
-Gulcehre et al. 2015, "On Using Monolingual Corpora in Neural Machine Translation", section 4.1: in every step each word
-is scored by both models (equation 7),
+Gulcehre et al. 2015, "On Using Monolingual Corpora in Neural Machine Translation", section 4.1: in every step both
+models score each word (equation 7),
 
     log p(y_t = k) = log p_TM(y_t = k) + beta log p_LM(y_t = k),
 
-and the search goes on with the best sums, which are no distribution. To the language model a word that only the source
-has is unknown: it reads UNK, and a copy of any such word has the probability that it gives to UNK.
+and the search ranks hypotheses by these sums, which are not normalised. The language model reads an unknown word of the
+source as UNK, and scores a copy of it with the probability of UNK.
+
+Letters as in `nmtkit.models.base`.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.models.base import Decoder, ModelOutput, Seq2Seq
-from nmtkit.models.ensemble import CombinedConfig, EnsembleMemory, EnsembleOutput, SideBySide
+from nmtkit.models.ensemble import CombinedConfig, EnsembleMemory, EnsembleOutput, JointDecoder
 
 
-class ShallowFusion(SideBySide):
+class ShallowFusion(JointDecoder):
     """A translation model and a language model over the vocabulary of its target; see the head of this file.
 
-    Attention is that of the translation model. No p_gen is shown: what was copied cannot be told from these sums.
+    Attention is that of the translation model. There is no p_gen: in the sums, copying and generating are not separate.
     """
 
     Config = CombinedConfig
 
     def __init__(self, translation_model: Seq2Seq, language_model: Decoder, weight: float) -> None:
-        sizes, copies = (translation_model.sizes["tgt"], language_model.sizes["tgt"]), translation_model.config.copies
-        if sizes[0] != sizes[1]:
-            raise RecipeError(f"a target vocabulary of {sizes[0]} tokens, and a language model of {sizes[1]}")
+        translation_size = translation_model.sizes["tgt"]
+        language_size = language_model.sizes["tgt"]
+        if translation_size != language_size:
+            raise RecipeError(
+                f"the translation model writes {translation_size} tokens, but the language model has {language_size}: "
+                "train both with the same target vocabulary"
+            )
         if weight < 0:
-            raise RecipeError(f"the weight of a language model is {weight:g}: give 0 or more")
-        super().__init__(CombinedConfig(kind="shallow_fusion", copying=copies), [translation_model, language_model])
+            raise RecipeError(f"the weight of the language model is {weight:g}, but must be 0 or more")
+        config = CombinedConfig(kind="shallow_fusion", copying=translation_model.config.copies)
+        super().__init__(config, [translation_model, language_model])
         self._weight = weight
 
-    def logits(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """The sums of equation 7, `(...,X)`."""
-        translated, spoken = self._predictions(readout, memory)
-        if not self._weight:  # words outside of a shortlist have minus infinity, which zero times would be no number
-            return translated
-        unknown = spoken[..., UNK, None].expand(*spoken.shape[:-1], translated.shape[-1] - spoken.shape[-1])
-        return torch.add(translated, torch.cat([spoken, unknown], -1), alpha=self._weight)
+    def logits(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
+        """Returns the sums of equation 7, `(...,X)`."""
+        translation_log_probs, language_log_probs = self._predictions(output, memory)  # (...,X), (...,V)
+        # Words outside of a shortlist have a log-probability of minus infinity, and zero times that is NaN.
+        if self._weight == 0:
+            return translation_log_probs
+        unknown_words = translation_log_probs.shape[-1] - language_log_probs.shape[-1]
+        unk_log_prob = language_log_probs[..., UNK, None]  # (...,1)
+        copy_log_probs = unk_log_prob.expand(*language_log_probs.shape[:-1], unknown_words)  # (...,X-V)
+        language_log_probs = torch.cat([language_log_probs, copy_log_probs], -1)  # (...,X)
+        return torch.add(translation_log_probs, language_log_probs, alpha=self._weight)
 
-    def predict(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """The same: the search adds up these sums."""
-        return self.logits(readout, memory)
+    def predict(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
+        """Returns the same sums: the search adds them up without normalising them."""
+        return self.logits(output, memory)
 
-    def _joined(self, readouts: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
-        first = readouts[0]
-        return EnsembleOutput(first.features, first.attention, centres=first.centres, members=tuple(readouts))
+    @override
+    def _join(self, outputs: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
+        translation_output = outputs[0]
+        return EnsembleOutput(
+            features=translation_output.features,
+            attention=translation_output.attention,
+            centres=translation_output.centres,
+            members=tuple(outputs),
+        )
