@@ -23,7 +23,7 @@ from nmtkit.layers.recurrent import build_rnn, gather_positions, init_weights, r
 from nmtkit.models.abilities import Pretrained
 from nmtkit.models.base import MODELS, ModelConfig, ModelOutput, VocabularySizes
 from nmtkit.models.embeddings import EMBEDDINGS, SourceEmbedding
-from nmtkit.training.losses.corruption import Pretraining, whole_texts, within
+from nmtkit.training.losses.corruption import Pretraining, length_mask, whole_texts
 from nmtkit.training.losses.objective import OBJECTIVES
 
 
@@ -110,6 +110,6 @@ class BothDirections(Pretraining):
     @override
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         inputs = whole_texts(batch)
-        told = pad(inputs.mask[:, 1:], (1, 0)), within(inputs.lengths - 1, inputs.ids.shape[1])
+        told = pad(inputs.mask[:, 1:], (1, 0)), length_mask(inputs.lengths - 1, inputs.ids.shape[1])
         labels = torch.stack([inputs.ids.masked_fill(~one, -1) for one in told], 1)
         return replace(batch, inputs=inputs, targets=ABSENT, labels=labels)

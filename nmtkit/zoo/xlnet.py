@@ -30,7 +30,7 @@ from nmtkit.layers.transformer import FeedForward, LayerStack, Residual, Sinusoi
 from nmtkit.models.abilities import Pretrained
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.language.bert import INITIAL_STD, StackConfig
-from nmtkit.training.losses.corruption import Pretraining, pack, texts_of, within
+from nmtkit.training.losses.corruption import Pretraining, length_mask, pack, texts_of
 from nmtkit.training.losses.objective import OBJECTIVES
 
 
@@ -167,10 +167,10 @@ class Permutation(Pretraining):
     @override
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         ids, lengths = texts_of(batch)
-        inputs = pack(ids.masked_fill(~within(lengths, ids.shape[1]), -1))
+        inputs = pack(ids.masked_fill(~length_mask(lengths, ids.shape[1]), -1))
         width = inputs.ids.shape[1]
         keys = torch.rand(inputs.ids.shape, generator=generator, dtype=torch.float64)
-        order = (keys + ~within(lengths, width)).argsort(1)
+        order = (keys + ~length_mask(lengths, width)).argsort(1)
         counts = (lengths // PREDICT_ONE_IN).clamp(min=1).minimum(lengths)
         turns = torch.arange(int(counts.max())).expand(len(ids), -1)  # (B,Q)
         asked = turns < counts[:, None]

@@ -1,4 +1,6 @@
-"""Losses on attention, guided alignment, coverage, double stochasticity and drawn places; on the gates between experts.
+"""Losses on attention: guided alignment, coverage, double stochasticity, sampled positions. And on gates of experts.
+
+B examples, T target positions, S source positions, A attention heads.
 
 Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
 Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point"; Xu et al. 2015, "Show,
@@ -25,64 +27,74 @@ from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, O
 AlignmentSource = Literal["file", "model"]
 AlignmentLoss = Literal["cross_entropy", "squared_error"]
 
-_LEAST = 1e-30
-"""The least weight in a logarithm: a window or rounding may have made a weight zero."""
+_MIN_WEIGHT = 1e-30
+"""Smallest attention weight in a logarithm: a window or rounding can make a weight zero."""
 
 _BASELINE = "attention.baseline"
-"""The buffer of a model with the b of a hard attention."""
+"""Name of the model's buffer with the baseline b of hard attention."""
 _SOFT_SHARE = 0.5
-"""Probability that no places of a sentence are drawn, and it is read as by a soft attention (Xu et al. 2015, section
-4.1)."""
+"""Probability that a sentence is read with soft attention, without sampled positions (Xu et al. 2015, section 4.1)."""
 _ENTROPY_WEIGHT = 0.01
-"""lambda_e: weight of the entropy of the places' distribution, in nats, which keeps it from narrowing too soon."""
+"""lambda_e: weight of the entropy of the attention in nats, which keeps the distribution from narrowing too soon."""
 
 
 class GuidedAlignmentConfig(Settings):
-    """Guided alignment: attention is trained on word alignments (Chen et al. 2016).
+    """Guided alignment: trains the attention on word alignments (Chen et al. 2016).
 
     For one head of a Transformer, chosen by `model.alignment_layer` and `model.alignment_heads`: Garg et al. 2019.
     """
 
     source: AlignmentSource = "file"
-    """Where the alignments come from. file: data.train.alignment. model: the attention itself, each word's most
-    attended source token in the mean of the layer's heads; it trains the one head that model.alignment_heads names."""
+    """Source of the alignments. file: data.train.alignment. model: the attention itself, namely the source token with
+    the largest mean weight over the heads of the layer; this trains the one head that model.alignment_heads names."""
     weight: float = Field(default=0.05, gt=0)
-    """Weight of the alignment's loss, a mean over linked target tokens, beside the mean loss per target token."""
+    """Weight of the alignment loss, a mean per linked target token, relative to the likelihood, a mean per target
+    token."""
     loss: AlignmentLoss = "cross_entropy"
-    """The loss between attention and links: cross_entropy, or squared_error, which is milder."""
+    """Loss between attention and links: cross_entropy, or squared_error, which is milder."""
 
 
-def linked_positions(batch: Batch, teacher: AlignmentSource) -> Tensor:
-    """The target positions `(B,T)` whose attention is trained: those with a link of the file, or all but EOS."""
-    if teacher == "file":
+def linked_positions(batch: Batch, source: AlignmentSource) -> Tensor:
+    """Returns the target positions `(B, T)` whose attention is trained: with links of the file, or all except EOS."""
+    if source == "file":
         assert batch.alignment is not None, "the batch has no alignments"
         return batch.alignment.any(-1)
-    words = torch.zeros_like(batch.targets.mask)
-    words[:, :-1] = batch.targets.mask[:, 1:]  # the last real position of a row is EOS
+    mask = batch.targets.mask  # (B, T)
+    # The last real position of a row is EOS; shifting the mask to the left by one removes it.
+    words = torch.zeros_like(mask)  # (B, T)
+    words[:, :-1] = mask[:, 1:]
     return words
 
 
 def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cross_entropy") -> Tensor:
-    """Distance of attention from an alignment, summed over the target tokens that have a link.
+    """Returns the distance between attention and an alignment, summed over the target tokens that have a link.
 
-    The k links of a target token make a distribution G of 1/k each. cross_entropy is -sum_s G log A (Chen et al. 2016,
-    Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). A window that hides a linked source token
-    costs a constant. `attention` is A, weights `(B,T,S)`; `links` are bool `(B,T,S)`.
+    The k links of a target token form a distribution G with 1/k each. cross_entropy is -sum_s G log A (Chen et al.
+    2016, Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). If a window hides a linked source
+    token, the loss of the link is a constant.
+
+    Args:
+        attention: A, weights `(B, T, S)`.
+        links: bool `(B, T, S)`.
+        kind: the loss.
     """
-    weights = attention.to(at_least_float32(attention))
-    counts = links.sum(-1, keepdim=True)  # (B,T,1)
-    gold = links / counts.clamp(min=1).to(weights.dtype)  # (B,T,S)
+    weights = attention.to(at_least_float32(attention))  # (B, T, S)
+    n_links = links.sum(-1, keepdim=True)  # (B, T, 1)
+    gold = links / n_links.clamp(min=1).to(weights.dtype)  # (B, T, S)
     if kind == "cross_entropy":
-        return -(gold * weights.clamp(min=_LEAST).log()).sum()
-    return ((gold - weights).square() * (counts > 0)).sum()
+        log_weights = weights.clamp(min=_MIN_WEIGHT).log()  # (B, T, S)
+        return -(gold * log_weights).sum()
+    errors = (gold - weights).square()  # (B, T, S)
+    is_linked = n_links > 0  # (B, T, 1)
+    return (errors * is_linked).sum()
 
 
 @OBJECTIVES.register("guided_alignment")
 @dataclass(frozen=True)
 class GuidedAlignment(Objective):
-    """Guided alignment: trains the attention with given word alignments.
+    """Guided alignment: trains the attention on word alignments.
 
-    It is the mean of `alignment_loss` over the linked target tokens.
+    The mean of `alignment_loss` per linked target token.
     """
 
     normalizers: ClassVar = {"alignment_loss": "links"}
@@ -95,66 +107,78 @@ class GuidedAlignment(Objective):
     @classmethod
     @override
     def from_setting(cls, setting: GuidedAlignmentConfig | float) -> "GuidedAlignment":
-        settings = setting if isinstance(setting, GuidedAlignmentConfig) else GuidedAlignmentConfig(weight=setting)
+        if isinstance(setting, GuidedAlignmentConfig):
+            settings = setting
+        else:
+            settings = GuidedAlignmentConfig(weight=setting)
         kind = GuidedAlignmentFromHeads if settings.source == "model" else GuidedAlignment
         return kind(settings=settings, weight=settings.weight)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Counts the target tokens whose attention is trained."""
-        return {"links": int(linked_positions(batch, self.settings.source).sum())}
+        positions = linked_positions(batch, self.settings.source)
+        return {"links": int(positions.sum())}
 
     def links(self, inputs: ObjectiveInput) -> Tensor:
-        """The alignment `(B,T,S)`."""
+        """Returns the alignment `(B, T, S)`, bool."""
         assert inputs.device_batch.alignment is not None, "the batch has no alignments"
         return inputs.device_batch.alignment
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """The loss without its weight."""
+        """Returns the loss without its weight."""
         assert inputs.output.attention is not None
-        attention = inputs.output.attention
-        return {"alignment_loss": alignment_loss(attention, self.links(inputs), self.settings.loss)}
+        loss = alignment_loss(inputs.output.attention, self.links(inputs), self.settings.loss)
+        return {"alignment_loss": loss}
 
 
 class GuidedAlignmentFromHeads(GuidedAlignment):
-    """Guided alignment of one head with the mean of all heads of its layer as the alignment."""
+    """Guided alignment of one head; the alignment is the mean of all heads in its layer."""
 
     needs = "heads"
 
     def links(self, inputs: ObjectiveInput) -> Tensor:
-        """A link at each position to the argmax of the mean of the heads, a constant."""
+        """Links each target word to the source token with the largest mean weight over the heads, without gradient."""
         assert inputs.heads is not None
-        best = inputs.heads.detach().mean(1).argmax(-1, keepdim=True)  # (B,T,1)
-        positions = linked_positions(inputs.device_batch, "model")
-        return torch.zeros_like(inputs.heads[:, 0], dtype=torch.bool).scatter_(-1, best, positions[..., None])
+        mean_weights = inputs.heads.detach().mean(1)  # (B, T, S)
+        best = mean_weights.argmax(-1, keepdim=True)  # (B, T, 1)
+        is_word = linked_positions(inputs.device_batch, "model")  # (B, T)
+        links = torch.zeros_like(mean_weights, dtype=torch.bool)  # (B, T, S)
+        return links.scatter_(-1, best, is_word[..., None])
 
 
 def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
-    """Repeated attention, summed over the target tokens.
+    """Returns the repeated attention, summed over the target tokens.
 
     See et al. 2017, equations 12 and 13, without the weight lambda: sum_s min(a, c), where the coverage c of a step is
-    the sum of the attention of all steps before it (eq. 10). A step costs at most 1. `attention` is a, weights
-    `(B,T,S)`; `mask` is True where a target token is real, `(B,T)`.
+    the sum of the attention of all earlier steps (eq. 10). The loss of a step is at most 1.
+
+    Args:
+        attention: a, weights `(B, T, S)`.
+        mask: True where a target token is real, `(B, T)`.
     """
-    weights = attention.to(at_least_float32(attention))
-    before = pad(weights[:, :-1].cumsum(1), (0, 0, 1, 0))  # (B,T,S)
-    return (torch.minimum(weights, before).sum(-1) * mask).sum()
+    weights = attention.to(at_least_float32(attention))  # (B, T, S)
+    earlier_sums = weights[:, :-1].cumsum(1)  # (B, T-1, S)
+    coverage = pad(earlier_sums, (0, 0, 1, 0))  # (B, T, S): nothing is covered before the first step
+    losses = torch.minimum(weights, coverage).sum(-1)  # (B, T)
+    return (losses * mask).sum()
 
 
 @OBJECTIVES.register("coverage_weight")
 @dataclass(frozen=True)
 class CoverageLoss(Objective):
-    """Makes repeated attention costly: the mean coverage loss of a target token, from 0 to 1.
+    """Penalizes repeated attention: mean coverage loss per target token, from 0 to 1.
 
-    Its weight is lambda of See et al. 2017, equation 13: 1 in the paper, in a short stage at the end.
+    The weight is lambda of See et al. 2017, equation 13: 1 in the paper, in a short stage at the end.
     """
 
     normalizers: ClassVar = {"coverage_loss": "tokens"}
     needs = "attention"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """The loss without its weight."""
+        """Returns the loss without its weight."""
         assert inputs.output.attention is not None
-        return {"coverage_loss": coverage_loss(inputs.output.attention, inputs.device_batch.targets.mask)}
+        loss = coverage_loss(inputs.output.attention, inputs.device_batch.targets.mask)
+        return {"coverage_loss": loss}
 
 
 @OBJECTIVES.register("expert_balance")
@@ -162,67 +186,74 @@ class CoverageLoss(Objective):
 class ExpertBalance(Objective):
     """Keeps all of `model.experts` in use; the weight is 0.1 in the paper.
 
-    How unevenly experts are used: a mean over batches, or parts of them, as their target tokens weigh.
-
-    CV(v)^2, the variance of v over its squared mean, summed over all layers with experts, where v is the importance of
-    their experts, and where noise is drawn the load too: Shazeer et al. 2017, equation 7, appendix A, equation 11. It
-    is 0 where all are used alike.
+    The loss is CV(v)^2, the variance of v divided by its squared mean, summed over all layers with experts. v is the
+    importance of the experts, and if the gates have noise, also their load: Shazeer et al. 2017, equation 7; appendix
+    A, equation 11. The loss is 0 if all experts are used equally. The mean over batches, or over the parts of a batch,
+    weights each with its number of target tokens.
     """
 
     normalizers: ClassVar = {"expert_balance_loss": "tokens"}
     needs = "output"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """The loss without its weight."""
-        use = auxiliary_logits(inputs.model, inputs.device_batch, inputs.output)  # (R,n)
-        uneven = (use.var(-1, correction=0) / use.mean(-1).square()).sum()
-        return {"expert_balance_loss": uneven * inputs.batch.n_tokens}
+        """Returns the loss without its weight, times the number of target tokens."""
+        # A row for the importance and for the load of each layer with n experts.
+        use = auxiliary_logits(inputs.model, inputs.device_batch, inputs.output)  # (rows, n)
+        variance = use.var(-1, correction=0)  # (rows,)
+        mean = use.mean(-1)  # (rows,)
+        loss = (variance / mean.square()).sum()
+        return {"expert_balance_loss": loss * inputs.batch.n_tokens}
 
 
 @OBJECTIVES.register("doubly_stochastic")
 @dataclass(frozen=True)
 class DoublyStochasticLoss(Objective):
-    """Wants all of a picture attended to alike; its weight is lambda of Xu et al. 2015, equation 14.
+    """Spreads the attention evenly over a picture; the weight is lambda of Xu et al. 2015, equation 14.
 
-    `sum_i (1 - sum_t alpha_ti)^2`, t up to EOS, a mean of examples.
+    The mean per example of `sum_i (1 - sum_t alpha_ti)^2`, with t up to EOS.
     """
 
     normalizers: ClassVar = {"doubly_stochastic_loss": "sentences"}
     needs = "attention"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """The loss without its weight."""
+        """Returns the loss without its weight."""
         assert inputs.output.attention is not None
-        weights = inputs.output.attention * inputs.device_batch.targets.mask.unsqueeze(2)  # (B,T,S)
-        missing = 1 - weights.sum(1, dtype=at_least_float32(weights))  # (B,S)
+        target_mask = inputs.device_batch.targets.mask.unsqueeze(2)  # (B, T, 1)
+        weights = inputs.output.attention * target_mask  # (B, T, S)
+        total_weights = weights.sum(1, dtype=at_least_float32(weights))  # (B, S)
+        missing = 1 - total_weights  # (B, S)
         lengths = memory_lengths(inputs.model, inputs.batch)  # (B,)
-        # Nothing looks at an end that is not in the memory, so it is not missing.
+        # If the EOS of a source is not in the memory, no attention is missing there.
         if inputs.batch.reads_text and not has_source_end(inputs.model):
             lengths = (lengths - 1).clamp(min=1)
-        real = torch.arange(missing.shape[1]) < lengths.unsqueeze(1)
-        return {"doubly_stochastic_loss": (missing.square() * real.to(missing.device)).sum()}
+        is_real = torch.arange(missing.shape[1]) < lengths.unsqueeze(1)  # (B, S)
+        loss = (missing.square() * is_real.to(missing.device)).sum()
+        return {"doubly_stochastic_loss": loss}
 
 
 class HardAttentionConfig(Settings):
-    """How a hard attention learns where to look (Xu et al. 2015, section 4.1)."""
+    """Training of hard attention (Xu et al. 2015, section 4.1)."""
 
     reward_weight: float = Field(default=0.02, ge=0)
-    """lambda_r: weight of the reward of drawn places; 1 is the expected log-likelihood's gradient, with much noise."""
+    """lambda_r: weight of the reward of sampled positions; 1 gives the gradient of the expected log-likelihood, with
+    much noise."""
 
 
 @OBJECTIVES.register("hard_attention")
 @dataclass(frozen=True)
 class HardAttention(Objective):
-    """Trains a model with `model.hard_attention` to choose places by drawing them.
+    """Trains a model with `model.hard_attention`, which samples the source positions that it attends to.
 
-    What drawn places add to the likelihood is their reward, and their entropy (Xu et al. 2015, below eq. 12):
+    Rewards sampled positions for the log-likelihood that they lead to, and adds the entropy of the attention (Xu et al.
+    2015, below eq. 12):
 
         d/dW log p(y|s,x) + lambda_r (log p(y|s,x) - b) d/dW log p(s|x) + lambda_e d/dW H[s]
         b_k = 0.9 b_{k-1} + 0.1 log p(y|s_k,x)
 
-    The first term is the likelihood's. A place is rewarded for the words from its own on: it cannot change those before
-    it, which would add noise, and nothing on average. b is of one word, so that it suits texts of any length. The
-    reward has a gradient, but no value in the loss, where it would mean nothing.
+    The first term is the gradient of the likelihood, another objective. A position is rewarded only for the words from
+    its own step on: it cannot change earlier words, which would add noise but nothing on average. The baseline b is per
+    word, so that it suits texts of any length. The reward adds to the gradient only; its value in the loss is 0.
     """
 
     normalizers: ClassVar = {"hard_attention_loss": "tokens", "attention_entropy": "tokens"}
@@ -232,27 +263,37 @@ class HardAttention(Objective):
     settings: HardAttentionConfig
 
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
-        """Chooses the sentences that are read as by a soft attention."""
-        return replace(batch, soft=torch.rand(batch.size, generator=generator) < _SOFT_SHARE)
+        """Chooses the sentences that are read with soft attention."""
+        is_soft = torch.rand(batch.size, generator=generator) < _SOFT_SHARE  # (B,)
+        return replace(batch, soft=is_soft)
 
     @property
+    @override
     def reads_words(self) -> Literal["wanted"]:
-        """Those wanted."""
         return "wanted"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """The loss, and the entropy."""
-        weights, path = inputs.output.attention, inputs.output.path
+        """Returns the loss, and the entropy of the attention."""
+        weights = inputs.output.attention  # (M, S) at the M predicted positions
+        path_log_probs = inputs.output.path  # (M,): log p(s_1 ... s_t | x)
         assert inputs.nll is not None
         assert weights is not None
-        assert path is not None, "a model in training mode that draws places"
-        reward = ((-inputs.nll.detach() - inputs.model.get_buffer(_BASELINE)) * (path - path.detach())).sum()
-        entropy = -(weights * weights.clamp(min=_LEAST).log()).sum()
+        assert path_log_probs is not None, "the model must be in training mode and sample positions"
+        baseline = inputs.model.get_buffer(_BASELINE)  # ()
+        advantages = -inputs.nll.detach() - baseline  # (M,)
+        # The difference is 0, but has the gradient of the log-probabilities.
+        zeros = path_log_probs - path_log_probs.detach()  # (M,)
+        reward = (advantages * zeros).sum()
+        log_weights = weights.clamp(min=_MIN_WEIGHT).log()  # (M, S)
+        entropy = -(weights * log_weights).sum()
         loss = -self.settings.reward_weight * reward - _ENTROPY_WEIGHT * entropy
         return {"hard_attention_loss": loss, "attention_entropy": entropy.detach()}
 
     def after_update(self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
-        """Moves the baseline; an update that is not finite leaves it."""
-        baseline = model.get_buffer(_BASELINE)
-        moved = baseline.lerp(-sums["nll"].to(baseline) / max(1, counts["tokens"]), 0.1)
-        baseline.copy_(torch.where(moved.isfinite(), moved, baseline))
+        """Moves the baseline towards the mean log-likelihood per word; an update that is not finite leaves it."""
+        baseline = model.get_buffer(_BASELINE)  # ()
+        log_likelihood = -sums["nll"].to(baseline)  # ()
+        n_tokens = max(1, counts["tokens"])
+        moved = baseline.lerp(log_likelihood / n_tokens, 0.1)
+        moved = torch.where(moved.isfinite(), moved, baseline)
+        baseline.copy_(moved)

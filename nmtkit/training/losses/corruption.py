@@ -1,8 +1,10 @@
-"""Objectives of pretraining that corrupt a text: spans of T5, denoising of BART.
+"""Pretraining objectives that corrupt a text: span corruption of T5, denoising of BART.
 
-Their task has one text, `tgt`: a line an example, or blocks of running text. The EOS at the end of a text is neither
-hidden nor moved; those of the documents within a block are words like others. All rows of a batch are corrupted at
+Their task has only one text, `tgt`: one line per example, or blocks of running text. The EOS at the end of a text is
+neither hidden nor moved; an EOS between the documents of a block counts as a word. All rows of a batch are corrupted at
 once.
+
+B texts, T positions of a text, S positions of a corrupted text.
 """
 
 import math
@@ -24,74 +26,83 @@ from nmtkit.training.losses.likelihood import Likelihood
 from nmtkit.training.losses.objective import OBJECTIVES
 
 MASK = "<mask>"
-"""The special token that stands for hidden words."""
+"""Special token that replaces hidden words."""
 MEAN_SPAN_LENGTH = 3.0
-"""Tokens in a hidden span, on average: Raffel et al. 2020, section 3.3.4; lambda of Lewis et al. 2020, section 2.2."""
+"""Mean number of tokens in a hidden span: Raffel et al. 2020, section 3.3.4; Lewis et al. 2020, section 2.2, lambda."""
 SENTINEL = "<extra_id_"
-"""How the special tokens begin that stand for one hidden span each."""
+"""Beginning of the special tokens that each replace one hidden span."""
 
 
 def texts_of(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The ids of the texts to be written `(B,T)`, and how many tokens each has without an EOS at its end, `(B,)`."""
-    ids = batch.targets.ids  # (B,T)
+    """Returns the ids of the targets `(B, T)` and their lengths `(B,)`, without the EOS at the end of a text."""
+    ids = batch.targets.ids  # (B, T)
     lengths = batch.targets.mask.sum(1)  # (B,)
-    last = ids.gather(1, lengths[:, None] - 1).squeeze(1)
-    ends_in_eos = last == EOS
+    last_ids = ids.gather(1, lengths[:, None] - 1).squeeze(1)  # (B,)
+    ends_in_eos = last_ids == EOS  # (B,)
     return ids, lengths - ends_in_eos.long()
 
 
 def whole_texts(batch: Batch) -> Inputs:
-    """The targets of a batch as texts to be read: BOS, the text, EOS, `(B,T+1)`; a block of running text after BOS."""
-    begin = torch.full_like(batch.targets.ids[:, :1], BOS)
-    return inputs_of(torch.cat([begin, batch.targets.ids], 1), 1 + batch.targets.mask.sum(1))
-
-
-def inputs_of(ids: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Inputs:
-    """Inputs of texts `(B,S)` on the CPU, of which so many positions `(B,)` are real; `segments` as in `Inputs`."""
-    return Inputs(within(lengths, ids.shape[1]), lengths, ids, segments=segments, copy=CopySource(ids))
-
-
-def special_id(tokenizers: Tokenizers, token: str = MASK) -> int:
-    """The id of a special token of the targets, which the recipe was checked for."""
-    return tokenizers.tgt.vocabulary.ids([token])[0]
-
-
-def within(lengths: Tensor, width: int) -> Tensor:
-    """Which of `width` columns are below each length `(B,)`: `(B,width)`, bool."""
-    return torch.arange(width) < lengths[:, None]
-
-
-def pack(pieces: Tensor) -> Inputs:
-    """Rows of ids `(B,*)` without what is negative, and with EOS at the end: texts to be read, `(B,S)`."""
-    with_end = F.pad(pieces, (0, 1), value=EOS)
-    is_token = with_end >= 0
-    lengths = is_token.sum(1)  # (B,)
-    mask = within(lengths, int(lengths.max()))  # (B,S)
-    ids = torch.full(mask.shape, PAD)
-    # Row by row from left to right is the order in which a mask reads and writes.
-    ids[mask] = with_end[is_token]
+    """Returns the targets as inputs `(B, T+1)`: BOS, the text, EOS; a block of running text has no EOS at its end."""
+    targets = batch.targets
+    begin = torch.full_like(targets.ids[:, :1], BOS)  # (B, 1)
+    ids = torch.cat([begin, targets.ids], 1)  # (B, T+1)
+    lengths = 1 + targets.mask.sum(1)  # (B,)
     return inputs_of(ids, lengths)
 
 
-def targets_of(pieces: Tensor) -> Targets:
-    """What a model writes, from the arguments of `pack`."""
-    text = pack(pieces)
-    shifted = F.pad(text.ids, (1, -1), value=BOS).masked_fill(~text.mask, PAD)
-    return Targets(shifted, text.ids, text.ids, text.mask)
+def inputs_of(ids: Tensor, lengths: Tensor, segments: Tensor | None = None) -> Inputs:
+    """Returns texts `(B, S)` on the CPU with `lengths` `(B,)` as inputs; `segments` as in `Inputs`."""
+    mask = length_mask(lengths, ids.shape[1])  # (B, S)
+    return Inputs(mask=mask, lengths=lengths, ids=ids, segments=segments, copy=CopySource(ids))
+
+
+def special_id(tokenizers: Tokenizers, token: str = MASK) -> int:
+    """Returns the id of a special token of the targets; the check of the recipe made sure that it exists."""
+    return tokenizers.tgt.vocabulary.ids([token])[0]
+
+
+def length_mask(lengths: Tensor, width: int) -> Tensor:
+    """Returns a mask `(B, width)`, True in the first `lengths` `(B,)` columns of each row."""
+    return torch.arange(width) < lengths[:, None]
+
+
+def pack(ids: Tensor) -> Inputs:
+    """Removes negative ids from rows `(B, *)`, appends EOS, and returns the rows as inputs `(B, S)`."""
+    with_eos = F.pad(ids, (0, 1), value=EOS)  # (B, *+1)
+    is_token = with_eos >= 0
+    lengths = is_token.sum(1)  # (B,)
+    mask = length_mask(lengths, int(lengths.max()))  # (B, S)
+    packed = torch.full(mask.shape, PAD)  # (B, S)
+    # Indexing with a mask reads and writes row by row, from left to right. Both masks have as many entries in each row,
+    # so the tokens of a row stay in their row and in their order.
+    packed[mask] = with_eos[is_token]
+    return inputs_of(packed, lengths)
+
+
+def targets_of(ids: Tensor) -> Targets:
+    """Returns rows of ids, packed as in `pack`, as the targets of a model."""
+    text = pack(ids)
+    shifted = F.pad(text.ids, (1, -1), value=BOS)  # (B, T): BOS in front, the last column removed
+    shifted = shifted.masked_fill(~text.mask, PAD)
+    return Targets(shifted=shifted, ids=text.ids, extended=text.ids, mask=text.mask)
 
 
 def choose(eligible: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """As many of the eligible places `(B,W)` of each row as `counts` `(B,)` says, all subsets being as likely."""
-    keys = torch.rand(eligible.shape, generator=generator, dtype=torch.float64)  # (B,W)
+    """Chooses `counts` `(B,)` of the eligible positions `(B, W)` in each row, all subsets with the same probability."""
+    # Each position gets a random key; the positions with the smallest keys are chosen.
+    keys = torch.rand(eligible.shape, generator=generator, dtype=torch.float64)  # (B, W), below 1
     keys.masked_fill_(~eligible, 2.0)
-    ordered = F.pad(keys.sort(1).values, (1, 0), value=-1.0)  # (B,W+1): entry n is the n-th smallest
-    largest_chosen = ordered.gather(1, counts[:, None])
+    sorted_keys = keys.sort(1).values  # (B, W)
+    # Column n is the n-th smallest key. Column 0 is below all keys, so that a count of 0 chooses nothing.
+    thresholds = F.pad(sorted_keys, (1, 0), value=-1.0)  # (B, W+1)
+    largest_chosen = thresholds.gather(1, counts[:, None])  # (B, 1)
     return keys <= largest_chosen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(Likelihood):
-    """The likelihood of what is to be predicted of a corrupted text, in nats a token."""
+    """Likelihood of the targets that an objective makes from a corrupted text, in nats per token."""
 
     replaces_likelihood = True
 
@@ -104,68 +115,92 @@ class SpanCorruptionConfig(Settings):
 
 
 def random_spans(lengths: Tensor, rate: float, mean_length: float, generator: torch.Generator) -> Tensor:
-    """The places to hide in texts of these lengths `(B,)`: `(B,T)`, bool, where T is the largest.
+    """Returns the positions to hide `(B, T)`, bool, in texts of these lengths `(B,)`, where T is the largest length.
 
-    As in T5: the numbers of hidden tokens and of spans are fixed, `rate` of the tokens and `1 / mean_length` of those.
-    Hidden and kept tokens are cut into as many pieces at random, none of them empty, which then alternate, a kept one
-    first.
+    As in T5, the numbers of hidden tokens and of spans are not random: `rate` of the tokens are hidden, in one span per
+    `mean_length` hidden tokens. The kept and the hidden tokens are each cut at random into as many non-empty pieces as
+    there are spans. The pieces alternate, starting with a kept one.
     """
-    n_hidden = (lengths * rate).round().long().clamp(min=1)  # (B,) like all numbers of tokens here
-    n_hidden = n_hidden.minimum(lengths - 1).clamp(min=0)
-    n_kept = lengths - n_hidden
-    n_spans = (n_hidden / mean_length).round().long().clamp(min=1)
-    n_spans = n_spans.minimum(n_hidden).minimum(n_kept)
-    n_cuts = (n_spans - 1).clamp(min=0)
+    n_hidden = (lengths * rate).round().long()  # (B,)
+    n_hidden = n_hidden.clamp(min=1)
+    n_hidden = n_hidden.minimum(lengths - 1)  # at least one token is kept
+    n_hidden = n_hidden.clamp(min=0)  # an empty text has none
+    n_kept = lengths - n_hidden  # (B,)
+    n_spans = (n_hidden / mean_length).round().long()  # (B,)
+    n_spans = n_spans.clamp(min=1)
+    n_spans = n_spans.minimum(n_hidden)  # no piece is empty, neither a hidden one
+    n_spans = n_spans.minimum(n_kept)  # nor a kept one
+    n_cuts = (n_spans - 1).clamp(min=0)  # (B,)
 
-    # First all kept tokens, then all hidden ones, each kind cut into pieces:
-    # place   0 1 2 3 4 | 5 6 7        with 5 kept and 3 hidden tokens
-    # piece   0 0 1 1 1 | 0 1 1        and two pieces of each
-    places = torch.arange(int(lengths.max())).expand(len(lengths), -1)  # (B,T)
-    is_hidden = places >= n_kept[:, None]
-    is_padding = places >= lengths[:, None]
-    may_begin_kept = (places > 0) & ~is_hidden
-    may_begin_hidden = (places > n_kept[:, None]) & ~is_padding
-    begins = choose(may_begin_kept, n_cuts, generator)
-    begins |= choose(may_begin_hidden, n_cuts, generator)
-    piece = begins.cumsum(1) - is_hidden * n_cuts[:, None]
-    # Sorted by piece, the kept one of each number first, the pieces alternate; odd numbers are hidden.
-    order = (2 * piece + is_hidden).masked_fill(is_padding, 2 * places.shape[1])
-    return order.sort(1).values % 2 == 1
+    # The kept tokens come first, then the hidden ones, each kind cut into pieces. For example, with two pieces each:
+    # position    0 1 2 3 4   5 6 7
+    # hidden      0 0 0 0 0   1 1 1
+    # piece       0 0 1 1 1   0 1 1
+    max_length = int(lengths.max())
+    positions = torch.arange(max_length).expand(len(lengths), -1)  # (B, T)
+    is_hidden = positions >= n_kept[:, None]  # (B, T)
+    is_padding = positions >= lengths[:, None]  # (B, T)
+    # The first token of each kind begins piece 0, so no cut is needed there.
+    can_cut_kept = (positions > 0) & ~is_hidden
+    can_cut_hidden = (positions > n_kept[:, None]) & ~is_padding
+    cuts = choose(can_cut_kept, n_cuts, generator)  # (B, T)
+    cuts |= choose(can_cut_hidden, n_cuts, generator)
+    # `cumsum` goes on counting from the kept to the hidden tokens.
+    piece = cuts.cumsum(1) - is_hidden * n_cuts[:, None]  # (B, T)
+
+    # Kept piece n has the key 2n, hidden piece n the key 2n + 1, and padding an even key above all others. Sorted keys
+    # are pieces that alternate, and the positions with odd keys are hidden.
+    keys = 2 * piece + is_hidden  # (B, T)
+    keys = keys.masked_fill(is_padding, 2 * max_length)
+    sorted_keys = keys.sort(1).values  # (B, T)
+    return sorted_keys % 2 == 1
 
 
 def hide_spans(ids: Tensor, lengths: Tensor, hidden: Tensor, sentinels: Tensor) -> tuple[Tensor, Tensor]:
-    """What is read and what is written if places `hidden` `(B,T)` of texts `(B,T)` are hidden; -1 where nothing is.
+    """Returns the ids to read and the ids to write when positions of texts are hidden; -1 means no token.
 
-    Figure 2 of the paper: of "Thank you for inviting me to your party last week" without the third, fourth and ninth
-    word "Thank you <X> me to your party <Y> week" is read, and "<X> for inviting <Y> last <Z>" is written. `sentinels`
-    are the ids of <X>, <Y>, ...; DataError if a text needs more of them.
+    Figure 2 of the paper hides the third, fourth and ninth word of "Thank you for inviting me to your party last week".
+    The model reads "Thank you <X> me to your party <Y> week" and writes "<X> for inviting <Y> last <Z>".
+
+    Args:
+        ids: texts `(B, T)`.
+        lengths: their lengths `(B,)`.
+        hidden: positions to hide `(B, T)`, bool.
+        sentinels: ids of <X>, <Y>, ...
+
+    Raises:
+        DataError: a text needs more sentinels.
     """
-    begins = hidden & ~F.pad(hidden[:, :-1], (1, 0))  # (B,T): the first token of each span
-    spans = begins.sum(1)  # (B,)
-    most = int(spans.max())
-    if most >= len(sentinels):
+    before = F.pad(hidden[:, :-1], (1, 0))  # (B, T): whether the previous position is hidden
+    begins = hidden & ~before  # (B, T)
+    n_spans = begins.sum(1)  # (B,)
+    max_spans = int(n_spans.max())
+    if max_spans >= len(sentinels):
+        longest = int(lengths[n_spans.argmax()])
         raise DataError(
-            f"span_corruption: in a text of {int(lengths[spans.argmax()]):,} tokens {most} spans are hidden, "
-            f"which takes {most + 1} sentinels, and the tokenizer has {len(sentinels)}: set tokenizer.sentinels to "
-            "more, or make texts shorter by batch.block_tokens"
+            f"span_corruption: {max_spans} spans of a text of {longest:,} tokens are hidden, which takes "
+            f"{max_spans + 1} sentinels, but the tokenizer has {len(sentinels)}; raise tokenizer.sentinels, or make "
+            "texts shorter with batch.block_tokens"
         )
-    span = (begins.cumsum(1) - 1).clamp(min=0)  # (B,T): the number of the span
-    marks = sentinels[span].masked_fill(~begins, -1)
-    is_read = ~hidden & within(lengths, ids.shape[1])
-    read = torch.where(begins, marks, ids.masked_fill(~is_read, -1))
-    # Each place writes its mark, if a span begins there, and its token, if it is hidden; a last mark ends the text.
-    written = torch.stack([marks, ids.masked_fill(~hidden, -1)], 2).flatten(1)  # (B,2T)
-    last_marks = sentinels[spans][:, None]
+    span = (begins.cumsum(1) - 1).clamp(min=0)  # (B, T): number of the last span that began
+    marks = sentinels[span].masked_fill(~begins, -1)  # (B, T)
+    is_visible = ~hidden & length_mask(lengths, ids.shape[1])  # (B, T)
+    visible = ids.masked_fill(~is_visible, -1)  # (B, T)
+    read = torch.where(begins, marks, visible)  # (B, T)
+    # Each position writes a sentinel if a span begins there, then its token if it is hidden.
+    hidden_ids = ids.masked_fill(~hidden, -1)  # (B, T)
+    written = torch.stack([marks, hidden_ids], 2).flatten(1)  # (B, 2T)
+    last_marks = sentinels[n_spans][:, None]  # (B, 1): ends the text
     return read, torch.cat([written, last_marks], 1)
 
 
 @OBJECTIVES.register("span_corruption")
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(Pretraining):
-    """Pretraining as of T5, in place of the likelihood: spans are hidden, and written. Set `tokenizer.sentinels`.
+    """Pretraining as in T5, instead of the likelihood: hides spans, which the model writes. Set `tokenizer.sentinels`.
 
     Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5).
-    The model reads a text in which spans are replaced by sentinels, and writes the sentinels, each with its span.
+    The model reads a text in which sentinels replace spans, and writes each sentinel followed by its span.
     """
 
     specials = (f"{SENTINEL}0>", f"{SENTINEL}1>")
@@ -176,11 +211,15 @@ class SpanCorruption(Pretraining):
 
     @override
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
-        ids, lengths = texts_of(batch)
-        hidden = random_spans(lengths, self.settings.rate, MEAN_SPAN_LENGTH, generator)
-        names = [name for name in tokenizers.config.special_tokens if name.startswith(SENTINEL)]
-        sentinels = torch.tensor(tokenizers.tgt.vocabulary.ids(names))
-        read, written = hide_spans(ids[:, : hidden.shape[1]], lengths, hidden, sentinels)
+        ids, lengths = texts_of(batch)  # (B, T), (B,)
+        hidden = random_spans(
+            lengths=lengths, rate=self.settings.rate, mean_length=MEAN_SPAN_LENGTH, generator=generator
+        )
+        ids = ids[:, : hidden.shape[1]]  # without the column of the EOS
+        special_tokens = tokenizers.config.special_tokens
+        sentinels = [token for token in special_tokens if token.startswith(SENTINEL)]
+        sentinel_ids = torch.tensor(tokenizers.tgt.vocabulary.ids(sentinels))
+        read, written = hide_spans(ids=ids, lengths=lengths, hidden=hidden, sentinels=sentinel_ids)
         return replace(batch, inputs=pack(read), targets=targets_of(written))
 
 
@@ -192,51 +231,62 @@ class DenoisingConfig(Settings):
 
 
 def permute_sentences(ids: Tensor, lengths: Tensor, ends: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Texts `(B,T)` with their sentences in random order; one ends with a token of `ends`, the last with the text."""
-    is_end = torch.isin(ids, torch.tensor(ends))  # (B,T)
-    sentence = is_end.cumsum(1) - is_end.long()  # the number of each token's sentence
-    sentence_keys = torch.rand(ids.shape, generator=generator, dtype=torch.float64)
-    keys = sentence_keys.gather(1, sentence)  # below 1, the same for all tokens of a sentence
-    is_padding = ~within(lengths, ids.shape[1])
-    order = (keys + is_padding).argsort(stable=True, dim=1)
+    """Returns texts `(B, T)` with their sentences in random order.
+
+    A sentence ends with an id in `ends`; the last one ends with the text.
+    """
+    is_end = torch.isin(ids, torch.tensor(ends))  # (B, T)
+    sentence = is_end.cumsum(1) - is_end.long()  # (B, T): number of each token's sentence
+    sentence_keys = torch.rand(ids.shape, generator=generator, dtype=torch.float64)  # (B, T), of T sentences at most
+    keys = sentence_keys.gather(1, sentence)  # (B, T)
+    # Random keys are below 1, so adding 1 keeps the padding at the end.
+    keys = keys + ~length_mask(lengths, ids.shape[1])
+    # The sort is stable: the tokens of a sentence have the same key and stay in order.
+    order = keys.argsort(stable=True, dim=1)  # (B, T)
     return ids.gather(1, order)
 
 
 def infill(
     ids: Tensor, lengths: Tensor, hidden: Tensor, mean_length: float, mask: int, generator: torch.Generator
 ) -> Tensor:
-    """Texts `(B,T)` with `hidden` `(B,)` of their tokens in spans, each replaced by one `mask`; -1 after their ends.
+    """Replaces spans of texts `(B, T)` by one `mask` each; returns rows of ids that end with -1.
 
-    The lengths of spans are drawn from a Poisson distribution until they sum up to `hidden`; the last is cut. A span
-    of length 0 inserts a mask. Spans and kept tokens stand in an order that is drawn from all orders.
+    `hidden` `(B,)` tokens of each text are hidden. Span lengths are drawn from a Poisson distribution until they sum up
+    to `hidden`; the last span is cut. A span of length 0 inserts a mask. The order of the spans and of the kept tokens
+    is drawn uniformly from all orders.
     """
-    most_spans = math.ceil(2 * int(hidden.max()) / mean_length) + 20  # more than ever needed
-    means = torch.full((len(ids), most_spans), mean_length)
-    drawn = torch.poisson(means, generator=generator).long()  # (B,most_spans)
-    span_ends = drawn.cumsum(1).minimum(hidden[:, None])  # in hidden tokens
+    max_spans = math.ceil(2 * int(hidden.max()) / mean_length) + 20  # practically never too few
+    means = torch.full((len(ids), max_spans), mean_length)  # (B, max_spans)
+    drawn_lengths = torch.poisson(means, generator=generator).long()  # (B, max_spans)
+    # Ends in hidden tokens. Once a span reaches `hidden`, all later ones begin and end there, and do not count.
+    span_ends = drawn_lengths.cumsum(1)  # (B, max_spans)
+    span_ends = span_ends.minimum(hidden[:, None])
     span_ends[:, -1] = hidden
-    span_lengths = span_ends.diff(dim=1, prepend=torch.zeros_like(span_ends[:, :1]))
-    span_begins = span_ends - span_lengths
+    span_begins = F.pad(span_ends[:, :-1], (1, 0))  # (B, max_spans): the end of the previous span
+    span_lengths = span_ends - span_begins  # (B, max_spans)
     n_spans = (span_begins < hidden[:, None]).sum(1)  # (B,)
 
-    # The result has a slot for each span and for each token that is kept.
+    # The result has one slot for each span and for each kept token.
     n_slots = lengths - hidden + n_spans  # (B,)
-    is_real = within(n_slots, int(n_slots.max()))  # (B,slots)
-    is_span = choose(is_real, n_spans, generator)
-    span = (is_span.cumsum(1) - 1).clamp(0, most_spans - 1)  # the number of the span
-    tokens_of_slot = torch.where(is_span, span_lengths.gather(1, span), 1)
-    last_token = (tokens_of_slot.cumsum(1) - 1).clamp(0, ids.shape[1] - 1)
-    filled = torch.where(is_span, mask, ids.gather(1, last_token))
-    return filled.masked_fill(~is_real, -1)
+    is_slot = length_mask(n_slots, int(n_slots.max()))  # (B, slots)
+    is_span = choose(is_slot, n_spans, generator)  # (B, slots)
+    span = is_span.cumsum(1) - 1  # (B, slots): number of the span
+    span = span.clamp(0, max_spans - 1)  # slots before the first span have any number
+    slot_lengths = torch.where(is_span, span_lengths.gather(1, span), 1)  # (B, slots): in tokens of the text
+    last_position = slot_lengths.cumsum(1) - 1  # (B, slots): of the slot's last token in the text
+    last_position = last_position.clamp(0, ids.shape[1] - 1)
+    last_token = ids.gather(1, last_position)  # (B, slots)
+    filled = torch.where(is_span, mask, last_token)  # (B, slots)
+    return filled.masked_fill(~is_slot, -1)
 
 
 @OBJECTIVES.register("denoising")
 @dataclass(frozen=True, kw_only=True)
 class Denoising(Pretraining):
-    """Pretraining as of BART, in place of the likelihood; it needs `tokenizer.specials: [<mask>]`.
+    """Pretraining as in BART, instead of the likelihood; needs `tokenizer.specials: [<mask>]`.
 
     Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language ...".
-    The model reads a text whose sentences are in another order and whose spans are hidden, and writes it as it was.
+    The model reads a text with its sentences in another order and with hidden spans, and writes the original text.
     """
 
     specials = (MASK,)
@@ -247,13 +297,24 @@ class Denoising(Pretraining):
 
     @override
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
-        ids, lengths = texts_of(batch)
-        vocabulary = tokenizers.tgt.vocabulary
-        is_text = within(lengths, ids.shape[1])
-        targets = targets_of(ids.masked_fill(~is_text, -1))
-        marks = vocabulary.ids([*".!?", *(WORD_START + mark for mark in ".!?")])
-        ends = [EOS, *(mark for mark in marks if mark != UNK)]
+        ids, lengths = texts_of(batch)  # (B, T), (B,)
+        is_token = length_mask(lengths, ids.shape[1])  # (B, T)
+        targets = targets_of(ids.masked_fill(~is_token, -1))
+
+        # Sentences end with these marks: within a word, or alone, where subword tokenizers mark the start of a word.
+        marks = [".", "!", "?", WORD_START + ".", WORD_START + "!", WORD_START + "?"]
+        mark_ids = tokenizers.tgt.vocabulary.ids(marks)
+        ends = [EOS]  # of documents within a block
+        ends += [mark_id for mark_id in mark_ids if mark_id != UNK]
         ids = permute_sentences(ids, lengths, ends, generator)
-        hidden = (lengths * self.settings.rate).round().long()
-        read = infill(ids, lengths, hidden, MEAN_SPAN_LENGTH, special_id(tokenizers), generator)
-        return replace(batch, inputs=pack(read), targets=targets)
+
+        n_hidden = (lengths * self.settings.rate).round().long()  # (B,)
+        corrupted = infill(
+            ids=ids,
+            lengths=lengths,
+            hidden=n_hidden,
+            mean_length=MEAN_SPAN_LENGTH,
+            mask=special_id(tokenizers),
+            generator=generator,
+        )
+        return replace(batch, inputs=pack(corrupted), targets=targets)

@@ -1,20 +1,24 @@
 """Self-critical training: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization", section 3.
 
-For each article the model writes two summaries: y^s, sampled from its distribution, and y^, always its most probable
-word. Where the sample is rewarded more than the greedy summary it becomes more probable, where less, less:
+For each article the model writes two summaries: y^s, sampled from its distribution, and y^, the most probable word at
+each step. If the sample gets a higher reward than the greedy summary it becomes more probable, otherwise less:
 
     L_rl    = (r(y^) - r(y^s)) sum_t log p(y^s_t | y^s_1 ... y^s_{t-1}, x)    eq. 15
     L_mixed = gamma L_rl + (1 - gamma) L_ml                                    eq. 16
 
 Wu et al. 2016, section 5, draw 15 samples and compare each with the mean reward of them all. O_rl, the expected reward,
-is their eq. 8. Eq. 9, alpha O_ml + O_rl, is eq. 16 with gamma = 1 / (1 + alpha), but for a constant factor.
+is their eq. 8. Eq. 9, alpha O_ml + O_rl, is eq. 16 with gamma = 1 / (1 + alpha), except for a constant factor.
 
-The reward r is ROUGE-L or GLEU between the ids of a summary and those of the reference, from 0 to 1. Ids are extended,
-so that a copied unknown word counts; with subwords it is that of pieces, not of words.
+The reward r is ROUGE-L or GLEU between the ids of a summary and of the reference, from 0 to 1. Ids are extended, so
+that a copied unknown word counts. With subwords, the reward is computed on pieces, not on words.
 
-As in the paper both losses are sums over the words of a summary. Both are divided by the target words of the update.
-The gradient of eq. 15 is that of the expected reward only if y^s is drawn from the distribution whose logarithm stands
-there: both summaries are written, and y^s is scored, without dropout and without the model's own words as input.
+As in the paper, both losses are sums over the words of a summary. Both are divided by the target words of the update.
+The gradient of eq. 15 is the gradient of the expected reward only if y^s is sampled from the same distribution whose
+logarithm the equation contains. Therefore both summaries are written, and y^s is scored, without dropout and without
+the model's own words as input.
+
+B articles, N samples of each, K = N + 1 summaries of each (the samples, then the greedy one), T positions of a summary,
+U positions of a reference, R summaries with their references as rows, X = V plus the unknown words of the source.
 """
 
 import math
@@ -33,173 +37,209 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.abilities import reserve_positions
-from nmtkit.models.base import Decoder, Memory, as_decoder
+from nmtkit.models.base import Decoder, Memory, ModelOutput, as_decoder
 from nmtkit.training.losses.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
 
 _NEVER = -1
-"""The id of an unknown word of a reference, which no summary has: UNK earns no reward."""
+"""Replaces UNK in references. No summary contains it, so a written UNK earns no reward."""
 MAX_LENGTH_RATIO = 1.5
 """Largest length of a sample relative to the longest reference of the batch."""
 LEAVE_BELOW = 0.875
-"""Articles leave a batch once no more than this part of it is still written: to copy the others takes a little."""
+"""Finished articles are removed when at most this share of the batch is unfinished: copying the rest has a cost."""
 
 
 class ReinforceConfig(Settings):
-    """The reward of drawn texts, mixed with likelihood: Paulus et al. 2018, section 3, or Wu et al. 2016, section 5."""
+    """Reward of sampled texts, mixed with likelihood: Paulus et al. 2018, section 3, or Wu et al. 2016, section 5."""
 
     gamma: float = Field(default=0.9984, gt=0, le=1)
-    """Weight of the reinforcement; the likelihood has the rest. Rewards differ by little, so it is near one. 0.98328 is
-    the alpha of 0.017 of Wu et al."""
+    """Weight of the reinforcement; the likelihood has the rest. Rewards differ by little, so the weight is near one.
+    0.98328 corresponds to alpha = 0.017 of Wu et al."""
     reward: Literal["rougeL", "gleu"] = "rougeL"
-    """The reward, of the tokens, from 0 to 1: ROUGE-L F1 or, as Wu et al., GLEU."""
+    """Reward of the tokens, from 0 to 1: ROUGE-L F1, or GLEU as in Wu et al."""
     samples: Length = Field(default=1, ge=1)
-    """Texts drawn for each source. One is compared with the most probable words (self-critical); several with the mean
-    of them all: Wu et al. draw 15."""
+    """Number of texts sampled per source. A single one is compared with the most probable words (self-critical);
+    several are compared with their mean: Wu et al. draw 15."""
     max_length: Length = Field(default=100, ge=1)
-    """Largest length of a sampled summary, in tokens, EOS counted; 1.5 times the longest reference of the batch, and a
-    model's learned positions, limit it, too."""
+    """Largest length of a sampled summary, in tokens, including EOS. It is also limited to 1.5 times the longest
+    reference of the batch, and to the learned positions of the model."""
 
     def limit(self, tgt_length: int) -> int:
-        """The largest length of a sample if the longest reference of the batch has `tgt_length` tokens, EOS counted."""
-        return max(1, min(self.max_length, math.ceil(MAX_LENGTH_RATIO * tgt_length)))
+        """Returns the largest length of a sample if the longest reference has `tgt_length` tokens, including EOS."""
+        limit = math.ceil(MAX_LENGTH_RATIO * tgt_length)
+        return max(1, min(self.max_length, limit))
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """K summaries of each of B articles: samples, then the greedy one."""
+    """K summaries of each of B articles: the samples, then the greedy one."""
 
     ids: Tensor
-    """`(B,K,T)`: extended ids, EOS included where a summary ended before the limit; PAD after it."""
+    """`(B, K, T)`: extended ids, including the EOS of a summary that ended before the limit; then PAD."""
     lengths: Tensor
-    """`(B,K)`: tokens, EOS counted."""
+    """`(B, K)`: number of tokens, including EOS."""
 
 
 @torch.no_grad()
 def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1) -> Rollouts:
-    """Decodes all summaries of every article, as hypotheses of one sentence, without any decoding rule.
+    """Decodes all summaries of every article, as hypotheses of one sentence, without decoding rules.
 
-    An article leaves the batch when all its summaries have ended: the steps behind it are those of the others alone.
+    An article is removed from the batch when all its summaries have ended. From then on, B in the shapes below is the
+    number of articles that remain; `ids` and `lengths` keep the rows of all articles.
     """
     device = memory.mask.device
     n_articles = len(memory.mask)
     n_summaries = samples + 1
     while not reserve_positions(model, limit):
         limit -= 1
-    articles = torch.arange(n_articles, device=device)  # those that are still written
-    summaries = torch.arange(n_summaries, device=device)
+    articles = torch.arange(n_articles, device=device)  # (B,): rows of `ids` that are still being written
+    summaries = torch.arange(n_summaries, device=device)  # (K,)
+    # Row b * K + k of the state is summary k of article b.
     state = model.start(memory).select(articles.repeat_interleave(n_summaries))
     cache = KVCache(n_articles, n_summaries, device)
-    tokens = torch.full((n_articles, n_summaries), BOS, device=device)  # (B,K)
-    ids = torch.full((n_articles, n_summaries, limit), PAD, device=device)  # (B,K,T)
-    ended = torch.zeros_like(tokens, dtype=torch.bool)
-    lengths = torch.zeros_like(tokens)
-    check_every = 1 if device.type == "cpu" else 8  # steps: the check waits for the device
+    tokens = torch.full((n_articles, n_summaries), BOS, device=device)  # (B, K)
+    ids = torch.full((n_articles, n_summaries, limit), PAD, device=device)  # (B, K, T)
+    ended = torch.zeros_like(tokens, dtype=torch.bool)  # (B, K)
+    lengths = torch.zeros_like(tokens)  # (B, K)
+    check_every = 1 if device.type == "cpu" else 8  # steps; the check waits for the device
     for step in range(limit):
         output, state = model.advance(tokens.flatten(), state, memory, cache)
-        log_probs = model.predict(output, memory).view(*tokens.shape, -1)  # (B,K,X)
+        log_probs = model.predict(output, memory).view(*tokens.shape, -1)  # (B, K, X)
         cache.next_step()
-        drawn = draw(log_probs[:, :-1].exp())  # (B,K-1)
-        greedy = log_probs[:, -1:].argmax(-1)  # (B,1)
-        tokens = torch.cat([drawn, greedy], 1).masked_fill(ended, PAD)
+        sampled = sample_indices(log_probs[:, :-1].exp())  # (B, K-1)
+        greedy = log_probs[:, -1:].argmax(-1)  # (B, 1)
+        tokens = torch.cat([sampled, greedy], 1)  # (B, K)
+        tokens = tokens.masked_fill(ended, PAD)
         ids[articles, :, step] = tokens
         lengths[articles] += ~ended
         ended |= tokens == EOS
         if (step + 1) % check_every:
             continue
-        live = (~ended).any(1).nonzero()[:, 0]
-        if not len(live):
+        unfinished = (~ended).any(1).nonzero()[:, 0]  # (B',): rows of `articles`
+        if not len(unfinished):
             break
-        if len(live) <= LEAVE_BELOW * len(articles):
-            rows = live[:, None] * n_summaries + summaries
+        if len(unfinished) <= LEAVE_BELOW * len(articles):
+            rows = unfinished[:, None] * n_summaries + summaries  # (B', K)
             state = state.select(rows.flatten())
-            cache.select(live)
-            memory = memory.select(live)
-            articles = articles[live]
-            tokens = tokens[live]
-            ended = ended[live]
-    # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
+            cache.select(unfinished)
+            memory = memory.select(unfinished)
+            articles = articles[unfinished]
+            tokens = tokens[unfinished]
+            ended = ended[unfinished]
+    # Under autocast, older versions of torch would reuse the weights that were cast here, without gradients, in the
+    # second pass (issue 112583).
     torch.clear_autocast_cache()
     return Rollouts(ids[:, :, : step + 1], lengths)
 
 
-def draw(probs: Tensor) -> Tensor:
-    """A number of each last axis, drawn by these probabilities `(*,X)`: `(*,)`; it does not wait for the device.
+def sample_indices(probs: Tensor) -> Tensor:
+    """Samples an index of the last axis from these probabilities `(*, X)`: `(*,)`; does not wait for the device.
 
-    It is the first whose sum with all before it is more than a uniform number. One number for each of X, as for
-    Gumbel's trick, would take a CPU longer than the step itself, whose generator is serial. Sums have 64 bits.
+    The index is the first whose cumulated probability is above a uniform number. Gumbel's trick would need X random
+    numbers per sample; a CPU, whose generator is serial, would take longer for them than for the step itself.
     """
-    sums = probs.cumsum(-1, dtype=torch.float64)  # (*,X)
-    uniform = torch.rand(sums.shape[:-1], dtype=sums.dtype, device=sums.device)
-    levels = uniform[..., None] * sums[..., -1:]  # (*,1)
-    places = torch.searchsorted(sums, levels, right=True)[..., 0]
-    return places.clamp(max=sums.shape[-1] - 1)  # for NaN, which is larger than all sums
+    cumulated = probs.cumsum(-1, dtype=torch.float64)  # (*, X); float32 would round small probabilities away
+    uniform = torch.rand(cumulated.shape[:-1], dtype=cumulated.dtype, device=cumulated.device)  # (*,)
+    # The probabilities may sum up to a little more or less than 1.
+    total = cumulated[..., -1:]  # (*, 1)
+    threshold = uniform.unsqueeze(-1) * total  # (*, 1)
+    indices = torch.searchsorted(cumulated, threshold, right=True)  # (*, 1)
+    indices = indices.squeeze(-1)  # (*,)
+    # NaN, which is above all sums, gives the index X.
+    return indices.clamp(max=cumulated.shape[-1] - 1)
 
 
 def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:
-    """ROUGE-L F1 of token ids, each row for itself: Lin 2004, section 3, with as much weight on recall as on precision.
+    """Returns the ROUGE-L F1 of each row `(R,)`: Lin 2004, section 3, with equal weights of recall and precision.
 
-    The F1 of precision LCS/n and recall LCS/m is 2 LCS / (n + m). The longest common subsequence comes from the usual
-    table, row by row: `L[i,j] = max over j' <= j of max(L[i-1,j'], L[i-1,j'-1] + [x_i = y_j'])`, a running maximum.
+    The F1 of precision LCS/n and recall LCS/m is 2 LCS / (n + m). The length of the longest common subsequence comes
+    from the usual table: `L[i,j] = max(L[i-1,j], L[i,j-1], L[i-1,j-1] + [x_i = y_j])`.
 
-    `ids` `(R,T)` have `lengths` n `(R,)`, `references` `(R,U)` have `reference_lengths` m `(R,)`. The result `(R,)`
-    is 0 where both are empty.
+    Args:
+        ids: texts `(R, T)`.
+        lengths: their lengths n `(R,)`.
+        references: references `(R, U)`.
+        reference_lengths: their lengths m `(R,)`. The result is 0 if n and m are both 0.
     """
-    rows, width = references.shape
-    is_real = torch.arange(width, device=ids.device) < reference_lengths[:, None]  # (R,U)
-    longest = torch.zeros(rows, width + 1, dtype=torch.int64, device=ids.device)  # row i of the table, for all R
+    n_rows, width = references.shape
+    columns = torch.arange(width, device=ids.device)  # (U,)
+    is_real = columns < reference_lengths[:, None]  # (R, U)
+    # Row i of the table, for all R pairs. Column 0 is the empty reference.
+    longest = torch.zeros(n_rows, width + 1, dtype=torch.int64, device=ids.device)  # (R, U+1)
     for step, token in enumerate(ids.unbind(1)):
-        is_written = (step < lengths)[:, None]  # (R,1)
-        is_same = (token[:, None] == references) & is_real & is_written  # (R,U)
-        with_token = longest[:, :-1] + is_same
-        longest[:, 1:] = torch.maximum(longest[:, 1:], with_token).cummax(1)[0]
-    total = (lengths + reference_lengths).clamp(min=1)
+        is_written = (step < lengths)[:, None]  # (R, 1)
+        is_equal = token[:, None] == references  # (R, U)
+        is_match = is_equal & is_real & is_written  # (R, U)
+        without_match = longest[:, 1:]  # (R, U): L[i-1,j]
+        with_match = longest[:, :-1] + is_match  # (R, U): L[i-1,j-1] + [x_i = y_j]
+        best = torch.maximum(without_match, with_match)  # (R, U)
+        # The running maximum over j stands for the comparison with L[i,j-1].
+        longest[:, 1:] = best.cummax(1).values
+    total = (lengths + reference_lengths).clamp(min=1)  # (R,)
     return 2 * longest[:, -1] / total
 
 
 def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:
-    """GLEU of token ids: the smaller of precision and recall of all 1- to 4-grams, Wu et al. 2016, section 5.
+    """Returns the GLEU of each row `(R,)`: the smaller of precision and recall of all 1- to 4-grams.
 
-    An n-gram matches if it stood before fewer times than it stands in the reference. Otherwise as `rouge_l`.
+    Wu et al. 2016, section 5. The arguments are those of `rouge_l`. An n-gram of the text is a match if it occurred
+    earlier in the text fewer times than it occurs in the reference; so each n-gram of the reference is matched once.
     """
-    is_written = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # (R,T)
-    is_real = torch.arange(references.shape[1], device=ids.device) < reference_lengths[:, None]  # (R,U)
-    # Whether two tokens are equal: both of the text, or one of the text and one of the reference.
-    same_in_text = ids[:, :, None] == ids[:, None]  # (R,T,T)
-    same_in_reference = (ids[:, :, None] == references[:, None]) & is_written[:, :, None] & is_real[:, None]  # (R,T,U)
-    # Entry [i,j]: whether the n-grams that begin at i and at j are equal; first for n = 1.
+    device = ids.device
+    positions = torch.arange(ids.shape[1], device=device)  # (T,)
+    is_written = positions < lengths[:, None]  # (R, T)
+    reference_positions = torch.arange(references.shape[1], device=device)  # (U,)
+    is_real = reference_positions < reference_lengths[:, None]  # (R, U)
+    # Entry [i,j] says whether the tokens at i and j are equal, within the text, or in text and reference.
+    same_in_text = ids[:, :, None] == ids[:, None]  # (R, T, T)
+    same_in_reference = ids[:, :, None] == references[:, None]  # (R, T, U)
+    same_in_reference &= is_written[:, :, None]
+    same_in_reference &= is_real[:, None]
+    # Entry [i,j] says whether the n-grams that begin at i and j are equal. They are if their first n-1 tokens are equal
+    # and the tokens at i+n-1 and j+n-1, too.
     ngram_in_text = same_in_text
     ngram_in_reference = same_in_reference
-    matches = torch.zeros_like(lengths)
+    matches = torch.zeros_like(lengths)  # (R,)
     for n in range(1, 5):
-        times_before = ngram_in_text.tril(-1).sum(2)
-        times_in_reference = ngram_in_reference.sum(2)
-        matches = matches + (times_before < times_in_reference).sum(1)
-        ngram_in_text = ngram_in_text[:, :-1, :-1] & same_in_text[:, n:, n:]
-        ngram_in_reference = ngram_in_reference[:, :-1, :-1] & same_in_reference[:, n:, n:]
-    longer = torch.maximum(lengths, reference_lengths)[:, None]  # the smaller ratio has the larger denominator
-    ngrams = (longer - torch.arange(4, device=ids.device)).clamp(min=0)  # (R,4): how many it has of each n
-    return matches / ngrams.sum(1).clamp(min=1)
+        n_earlier = ngram_in_text.tril(-1).sum(2)  # (R, T-n+1): equal n-grams before this one in the text
+        n_in_reference = ngram_in_reference.sum(2)  # (R, T-n+1)
+        is_match = n_earlier < n_in_reference  # (R, T-n+1)
+        matches = matches + is_match.sum(1)
+        ngram_in_text = ngram_in_text[:, :-1, :-1] & same_in_text[:, n:, n:]  # (R, T-n, T-n)
+        ngram_in_reference = ngram_in_reference[:, :-1, :-1] & same_in_reference[:, n:, n:]  # (R, T-n, U-n)
+    # Precision divides by the n-grams of the text, recall by those of the reference: the smaller ratio has the larger
+    # denominator. A text of l tokens has l-n+1 n-grams.
+    max_lengths = torch.maximum(lengths, reference_lengths)  # (R,)
+    n_ngrams = max_lengths[:, None] - torch.arange(4, device=device)  # (R, 4)
+    n_ngrams = n_ngrams.clamp(min=0).sum(1)  # (R,)
+    return matches / n_ngrams.clamp(min=1)
 
 
 def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor, reward: str = "rougeL") -> Tensor:
-    """The reward `(B,K)` of all summaries; EOS is not counted.
+    """Returns the rewards of all summaries `(B, K)`, without EOS.
 
-    `references` are extended ids `(B,U)`, EOS last; `reference_lengths` `(B,)` count it.
+    Args:
+        rollouts: the summaries.
+        references: extended ids `(B, U)`, with EOS at the end.
+        reference_lengths: their lengths `(B,)`, including EOS.
+        reward: `rougeL` or `gleu`.
     """
     n_summaries = rollouts.ids.shape[1]
-    ids = rollouts.ids.flatten(0, 1)  # (BK,T)
-    words = rollouts.lengths.flatten() - (ids == EOS).sum(1)  # (BK,)
-    reference_ids = references.masked_fill(references == UNK, _NEVER).repeat_interleave(n_summaries, 0)  # (BK,U)
-    reference_words = (reference_lengths - 1).repeat_interleave(n_summaries)  # (BK,)
+    ids = rollouts.ids.flatten(0, 1)  # (B*K, T)
+    has_eos = (ids == EOS).sum(1)  # (B*K,): 1 or 0
+    lengths = rollouts.lengths.flatten() - has_eos  # (B*K,)
+    references = references.masked_fill(references == UNK, _NEVER)  # (B, U)
+    references = references.repeat_interleave(n_summaries, 0)  # (B*K, U)
+    reference_lengths = (reference_lengths - 1).repeat_interleave(n_summaries)  # (B*K,)
     measure = rouge_l if reward == "rougeL" else gleu
-    return measure(ids, words, reference_ids, reference_words).view(-1, n_summaries)
+    scores = measure(ids=ids, lengths=lengths, references=references, reference_lengths=reference_lengths)  # (B*K,)
+    return scores.view(-1, n_summaries)
 
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
     """Turns dropout off in a model that is differentiated.
 
-    cuDNN can differentiate recurrent layers in training mode only, so they stay in it with a dropout of zero.
+    cuDNN can differentiate recurrent layers only in training mode, so they stay in it, with a dropout of zero.
     """
     modes = [(module, module.training) for module in model.modules()]
     rates = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
@@ -217,28 +257,29 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 def sampled_batch(batch: Batch, rollouts: Rollouts) -> Batch:
-    """Returns the batch with the sampled summaries as targets, those of an article one after the other."""
-    ids = rollouts.ids[:, :-1].flatten(0, 1)  # (BK,T), without the greedy summaries
-    lengths = rollouts.lengths[:, :-1].flatten()  # (BK,)
-    begin = torch.full_like(ids[:, :1], BOS)
-    targets = Targets(
-        shifted=torch.cat([begin, ids[:, :-1]], 1),
-        ids=ids,
-        extended=ids,
-        mask=torch.arange(ids.shape[1], device=ids.device) < lengths[:, None],
-    )
-    rows = torch.arange(batch.size).repeat_interleave(len(ids) // batch.size)
-    return replace(batch.select(rows), targets=targets, alignment=None)
+    """Returns the batch with the sampled summaries as targets; the N samples of an article are consecutive rows."""
+    sample_ids = rollouts.ids[:, :-1]  # (B, N, T), without the greedy summaries
+    sample_lengths = rollouts.lengths[:, :-1]  # (B, N)
+    n_samples = sample_ids.shape[1]
+    ids = sample_ids.flatten(0, 1)  # (B*N, T)
+    lengths = sample_lengths.flatten()  # (B*N,)
+    begin = torch.full_like(ids[:, :1], BOS)  # (B*N, 1)
+    shifted = torch.cat([begin, ids[:, :-1]], 1)  # (B*N, T)
+    positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+    mask = positions < lengths[:, None]  # (B*N, T)
+    targets = Targets(shifted=shifted, ids=ids, extended=ids, mask=mask)
+    articles = torch.arange(batch.size).repeat_interleave(n_samples)  # (B*N,)
+    return replace(batch.select(articles), targets=targets, alignment=None)
 
 
 @dataclass(frozen=True)
 class _Rewarded(Objective):
-    """Equation 15: the log-probability of samples, times the reward that they are compared with minus theirs."""
+    """Equation 15: the sum of -log p(y^s) times the advantage r(y^s) - r(y^), over all words of all samples."""
 
     normalizers: ClassVar = {LOSS: "tokens"}
 
     advantage: Tensor
-    """r(y^s) - r(y^) of each sample: what is minimised is the sum of it times -log p."""
+    """r(y^s) - r(y^) of each sample, `(B*N,)`."""
 
     @property
     def reads_words(self) -> Literal["wanted"]:
@@ -247,17 +288,17 @@ class _Rewarded(Objective):
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         assert inputs.nll is not None
         assert inputs.output.sentence is not None
-        advantage = self.advantage.index_select(0, inputs.output.sentence)  # (M,)
-        weighted = inputs.nll * advantage
+        advantage = self.advantage.index_select(0, inputs.output.sentence)  # (M,), of M words
+        weighted = inputs.nll * advantage  # (M,)
         return {LOSS: weighted.sum(dtype=at_least_float32(inputs.nll))}
 
 
 @OBJECTIVES.register("reinforce")
 @dataclass(frozen=True)
 class Reinforce(Objective):
-    """Self-critical training: rewards texts that the model samples, beside the likelihood, in a last stage.
+    """Self-critical training: rewards texts that the model samples, in addition to the likelihood, in a last stage.
 
-    The reinforced part of equation 16; all other objectives belong to L_ml, and share the weight 1 - gamma.
+    The reinforcement term of equation 16; all other objectives belong to L_ml and share the weight 1 - gamma.
     """
 
     normalizers: ClassVar = {LOSS: "tokens", "sampled_reward": "sentences", "greedy_reward": "sentences"}
@@ -270,42 +311,53 @@ class Reinforce(Objective):
     @classmethod
     @override
     def from_setting(cls, setting: ReinforceConfig | float) -> "Reinforce":
-        settings = setting if isinstance(setting, ReinforceConfig) else ReinforceConfig(gamma=setting)
+        if isinstance(setting, ReinforceConfig):
+            settings = setting
+        else:
+            settings = ReinforceConfig(gamma=setting)
         return cls(settings=settings, weight=settings.gamma)
 
     @property
+    @override
     def remaining_weight(self) -> float:
-        """1 - gamma."""
         return 1 - self.settings.gamma
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """Empty: the given targets are not used."""
+        """Returns nothing: the samples are the targets, see `custom_backward`."""
         return {}
 
     def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
-        """Samples all summaries of every article; returns the loss of equation 15, and the rewards."""
+        """Samples summaries of every article and adds the gradient of equation 15; returns its loss and the rewards."""
         model = as_decoder(update.model)
-        samples = self.settings.samples
+        n_samples = self.settings.samples  # N
         assert model is not None, f"{update.model.config.kind} writes no texts to sample"
         with without_dropout(model):
-            on_device = batch.to(update.device)
-            references = on_device.targets
-            memory = model.encode(on_device)
+            device_batch = batch.to(update.device)
+            references = device_batch.targets
+            memory = model.encode(device_batch)
             limit = self.settings.limit(references.mask.shape[1])
-            rollouts = sample_rollouts(model, memory, limit, samples)
-            reward = rewards(rollouts, references.extended, references.mask.sum(1), self.settings.reward)  # (B,K)
-            sampled = reward[:, :-1]  # (B,K-1)
-            greedy = reward[:, -1:]  # (B,1)
-            baseline = greedy if samples == 1 else sampled.mean(1, keepdim=True)
-            advantage = (sampled - baseline).flatten() / samples
+            rollouts = sample_rollouts(model=model, memory=memory, limit=limit, samples=n_samples)
+            reward = rewards(
+                rollouts=rollouts,
+                references=references.extended,
+                reference_lengths=references.mask.sum(1),
+                reward=self.settings.reward,
+            )  # (B, N+1)
+            sampled = reward[:, :-1]  # (B, N)
+            greedy = reward[:, -1:]  # (B, 1)
+            baseline = greedy if n_samples == 1 else sampled.mean(1, keepdim=True)  # (B, 1)
+            advantage = (sampled - baseline).flatten() / n_samples  # (B*N,)
 
-            # The samples are targets of a second pass, over copies of the memory.
-            sampled_texts = sampled_batch(batch, Rollouts(rollouts.ids.cpu(), rollouts.lengths.cpu()))
-            rows = torch.arange(batch.size, device=update.device).repeat_interleave(samples)
-            copies = memory.select(rows)
-            second_pass = replace(update, objectives=[_Rewarded(advantage=advantage, weight=self.weight)])
-            losses = second_pass.backward(
-                sampled_texts, lambda targets, attend: (model.unroll(targets, copies, attend), copies)
-            )
-        loss = losses[LOSS]
+            # In a second pass, the samples are the targets. Each reads its own copy of the article's memory.
+            cpu_rollouts = Rollouts(rollouts.ids.cpu(), rollouts.lengths.cpu())
+            samples_batch = sampled_batch(batch, cpu_rollouts)  # B*N examples
+            articles = torch.arange(batch.size, device=update.device).repeat_interleave(n_samples)  # (B*N,)
+            memory_per_sample = memory.select(articles)
+
+            def read(targets: Batch, need_attention: bool) -> tuple[ModelOutput, Memory]:
+                return model.unroll(targets, memory_per_sample, need_attention), memory_per_sample
+
+            rewarded = _Rewarded(advantage=advantage, weight=self.weight)
+            second_pass = replace(update, objectives=[rewarded])
+            loss = second_pass.backward(samples_batch, read)[LOSS]
         return {LOSS: loss, "sampled_reward": sampled.mean(1).sum().to(loss), "greedy_reward": greedy.sum().to(loss)}
