@@ -10,7 +10,7 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport, PairChecker
-from nmtkit.data.text.config import DataConfig, SplitFiles
+from nmtkit.data.text.config import DataConfig, SplitFiles, joined_corpora
 from nmtkit.data.text.files.lines import read_lines
 from nmtkit.data.text.reading import read_pairs
 
@@ -101,6 +101,18 @@ def test_json_lines(tmp_path: Path) -> None:
 
 
 PAIR = {"src": "a", "tgt": "b"}
+
+
+@pytest.mark.parametrize("without_encoding", [{}, {"encoding": ""}, {"encoding": None}])
+def test_corpora_of_a_list_may_have_different_encodings(without_encoding: dict[str, object]) -> None:
+    corpora = [{**PAIR, "encoding": "cp1252"}, {"src": "c", "tgt": "d", **without_encoding}]
+    joined = joined_corpora(corpora)
+    assert (joined["src"], joined["tgt"]) == (["a", "c"], ["b", "d"])
+    assert joined["encoding"] == {"a": "cp1252", "b": "cp1252"}
+
+
+def test_an_empty_encoding_of_a_corpus_is_utf8() -> None:
+    assert joined_corpora([PAIR, {**PAIR, "encoding": None}])["encoding"] == ""
 
 
 @pytest.mark.parametrize(
