@@ -1,12 +1,15 @@
 """From lines to translations in four stages: read -> encode -> decode -> write.
 
     read     a thread reads windows of lines ahead
-    encode   and cuts them into tokens; they wait in a queue, which holds a few windows
+    encode   the same thread cuts the lines into tokens and puts them into a queue, which holds a few windows
     decode   one or more decoders take batches from the queue, lines of similar length together
-    write    finished lines become translations, in the order of the input
+    write    decoded lines become translations, in the order of the input
 
-A line is one `Job` from the second stage to the last.
+`Pipeline` runs the stages, and `JobQueue` stands between the second and the third. A line is one `Job` from the second
+stage to the last.
 """
+
+from __future__ import annotations
 
 import math
 from collections import deque
@@ -30,303 +33,146 @@ from nmtkit.inference.result import EMPTY, Translation
 IDLE_SECONDS = 0.1
 """Seconds that idle decoders wait for more lines before they end."""
 TYPICAL_BEAM = range(4, 17)
-"""Beam sizes that the token budget of a batch is meant for; wider beams get fewer sentences, narrower ones more."""
+"""Beam sizes for which the token budget of a batch is meant; wider beams get fewer sentences, narrower ones more."""
 SIMILAR_SHARE = 0.75
-"""A sentence may fill a free slot of a batch if it has at least this part of the columns of the batch."""
+"""A sentence may fill a free slot of a batch if it has at least this share of the columns of the batch."""
 PREFETCH_WINDOWS = 3
 """Windows that are read ahead of the window whose results are being written."""
+
+Lines = Sequence[str | Rows | Request]
+"""A window of the input."""
 
 
 @dataclass
 class Job:
-    """A line on its way to its translations."""
+    """A line between the input and its translations."""
 
     number: int
-    """Its place in the input, from 0."""
+    """Position in the input, from 0."""
     source: SourceLine
-    """The line as tokens, with what is asked of its translation."""
+    """The line as tokens, with the constraints on its translation."""
     hypotheses: Sequence[Hypothesis] | None = None
-    """What decoding has found, best first."""
+    """Result of decoding, best first."""
     translations: list[Translation] | None = None
-    """The result, once it is written; of an empty line an empty one."""
+    """Result of writing; for an empty line one empty translation."""
 
 
 class JobSource(Protocol):
-    """Where a decoder takes jobs from; both methods return an empty list if there is nothing for it."""
+    """Gives jobs to a decoder. Both methods return an empty list if there are none."""
 
     def next_batch(self) -> list[Job]:
-        """Returns the jobs of a new batch, and waits for more if need be; empty at the end."""
+        """Returns the jobs of a new batch, and waits for them if necessary; empty at the end."""
         ...
 
     def refill(self, slots: int, columns: int) -> list[Job]:
-        """Returns at most `slots` jobs without requests that fit into so many source columns."""
+        """Returns at most `slots` jobs without requests whose sources fit into `columns` columns; does not wait."""
         ...
 
 
 JobDecoder = Callable[[JobSource], Iterator[Job]]
 """Decodes jobs until there are none, and yields each with its hypotheses, or already with its translations."""
-Lines = Sequence[str | Rows | Request]
-"""A window of the input."""
-
-
-class GivenJobs:
-    """A source of some jobs, all in one batch."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        self._jobs = jobs
-
-    def next_batch(self) -> list[Job]:
-        """Returns all jobs, the first time."""
-        jobs = self._jobs
-        self._jobs = []
-        return jobs
-
-    def refill(self, slots: int, columns: int) -> list[Job]:
-        """Returns none."""
-        return []
-
-
-class JobQueue:
-    """Encoded lines that wait to be decoded, window after window, the longest line of a window first.
-
-    Several decoders may take from it while lines are added. The more hypotheses a sentence has, the fewer sentences are
-    in a batch.
-
-    Args:
-        reader: has the budget of a batch.
-        place: the device of the decoders.
-        decoders: how many may decode at a time.
-        hypotheses: of each sentence.
-    """
-
-    def __init__(self, reader: TextModel, place: torch.device, decoders: int, hypotheses: int = 1) -> None:
-        self._reader = reader
-        self._least_rows = inputs.MIN_ROWS.get(place.type, 32)
-        self._most_over = inputs.MAX_OVERSHOOT.get(place.type, inputs.MAX_OVERSHOOT["cpu"])
-        self._decoders = decoders
-        self._hypotheses = hypotheses
-        self._windows: deque[deque[Job]] = deque()
-        self._changed = Condition()
-        self._has_news = False  # a window was put since `arrived` was asked last
-        self._is_closed = False
-        self._is_over = False  # all decoders are idle, and end
-        self._running = 0  # decoders
-        self._idle = 0  # those that wait for a batch
-        self.begun_lines = 0
-        """Lines that waited when `begin` was called last."""
-
-    def put(self, jobs: Iterable[Job]) -> None:
-        """Adds a window, without its empty lines."""
-        filled = [job for job in jobs if not job.source.is_empty]
-        filled.sort(key=lambda job: -job.source.length)
-        with self._changed:
-            if filled:
-                self._windows.append(deque(filled))
-            self._has_news = True
-            self._changed.notify_all()
-
-    def close(self, drop: bool = False) -> None:
-        """Ends the queue; `drop` also discards the lines that still wait."""
-        with self._changed:
-            self._is_closed = True
-            if drop:
-                self._windows.clear()
-            self._changed.notify_all()
-
-    def arrived(self) -> bool:
-        """Waits for a window; returns whether one was put since this was asked last."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._has_news or self._is_closed)
-            has_news = self._has_news
-            self._has_news = False
-            return has_news
-
-    def begin(self) -> int:
-        """Returns how many decoders are to begin now; they end together, when nothing waits and nothing comes."""
-        with self._changed:
-            lines = sum(len(window) for window in self._windows)
-            self.begun_lines = lines
-            worth = self._worth(lines)
-            may_get_more = worth > 1 and not self._is_closed
-            self._running = self._decoders if may_get_more else worth
-            self._idle = 0
-            self._is_over = lines == 0
-            return self._running if lines else 0
-
-    def next_batch(self) -> list[Job]:
-        """Returns the longest lines that wait; waits for more if there are none, and returns none at the end."""
-        with self._changed:
-            self._wait()
-            if not self._windows:
-                return []
-            window = self._windows[0]
-            room = self.slots(_columns(window))
-            # The last of what waits is shared out, so that all decoders come to its end at about the same time.
-            decoders = self._worth(len(window)) if len(self._windows) == 1 else 1
-            share = math.inf
-            if decoders > 1:
-                share = sum(max(1, job.source.length) for job in window) / decoders
-            jobs: list[Job] = []
-            while window and len(jobs) < room and share > 0:
-                job = window.popleft()
-                share -= max(1, job.source.length)
-                jobs.append(job)
-            self._drop_empty_window()
-            return jobs
-
-    def refill(self, slots: int, columns: int) -> list[Job]:
-        """Returns lines of nearly the length of the batch, of one window, before the first that has a request."""
-        with self._changed:
-            if not self._windows:
-                return []
-            window = self._windows[0]
-            jobs: list[Job] = []
-            while window and len(jobs) < slots:
-                is_similar = SIMILAR_SHARE * columns <= _columns(window) <= columns
-                if not is_similar or window[0].source.is_asked:
-                    break
-                jobs.append(window.popleft())
-            self._drop_empty_window()
-            return jobs
-
-    def slots(self, columns: int) -> int:
-        """Returns how many sentences of this length make a batch; long ones count as shorter."""
-        budget = self._reader.batch_budget  # padded source tokens
-        if self._reader.batch_tokens:  # a user's limit, which holds as it is
-            return max(1, budget // columns)
-        # Very short sentences count as longer, so that they are not too many; long ones as shorter, so that at least
-        # `_least_rows` are together, unless they are much longer than that.
-        least = min(columns, budget // self._least_rows)
-        slots = budget // max(least, columns // self._most_over, inputs.MIN_COUNTED_LENGTH)
-        slots = slots * TYPICAL_BEAM[0] // min(self._hypotheses, TYPICAL_BEAM[0])
-        slots //= max(1, self._hypotheses // TYPICAL_BEAM[-1])
-        return max(1, slots)
-
-    def _worth(self, lines: int) -> int:
-        """How many decoders pay off for this number of lines."""
-        return max(1, min(self._decoders, lines // inputs.MIN_SENTENCES_PER_SEARCH))
-
-    def _wait(self) -> None:
-        """Waits for lines until all decoders are idle."""
-        self._idle += 1
-        while not (self._windows or self._is_closed or self._is_over):
-            is_last = self._idle == self._running
-            has_changed = self._changed.wait(IDLE_SECONDS if is_last else None)
-            if not has_changed and not self._windows:
-                self._is_over = True
-                self._changed.notify_all()
-        self._idle -= 1
-
-    def _drop_empty_window(self) -> None:
-        if not self._windows[0]:
-            self._windows.popleft()
-
-
-def _columns(window: deque[Job]) -> int:
-    """Tokens of the longest line of a window, EOS included."""
-    return window[0].source.length + 1
 
 
 class Pipeline:
-    """The four stages, with lines that arrive in windows; `run` can be called once.
+    """Runs the four stages on lines that arrive in windows; `run` can be called once.
 
-    A thread reads a few windows ahead, so that no decoder waits at the end of one; memory is that of these windows,
-    however many there are.
+    Lines are read and encoded a few windows ahead, so that no decoder waits at the end of a window. Only these windows
+    are in memory.
 
     Args:
         encode: cuts lines into tokens.
-        waiting: the queue between the stages.
-        decoders: each may be used by one thread.
+        queue: an empty queue for the encoded lines.
+        decoders: each is used by one thread.
         write: makes the translations of a job that has hypotheses.
-        in_process: whether they compute in this process on the CPU; several then have one core each.
-        stop: ends decoders that are in the middle of something, if that can be done.
+        in_process: whether the decoders compute in this process on the CPU; if there are several, each has one core.
+        stop: ends decoders that are still busy, if that is possible.
     """
 
     def __init__(
         self,
         encode: Callable[[Lines], list[SourceLine]],
-        waiting: JobQueue,
+        queue: JobQueue,
         decoders: Sequence[JobDecoder],
         write: Callable[[Job], list[Translation]],
         in_process: bool,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._encode_lines = encode
-        self._waiting = waiting
+        self._queue = queue
         self._decoders = decoders
         self._write_job = write
         self._in_process = in_process
         self._stop = stop
-        self._finished: dict[int, Job] = {}  # by number; decoded, or empty, and not written
-        self._next = 0  # the number of the line that is to be written next
-        self._ends: deque[int] = deque()  # of the windows that are not all written
-        self._ahead = Semaphore(PREFETCH_WINDOWS)  # windows that may still be read
-        self._fault: BaseException | None = None  # of the input
-        self._encoding = Lock()  # while a window is encoded and put
-        self._is_left = False
+        self._finished: dict[int, Job] = {}  # by number: decoded or empty lines that are not written yet
+        self._next = 0  # number of the line that is written next
+        self._window_ends: deque[int] = deque()  # number after the last line of each window that is not fully written
+        self._windows_to_read = Semaphore(PREFETCH_WINDOWS)
+        self._input_error: BaseException | None = None
+        self._encoding = Lock()  # held while a window is encoded and put into the queue
+        self._is_abandoned = False
 
     def run(self, windows: Iterator[Lines]) -> Iterator[list[list[Translation]]]:
-        """Yields groups of translations, in the order of the lines.
+        """Yields groups of translations in the order of the lines; close it if you do not read it to its end.
 
-        A fault of the windows is raised after the results of those before it. To be closed if it is not read to its
-        end.
+        An error in the windows is raised after the results of the lines before it.
         """
         Thread(target=self._read, args=(windows,), daemon=True).start()
         try:
-            while self._waiting.arrived():
+            while self._queue.wait_for_window():
                 with closing(self._decode()) as jobs:
                     for job in jobs:
                         self._finished[job.number] = job
                         group = self._write()
                         if group:
                             yield group
-                group = self._write()  # the last lines may be empty, and are decoded by nobody
+                group = self._write()  # the last lines may be empty, so that no decoder returns them
                 if group:
                     yield group
-            if self._fault is not None:
-                raise self._fault
+            if self._input_error is not None:
+                raise self._input_error
         finally:
-            # Python aborts if it ends while a thread is in a library of C++. So the thread that reads, which may still
-            # wait for a window, is neither left in the tokenizer nor left to free the model.
+            # Python aborts if it exits while a thread is inside a C++ library. The reading thread may still wait for a
+            # window, so it must not enter the tokenizer any more, and must not hold the last reference to the model.
             with self._encoding:
-                self._is_left = True
-                self._waiting.close(drop=True)
-                del self._encode_lines, self._waiting, self._decoders, self._write_job, self._stop, self._finished
-            self._ahead.release()
+                self._is_abandoned = True
+                self._queue.close(drop=True)
+                del self._encode_lines, self._queue, self._decoders, self._write_job, self._stop, self._finished
+            self._windows_to_read.release()
 
     def _read(self, windows: Iterator[Lines]) -> None:
-        """First stage, in a thread of its own."""
+        """Reads windows ahead and has them encoded (first stage); the target of the reading thread."""
         count = 0
         try:
-            while self._ahead.acquire() and not self._is_left:
+            while self._windows_to_read.acquire() and not self._is_abandoned:
                 lines = next(windows, None)
                 if lines is None:
                     break
                 with self._encoding:
-                    if self._is_left:
+                    if self._is_abandoned:
                         break
                     self._encode(lines, count)
                 count += len(lines)
         except BaseException as fault:
-            self._fault = fault
+            self._input_error = fault
         with self._encoding:
-            if not self._is_left:
-                self._waiting.close()
+            if not self._is_abandoned:
+                self._queue.close()
 
     def _encode(self, lines: Lines, first: int) -> None:
-        """Second stage: puts lines, numbered from `first`, into the queue; empty ones are finished."""
-        sources = self._encode_lines(lines)
-        jobs = [Job(number, source) for number, source in enumerate(sources, start=first)]
-        for job in jobs:
-            if job.source.is_empty:
+        """Puts a window, numbered from `first`, into the queue (second stage); empty lines are finished at once."""
+        jobs = []
+        for number, source in enumerate(self._encode_lines(lines), start=first):
+            job = Job(number, source)
+            if source.is_empty:
                 job.translations = [EMPTY]
-                self._finished[job.number] = job
-        self._ends.append(first + len(lines))
-        self._waiting.put(jobs)
+                self._finished[number] = job
+            jobs.append(job)
+        self._window_ends.append(first + len(lines))
+        self._queue.put(jobs)
 
     def _decode(self) -> Generator[Job]:
-        """Third stage: yields jobs as they are decoded, until the queue is empty."""
-        decoders = self._decoders[: self._waiting.begin()]
+        """Yields jobs as they are decoded, until the queue is empty (third stage)."""
+        decoders = self._decoders[: self._queue.start_decoders()]
         if not decoders:
             return
         if len(decoders) == 1 and self._in_process:
@@ -335,24 +181,26 @@ class Pipeline:
             yield from self._decode_in_threads(decoders)
 
     def _write(self) -> list[list[Translation]]:
-        """Last stage: the translations of jobs whose predecessors have all been written."""
+        """Returns the translations of the jobs whose predecessors have all been written (last stage)."""
         group = []
         while True:
             job = self._finished.pop(self._next, None)
             if job is None:
                 break
-            translations = self._write_job(job) if job.translations is None else job.translations
+            translations = job.translations
+            if translations is None:
+                translations = self._write_job(job)
             group.append(translations)
             self._next += 1
-        while self._ends and self._ends[0] <= self._next:
-            self._ends.popleft()
-            self._ahead.release()
+        while self._window_ends and self._window_ends[0] <= self._next:
+            self._window_ends.popleft()
+            self._windows_to_read.release()
         return group
 
     def _decode_in_this_thread(self, decoder: JobDecoder) -> Iterator[Job]:
-        """The jobs of one decoder; between them torch has the caller's number of threads."""
-        lines = self._waiting.begun_lines
-        jobs = decoder(self._waiting)
+        """Yields the jobs of one decoder. While the caller uses a job, torch has the caller's number of threads."""
+        lines = self._queue.lines_at_start
+        jobs = decoder(self._queue)
         while True:
             with devices.threads_for(lines):
                 job = next(jobs, None)
@@ -361,9 +209,9 @@ class Pipeline:
             yield job
 
     def _decode_in_threads(self, decoders: Sequence[JobDecoder]) -> Iterator[Job]:
-        """The jobs of several decoders, or of processes."""
-        outputs: SimpleQueue[Job | BaseException | None] = SimpleQueue()  # of a decoder last None, or its fault
-        cores = torch.get_num_threads()
+        """Yields the jobs of several decoders, or of worker processes; each decoder runs in a thread."""
+        outputs: SimpleQueue[Job | BaseException | None] = SimpleQueue()  # each decoder ends with None or its error
+        torch_threads = torch.get_num_threads()
         threads = [Thread(target=self._run_decoder, args=(decoder, outputs), daemon=True) for decoder in decoders]
         for thread in threads:
             thread.start()
@@ -379,21 +227,185 @@ class Pipeline:
                     yield output
         finally:
             if running:
-                self._waiting.close(drop=True)
+                self._queue.close(drop=True)
                 self._stop()
             for thread in threads:
                 thread.join()
             if self._in_process:
-                torch.set_num_threads(cores)
+                torch.set_num_threads(torch_threads)
 
-    def _run_decoder(self, decoder: JobDecoder, outputs: "SimpleQueue[Job | BaseException | None]") -> None:
+    def _run_decoder(self, decoder: JobDecoder, outputs: SimpleQueue[Job | BaseException | None]) -> None:
         end: BaseException | None = None
         try:
             if self._in_process:
                 # The products of one decoding step are so small that two cores at the same product wait for each other.
                 devices.use_one_thread()
-            for job in decoder(self._waiting):
+            for job in decoder(self._queue):
                 outputs.put(job)
         except BaseException as fault:
             end = fault
         outputs.put(end)
+
+
+class JobQueue:
+    """Holds encoded lines until they are decoded: window after window, in a window the longest line first.
+
+    Several decoders may take jobs while lines are added. The more hypotheses a sentence has, the fewer sentences are in
+    a batch.
+
+    Args:
+        reader: the model, for its batch budget.
+        device: where the decoders compute.
+        decoders: number of decoders that can run at the same time.
+        hypotheses: hypotheses per sentence.
+    """
+
+    def __init__(self, reader: TextModel, device: torch.device, decoders: int, hypotheses: int = 1) -> None:
+        self._reader = reader
+        self._min_rows = inputs.MIN_ROWS.get(device.type, 32)
+        self._max_overshoot = inputs.MAX_OVERSHOOT.get(device.type, inputs.MAX_OVERSHOOT["cpu"])
+        self._decoders = decoders
+        self._hypotheses = hypotheses
+        self._windows: deque[deque[Job]] = deque()
+        self._changed = Condition()  # guards all attributes below and the windows
+        self._has_new_window = False  # since the last call of `wait_for_window`
+        self._is_closed = False
+        self._is_over = False  # all decoders are idle and end
+        self._running = 0  # decoders
+        self._idle = 0  # decoders that wait for a batch
+        self.lines_at_start = 0
+        """Lines in the queue at the last call of `start_decoders`."""
+
+    def put(self, jobs: Iterable[Job]) -> None:
+        """Adds a window, without its empty lines."""
+        filled = [job for job in jobs if not job.source.is_empty]
+        filled.sort(key=lambda job: -job.source.length)
+        with self._changed:
+            if filled:
+                self._windows.append(deque(filled))
+            self._has_new_window = True
+            self._changed.notify_all()
+
+    def close(self, drop: bool = False) -> None:
+        """Ends the queue; `drop` also discards the lines in it."""
+        with self._changed:
+            self._is_closed = True
+            if drop:
+                self._windows.clear()
+            self._changed.notify_all()
+
+    def wait_for_window(self) -> bool:
+        """Waits for a window; returns False if the queue was closed and no window was added since the last call."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_new_window or self._is_closed)
+            has_new_window = self._has_new_window
+            self._has_new_window = False
+            return has_new_window
+
+    def start_decoders(self) -> int:
+        """Returns the number of decoders to start now. They end together, when the queue stays empty."""
+        with self._changed:
+            lines = sum(len(window) for window in self._windows)
+            self.lines_at_start = lines
+            self._running = self._useful_decoders(lines)
+            if self._running > 1 and not self._is_closed:
+                self._running = self._decoders  # more lines are likely to come
+            self._idle = 0
+            self._is_over = lines == 0
+            return 0 if self._is_over else self._running
+
+    def next_batch(self) -> list[Job]:
+        """Returns the longest lines of the first window; waits for a window, and returns none at the end."""
+        with self._changed:
+            self._wait_for_lines()
+            if not self._windows:
+                return []
+            window = self._windows[0]
+            capacity = self.slots(_columns(window))
+            tokens_left = math.inf
+            decoders = self._useful_decoders(len(window))
+            if len(self._windows) == 1 and decoders > 1:
+                # The last window is shared by tokens, so that all decoders end at about the same time.
+                tokens_left = sum(_counted_tokens(job) for job in window) / decoders
+            jobs: list[Job] = []
+            while window and len(jobs) < capacity and tokens_left > 0:
+                job = window.popleft()
+                jobs.append(job)
+                tokens_left -= _counted_tokens(job)
+            self._drop_empty_window()
+            return jobs
+
+    def refill(self, slots: int, columns: int) -> list[Job]:
+        """Returns lines of the first window that are nearly as long as the batch, up to the first with a request."""
+        with self._changed:
+            if not self._windows:
+                return []
+            window = self._windows[0]
+            jobs: list[Job] = []
+            while window and len(jobs) < slots:
+                is_similar = SIMILAR_SHARE * columns <= _columns(window) <= columns
+                if not is_similar or window[0].source.is_asked:
+                    break
+                jobs.append(window.popleft())
+            self._drop_empty_window()
+            return jobs
+
+    def slots(self, columns: int) -> int:
+        """Returns how many sentences of `columns` tokens make a batch."""
+        budget = self._reader.batch_budget  # padded source tokens
+        if self._reader.batch_tokens:  # a limit that the user set is kept exactly
+            return max(1, budget // columns)
+        # A batch of long sentences may exceed the budget to have `_min_rows` rows, but at most `_max_overshoot` times.
+        # Very short sentences count as longer, so that a batch does not get too many of them.
+        length_for_min_rows = min(columns, budget // self._min_rows)
+        counted_length = max(length_for_min_rows, columns // self._max_overshoot, inputs.MIN_COUNTED_LENGTH)
+        slots = budget // counted_length
+        slots = slots * TYPICAL_BEAM[0] // min(self._hypotheses, TYPICAL_BEAM[0])
+        slots //= max(1, self._hypotheses // TYPICAL_BEAM[-1])
+        return max(1, slots)
+
+    def _useful_decoders(self, lines: int) -> int:
+        """Returns how many decoders pay off for a number of lines."""
+        return max(1, min(self._decoders, lines // inputs.MIN_SENTENCES_PER_SEARCH))
+
+    def _wait_for_lines(self) -> None:
+        """Waits for lines. Of idle decoders the last one waits for a limited time and then ends all of them."""
+        self._idle += 1
+        while not (self._windows or self._is_closed or self._is_over):
+            is_last = self._idle == self._running
+            has_changed = self._changed.wait(IDLE_SECONDS if is_last else None)
+            if not has_changed and not self._windows:
+                self._is_over = True
+                self._changed.notify_all()
+        self._idle -= 1
+
+    def _drop_empty_window(self) -> None:
+        if not self._windows[0]:
+            self._windows.popleft()
+
+
+class SingleBatch:
+    """A `JobSource` that gives all its jobs as one batch."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._jobs = jobs
+
+    def next_batch(self) -> list[Job]:
+        """Returns all jobs at the first call, then none."""
+        jobs = self._jobs
+        self._jobs = []
+        return jobs
+
+    def refill(self, slots: int, columns: int) -> list[Job]:
+        """Returns none: all jobs are in the batch."""
+        return []
+
+
+def _columns(window: deque[Job]) -> int:
+    """Returns the tokens of the longest line of a window, EOS included."""
+    return window[0].source.length + 1
+
+
+def _counted_tokens(job: Job) -> int:
+    """Returns the tokens of a source; an empty prompt, which has none, counts as one."""
+    return max(1, job.source.length)

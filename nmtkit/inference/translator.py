@@ -23,7 +23,7 @@ from nmtkit.decoding.batching import Engine, NumberedBatch, StepMode
 from nmtkit.decoding.beam_search import TokenClasses
 from nmtkit.decoding.hypotheses import Hypothesis, score_given
 from nmtkit.decoding.rules import RULES
-from nmtkit.decoding.settings import SamplingConfig, SearchConfig, max_lengths
+from nmtkit.decoding.settings import SearchConfig, max_lengths
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.inference import attention_views
 from nmtkit.inference.inputs import (
@@ -227,7 +227,7 @@ class Translator(TextModel):
                 reader=self,
                 device=torch.device(workers.devices[0]),
                 decoders=len(pool.decoders),
-                hypotheses=self.config.hypotheses,
+                hypotheses=self.config.n_hypotheses,
             )
             pipeline = Pipeline(
                 encode=self._encode_lines,
@@ -245,7 +245,7 @@ class Translator(TextModel):
         devices.note_thread()
         is_on_cpu = self.device.type == "cpu"
         decoders = torch.get_num_threads() if is_on_cpu else 1
-        hypotheses = self.config.hypotheses
+        hypotheses = self.config.n_hypotheses
         if self.external_engine is not None:
             decoders = self.external_engine.searches
             hypotheses = max(hypotheses, TYPICAL_BEAM[0])  # the library fills its batches; a narrow beam needs no more
@@ -264,8 +264,7 @@ class Translator(TextModel):
     @override
     def facts(self) -> list[str]:
         facts = super().facts()
-        key = "samples" if isinstance(self.config, SamplingConfig) else "beam_size"
-        facts.append(f"{key} {self.config.hypotheses}")
+        facts.append(f"{self.config.size_key} {self.config.n_hypotheses}")
         if self.terminology is not None:
             facts.append(f"{len(self.terminology.entries)} terms")
         return facts
@@ -309,8 +308,8 @@ class Translator(TextModel):
 
     def _hypotheses_per_source(self, outputs: _Outputs) -> int:
         """Returns how many hypotheses the engine must return; reranking (e.g. MBR) needs all of them."""
-        if self.config.chooses_afterwards:
-            return max(outputs.n_best, self.config.hypotheses)
+        if self.config.needs_all_hypotheses:
+            return max(outputs.n_best, self.config.n_hypotheses)
         return outputs.n_best
 
     def _nmtkit_decoder(self, outputs: _Outputs) -> JobDecoder:
@@ -377,7 +376,7 @@ class Translator(TextModel):
                 unmet = unmet_constraints(source.request, self.tokenizers.tgt, translation.text)
                 translation = replace(translation, unmet_constraints=tuple(unmet))
             translations.append(translation)
-        if self.config.chooses_afterwards:
+        if self.config.needs_all_hypotheses:
             translations = merge_and_rerank(translations, self.config)[: outputs.n_best]
         if not outputs.attention:
             translations = [replace(translation, attention=None) for translation in translations]
@@ -426,7 +425,7 @@ class Translator(TextModel):
         """Returns how much log-probability the terms of each translation cost, in nats.
 
         The cost is the log-probability of the best translation without terms, found by a second search, minus the
-        log-probability of the given translation. About 3 nats are usual for a word that the model would not have chosen.
+        log-probability of the given translation. About 3 nats are usual for a word that the model would not choose.
         A much higher cost means that the model does not know the term, and that the sentence around it may be damaged.
         """
         requests = []
@@ -512,7 +511,7 @@ class Translator(TextModel):
                     if self.config.certain_prefix and target.ids[: len(prefix)] == prefix:
                         token_log_probs[: len(prefix)] = 0.0
                     is_at_limit = finished[number] and len(token_log_probs) == length_limits[row]
-                    if is_at_limit and self.config.limit_rule == "end":
+                    if is_at_limit and self.config.effective_at_limit == "end":
                         token_log_probs[-1] = 0.0
                     weights = None if attention is None else attention[row, positions, : source_lengths[row]]  # (T, S)
                     score = score_given(

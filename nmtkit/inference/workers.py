@@ -1,8 +1,8 @@
-"""Processes that search for a translator, each with a core or a device of its own.
+"""Processes that search for a translator, each with a core or a device to itself.
 
 On Linux the workers of a CPU are forks, which share the weights, also those packed for this CPU. Each computes in one
 thread, since OpenMP's threads do not survive a fork; see `nmtkit.core.device.can_fork`. Workers of other devices are
-new interpreters.
+new interpreters, which open the model themselves.
 """
 
 import traceback
@@ -22,36 +22,37 @@ from nmtkit.inference.pipeline import Job, JobDecoder, JobSource
 
 @dataclass(frozen=True)
 class Workers:
-    """Which processes are to search."""
+    """Which processes search, and for how many lines."""
 
-    places: Sequence[str]
-    """The device of each."""
-    open: Callable[[str], Any] | None = None
-    """Opens the translator on a device, in a process from scratch; can be pickled. None: they are forks."""
-    least: int = 0
+    devices: Sequence[str]
+    """The device of each process."""
+    open_translator: Callable[[str], Any] | None = None
+    """Opens the translator on a device in a new interpreter; can be pickled. None: the processes are forks."""
+    min_lines: int = 0
     """Lines that must be available at once for processes to be worth it."""
 
-    def are_for(self, lines: int) -> bool:
-        """Whether to use them for this many lines; False if forking is no longer possible."""
-        return lines >= self.least and (self.open is not None or devices.can_fork())
+    def should_use(self, lines: int) -> bool:
+        """Returns whether processes search for this many lines; False if they are forks and forking is impossible."""
+        return lines >= self.min_lines and (self.open_translator is not None or devices.can_fork())
 
 
 class WorkerPool:
-    """Decoders in processes, to be closed.
+    """Decoders in processes; close it after use.
 
     Args:
-        workers: how many, and where.
-        make: returns the decoder for a device, whose jobs have translations; can be pickled unless workers are forks.
+        workers: number and devices of the processes.
+        make_decoder: returns the decoder for a device, which yields jobs with their translations; can be pickled unless
+            the processes are forks.
     """
 
-    def __init__(self, workers: Workers, make: Callable[[str], JobDecoder]) -> None:
-        devices.trim_malloc()  # else each fork copies every page of it that it writes into
-        mains = [partial(_serve_searches, make, place) for place in workers.places]
-        started = enumerate(start_workers(mains, "--workers", fork=workers.open is None), start=1)
-        self.decoders = [
-            _Worker(f"worker {number}", place, one)
-            for (number, one), place in zip(started, workers.places, strict=True)
-        ]
+    def __init__(self, workers: Workers, make_decoder: Callable[[str], JobDecoder]) -> None:
+        devices.trim_malloc()  # otherwise each fork copies every freed page that it reuses
+        programs = [partial(_serve_searches, make_decoder, device) for device in workers.devices]
+        processes = start_workers(programs, "--workers", fork=workers.open_translator is None)
+        self.decoders: list[_Worker] = []
+        for process, device in zip(processes, workers.devices, strict=True):
+            number = len(self.decoders) + 1
+            self.decoders.append(_Worker(f"worker {number}", device, process))
 
     def close(self) -> None:
         """Kills the workers."""
@@ -59,71 +60,83 @@ class WorkerPool:
             worker.process.end()
 
 
+# What parent and worker send each other, for one search:
+#
+#   parent -> worker   True                                     start a search
+#   worker -> parent   ("next_batch", ()), ("refill", (slots, columns))
+#   parent -> worker   list of jobs                             the answer to these two
+#   worker -> parent   ("found", (number, translations))        a job is finished
+#   worker -> parent   None                                     the search has ended
+#   worker -> parent   an exception                             the search has failed
+
+
 @dataclass(frozen=True)
 class _Worker:
-    """A `JobDecoder` in another process."""
+    """A `JobDecoder` in another process, as the parent sees it."""
 
     name: str
-    place: str
+    device: str
     process: WorkerProcess
 
     def __call__(self, source: JobSource) -> Iterator[Job]:
         connection = self.process.connection
-        name = f"{self.name} (process {self.process.pid}, {self.place})"
-        taken: dict[int, Job] = {}
+        name = f"{self.name} (process {self.process.pid}, {self.device})"
+        unfinished: dict[int, Job] = {}
         try:
             connection.send(True)
-            while (message := connection.recv()) is not None:
+            while True:
+                message = connection.recv()
+                if message is None:
+                    break
                 if isinstance(message, BaseException):
                     raise message
                 kind, content = message
                 if kind == "found":
                     number, translations = content
-                    job = taken.pop(number)
+                    job = unfinished.pop(number)
                     job.translations = translations
                     yield job
-                else:
-                    jobs = source.next_batch() if kind == "next_batch" else source.refill(*content)
-                    taken.update((job.number, job) for job in jobs)
-                    connection.send(jobs)
+                    continue
+                jobs = source.next_batch() if kind == "next_batch" else source.refill(*content)
+                for job in jobs:
+                    unfinished[job.number] = job
+                connection.send(jobs)
         except MemoryError as fault:
             raise NmtkitError(
                 f"{name} is out of memory: {fault}; take smaller batches (--batch-tokens N) or fewer workers"
             ) from fault
         except (EOFError, OSError) as fault:
             raise NmtkitError(
-                f"{name} {self.process.exit_reason()}, so the lines that it had are lost; those that were written "
-                "before are whole. If there was not enough memory for all workers, try with fewer (--workers N) or "
+                f"{name} {self.process.exit_reason()}, and its unfinished lines are lost; the output before them is "
+                "complete. If there was not enough memory for all workers, try fewer (--workers N) or "
                 "smaller batches (--batch-tokens N)"
             ) from fault
 
 
 class _RemoteSource:
-    """The source of jobs of the parent process."""
+    """The parent's source of jobs, as the worker sees it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def next_batch(self) -> list[Job]:
-        """Asks the parent for the jobs of a new batch."""
-        return self._ask("next_batch", ())
+        return self._request("next_batch", ())
 
     def refill(self, slots: int, columns: int) -> list[Job]:
-        """Asks the parent for jobs that fit."""
-        return self._ask("refill", (slots, columns))
+        return self._request("refill", (slots, columns))
 
-    def _ask(self, kind: str, content: tuple[int, ...]) -> list[Job]:
+    def _request(self, kind: str, content: tuple[int, ...]) -> list[Job]:
         self._connection.send((kind, content))
         jobs: list[Job] = self._connection.recv()
         return jobs
 
 
-def _serve_searches(make: Callable[[str], JobDecoder], place: str, connection: Connection) -> None:
-    # One search for each message.
-    if place == "cpu":
+def _serve_searches(make_decoder: Callable[[str], JobDecoder], device: str, connection: Connection) -> None:
+    """Searches whenever the parent asks for it; the program of a worker."""
+    if device == "cpu":
         torch.set_num_threads(1)
     try:
-        decoder = make(place)
+        decoder = make_decoder(device)
         source = _RemoteSource(connection)
         while connection.recv():
             for job in decoder(source):
@@ -133,7 +146,12 @@ def _serve_searches(make: Callable[[str], JobDecoder], place: str, connection: C
         raise
     except NmtkitError as fault:
         connection.send(fault)
-    except Exception as fault:  # shown by the parent
-        said = str(fault).partition("\n")[0]
-        short = isinstance(fault, MemoryError) or "out of memory" in said or "can't allocate memory" in said
-        connection.send(MemoryError(said) if short else RuntimeError(traceback.format_exc()))
+    except Exception as fault:
+        first_line = str(fault).partition("\n")[0]
+        is_out_of_memory = (
+            isinstance(fault, MemoryError) or "out of memory" in first_line or "can't allocate memory" in first_line
+        )
+        if is_out_of_memory:
+            connection.send(MemoryError(first_line))
+        else:
+            connection.send(RuntimeError(traceback.format_exc()))  # the parent shows the worker's traceback

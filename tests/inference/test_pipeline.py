@@ -311,7 +311,7 @@ def test_a_fault_in_a_worker_is_told(server: Server) -> None:
 
 
 def test_few_lines_begin_no_process_and_one_that_cannot_open_the_model_says_why() -> None:
-    using = replace(made(), workers=Workers(["cpu"], refused, least=20))
+    using = replace(made(), workers=Workers(["cpu"], refused, min_lines=20))
     assert outcomes(using.search(LINES[:19])) == outcomes(made().search(LINES[:19]))
     with pytest.raises(NmtkitError, match="there is no model for cpu"):
         using.search(LINES[:20])
@@ -322,8 +322,8 @@ def test_a_process_that_has_computed_in_threads_is_not_forked() -> None:
     torch.set_num_threads(2)
     devices.map_batches(lambda _: None, [1, 2], torch.device("cpu"))
     torch.set_num_threads(1)
-    assert not Workers(["cpu"] * 2).are_for(1000)
-    assert Workers(["cpu"] * 2, refused).are_for(1000)
+    assert not Workers(["cpu"] * 2).should_use(1000)
+    assert Workers(["cpu"] * 2, refused).should_use(1000)
 
 
 def test_few_widths_serve_all_lengths() -> None:
@@ -376,7 +376,7 @@ def test_searches_come_to_the_end_of_a_window_together() -> None:
     translator = replace(made(), batch_tokens=100_000)
     waiting = JobQueue(translator, torch.device("cpu"), 2)
     waiting.put(Job(number, source) for number, source in enumerate(translator.encode_sources(LINES * 4)))
-    assert waiting.begin() == 2
+    assert waiting.start_decoders() == 2
     taken = [0, 0]
     waiting.close()
     while part := waiting.next_batch():  # by the decoder that has had less work so far

@@ -37,7 +37,7 @@ from nmtkit.inference.loading.speed import (
 from nmtkit.inference.translator import Translator
 from nmtkit.inference.workers import Workers
 from nmtkit.layers.linear import Precision, PrecisionChoice, prepare_for_inference
-from nmtkit.models.abilities import as_headed
+from nmtkit.models.abilities import as_multi_head
 from nmtkit.models.base import MODELS, Decoder, Model, as_decoder, as_seq2seq, members_of
 from nmtkit.models.language.shallow_fusion import ShallowFusion
 from nmtkit.runs.folder import Notify, ignore
@@ -148,7 +148,7 @@ def open_system(run: Run, how: DecodingOptions, notify: Notify = ignore) -> Text
     shortlist = None if how.shortlist is None else read_shortlist(Path(how.shortlist), tokenizers).to(place)
     config = _search_config(trained, how, notify)
     if how.layer is not None or how.head is not None:
-        headed = as_headed(model)
+        headed = as_multi_head(model)
         if headed is None:
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         headed.show(how.layer, "mean" if how.head is None else how.head)
@@ -265,12 +265,12 @@ def _search_config(trained: InferenceConfig, how: DecodingOptions, notify: Notif
     settings = how.search_settings or {}
     config = change_search(trained.search, settings)
     if "beam_size" not in settings and isinstance(config, BeamConfig) and how.n_best > config.beam_size:
-        wider = -(-how.n_best // config.groups) * config.groups
+        wider = -(-how.n_best // config.n_groups) * config.n_groups
         notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
         config = config.changed({"beam_size": wider})
     config.reject_unused(settings, TASKS.get(trained.task).columns[0].name == "src")
     is_open = isinstance(config, MbrConfig) and "mbr" not in settings and "samples" in settings
-    if is_open and how.n_best == config.hypotheses > 1:
+    if is_open and how.n_best == config.n_hypotheses > 1:
         metric = trained.search.metric if isinstance(trained.search, MbrConfig) else "chrf"
         one = f"say --mbr {metric}, or --mbr none for all"
         raise RecipeError(f"`search.kind: mbr` of the recipe chooses one of the samples: {one}")
@@ -284,7 +284,7 @@ def build_workers(how: DecodingOptions, place: torch.device) -> Workers | None:
         return None
     if how.workers is None:
         gains = threads > 1 and devices.can_fork()
-        return Workers(["cpu"] * threads, least=MIN_LINES_FOR_WORKERS) if gains else None
+        return Workers(["cpu"] * threads, min_lines=MIN_LINES_FOR_WORKERS) if gains else None
     return Workers(["cpu"] * how.workers, None if devices.can_fork() else partial(_open_on_device, how))
 
 
