@@ -126,7 +126,7 @@ def count_tokens(
         encoder = PairEncoder(name, tokenizers, config, label_type=labels)
         walk = _SplitWalk(encoder, diagnosis.splits[name], report, used, alphabets)
         for done in encode_blocks(read_blocks(name, files), encoder, checker):
-            walk.add(done, done.settle(name, checker))
+            walk.add(done, done.add_to_report(name, checker))
             progress(len(done.block))
         for kind, place in walk.firsts.items():
             diagnosis.splits[name].find(kind, place, report.data.splits[name].findings[kind.counted].count)

@@ -21,7 +21,6 @@ from nmtkit.data.tokenizers.huggingface_tokenizer import SENTINEL
 from nmtkit.data.tokenizers.languages import in_direction
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import EOS, PAD, UNK
-from nmtkit.data.tokenizers.words import known_ids
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.settings import SearchConfig
 from nmtkit.inference.loading.speed import SearchSpeedConfig, default_speed_config
@@ -312,7 +311,7 @@ class TextModel(metaclass=ListsPublicNames):
         texts, are_prompts = cast(Sequence[str], lines), reads == "prompt"
         tokenizer = self.tokenizers.tgt if are_prompts else self.tokenizers.src
         spelled = [tokenizer.tokens(line) for line in texts] if self.outline.config.copies else None
-        cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
+        cut = [tokenizer.vocabulary.text_ids(own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
         tags = tags or [self.tags] * len(texts)
         for words in dict.fromkeys(tags):
             if self.needs_language and not any(map(language_of_tag, words.split())):

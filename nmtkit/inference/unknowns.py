@@ -17,7 +17,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import EOS, SPECIALS, UNK
-from nmtkit.data.tokenizers.words import known_ids, word_spans
+from nmtkit.data.tokenizers.words import word_spans
 
 MIN_UNKNOWN_SHARE = 0.25
 """An unknown source word is preferred to the most attended word if it has at least this share of its weight."""
@@ -106,7 +106,7 @@ class _SourceWords:
             marked = [token in marks for token in tokens]
         self.tokens = [token for token, is_mark in zip(tokens, marked, strict=True) if not is_mark]
         self.first = marked.index(False) if False in marked else 0
-        self._unknown = np.array([number == UNK for number in known_ids(tokenizer, self.tokens)], dtype=bool)
+        self._unknown = np.array([number == UNK for number in tokenizer.vocabulary.text_ids(self.tokens)], dtype=bool)
         # A word tokenizer's tokens are words each.
         each = [range(place, place + 1) for place in range(len(self.tokens))]
         self._words = each if tokenizer.config.cuts_words else word_spans(self.tokens)

@@ -115,7 +115,7 @@ def test_a_full_disk_leaves_no_incomplete_result(
 @pytest.mark.parametrize("rows", [1, 1000, 100_000])
 def test_a_full_disk_leaves_no_incomplete_arrays(tmp_path: Path, rows: int) -> None:
     """The fault of bytes that are held back until the files are closed is told like any other."""
-    columns = {side: RaggedArray.of([[4, 5, 6]] * rows, "<u2") for side in ("src", "tgt")}
+    columns = {side: RaggedArray.from_rows([[4, 5, 6]] * rows, "<u2") for side in ("src", "tgt")}
     with (
         largest_file(10),
         pytest.raises(NmtkitError, match="data: cannot write it: "),

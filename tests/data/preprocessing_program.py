@@ -43,7 +43,7 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
         sweep(self)
 
     note, PreprocessingProgress.complete_shard = PreprocessingProgress.complete_shard, noted
-    sweep, StoreWriter._sweep = StoreWriter._sweep, swept
+    sweep, StoreWriter._remove_stale_files = StoreWriter._remove_stale_files, swept
 
     data, path = folder / "data", folder / "data" / "progress.json"
     before = PreprocessingProgress.load(path, "mark")

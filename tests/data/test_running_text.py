@@ -37,7 +37,7 @@ def stored(documents: Documents, folder: Path) -> Store:
     with StoreWriter(folder, "train", "<u2", 100) as writer:
         start = 0
         for file, count in enumerate(FILES):
-            rows = RaggedArray.of(documents[start : start + count], "<u2")
+            rows = RaggedArray.from_rows(documents[start : start + count], "<u2")
             writer.add({"tgt": rows}, [count if other == file else 0 for other in range(3)])
             writer.end_shard()
             start += count

@@ -12,7 +12,6 @@ from nmtkit.data.text.blocks import Example
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS, UNK
-from nmtkit.data.tokenizers.words import known_ids
 from tests.support.learned_tokenizers import learn_tokenizers
 
 MARKS = ["<mask>", "<c,l>"]
@@ -38,7 +37,7 @@ def test_no_text_gives_a_special_token(kind: str, tmp_path: Path) -> None:
         for text in (*LINES, "<mask>", "<c,l>", "x<mask>", "<mask> <c,l>"):
             assert not {4, 5} & {*tokenizers.src.encode(text)}
             tokens = tokenizers.src.tokens(text)
-            assert not {4, 5} & {*known_ids(tokenizers.src, tokens)}
+            assert not {4, 5} & {*tokenizers.src.vocabulary.text_ids(tokens)}
             extended, unknown = vocabulary.extend(tokens)
             assert not {4, 5} & {*extended}
             assert not {4, 5} & {*vocabulary.extended_target_ids(tokens, unknown)}

@@ -14,7 +14,6 @@ from nmtkit.data.tokenizers.words import (
     WORDS_AT_ONCE,
     WordSegmentation,
     cut_words,
-    known_ids,
     merge_to_words,
     piece_shares,
     share_table,
@@ -122,13 +121,13 @@ def test_any_text_has_its_white_space_words(kind: str, tokenizers: dict[str, Tok
 def test_tokens_have_the_ids_of_their_text(kind: str, tokenizers: dict[str, Tokenizer], text: str) -> None:
     """A line is cut once, whether its ids are wanted or the spelling of what the vocabulary lacks."""
     tokenizer = tokenizers[kind]
-    assert known_ids(tokenizer, tokenizer.tokens(text)) == tokenizer.encode(text)
+    assert tokenizer.vocabulary.text_ids(tokenizer.tokens(text)) == tokenizer.encode(text)
 
 
 def test_an_unknown_token_that_spells_a_special_one_is_unknown() -> None:
     russian = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=14), [Example("дом и дом", "дом и дом", 1)]).src
     assert "</s>" in russian.tokens("дом </s>")
-    assert known_ids(russian, russian.tokens("дом </s>")) == russian.encode("дом </s>")
+    assert russian.vocabulary.text_ids(russian.tokens("дом </s>")) == russian.encode("дом </s>")
 
 
 def test_a_word_begins_at_the_mark() -> None:

@@ -29,60 +29,78 @@ from nmtkit.data.tokenizers.vocabulary import UNK, LabelVocabulary, split_labels
 from nmtkit.data.tokenizers.words import token_links, token_spans
 
 SERIAL_CHARACTERS = 1 << 22
-"""Characters that are encoded before worker processes start, which takes about as long."""
+"""Characters that are encoded before worker processes are started: as many as are encoded in the time of a start."""
 
 
 @dataclass(frozen=True)
 class TextChunk:
-    """What is encoded of the examples of a block: cheap to send to another process."""
+    """The part of a block that is encoded, n examples: cheap to send to another process."""
 
     lines: Lengths
     """Line numbers, `(n,)`."""
     texts: Mapping[str, Sequence[str]]
-    """By column."""
+    """Texts by column."""
     columns: Mapping[str, Sequence[Any]]
-    """"labels", "links", "src_words" and "tgt_words", where there are any."""
-    places: Sequence[str]
-    """Where the labels of each stand, for messages."""
+    """Those of "labels", "links", "src_words" and "tgt_words" that the block has."""
+    label_places: Sequence[str]
+    """Location of the labels of each example, for messages; empty without labels."""
     tags: Sequence[str] = ()
-    """The tags before each source, if there are any."""
+    """The tags before each source; empty without tags."""
     languages: tuple[str, str] = ("", "")
-    """The languages of sources and targets, for the tokens of an imported multilingual model."""
+    """The languages of sources and targets, for the language tokens of an imported multilingual model."""
 
     @classmethod
-    def of(cls, block: Block, keep: Mask) -> "TextChunk":
-        """The pairs of a block where `keep`, `(n,)`, is true."""
+    def from_block(cls, block: Block, keep: Mask) -> "TextChunk":
+        """Selects the examples of a block where `keep`, `(n,)`, is True."""
         rows = np.flatnonzero(keep).tolist()
 
-        def kept(columns: Mapping[str, Sequence[Any] | None]) -> dict[str, Sequence[Any]]:
-            there = {name: column for name, column in columns.items() if column is not None}
-            return there if keep.all() else {name: [one[row] for row in rows] for name, one in there.items()}
+        def select(column: Sequence[Any]) -> Sequence[Any]:
+            if len(rows) == len(keep):
+                return column
+            return [column[row] for row in rows]
 
-        columns = {name: block.columns.get(name) for name in ("labels", "src_words", "tgt_words")}
-        places = [block.place("labels", row) for row in rows] if "labels" in block.columns else []
-        tags = [block.tags[file] for file in block.files[keep].tolist()] if block.tags else []
+        texts = {name: select(lines) for name, lines in block.texts.items()}
+        columns = {}
+        for name in ("labels", "src_words", "tgt_words"):
+            column = block.columns.get(name)
+            if column is not None:
+                columns[name] = select(column)
+        if block.links is not None:
+            columns["links"] = select(block.links)
+        label_places = []
+        if "labels" in block.columns:
+            label_places = [block.place("labels", row) for row in rows]
+        tags = []
+        if block.tags:
+            tags = [block.tags[file] for file in block.files[keep].tolist()]
         languages = ("", "")
         if block.languages and len(block):
-            languages = block.languages[int(block.files[0])]  # the same in the whole block
-        further = kept({**columns, "links": block.links})
-        return cls(block.lines[keep], kept(block.texts), further, places, tags, languages)
+            languages = block.languages[int(block.files[0])]  # the whole block has the same languages
+        return cls(
+            lines=block.lines[keep],
+            texts=texts,
+            columns=columns,
+            label_places=label_places,
+            tags=tags,
+            languages=languages,
+        )
 
     @property
     def size(self) -> int:
-        """Characters."""
+        """Number of characters in all texts."""
         return sum(len(text) for lines in self.texts.values() for text in lines)
 
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """n examples as they are stored."""
+    """n examples in the form in which they are stored."""
 
     lengths: Mapping[str, Lengths]
     """Tokens of each side before truncation, `(n,)`."""
     unknown: Mapping[str, Lengths]
     """Unknown tokens of each side after truncation, `(n,)`."""
     columns: Mapping[str, RaggedArray]
-    """See `nmtkit.data.batches.store`."""
+    """Columns of the store; see `nmtkit.data.batches.store`."""
 
 
 @dataclass(frozen=True)
@@ -97,109 +115,145 @@ class PairEncoder:
     copying: bool = False
     """Also store extended ids, for models that copy."""
     label_type: ColumnType | None = None
-    """What a line of labels is."""
+    """Type of the column of labels."""
 
     @property
     def dtype(self) -> str:
         """Data type of the ids."""
-        sizes = [len(tokenizer.vocabulary) for tokenizer in self.tokenizers.values()]
-        sizes.append(len(self.tokenizers.labels or ()))
-        if len(self.tokenizers) > 1:  # links name positions
-            sizes += self.config.limits
-        # Extended ids may lie above the vocabulary by as many as a source has tokens.
-        return "<u2" if max(sizes) <= 1 << 16 and not self.copying else "<i4"
+        n_labels = 0 if self.tokenizers.labels is None else len(self.tokenizers.labels)
+        sizes = [n_labels]
+        for tokenizer in self.tokenizers.values():
+            sizes.append(len(tokenizer.vocabulary))
+        if len(self.tokenizers) > 1:
+            sizes += self.config.limits  # links are positions in the texts
+        # Extended ids exceed the vocabulary by up to the number of tokens in a source, so 16 bits may be too few.
+        if max(sizes) <= 1 << 16 and not self.copying:
+            return "<u2"
+        return "<i4"
 
     def limit(self, side: str) -> int | None:
-        """The length to which a side ("src" or "tgt") is truncated; None without truncation."""
-        return self.config.truncation[0 if side == "src" else 1] if self.config.truncation else None
+        """Returns the length to which a side ("src" or "tgt") is truncated; None without truncation."""
+        if self.config.truncation is None:
+            return None
+        src_limit, tgt_limit = self.config.truncation
+        return src_limit if side == "src" else tgt_limit
 
     def __call__(self, chunk: TextChunk) -> EncodedChunk:
-        """Encodes one chunk."""
+        """Returns the encoded examples; DataError for labels or links that do not fit the text."""
         if any(chunk.languages):
             source, target = chunk.languages
             tokenizers = in_direction(self.tokenizers, source or None, target or None)
-            return replace(self, tokenizers=tokenizers)(replace(chunk, languages=("", "")))
-        lengths, unknown, columns = {}, {}, {}
+            encoder = replace(self, tokenizers=tokenizers)
+            return encoder(replace(chunk, languages=("", "")))
+        lengths = {}
+        unknown = {}
+        columns = {}
         for side, lines in chunk.texts.items():
             rows = self.tokenizers[side].encode_many(lines)
             if side == "src" and chunk.tags:
-                rows = [[*tags, *row] for tags, row in zip(self._tags(chunk, side), rows, strict=True)]
-            lengths[side] = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-            if (limit := self.limit(side)) is not None:
+                rows = [[*tags, *row] for tags, row in zip(self._tag_ids(chunk, side), rows, strict=True)]
+            lengths[side] = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (n,)
+            limit = self.limit(side)
+            if limit is not None:
                 rows = [row[:limit] for row in rows]
-            columns[side] = RaggedArray.of(rows, self.dtype)
-            unknown[side] = np.fromiter((row.count(UNK) for row in rows), dtype=np.int64, count=len(rows))
+            columns[side] = RaggedArray.from_rows(rows, self.dtype)
+            unknown[side] = np.fromiter((row.count(UNK) for row in rows), dtype=np.int64, count=len(rows))  # (n,)
         if self.copying and "src" in chunk.texts:
-            columns.update(self._extended(chunk))
+            columns |= self._extended(chunk)
         if self.split == "train" and "links" in chunk.columns:
             columns["alignment"] = self._alignment(chunk, lengths)
         if self.keep_text:
-            columns.update({f"{side}.text": RaggedArray.of_texts(lines) for side, lines in chunk.texts.items()})
+            for side, lines in chunk.texts.items():
+                columns[f"{side}.text"] = RaggedArray.from_texts(lines)
         if self.tokenizers.labels is not None and "labels" in chunk.columns:
             columns["labels"] = self._labels(chunk, self.tokenizers.labels, lengths.get("src"))
         return EncodedChunk(lengths, unknown, columns)
 
-    def _labels(self, chunk: TextChunk, vocabulary: LabelVocabulary, tokens: Lengths | None) -> RaggedArray:
-        """The labels of each example, of which src has so many tokens `(n,)`; DataError for one that is wrong."""
-        rows: list[list[int]] = []
-        for line, place in zip(chunk.columns["labels"], chunk.places, strict=True):
-            labels = split_labels(line, self.label_type)
-            if self.label_type == "labels" and tokens is not None and len(labels) != tokens[len(rows)]:
-                raise DataError(
-                    f"{place}: {len(labels)} labels, but src has {tokens[len(rows)]} tokens there; write a label for "
-                    "each token, and let tokenizer.kind: whitespace cut the words that the labels are for"
-                )
-            rows.append(vocabulary.encode(labels, place)[: self.limit("src")])
-        ids = RaggedArray.of(rows, self.dtype)
-        return replace(ids, flat=ids.flat[:, None]) if self.label_type == "label" else ids
+    def _labels(self, chunk: TextChunk, vocabulary: LabelVocabulary, src_lengths: Lengths | None) -> RaggedArray:
+        """Returns the label ids of each example; DataError if one is unknown or their number is wrong.
 
-    def _tags(self, chunk: TextChunk, side: str) -> list[list[int]]:
-        """The ids of the tags before each source, in the vocabulary of a side."""
+        `src_lengths` `(n,)` are numbers of source tokens, each of which needs a label if the column's type is "labels".
+        """
+        rows: list[list[int]] = []
+        for number, (line, place) in enumerate(zip(chunk.columns["labels"], chunk.label_places, strict=True)):
+            labels = split_labels(line, self.label_type)
+            if self.label_type == "labels" and src_lengths is not None and len(labels) != src_lengths[number]:
+                raise DataError(
+                    f"{place}: {len(labels)} labels, but src has {src_lengths[number]} tokens there; write a label for "
+                    "each token, and set tokenizer.kind to whitespace, so that tokens are the words in the file"
+                )
+            ids = vocabulary.encode(labels, place)
+            rows.append(ids[: self.limit("src")])
+        array = RaggedArray.from_rows(rows, self.dtype)
+        if self.label_type == "label":
+            # One label of an example is stored as a row of width 1, which distinguishes it from labels of tokens.
+            return replace(array, flat=array.flat[:, None])
+        return array
+
+    def _tag_ids(self, chunk: TextChunk, side: str) -> list[list[int]]:
+        """Returns the ids of the tags before each source, in the vocabulary of a side."""
         vocabulary = self.tokenizers[side].vocabulary
-        ids = {tags: vocabulary.ids(tags.split()) for tags in {*chunk.tags}}
-        return [ids[tags] for tags in chunk.tags]
+        ids_by_tags = {tags: vocabulary.ids(tags.split()) for tags in {*chunk.tags}}
+        return [ids_by_tags[tags] for tags in chunk.tags]
 
     def _extended(self, chunk: TextChunk) -> dict[str, RaggedArray]:
-        """Extended ids of both sides."""
-        vocabulary, texts = self.tokenizers.tgt.vocabulary, chunk.texts
-        ids: dict[str, list[list[int]]] = {f"{side}_extended": [] for side in texts}
-        tags = self._tags(chunk, "tgt") or [[]] * len(texts["src"])
-        for number, source in enumerate(texts["src"]):
-            room = None if (limit := self.limit("src")) is None else max(0, limit - len(tags[number]))
-            extended, oov = vocabulary.extend(self.tokenizers.src.tokens(source)[:room])
-            ids["src_extended"].append([*tags[number], *extended][:limit])
-            if "tgt" in texts:
-                tokens = self.tokenizers.tgt.tokens(texts["tgt"][number])[: self.limit("tgt")]
-                ids["tgt_extended"].append(vocabulary.extended_target_ids(tokens, oov))
-        return {column: RaggedArray.of(rows, self.dtype) for column, rows in ids.items()}
+        """Returns the columns of extended ids of both sides (See et al. 2017, section 2.2)."""
+        vocabulary = self.tokenizers.tgt.vocabulary
+        sources = chunk.texts["src"]
+        targets = chunk.texts.get("tgt")
+        src_limit = self.limit("src")
+        tag_ids = self._tag_ids(chunk, "tgt") or [[]] * len(sources)
+        src_rows = []
+        tgt_rows = []
+        for number, (source, tags) in enumerate(zip(sources, tag_ids, strict=True)):
+            src_tokens = self.tokenizers.src.tokens(source)
+            if src_limit is not None:
+                # Unknown words of the part that is cut off cannot be copied and get no id.
+                src_tokens = src_tokens[: max(0, src_limit - len(tags))]
+            src_ids, oov = vocabulary.extend(src_tokens)
+            src_rows.append([*tags, *src_ids][:src_limit])
+            if targets is not None:
+                tgt_tokens = self.tokenizers.tgt.tokens(targets[number])[: self.limit("tgt")]
+                tgt_rows.append(vocabulary.extended_target_ids(tgt_tokens, oov))
+        columns = {"src_extended": RaggedArray.from_rows(src_rows, self.dtype)}
+        if targets is not None:
+            columns["tgt_extended"] = RaggedArray.from_rows(tgt_rows, self.dtype)
+        return columns
 
     def _alignment(self, chunk: TextChunk, lengths: Mapping[str, Lengths]) -> RaggedArray:
-        """The links between the tokens of each example, after truncation; `lengths` are those of each side before it.
+        """Returns the links between the tokens of each example after truncation: source, target, source, ...
 
-        DataError where a line is cut otherwise than its words, so that links would join other tokens.
+        `lengths` are the tokens of each side before truncation, `(n,)`. DataError for a line whose tokens are not those
+        of its words, because its links would connect other tokens.
         """
-        spans = {
-            side: token_spans(
-                self.tokenizers[side],
-                texts,
-                chunk.columns.get(f"{side}_words") or [None] * len(texts),
-                [f"{self.split}, {side}_words, line {line}" for line in chunk.lines],
+        spans = {}
+        for side, texts in chunk.texts.items():
+            spans[side] = token_spans(
+                tokenizer=self.tokenizers[side],
+                lines=texts,
+                segmented=chunk.columns.get(f"{side}_words") or [None] * len(texts),
+                places=[f"{self.split}, {side}_words, line {line}" for line in chunk.lines],
             )
-            for side, texts in chunk.texts.items()
-        }
-        src_limit, tgt_limit = (self.limit(side) or math.inf for side in ("src", "tgt"))
+        src_limit = self.limit("src") or math.inf
+        tgt_limit = self.limit("tgt") or math.inf
         rows = []
-        for row, links in enumerate(chunk.columns["links"]):
-            before = len(chunk.tags[row].split()) if chunk.tags else 0
-            for side, tags in (("src", before), ("tgt", 0)) if links else ():
-                if lengths[side][row] != tags + max((end for _, end in spans[side][row]), default=0):
-                    raise DataError(
-                        f"{self.split}, {side}, line {chunk.lines[row]}: the tokenizer cuts it into other words "
-                        "than those that the links count; separate its words with plain spaces"
-                    )
-            tokens = [(s + before, t) for s, t in token_links(links, spans["src"][row], spans["tgt"][row])]
-            rows.append([at for s, t in tokens if s < src_limit and t < tgt_limit for at in (s, t)])
-        return RaggedArray.of(rows, self.dtype)
+        for number, links in enumerate(chunk.columns["links"]):
+            n_tags = len(chunk.tags[number].split()) if chunk.tags else 0
+            if links:
+                for side, begin in (("src", n_tags), ("tgt", 0)):
+                    n_tokens = max((end for _, end in spans[side][number]), default=0)
+                    if lengths[side][number] != begin + n_tokens:
+                        raise DataError(
+                            f"{self.split}, {side}, line {chunk.lines[number]}: the tokenizer cuts it into other words "
+                            "than those that the links count; separate its words with plain spaces"
+                        )
+            row = []
+            for src, tgt in token_links(links, spans["src"][number], spans["tgt"][number]):
+                src_position = n_tags + src
+                if src_position < src_limit and tgt < tgt_limit:
+                    row += [src_position, tgt]
+            rows.append(row)
+        return RaggedArray.from_rows(rows, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -211,62 +265,76 @@ class UncountedBlock:
     chunk: TextChunk
     encoded: EncodedChunk
 
-    def settle(self, split: str, checker: PairChecker) -> Mask:
-        """Adds the block to the report; returns whether each pair is kept, `(n,)`."""
-        report, encoded = checker.count(split, self.decisions), self.encoded
-        stays = checker.lengths(split, self.chunk.lines, encoded.lengths)
-        report.kept += int(stays.sum())
+    def add_to_report(self, split: str, checker: PairChecker) -> Mask:
+        """Counts the block in the checker's report; returns whether each example of the chunk is kept, `(n,)`."""
+        encoded = self.encoded
+        report = checker.count(split, self.decisions)
+        is_kept = checker.lengths(split, self.chunk.lines, encoded.lengths)  # (n,)
+        report.kept += int(is_kept.sum())
         for side, unknown in encoded.unknown.items():
-            report.count(side, encoded.columns[side].counts[stays], unknown[stays])
+            report.count(side, encoded.columns[side].counts[is_kept], unknown[is_kept])
         if "alignment" in encoded.columns:
-            report.links = (report.links or 0) + int(encoded.columns["alignment"].counts[stays].sum()) // 2
-        return stays
+            n_positions = int(encoded.columns["alignment"].counts[is_kept].sum())
+            report.links = (report.links or 0) + n_positions // 2
+        return is_kept
 
 
 def encode_blocks(
     blocks: Iterable[Block], encoder: PairEncoder, checker: PairChecker, processes: int = 1
 ) -> Generator[UncountedBlock, None, None]:
-    """Checks and encodes the blocks of a split, in order. To be closed if it is not read to its end.
+    """Checks and encodes the blocks of a split, in order; close the generator if it is not read to its end.
 
-    A block is counted in the report when it is settled. The result does not depend on the number of processes.
+    A block enters the report through `UncountedBlock.add_to_report`. The result does not depend on the number of
+    processes.
     """
-    judged: deque[tuple[Block, FilterDecisions, TextChunk]] = deque()
+    # Chunks are read ahead of the results, so the blocks that belong to them wait in a queue.
+    checked: deque[tuple[Block, FilterDecisions, TextChunk]] = deque()
 
     def chunks() -> Iterator[TextChunk]:
         for block in blocks:
             decisions = checker.judge(block)
-            chunk = TextChunk.of(block, decisions.keep)
-            judged.append((block, decisions, chunk))
+            chunk = TextChunk.from_block(block, decisions.keep)
+            checked.append((block, decisions, chunk))
             yield chunk
 
-    with closing(
-        ordered_map(encoder, chunks(), processes, lambda chunk: chunk.size, SERIAL_CHARACTERS, "preprocess --workers")
-    ) as results:
-        for encoded in results:
-            yield UncountedBlock(*judged.popleft(), encoded)
+    encoded_chunks = ordered_map(
+        function=encoder,
+        items=chunks(),
+        processes=processes,
+        size=lambda chunk: chunk.size,
+        alone=SERIAL_CHARACTERS,
+        option="preprocess --workers",
+    )
+    with closing(encoded_chunks):
+        for encoded in encoded_chunks:
+            block, decisions, chunk = checked.popleft()
+            yield UncountedBlock(block, decisions, chunk, encoded)
 
 
 def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
-    """A hash of the settings and of path, size and time of the input files; DataError if one is missing."""
+    """Returns a hash of the settings and of path, size and time of the input files; DataError if one is missing."""
+    files = []
     try:
-        statuses = [(path, os.stat(path)) for path in paths]
+        for path in paths:
+            status = os.stat(path)
+            files.append((path, status.st_size, status.st_mtime_ns))
     except OSError as fault:
         raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
-    files = [(path, status.st_size, status.st_mtime_ns) for path, status in statuses]
-    return bytes_checksum(json.dumps([VERSION, settings, files], sort_keys=True, ensure_ascii=False).encode())
+    content = json.dumps([VERSION, settings, files], sort_keys=True, ensure_ascii=False)
+    return bytes_checksum(content.encode())
 
 
 @dataclass
 class PreprocessingProgress:
-    """The progress of preprocessing: shards of train. The other splits are encoded again.
+    """The progress of preprocessing in shards of train; the other splits are encoded again after an interruption.
 
-    Its file exists from when the tokenizer is ready until everything is.
+    Its file exists from the moment when the tokenizer is ready until everything is stored.
     """
 
     path: Path
     fingerprint: str
     tokenizer: Mapping[str, str | int]
-    """Facts of the tokenizer, from the report."""
+    """Facts about the tokenizer, from the report."""
     shards: int = 0
     """Complete shards of train, which hold the first `read` pairs."""
     read: int = 0
@@ -274,25 +342,30 @@ class PreprocessingProgress:
     """The report of train so far."""
 
     def complete_shard(self, shards: int, report: SplitReport) -> None:
-        """Records one more shard, and saves."""
-        self.shards, self.read, self.report = shards, report.read, asdict(report)
+        """Records that `shards` shards are complete, and saves."""
+        self.shards = shards
+        self.read = report.read
+        self.report = asdict(report)
         self.save()
 
     def save(self) -> None:
         """Writes the file."""
-        write_json(self.path, {key: value for key, value in vars(self).items() if key != "path"}, durable=True)
+        content = {key: value for key, value in vars(self).items() if key != "path"}
+        write_json(self.path, content, durable=True)
 
     @classmethod
     def load(cls, path: Path, fingerprint: str) -> "PreprocessingProgress | None":
-        """The progress of an interrupted preprocessing with that fingerprint; None if there is none."""
+        """Returns the progress of an interrupted preprocessing with that fingerprint, or None."""
         try:
             content = parse_json(path.read_bytes(), path.name)
             progress = cls(path, **content)
             if progress.report is not None:
-                SplitReport.from_dict(progress.report)
+                SplitReport.from_dict(progress.report)  # raises if the report is damaged
         except (OSError, DataError, TypeError, KeyError):
             return None
-        return progress if progress.fingerprint == fingerprint else None
+        if progress.fingerprint != fingerprint:
+            return None
+        return progress
 
 
 def encode_split(
@@ -305,48 +378,65 @@ def encode_split(
     progress: PreprocessingProgress | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Checks, encodes and stores the blocks of one split in bounded memory; returns the number of examples.
+    """Checks, encodes and stores the blocks of one split in bounded memory; returns the number of stored examples.
 
-    One checker sees all splits, train first; it drops pairs of train and fills its report. Complete shards are recorded
-    in `progress`; those recorded already are skipped.
+    The same checker reads all splits, train first; it drops pairs of train and fills its report. Complete shards are
+    recorded in `progress`, and those that it already records are skipped.
     """
-    name, tokenizers = encoder.split, encoder.tokenizers
+    name = encoder.split
+    tokenizers = encoder.tokenizers
     if progress is not None and progress.report is not None:
         blocks = _after(progress.read, blocks, checker)
         checker.report.splits[name] = SplitReport.from_dict(progress.report)
-    split = checker.report.splits.setdefault(name, SplitReport())
-    tgt_size = len(tokenizers.tgt.vocabulary) if "tgt" in tokenizers else 0
-    sizes = tgt_size, fingerprint, progress.shards if progress else 0
-    with (
-        StoreWriter(folder, name, encoder.dtype, *sizes, tokenizers.checksum) as writer,
-        closing(encode_blocks(blocks, encoder, checker, processes)) as encoded,
-    ):
-        for done in encoded:
+    report = checker.report.splits.setdefault(name, SplitReport())
+    writer = StoreWriter(
+        folder=folder,
+        name=name,
+        dtype=encoder.dtype,
+        tgt_size=len(tokenizers.tgt.vocabulary) if "tgt" in tokenizers else 0,
+        fingerprint=fingerprint,
+        shards=progress.shards if progress is not None else 0,
+        vocabulary=tokenizers.checksum,
+    )
+    with writer, closing(encode_blocks(blocks, encoder, checker, processes)) as encoded_blocks:
+        for encoded_block in encoded_blocks:
             if writer.full:
                 writer.end_shard()
                 if progress is not None:
-                    progress.complete_shard(writer.shards, split)
-                notify(f"{name}: {split.read:,} pairs read, {split.kept:,} stored")
-            stays, lengths = done.settle(name, checker), done.encoded.lengths
-            over = {side: int((lengths[side][stays] > (encoder.limit(side) or np.inf)).sum()) for side in lengths}
-            columns = {column: rows.where(stays) for column, rows in done.encoded.columns.items()}
-            stored = np.flatnonzero(done.decisions.keep)[stays]
-            rows = done.block.columns.get("features")
-            features = map(rows.__getitem__, stored) if rows else ()
-            writer.add(columns, np.bincount(done.block.files[stored]).tolist(), over, features)
-        if not split.kept:
-            raise DataError(
-                f"{name}: no pair is left of {split.read}; look at max_length, max_ratio and the files themselves"
+                    progress.complete_shard(writer.shards, report)
+                notify(f"{name}: {report.read:,} pairs read, {report.kept:,} stored")
+            is_kept = encoded_block.add_to_report(name, checker)  # (n,)
+            encoded = encoded_block.encoded
+            truncated = {}
+            for side, lengths in encoded.lengths.items():
+                limit = encoder.limit(side) or math.inf
+                truncated[side] = int((lengths[is_kept] > limit).sum())
+            block = encoded_block.block
+            stored_rows = np.flatnonzero(encoded_block.decisions.keep)[is_kept]  # rows of the block
+            features: Iterable[Any] = ()
+            feature_rows = block.columns.get("features")
+            if feature_rows:
+                features = map(feature_rows.__getitem__, stored_rows)  # read from their file one after the other
+            writer.add(
+                columns={column: rows.where(is_kept) for column, rows in encoded.columns.items()},
+                by_file=np.bincount(block.files[stored_rows]).tolist(),
+                truncated=truncated,
+                features=features,
             )
-    return split.kept
+        if not report.kept:
+            raise DataError(
+                f"{name}: no pair is left of {report.read}; check max_length, max_ratio and the files themselves"
+            )
+    return report.kept
 
 
 def _after(count: int, blocks: Iterable[Block], checker: PairChecker) -> Iterator[Block]:
-    """The blocks after the first pairs; the checker sees those too, to find duplicates."""
+    """Yields the pairs after the first `count`; the checker also reads the first ones, to recognize duplicates."""
     for block in blocks:
         if block.offset >= count:
             yield block
             continue
-        checker.judge(block.slice(0, count - block.offset))
-        if block.offset + len(block) > count:
-            yield block.slice(count - block.offset, len(block))
+        n_skipped = count - block.offset
+        checker.judge(block.slice(0, n_skipped))
+        if n_skipped < len(block):
+            yield block.slice(n_skipped, len(block))

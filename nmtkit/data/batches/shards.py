@@ -24,46 +24,52 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class RaggedArray:
-    """n rows of different lengths `(n,)`, concatenated in `flat`, which has a second axis where each item is a row."""
+    """n rows of different lengths, concatenated. C items in all."""
 
     counts: Counts
+    """Number of items of each row, `(n,)`."""
     flat: Ids
+    """The items `(C,)`, or `(C, width)` where each item is itself a row of numbers."""
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike) -> "RaggedArray":
+    def from_rows(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike) -> "RaggedArray":
         """Concatenates rows of numbers."""
-        counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(counts.sum()))
+        counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (n,)
+        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(counts.sum()))  # (C,)
         return cls(counts, flat.astype(dtype))
 
     @classmethod
-    def of_texts(cls, texts: Sequence[str]) -> "RaggedArray":
-        """The UTF-8 bytes of texts."""
+    def from_texts(cls, texts: Sequence[str]) -> "RaggedArray":
+        """Concatenates the UTF-8 bytes of texts."""
         encoded = [text.encode("utf-8") for text in texts]
-        counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))  # (n,)
         return cls(counts, np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "RaggedArray":
-        """The rows where `keep`, `(n,)`, is true."""
-        return self if keep.all() else RaggedArray(self.counts[keep], self.flat[np.repeat(keep, self.counts)])
+        """Returns the rows where `keep`, `(n,)`, is True."""
+        if keep.all():
+            return self
+        is_kept_item = np.repeat(keep, self.counts)  # (C,)
+        return RaggedArray(self.counts[keep], self.flat[is_kept_item])
 
 
 def column_files(column: str) -> tuple[str, str]:
-    """The file suffixes of a column's values and offsets."""
-    plain = column.endswith(".text") or column == "features"
-    return column if plain else f"{column}.ids", f"{column}.offsets"
+    """Returns the file suffixes of a column's values and offsets."""
+    if column.endswith(".text") or column == "features":
+        return column, f"{column}.offsets"
+    return f"{column}.ids", f"{column}.offsets"
 
 
 def manifest_path(folder: Path, name: str) -> Path:
-    """The path of a manifest."""
+    """Returns the path of a manifest."""
     return folder / f"{name}.json"
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any]:
-    """Reads a manifest; DataError if it is missing, damaged or of another version."""
+    """Reads a manifest; DataError if it is missing, damaged or from another version."""
     path = manifest_path(folder, name)
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading a named pipe would block
             raise OSError(errno.EINVAL, "not a file")
         manifest = parse_json(path.read_bytes(), path.name)
         if manifest["version"] == VERSION:
@@ -76,7 +82,7 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
 
 
 class Shard:
-    """One set of files, mapped when they are read. DataError names a file that is missing, truncated or damaged."""
+    """A set of files, mapped when they are first read. DataError names a file that is missing, truncated or damaged."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
@@ -86,16 +92,21 @@ class Shard:
             self.fingerprint: str = manifest["fingerprint"]
             self.tgt_size: int = manifest["tgt_size"]
             self.vocabulary: str = manifest["vocabulary"]
-            self.cut: dict[str, int] = manifest["cut"]
+            self.truncated: dict[str, int] = manifest["cut"]
+            """Number of truncated examples by side."""
             self.by_file: list[int] = manifest["by_file"]
+            """Number of examples from each file of the split."""
             self._length: int = manifest["examples"]
             self._dtype = np.dtype(manifest["dtype"])
             self._files: dict[str, dict[str, int]] = manifest["files"]
-            wide = manifest.get("columns", {})
-            self._layouts: dict[str, tuple[np.dtype[Any], int]] = {
-                column_files(column)[0]: (np.dtype(one["dtype"]), int(one["width"])) for column, one in wide.items()
-            }
-            self._array = cache(self._map)  # each is mapped when it is first asked for
+            """Size and checksum of each file."""
+            self._layouts: dict[str, tuple[np.dtype[Any], int]] = {}
+            """Type and width of the files whose items are rows."""
+            for column, layout in manifest.get("columns", {}).items():
+                values, _ = column_files(column)
+                self._layouts[values] = (np.dtype(layout["dtype"]), int(layout["width"]))
+            self._array = cache(self._map)
+            """The items of a file; mapped when they are first needed."""
             for file in self._files:
                 self._check_size(file)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
@@ -106,40 +117,53 @@ class Shard:
 
     def _check_size(self, file: str) -> None:
         path = self._path(file)
+        expected = self._files[file]["size"]
         try:
             size = path.stat().st_size
         except OSError as fault:
             raise DataError(f"{path}: missing ({fault.strerror}); preprocess again") from fault
-        if size != self._files[file]["size"]:
-            raise DataError(f"{path}: {size} bytes, but {self._files[file]['size']} were written; preprocess again")
+        if size != expected:
+            raise DataError(f"{path}: {size} bytes, but {expected} were written; preprocess again")
 
     def _map(self, file: str) -> Ids:
-        dtype = "<i8" if file.endswith("offsets") else "u1" if file.endswith("text") else self._dtype
-        dtype, width = self._layouts.get(file, (dtype, None))
-        # An empty file cannot be mapped. A plain array over the map, for slices of np.memmap itself are slow.
-        flat = np.zeros(0, dtype=dtype)
-        if self._files[file]["size"]:
+        dtype = self._dtype
+        width = None
+        if file in self._layouts:
+            dtype, width = self._layouts[file]
+        elif file.endswith("offsets"):
+            dtype = np.dtype("<i8")
+        elif file.endswith("text"):
+            dtype = np.dtype("u1")
+        if self._files[file]["size"] == 0:
+            flat = np.zeros(0, dtype=dtype)  # an empty file cannot be mapped
+        else:
+            # A plain array that shares the mapped memory, because slices of `np.memmap` itself are slow.
             flat = np.asarray(np.memmap(self._path(file), dtype=dtype, mode="r"))
-        return flat if width is None else flat.reshape(-1, width)
+        if width is not None:
+            return flat.reshape(-1, width)
+        return flat
 
     def check_offsets(self) -> None:
-        """Reads where each row begins; DataError if that cannot be."""
+        """Reads where each row begins; DataError if the offsets do not fit the values."""
         for file in self._files:
-            if file.endswith(".offsets"):
-                offsets, column = self._array(file), file.removesuffix(".offsets")
-                end = len(self._array(column_files(column)[0]))
-                if len(offsets) != self._length + 1 or offsets[0] != 0 or offsets[-1] != end:
-                    raise DataError(f"{self._path(file)}: damaged; preprocess again")
-                self.lengths(column)
+            if not file.endswith(".offsets"):
+                continue
+            column = file.removesuffix(".offsets")
+            values, _ = column_files(column)
+            offsets = self._array(file)
+            n_items = len(self._array(values))
+            if len(offsets) != self._length + 1 or offsets[0] != 0 or offsets[-1] != n_items:
+                raise DataError(f"{self._path(file)}: damaged; preprocess again")
+            self.lengths(column)
 
     def release(self) -> None:
-        """Gives back the memory of what was read; rows that somebody holds stay."""
+        """Releases the memory of everything that was read, except rows that are still in use."""
         self._array.cache_clear()
 
     @property
     def content(self) -> list[tuple[str, int, int]]:
         """Name, size and checksum of every file."""
-        return sorted((file, known["size"], known["crc32"]) for file, known in self._files.items())
+        return sorted((file, facts["size"], facts["crc32"]) for file, facts in self._files.items())
 
     def check(self) -> None:
         """Compares the checksums of all files; DataError if one differs."""
@@ -155,20 +179,25 @@ class Shard:
         return self._length
 
     def has(self, column: str) -> bool:
-        """Whether there is a column."""
-        return column_files(column)[0] in self._files
+        """Whether there is such a column."""
+        values, _ = column_files(column)
+        return values in self._files
 
     def lengths(self, column: str, rows: Ids | None = None) -> npt.NDArray[np.int32]:
-        """The lengths of some rows of a column, or of all, `(n,)`; DataError if there is a negative one."""
-        file = column_files(column)[1]
-        ends = self._array(file)
-        lengths = np.diff(ends) if rows is None else ends[1:][rows] - ends[rows]
+        """Returns the lengths of some rows of a column, or of all, `(n,)`; DataError if one is negative."""
+        _, offsets_file = column_files(column)
+        offsets = self._array(offsets_file)
+        if rows is None:
+            lengths = np.diff(offsets)
+        else:
+            # `offsets[1:][rows]` and not `offsets[rows + 1]`: the slice is a view, so no second index is computed.
+            lengths = offsets[1:][rows] - offsets[rows]
         if len(lengths) and lengths.min() < 0:
-            raise DataError(f"{self._path(file)}: damaged; preprocess again")
+            raise DataError(f"{self._path(offsets_file)}: damaged; preprocess again")
         return lengths.astype(np.int32)
 
     def row(self, column: str, number: int) -> Ids:
-        """One row of a column; a read-only view."""
-        values, offsets = column_files(column)
-        ends = self._array(offsets)
-        return self._array(values)[ends[number] : ends[number + 1]]
+        """Returns one row of a column, as a read-only view."""
+        values_file, offsets_file = column_files(column)
+        offsets = self._array(offsets_file)
+        return self._array(values_file)[offsets[number] : offsets[number + 1]]

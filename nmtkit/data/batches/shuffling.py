@@ -54,7 +54,7 @@ class EpochOrder:
         shares = self._shares[blocks]  # (K,)
         # The blocks one after the other: position p is example p + (begin of its block - position of the block).
         positions = np.cumsum(counts) - counts  # (K,)
-        order: Numbers = np.repeat((begins - positions).astype(self._dtype), counts)  # (n,)
+        order = np.repeat((begins - positions).astype(self._dtype), counts)  # (n,)
         order += np.arange(len(order), dtype=self._dtype)
         if (shares < 1).any():
             is_taken = rng.random(len(order), dtype=np.float32) < np.repeat(shares, counts)  # (n,)

@@ -4,18 +4,18 @@ A split is a few flat files and a manifest, which is written last: without it th
 
     NAME.json         the manifest: number of examples, size and checksum of each file, a fingerprint of the settings
     NAME.src.ids      all source ids concatenated, without EOS (uint16 if they fit, else int32)
-    NAME.src.offsets  where each source begins, and the end of the last: n+1 numbers, int64
+    NAME.src.offsets  begin of each source, and the end of the last: n+1 numbers, int64
     NAME.tgt.ids, NAME.tgt.offsets                   targets
     NAME.src_extended.ids, NAME.tgt_extended.ids     ids in the extended target vocabulary, for models that copy
     NAME.alignment.ids, NAME.alignment.offsets       links between tokens: source position, target position, ...
     NAME.src.text, NAME.src.text.offsets             text in UTF-8, if stored (also for tgt)
     NAME.labels.ids, NAME.labels.offsets             labels: one for each example, or one for each source token
-    NAME.features, NAME.features.offsets             features as they are given, float16 or float32; offsets count rows
+    NAME.features, NAME.features.offsets             features, in the type of their file; offsets count rows
 
-Where a column consists of rows (features; labels of examples, which are rows of one), the manifest has their type and
+For columns whose items are rows (features; labels of examples, which are rows of width 1), the manifest has type and
 width.
 
-A large split has several such sets, shards, called NAME-0000, NAME-0001, ...; NAME.json has their number.
+A large split has several such sets, the shards NAME-0000, NAME-0001, ...; NAME.json has their number.
 """
 
 import json
@@ -27,6 +27,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from itertools import accumulate, zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +37,9 @@ from nmtkit.core.files import bytes_checksum, with_checksum, write_errors, write
 from nmtkit.data.batches.shards import VERSION, Ids, RaggedArray, Shard, column_files, manifest_path, read_manifest
 
 SHARD_EXAMPLES = 500_000
+"""A shard is complete when it has this number of examples ..."""
 SHARD_SIZE = 1 << 25
-"""The size of a shard: so many examples, or so many ids and bytes of text."""
+"""... or this number of ids and bytes of text."""
 
 
 def _shard_name(name: str, number: int) -> str:
@@ -49,8 +51,9 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(path, "wb")  # noqa: SIM115  # closed by the writer that owns it
+        self._file = open(path, "wb")  # noqa: SIM115  # stays open; `StoreWriter` closes it
         self.size = 0
+        """Bytes written."""
         self.checksum = 0
 
     def write(self, numbers: Ids) -> None:
@@ -67,7 +70,7 @@ class _File:
         os.replace(self._path, path)
 
     def discard(self) -> None:
-        with suppress(OSError):  # what is still held back finds no more room on a full disk than the rest did
+        with suppress(OSError):  # on a full disk, closing fails as well, because it writes the rest of the buffer
             self._file.close()
         self._path.unlink(missing_ok=True)
 
@@ -75,11 +78,8 @@ class _File:
 class StoreWriter(AbstractContextManager["StoreWriter"]):
     """Writes one split, in a `with` statement.
 
-    Files have temporary names at first. A store of one shard is published when the block ends without a fault; a fault
-    leaves an older store as it was. The first complete shard of several removes an older store.
-
-    The manifest keeps V (`tgt_size`), the fingerprint and the checksum of the vocabulary, empty if unknown. `shards`
-    are complete already.
+    Files have temporary names at first. A store of one shard is published when the block ends without an error; an
+    error leaves an older store unchanged. When the first of several shards is complete, an older store is removed.
     """
 
     def __init__(
@@ -92,20 +92,35 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         shards: int = 0,
         vocabulary: str = "",
     ) -> None:
+        """Prepares the first shard; files are created when something is added.
+
+        Args:
+            folder: Folder of the store.
+            name: Name of the split.
+            dtype: Type of the ids.
+            tgt_size: Size of the target vocabulary, V; saved in the manifest.
+            fingerprint: Fingerprint of the settings; saved in the manifest.
+            shards: Number of shards that an interrupted write has completed.
+            vocabulary: Checksum of the vocabulary, empty if unknown; saved in the manifest.
+        """
         self._folder = folder
         self._name = name
         self._dtype = np.dtype(dtype)
         self._facts = {"fingerprint": fingerprint, "tgt_size": tgt_size, "vocabulary": vocabulary}
         self.shards = shards
-        """Complete shards."""
+        """Number of complete shards."""
         self._start_shard()
 
     def _start_shard(self) -> None:
         self._files: dict[str, _File] = {}
-        self._length = self._size = 0  # examples; ids and bytes of text
-        self._cut: dict[str, int] = {}
+        self._length = 0
+        """Number of examples."""
+        self._size = 0
+        """Number of ids and bytes of text."""
+        self._truncated: dict[str, int] = {}
         self._by_file: list[int] = []
-        self._columns: dict[str, dict[str, str | int]] = {}
+        self._layouts: dict[str, dict[str, str | int]] = {}
+        """Type and width of the columns whose items are rows."""
 
     @property
     def full(self) -> bool:
@@ -116,33 +131,46 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self,
         columns: Mapping[str, RaggedArray],
         by_file: Sequence[int] = (),
-        cut: Mapping[str, int] | None = None,
+        truncated: Mapping[str, int] | None = None,
         features: Iterable[Ids] = (),
     ) -> None:
-        """Appends some examples; every call gives the same columns, called as in the head of this file.
+        """Appends some examples; every call must have the same columns.
 
-        `by_file` says how many of them come from each file of the split, `cut` by side how many were cut to be stored.
-        The `features` of each, `(R,F)`, are written one after the other.
+        Args:
+            columns: Rows of each column; for the names see the head of this file.
+            by_file: Number of these examples from each file of the split.
+            truncated: Number of truncated examples by side.
+            features: Features `(R, F)` of each example, which are written one after the other.
         """
         with write_errors(self._folder):
             for column, rows in columns.items():
                 self._append(column, rows)
-            for one in features:
-                self._append("features", RaggedArray(np.array([len(one)]), one))
-        self._length += max((len(rows.counts) for rows in columns.values()), default=sum(by_file))
-        self._by_file = [sum(pair) for pair in zip_longest(self._by_file, by_file, fillvalue=0)]
-        for side, count in (cut or {}).items():
-            self._cut[side] = self._cut.get(side, 0) + count
+            for example in features:
+                self._append("features", RaggedArray(np.array([len(example)]), example))
+        if columns:
+            self._length += max(len(rows.counts) for rows in columns.values())
+        else:
+            self._length += sum(by_file)
+        self._by_file = [sum(counts) for counts in zip_longest(self._by_file, by_file, fillvalue=0)]
+        for side, count in (truncated or {}).items():
+            self._truncated[side] = self._truncated.get(side, 0) + count
 
     def _append(self, column: str, rows: RaggedArray) -> None:
-        ends, values = (self._file(name) for name in reversed(column_files(column)))
-        dtype, width = np.dtype(np.uint8) if column.endswith(".text") else self._dtype, 1
+        values_file, offsets_file = column_files(column)
+        offsets = self._file(offsets_file)
+        values = self._file(values_file)
+        dtype = self._dtype
+        width = 1
+        if column.endswith(".text"):
+            dtype = np.dtype(np.uint8)
         if rows.flat.ndim == 2:
-            dtype, width = rows.flat.dtype, rows.flat.shape[1]
-            self._columns[column] = {"dtype": dtype.str, "width": width}
-        if not ends.size:
-            ends.write(np.zeros(1, dtype="<i8"))
-        ends.write(values.size // (dtype.itemsize * width) + np.cumsum(rows.counts, dtype="<i8"))
+            dtype = rows.flat.dtype
+            width = rows.flat.shape[1]
+            self._layouts[column] = {"dtype": dtype.str, "width": width}
+        if offsets.size == 0:
+            offsets.write(np.zeros(1, dtype="<i8"))
+        n_items = values.size // (dtype.itemsize * width)
+        offsets.write(n_items + np.cumsum(rows.counts, dtype="<i8"))
         values.write(rows.flat.astype(dtype, copy=False))
         self._size += rows.flat.size
 
@@ -153,7 +181,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         return self._files[name]
 
     def end_shard(self) -> None:
-        """Publishes the examples so far as a shard."""
+        """Publishes the examples added so far as a shard."""
         with write_errors(self._folder):
             manifest_path(self._folder, self._name).unlink(missing_ok=True)
             self._publish(_shard_name(self._name, self.shards), durable=True)
@@ -161,16 +189,19 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self._start_shard()
 
     def _publish(self, name: str, durable: bool) -> None:
-        """Renames the files, and writes the manifest. `durable`: they survive a power cut."""
+        """Renames the files and writes the manifest; if `durable`, they survive a power failure."""
         manifest = manifest_path(self._folder, name)
-        # The old manifest goes first: at no moment does one describe files that are not its own.
+        # The old manifest is removed first, so that no manifest ever describes files of another store.
         manifest.unlink(missing_ok=True)
         for suffix, file in self._files.items():
             file.publish(self._folder / f"{name}.{suffix}", durable)
-        content = {"version": VERSION, "examples": self._length, "dtype": self._dtype.str, **self._facts}
-        content |= {"cut": self._cut, "by_file": self._by_file}
-        content |= {"columns": self._columns} if self._columns else {}
-        content["files"] = {suffix: {"size": one.size, "crc32": one.checksum} for suffix, one in self._files.items()}
+        content: dict[str, Any] = {"version": VERSION, "examples": self._length, "dtype": self._dtype.str}
+        content |= self._facts
+        content["cut"] = self._truncated
+        content["by_file"] = self._by_file
+        if self._layouts:
+            content["columns"] = self._layouts
+        content["files"] = {suffix: {"size": file.size, "crc32": file.checksum} for suffix, file in self._files.items()}
         write_json(manifest, with_checksum(content), durable)
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -183,28 +214,33 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
                 file.discard()
 
     def _finish(self) -> None:
-        if not self.shards:
+        if self.shards == 0:
             self._publish(self._name, durable=False)
         else:
             if self._length:
                 self.end_shard()
             manifest = {"version": VERSION, **self._facts, "shards": self.shards}
             write_json(manifest_path(self._folder, self._name), with_checksum(manifest), durable=True)
-        self._sweep()
+        self._remove_stale_files()
 
-    def _sweep(self) -> None:
-        """Removes the files of an older store of that name, and of an interrupted write."""
-        kept = {_shard_name(self._name, number) for number in range(self.shards)} or {self._name}
+    def _remove_stale_files(self) -> None:
+        """Removes the files of an older store with that name, and of an interrupted write."""
+        current = {self._name}
+        if self.shards:
+            current = {_shard_name(self._name, number) for number in range(self.shards)}
+        shard_prefix = f"{self._name}-"
         for path in self._folder.iterdir():
-            stem, _, rest = path.name.partition(".")
-            own = stem == self._name or (stem.startswith(f"{self._name}-") and stem[len(self._name) + 1 :].isdigit())
+            stem, _, suffix = path.name.partition(".")
+            is_shard = stem.startswith(shard_prefix) and stem.removeprefix(shard_prefix).isdigit()
+            belongs_to_store = stem == self._name or is_shard
             is_manifest = path.name == f"{self._name}.json"
-            if own and not is_manifest and (stem not in kept or rest.endswith(".new")):
+            is_stale = stem not in current or suffix.endswith(".new")
+            if belongs_to_store and is_stale and not is_manifest:
                 path.unlink()
 
 
 class Store:
-    """One tokenized split on disk; see `Store.open`."""
+    """One tokenized split on disk, in one or several shards; see `Store.open`."""
 
     def __init__(self, folder: Path, name: str, shards: list[Shard]) -> None:
         self.folder = folder
@@ -213,6 +249,7 @@ class Store:
         self.tgt_size = shards[0].tgt_size
         self._shards = shards
         self._starts = [0, *accumulate(map(len, shards))]
+        """Number of the first example of each shard, and at the end the number of examples."""
 
     @classmethod
     def open(cls, folder: Path, name: str) -> "Store":
@@ -220,21 +257,25 @@ class Store:
         manifest = read_manifest(folder, name)
         if "shards" not in manifest:
             shard = Shard(folder, name)
-            shard.check_offsets()  # several shards are too many to read: their lengths are checked as they are needed
+            # Offsets of several shards are too large to be read now; they are checked when they are needed.
+            shard.check_offsets()
             return cls(folder, name, [shard])
-        if type(manifest["shards"]) is not int or manifest["shards"] < 1:
+        n_shards = manifest["shards"]
+        if type(n_shards) is not int or n_shards < 1:
             raise DataError(f"{manifest_path(folder, name)}: damaged (its number of shards); preprocess again")
-        shards = [Shard(folder, _shard_name(name, number)) for number in range(manifest["shards"])]
+        shards = [Shard(folder, _shard_name(name, number)) for number in range(n_shards)]
         for shard in shards:
             if shard.fingerprint != manifest.get("fingerprint"):
-                raise DataError(f"{manifest_path(folder, shard.name)}: not of this store; preprocess again")
+                raise DataError(
+                    f"{manifest_path(folder, shard.name)}: belongs to another store than {name}.json; preprocess again"
+                )
         return cls(folder, name, shards)
 
     @staticmethod
     def is_current(
         folder: Path, name: str, fingerprint: str, notify: Callable[[str], None] = lambda text: None
     ) -> bool:
-        """Whether there is a complete store with that fingerprint; reads it once, and notifies of damage."""
+        """Whether there is a complete store with that fingerprint; reads all of it, and reports damage to `notify`."""
         try:
             store = Store.open(folder, name)
             if store.fingerprint != fingerprint:
@@ -242,13 +283,13 @@ class Store:
             store.check()
         except DataError as fault:
             if manifest_path(folder, name).exists():
-                notify(f"{fault}: this is done now")
+                notify(f"{fault}: doing so now")
             return False
         return True
 
     @staticmethod
     def has_shards(folder: Path, name: str, fingerprint: str, count: int) -> bool:
-        """Whether the first shards of an interrupted store are complete; reads them once."""
+        """Whether the first shards of an interrupted store are complete; reads all of them."""
         try:
             shards = [Shard(folder, _shard_name(name, number)) for number in range(count)]
             for shard in shards:
@@ -258,66 +299,79 @@ class Store:
         return all(shard.fingerprint == fingerprint for shard in shards)
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """DataError if the ids are of another vocabulary, as far as the store knows its own."""
-        if any(shard.vocabulary not in ("", vocabulary) for shard in self._shards):
-            raise DataError(
-                f"{self.folder}: {self.name} was made with another vocabulary than the run has now; "
-                "copy the right one again, or remove this folder and preprocess again"
-            )
+        """Raises a DataError if the ids belong to another vocabulary; a store may not know its vocabulary."""
+        for shard in self._shards:
+            if shard.vocabulary not in ("", vocabulary):
+                raise DataError(
+                    f"{self.folder}: {self.name} was made with another vocabulary than the run has now; "
+                    "copy the right one again, or remove this folder and preprocess again"
+                )
 
     def check(self) -> None:
-        """Checks all shards."""
+        """Compares the checksums of all files; DataError if one differs."""
         for shard in self._shards:
             shard.check()
 
     def release(self) -> None:
-        """Gives back the memory of what was read so far."""
+        """Releases the memory of everything that was read so far."""
         for shard in self._shards:
             shard.release()
 
     @cached_property
     def identity(self) -> str:
         """A hash of the examples and their order."""
-        return bytes_checksum(json.dumps([shard.content for shard in self._shards]).encode())
+        files_by_shard = [shard.content for shard in self._shards]
+        return bytes_checksum(json.dumps(files_by_shard).encode())
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     @property
     def by_file(self) -> list[int]:
-        """Examples of each file of the split, which are consecutive."""
-        return [sum(counts) for counts in zip_longest(*(shard.by_file for shard in self._shards), fillvalue=0)]
+        """Number of examples from each file of the split; the examples of a file are consecutive."""
+        counts_by_shard = [shard.by_file for shard in self._shards]
+        return [sum(counts) for counts in zip_longest(*counts_by_shard, fillvalue=0)]
 
     def has(self, column: str) -> bool:
         """Whether there is a column, such as "src", "tgt_extended", "labels" or "features"."""
         return self._shards[0].has(column)
 
     def lengths(self, column: str, numbers: Ids | None = None) -> npt.NDArray[np.int32]:
-        """The number of ids of these examples, or of all, `(n,)`, without EOS; of "features" the number of rows, R."""
+        """Returns the number of ids, without EOS, of these examples or of all, `(n,)`; for features that of rows."""
         if numbers is None:
             return np.concatenate([shard.lengths(column) for shard in self._shards])
-        order = np.argsort(numbers)
-        rows, found = numbers[order], np.empty(len(numbers), dtype=np.int32)
-        cuts = np.searchsorted(rows, self._starts)
-        for shard, start, begin, end in zip(self._shards, self._starts, cuts, cuts[1:], strict=False):
+        # Sorted numbers are consecutive slices, one of each shard.
+        order = np.argsort(numbers)  # (n,)
+        ascending = numbers[order]  # (n,)
+        bounds = np.searchsorted(ascending, self._starts)  # (shards + 1,)
+        lengths = np.empty(len(numbers), dtype=np.int32)  # (n,)
+        for position, shard in enumerate(self._shards):
+            begin = bounds[position]
+            end = bounds[position + 1]
             if begin < end:
-                found[order[begin:end]] = shard.lengths(column, rows[begin:end] - start)
-        return found
+                rows = ascending[begin:end] - self._starts[position]
+                lengths[order[begin:end]] = shard.lengths(column, rows)
+        return lengths
 
     def count_longer(self, side: str, limit: int) -> int:
-        """Examples with more tokens on a side ("src" or "tgt"), truncated ones included."""
-        # Nothing is longer than what was cut to be stored: where anything is over the limit, that is counted as well.
+        """Returns the number of examples longer than `limit` tokens on a side ("src" or "tgt") before truncation."""
         longer = 0
         for shard in self._shards:
             longer += int((shard.lengths(side) > limit).sum())
             shard.release()
-        return longer or sum(shard.cut.get(side, 0) for shard in self._shards)
+        if longer:
+            return longer  # includes truncated texts, which are stored with the greatest length of all
+        # All stored texts are within the limit, so only texts that were truncated can have been longer.
+        return sum(shard.truncated.get(side, 0) for shard in self._shards)
 
     def ids(self, column: str, number: int) -> Ids:
-        """The ids of one example; a read-only view. A label of an example is `(1,1)`, its features are `(R,F)`."""
-        place = bisect_right(self._starts, number) - 1
-        return self._shards[place].row(column, number - self._starts[place])
+        """Returns the ids of one example, as a read-only view.
+
+        The label of an example is `(1, 1)`, its features are `(R, F)`.
+        """
+        position = bisect_right(self._starts, number) - 1
+        return self._shards[position].row(column, number - self._starts[position])
 
     def text(self, side: str, number: int) -> str:
-        """The text of one example."""
+        """Returns the text of one example."""
         return self.ids(f"{side}.text", number).tobytes().decode("utf-8")

@@ -34,7 +34,7 @@ class Vocabulary:
             raise CheckpointError(f"vocabulary: it must begin with {' '.join(specials)}; {RESTORE_HINT}")
         self.tokens = list(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens)}
-        self._words = {token: n for token, n in self._ids.items() if n >= self.n_specials or n == UNK}
+        self._text_ids = {token: n for token, n in self._ids.items() if n >= self.n_specials or n == UNK}
         if len(self._ids) != len(self.tokens) or "" in self._ids:
             raise CheckpointError(f"vocabulary: a token is empty or repeated; {RESTORE_HINT}")
 
@@ -69,6 +69,10 @@ class Vocabulary:
         get = self._ids.get
         return [get(token, UNK) for token in tokens]
 
+    def text_ids(self, tokens: Iterable[str]) -> list[int]:
+        """Returns the ids of tokens of a text; UNK also for tokens that spell a special one, such as "<s>"."""
+        return [self._text_ids.get(token, UNK) for token in tokens]
+
     def extend(self, src_tokens: Iterable[str]) -> tuple[list[int], list[str]]:
         """Gives the unknown words of a source the ids V, V+1, ... in the order of their first occurrence.
 
@@ -78,14 +82,14 @@ class Vocabulary:
         ids: list[int] = []
         extra: dict[str, int] = {}
         for token in src_tokens:
-            known = self._words.get(token)
+            known = self._text_ids.get(token)
             ids.append(extra.setdefault(token, len(self.tokens) + len(extra)) if known is None else known)
         return ids, list(extra)
 
     def extended_target_ids(self, tgt_tokens: Iterable[str], oov: Sequence[str]) -> list[int]:
         """The target's ids; extended ones for unknown words of the source (`oov`), else UNK."""
         extra = {token: len(self.tokens) + number for number, token in enumerate(oov)}
-        return [self._words[token] if token in self._words else extra.get(token, UNK) for token in tgt_tokens]
+        return [self._text_ids[token] if token in self._text_ids else extra.get(token, UNK) for token in tgt_tokens]
 
     def tokens_of(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
         """The tokens of ids; ids from V upwards are in `oov`."""

@@ -1,15 +1,16 @@
-"""Words and their tokens: of a text, and of tokens alone.
+"""Words and their tokens, in a text or in a list of tokens.
 
-Word alignments count words separated by white space (`str.split`). Each word is tokenized by itself, which gives the
-same tokens as the whole line, for no tokenizer joins characters across white space: but some imported ones do, and
-sentencepiece without normalization does across all but plain spaces. Links of such lines are refused. Of tokens alone,
-the mark "▁" tells where words begin.
+Word alignments count words separated by white space (`str.split`). Each word is tokenized separately, which gives the
+same tokens as the whole line, because tokenizers do not join characters across white space. There are two exceptions:
+some imported tokenizers, and sentencepiece without normalization, which joins across white space other than plain
+spaces. Links of such lines are rejected. In a list of tokens the mark "▁" shows where words begin.
 """
 
 import unicodedata
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -19,193 +20,223 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.text.alignments import Link
 from nmtkit.data.text.scripts import SCRIPTS, UNSPACED, script_of
 from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer
-from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS, UNK
+from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS
 
 PieceShare = tuple[int, list[float]]
-"""The pieces of a word: index of the first, and the share of each from there on."""
-_SAME_TEXT = "it must hold the same text, with white space added between words and nothing else changed"
+"""The pieces of a word: index of the first piece, and the share of the word in each piece from there on."""
 
 WORDS_AT_ONCE = 128
-"""Words whose pieces are summed at a time: a table of all words and pieces would grow with the square of a line."""
+"""Number of words whose pieces are summed at a time: a table of all words and all pieces would grow with the square of
+the line."""
 
 
 @dataclass(frozen=True)
 class WordSegmentation:
-    """A line as words and token ids, without EOS; `shares` are the words' shares of the tokens."""
+    """A line as words and as token ids, without EOS; `shares` are the words' shares in the tokens."""
 
     words: list[str]
     ids: list[int]
     shares: list[PieceShare]
 
     def ids_by_word(self) -> list[list[int]]:
-        """The tokens of each word; a token of two words is in both."""
+        """Returns the tokens of each word; a token that belongs to two words is in both."""
         return [self.ids[first : first + len(parts)] for first, parts in self.shares]
 
 
 def cut_words(
-    tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
+    tokenizer: Tokenizer, lines: Sequence[str], segmented: Sequence[str | None], places: Sequence[str]
 ) -> list[WordSegmentation]:
     """Splits lines into words, and words into tokens.
 
-    A line of `given` has the same text with further white space between words: "l' homme ." for "l'homme."; None:
-    without. A token across the end of such a word is shared by both, by characters.
+    Args:
+        tokenizer: Tokenizer of the lines.
+        lines: Text.
+        segmented: The same lines with further white space between words, such as "l' homme ." for "l'homme."; None if
+            white space in the text separates the words. A token across the end of such a word is shared by both words
+            in proportion to their characters.
+        places: Location of each of the segmented lines, for messages.
     """
-    texts = [line.split() for line in lines]
-    distinct = list(dict.fromkeys(word for words in texts for word in words))
-    ids_of = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
-    cuts = []
-    shares_of: dict[tuple[str, ...], list[PieceShare]] = {}  # within a word of the text, by its parts
-    for words, other, place in zip(texts, given, places, strict=True):
-        ids = [token for word in words for token in ids_of[word]]
+    words_by_line = [line.split() for line in lines]
+    distinct_words = list(dict.fromkeys(chain.from_iterable(words_by_line)))
+    word_ids = dict(zip(distinct_words, tokenizer.encode_many(distinct_words), strict=True))
+    segmentations = []
+    shares_by_parts: dict[tuple[str, ...], list[PieceShare]] = {}  # cache: the shares within a word by its parts
+    for words, segmented_line, place in zip(words_by_line, segmented, places, strict=True):
+        ids = list(chain.from_iterable(word_ids[word] for word in words))
         if tokenizer.config.kind == "huggingface" and ids != tokenizer.encode(" ".join(words)):
             raise DataError(
-                f"{place}: the tokenizer of this imported model cuts a line otherwise than its words, so that words "
-                "have no tokens of their own; look at tokens with plot-attention"
+                f"{place}: the tokenizer of this imported model cuts a line otherwise than its words, so words have no "
+                "tokens of their own; show tokens with plot-attention instead"
             )
-        parts = [(word,) for word in words] if other is None else _parts(words, other.split(), place)
+        parts_by_word: list[tuple[str, ...]] = [(word,) for word in words]
+        if segmented_line is not None:
+            parts_by_word = _parts(words, segmented_line.split(), place)
         shares: list[PieceShare] = []
-        start = 0
-        for word, own in zip(words, parts, strict=True):
-            if own not in shares_of:
-                shares_of[own] = _shares(tokenizer, own, len(ids_of[word]))
-            shares += [(start + first, share) for first, share in shares_of[own]]
-            start += len(ids_of[word])
-        cuts.append(WordSegmentation([*chain(*parts)], ids, shares))
-    return cuts
+        begin = 0
+        for word, parts in zip(words, parts_by_word, strict=True):
+            n_tokens = len(word_ids[word])
+            if parts not in shares_by_parts:
+                shares_by_parts[parts] = _shares(tokenizer, parts, n_tokens)
+            for first, part_shares in shares_by_parts[parts]:
+                shares.append((begin + first, part_shares))
+            begin += n_tokens
+        all_parts = list(chain.from_iterable(parts_by_word))
+        segmentations.append(WordSegmentation(words=all_parts, ids=ids, shares=shares))
+    return segmentations
 
 
 def token_spans(
-    tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
+    tokenizer: Tokenizer, lines: Sequence[str], segmented: Sequence[str | None], places: Sequence[str]
 ) -> list[list[tuple[int, int]]]:
-    """The token range `(first, end)` of each word of each line; see `cut_words`."""
-    cuts = cut_words(tokenizer, lines, given, places)
-    return [[(first, first + len(share)) for first, share in cut.shares] for cut in cuts]
+    """Returns the token range `(first, end)` of each word of each line; for the arguments see `cut_words`."""
+    spans = []
+    for segmentation in cut_words(tokenizer, lines, segmented, places):
+        spans.append([(first, first + len(parts)) for first, parts in segmentation.shares])
+    return spans
 
 
-def _shares(tokenizer: Tokenizer, parts: Sequence[str], count: int) -> list[PieceShare]:
-    """The share of each part of a word in its `count` tokens."""
-    if len(parts) == 1 or not count:
-        return [(0, [1.0] * count) for _ in parts]
-    lengths = [len(token.replace(WORD_START, "")) for token in tokenizer.tokens("".join(parts))]
-    return piece_shares(lengths, [len(part) for part in parts])
+def _shares(tokenizer: Tokenizer, parts: Sequence[str], n_tokens: int) -> list[PieceShare]:
+    """Returns the share of each part of a word in the tokens of the word."""
+    if len(parts) == 1 or n_tokens == 0:
+        return [(0, [1.0] * n_tokens) for _ in parts]
+    tokens = tokenizer.tokens("".join(parts))
+    token_lengths = [len(token.replace(WORD_START, "")) for token in tokens]
+    part_lengths = [len(part) for part in parts]
+    return piece_shares(token_lengths, part_lengths)
 
 
-def _parts(words: list[str], given: list[str], place: str) -> list[tuple[str, ...]]:
-    """The given words in each white-space word."""
-    left = iter(given)
-    parts: list[tuple[str, ...]] = []
+def _parts(words: list[str], segmented_words: list[str], place: str) -> list[tuple[str, ...]]:
+    """Returns the words of the segmented line that make up each word of the text; DataError if their text differs."""
+    hint = "it must hold the same text, with white space added between words and nothing else changed"
+    remaining = deque(segmented_words)
+    parts_by_word: list[tuple[str, ...]] = []
     for word in words:
-        of_word: list[str] = []
-        while len("".join(of_word)) < len(word) and (part := next(left, None)) is not None:
-            of_word.append(part)
-        if "".join(of_word) != word:
-            raise DataError(
-                f"{place}: the file of words has {' '.join(of_word)!r} where the text has {word!r}; {_SAME_TEXT}"
-            )
-        parts.append(tuple(of_word))
-    if more := list(left):
-        raise DataError(f"{place}: the file of words has {' '.join(more)!r} where the text ends; {_SAME_TEXT}")
-    return parts
+        parts: list[str] = []
+        joined = ""
+        while len(joined) < len(word) and remaining:
+            part = remaining.popleft()
+            parts.append(part)
+            joined += part
+        if joined != word:
+            raise DataError(f"{place}: the file of words has {' '.join(parts)!r} where the text has {word!r}; {hint}")
+        parts_by_word.append(tuple(parts))
+    if remaining:
+        raise DataError(f"{place}: the file of words has {' '.join(remaining)!r} where the text ends; {hint}")
+    return parts_by_word
 
 
 def token_links(
     links: Iterable[Link], src: Sequence[tuple[int, int]], tgt: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Links between the tokens of linked words, each of one with each of the other, sorted and distinct."""
-    return sorted({(s, t) for i, j in links for s in range(*src[i]) for t in range(*tgt[j])})
+    """Returns the links between tokens, sorted and distinct: all tokens of two linked words are linked.
+
+    `src` and `tgt` are the token ranges of the words; see `token_spans`.
+    """
+    pairs: set[tuple[int, int]] = set()
+    for src_word, tgt_word in links:
+        pairs.update(product(range(*src[src_word]), range(*tgt[tgt_word])))
+    return sorted(pairs)
 
 
 def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[PieceShare]:
-    """The share of each word in each piece, if pieces and words segment the same text differently.
+    """Returns the share of each word in each piece, where pieces and words segment the same text differently.
 
-    Lengths are in characters; no word has 0. A piece across a word boundary is shared by characters; its shares sum to
-    one. If the tokenizer changed the length of the text (NFKC may), boundaries move in proportion. A piece without
-    characters (a single "▁") belongs to the word that begins after it, or to the last.
+    Lengths are in characters; no word has length 0. A piece across a word boundary is shared by characters, and its
+    shares sum to one. If the tokenizer changed the length of the text (NFKC may), boundaries move in proportion. A
+    piece without characters (a single "▁") belongs to the word that begins after it, or to the last word.
     """
-    # Boundaries of words and of pieces are compared in one unit, of which a character of the pieces has
-    # sum(word_lengths) and a character of the words sum(piece_lengths): whole numbers, so that equal ones are equal.
-    unit, word_unit = sum(word_lengths), sum(piece_lengths)
-    ends = [unit * characters for characters in accumulate(piece_lengths)]
+    # Boundaries of words and of pieces are compared on one scale, where a character of the pieces has the length
+    # sum(word_lengths) and a character of the words the length sum(piece_lengths). These are whole numbers, so equal
+    # boundaries compare as equal.
+    piece_scale = sum(word_lengths)
+    word_scale = sum(piece_lengths)
+    piece_ends = [piece_scale * characters for characters in accumulate(piece_lengths)]
+    word_ends = [word_scale * characters for characters in accumulate(word_lengths)]
     shares = []
-    first = begin = 0
-    for number, characters in enumerate(accumulate(word_lengths), start=1):
-        end = word_unit * characters
-        is_last = number == len(word_lengths)
-        while first < len(ends) and (ends[first] < begin or (ends[first] == begin and piece_lengths[first])):
+    first = 0
+    begin = 0
+    for number, end in enumerate(word_ends):
+        is_last_word = number == len(word_ends) - 1
+        # Skip the pieces before the word. A piece without characters at its begin belongs to it.
+        while first < len(piece_ends) and (
+            piece_ends[first] < begin or (piece_ends[first] == begin and piece_lengths[first] > 0)
+        ):
             first += 1
         parts: list[float] = []
-        for piece in range(first, len(ends)):
-            length = unit * piece_lengths[piece]
-            start = ends[piece] - length
-            if start >= end and not (is_last and not length):
+        for piece in range(first, len(piece_ends)):
+            length = piece_scale * piece_lengths[piece]
+            piece_end = piece_ends[piece]
+            piece_begin = piece_end - length
+            is_empty = length == 0
+            if piece_begin >= end and not (is_last_word and is_empty):
                 break
-            overlap = min(ends[piece], end) - max(start, begin)
-            parts.append(overlap / length if length else 1.0)
+            overlap = min(piece_end, end) - max(piece_begin, begin)
+            parts.append(1.0 if is_empty else overlap / length)
         shares.append((first, parts))
         begin = end
     return shares
 
 
 def share_table(words: Sequence[PieceShare]) -> NDArray[np.float64]:
-    """The share of each word in each piece, up to the last piece of any word: `(W,P)`."""
-    table = np.zeros((len(words), max((start + len(parts) for start, parts in words), default=0)))
-    for row, (start, parts) in zip(table, words, strict=True):
-        row[start : start + len(parts)] = parts
+    """Returns the share of each of W words in each of P pieces, up to the last piece of any word: `(W, P)`."""
+    n_pieces = max((first + len(parts) for first, parts in words), default=0)
+    table = np.zeros((len(words), n_pieces))  # (W, P)
+    for row, (first, parts) in zip(table, words, strict=True):
+        row[first : first + len(parts)] = parts
     return table
 
 
 def merge_to_words(
     weights: NDArray[Any], src_shares: Sequence[PieceShare], tgt_shares: Sequence[PieceShare]
 ) -> NDArray[np.float64]:
-    """Merges attention `(T',S')` between pieces into attention `(T,S)` between words with these shares.
+    """Merges attention `(T', S')` between pieces into attention `(T, S)` between words with these shares.
 
-    Columns of a source word are summed, rows of a target word are averaged. A piece of two words counts for each with
-    its share. The row of a word without pieces is zero.
+    Columns of a source word are summed, rows of a target word are averaged. A piece that belongs to two words counts
+    for each with its share. The row of a word without pieces is zero.
     """
-    lengths = np.array([sum(parts) for _, parts in tgt_shares])[:, None]
-    summed = _sum_pieces(tgt_shares, weights.astype(np.float64))
-    rows = np.divide(summed, lengths, out=np.zeros_like(summed), where=lengths > 0)
-    return _sum_pieces(src_shares, rows.T).T
+    lengths = np.array([sum(parts) for _, parts in tgt_shares])[:, None]  # (T, 1): pieces of each target word
+    summed = _sum_pieces(tgt_shares, weights.astype(np.float64))  # (T, S')
+    averaged = np.divide(summed, lengths, out=np.zeros_like(summed), where=lengths > 0)  # (T, S')
+    return _sum_pieces(src_shares, averaged.T).T
 
 
 def _sum_pieces(words: Sequence[PieceShare], pieces: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rows of pieces `(P,C)` summed by their share in each word: `(W,C)`."""
-    sums = np.zeros((len(words), pieces.shape[1]))
+    """Returns the rows of pieces `(P, C)` summed by their share in each word: `(W, C)`."""
+    sums = np.zeros((len(words), pieces.shape[1]))  # (W, C)
     for begin in range(0, len(words), WORDS_AT_ONCE):
         chunk = words[begin : begin + WORDS_AT_ONCE]
-        first = min(start for start, _ in chunk)
-        table = share_table([(start - first, parts) for start, parts in chunk])
-        sums[begin : begin + len(chunk)] = table @ pieces[first : first + table.shape[1]]
+        # The pieces of neighbouring words are neighbours too: the table of a chunk begins at its first piece.
+        chunk_begin = min(first for first, _ in chunk)
+        table = share_table([(first - chunk_begin, parts) for first, parts in chunk])
+        chunk_pieces = pieces[chunk_begin : chunk_begin + table.shape[1]]
+        sums[begin : begin + len(chunk)] = table @ chunk_pieces
     return sums
 
 
-def known_ids(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[int]:
-    """The ids of `Tokenizer.tokens`; a token that spells a special one, such as "<s>", is unknown."""
-    return [number if number >= tokenizer.vocabulary.n_specials else UNK for number in tokenizer.vocabulary.ids(tokens)]
-
-
 def word_spans(tokens: Sequence[str]) -> list[range]:
-    """The words separated by white space, each as a range of tokens."""
-    starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith(WORD_START)]
-    return [range(*span) for span in pairwise([*starts, len(tokens)])]
+    """Returns the words separated by white space, each as a range of tokens."""
+    begins = [i for i, token in enumerate(tokens) if i == 0 or token.startswith(WORD_START)]
+    return [range(begin, end) for begin, end in pairwise([*begins, len(tokens)])]
 
 
 def display_word_spans(tokens: Sequence[str]) -> list[range]:
-    """Words as a reader sees them, each as a range of tokens.
+    """Returns the words as a reader sees them, each as a range of tokens.
 
-    Like `word_spans`, but "<s>" and "</s>" are words of their own. In scripts written without spaces (such as Han,
-    kana and Thai) every token is one; punctuation joins what stands before it.
+    Like `word_spans`, but "<s>" and "</s>" are separate words. In scripts written without spaces (such as Han, kana and
+    Thai) every token is a word; punctuation belongs to the token before it.
     """
-    starts = [i for i in range(len(tokens)) if i == 0 or _is_shown_apart(tokens[i - 1], tokens[i])]
-    return [range(*span) for span in pairwise([*starts, len(tokens)])]
+    begins = [i for i in range(len(tokens)) if i == 0 or _begins_display_word(tokens[i - 1], tokens[i])]
+    return [range(begin, end) for begin, end in pairwise([*begins, len(tokens)])]
 
 
 _STANDALONE = (SPECIALS[BOS], SPECIALS[EOS])
 
 
-def _is_shown_apart(before: str, token: str) -> bool:
-    if token.startswith(WORD_START) or token in _STANDALONE or before in _STANDALONE:
+def _begins_display_word(previous: str, token: str) -> bool:
+    if token.startswith(WORD_START) or token in _STANDALONE or previous in _STANDALONE:
         return True
-    if before == WORD_START or unicodedata.category(token[:1] or " ")[0] not in "LN":
+    first_character = token[:1]
+    is_letter_or_number = unicodedata.category(first_character or " ")[0] in "LN"
+    if previous == WORD_START or not is_letter_or_number:
         return False
-    return any(SCRIPTS[script_of(character)] in UNSPACED for character in (*token[:1], *before[-1:]))
+    return any(SCRIPTS[script_of(character)] in UNSPACED for character in (*first_character, *previous[-1:]))

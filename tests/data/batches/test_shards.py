@@ -145,7 +145,7 @@ def test_shards_of_different_stores_do_not_mix(pairs: list[Example], tokenizers:
     written(tmp_path, pairs, tokenizers)
     path = tmp_path / "train-0001.json"
     manifest = {**verify_checksum(json.loads(path.read_text())), "fingerprint": "another"}
-    for content, fault in ((with_checksum(manifest), "not of this store"), (manifest, "no checksum")):
+    for content, fault in ((with_checksum(manifest), "belongs to another store"), (manifest, "no checksum")):
         path.write_text(json.dumps(content))
         with pytest.raises(DataError, match=rf"train-0001\.json: .*{fault}"):
             Store.open(tmp_path, "train")
@@ -154,18 +154,18 @@ def test_shards_of_different_stores_do_not_mix(pairs: list[Example], tokenizers:
 def test_a_shard_is_full_by_its_size_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SHARD_SIZE", 10)
     with StoreWriter(tmp_path, "train", "<u2", 9) as writer:
-        writer.add({"src": RaggedArray.of([[4] * 9], "<u2")})
+        writer.add({"src": RaggedArray.from_rows([[4] * 9], "<u2")})
         assert not writer.full
-        writer.add({"src": RaggedArray.of([[4]], "<u2")})
+        writer.add({"src": RaggedArray.from_rows([[4]], "<u2")})
         assert writer.full
 
 
 def test_ragged_rows_by_hand() -> None:
-    rows = RaggedArray.of([[1, 2], [], [3], [4, 5, 6]], "<u2")
+    rows = RaggedArray.from_rows([[1, 2], [], [3], [4, 5, 6]], "<u2")
     assert rows.where(np.array([True, True, False, True])).flat.tolist() == [1, 2, 4, 5, 6]
     assert rows.where(np.array([False, True, True, False])).counts.tolist() == [0, 1]
     assert rows.where(np.zeros(4, dtype=bool)).flat.tolist() == []
-    assert RaggedArray.of_texts(["ä", "", "b"]).counts.tolist() == [2, 0, 1]
+    assert RaggedArray.from_texts(["ä", "", "b"]).counts.tolist() == [2, 0, 1]
 
 
 # Going on after a sudden end.

@@ -106,7 +106,7 @@ def test_a_fault_while_writing_leaves_the_old_store(tokenizers: Tokenizers, tmp_
 def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
     for dtype, largest in (("<u2", 65535), ("<i4", 70000)):
         with StoreWriter(tmp_path, "train", dtype, 70001) as writer:
-            writer.add({"src": RaggedArray.of([[4, largest], []], dtype)})
+            writer.add({"src": RaggedArray.from_rows([[4, largest], []], dtype)})
         assert Store.open(tmp_path, "train").ids("src", 0).tolist() == [4, largest]
 
 
