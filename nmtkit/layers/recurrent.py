@@ -2,10 +2,12 @@
 
 All cells are torch's own. Torch's GRU differs from the one in the papers (Cho et al. 2014, eq. 8; Bahdanau et al. 2015,
 appendix A.1.1) in one place: the papers reset the previous state *before* the recurrent product, `tanh(W x + U (r *
-h))`, torch resets *after* it, `tanh(W x + r * (U h + b))`. And torch's update gate z keeps the old state, the one of
-Bahdanau et al. lets in the new. Cho's decoder resets what it reads of the source as well; here inputs are not reset.
+h))`, torch resets *after* it, `tanh(W x + r * (U h + b))`. And torch's update gate z keeps the old state, whereas the
+one of Bahdanau et al. lets in the new one. Cho's decoder also resets what it reads of the source; here inputs are not
+reset.
 
-Letters: B sentences, N hypotheses, S source length, I input size, H hidden size, L layers.
+Letters: B sentences, N hypotheses, S source length, I input size, H hidden size, L layers, D size of the encoder's
+states (H, or 2H with two directions).
 """
 
 from dataclasses import dataclass
@@ -25,24 +27,30 @@ Initialisation = Literal["xavier", "paper"]
 
 
 def reversed_positions(mask: Tensor) -> Tensor:
-    """Positions `(B,S)` that reverse each sentence within its length; `mask` `(B,S)` is True for real tokens."""
-    positions = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)  # (1,S)
-    return torch.where(mask, mask.sum(1, keepdim=True) - 1 - positions, positions)
+    """Returns positions `(B, S)` that reverse each sentence within its length and leave padding where it is.
+
+    `mask` `(B, S)` is True for real tokens, which come first.
+    """
+    positions = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)  # (1, S)
+    last = mask.sum(1, keepdim=True) - 1  # (B, 1)
+    return torch.where(mask, last - positions, positions)
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
-    """The vectors of `sequence` `(B,S,H)` at `positions` `(B,S)`."""
-    return sequence.gather(1, positions.unsqueeze(2).expand(-1, -1, sequence.shape[2]))
+    """Returns the vectors of `sequence` `(B, S, H)` at `positions` `(B, *)`: `(B, *, H)`."""
+    index = positions.unsqueeze(2).expand(-1, -1, sequence.shape[2])  # (B, *, H)
+    return sequence.gather(1, index)
 
 
 def build_rnn(cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> nn.RNNBase:
-    """A one-directional GRU or LSTM over `(B,S,I)`, with dropout between its layers."""
+    """Returns a GRU or LSTM in one direction over `(B, S, I)`, with dropout between its layers."""
     kind: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
-    return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+    rate = dropout if layers > 1 else 0.0  # torch warns of dropout that is between no layers
+    return kind(input_size, hidden_size, layers, batch_first=True, dropout=rate)
 
 
 def _has_no_16_bit_lstm() -> bool:
-    """Whether an LSTM would end with an error under autocast, as it does on a processor without AVX-512."""
+    """Whether an LSTM would fail under autocast, as it does on a processor without AVX-512."""
     if not torch.is_autocast_enabled("cpu"):
         return False
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch does not type it
@@ -52,74 +60,85 @@ def _has_no_16_bit_lstm() -> bool:
 def run_rnn(
     layer: nn.Module, inputs: Tensor | PackedSequence, state: Tensor | tuple[Tensor, ...] | None = None
 ) -> tuple[Any, Any]:
-    """Runs a GRU or LSTM; outside of autocast, in the type of its weights, where 16 bits will not do.
+    """Runs a GRU or LSTM; without autocast, in the type of its weights, where 16 bits do not work.
 
-    Under autocast for CUDA torch runs these layers in float16, also where bfloat16 was asked for: most gradients would
-    silently become zero. On a CPU they run in bfloat16, which has the range of float32; but without AVX-512 torch has
-    no such LSTM and would end with an error of its own.
+    Under autocast for CUDA, torch runs these layers in float16 even if bfloat16 was requested, and most gradients would
+    silently become zero. On a CPU they run in bfloat16, which has the range of float32; but on a processor without
+    AVX-512, torch has no LSTM in bfloat16 and raises an error.
 
-    Takes `(N,T,I)`, or the same packed, and torch's state `(L,N,H)` or a pair of it; None is zero. Returns, as torch,
-    the states `(N,T,H)`, and the state after the last word.
+    Takes `(N, T, I)`, or the same packed, and torch's state: `(L, N, H)`, a pair of these, or None for zeros. Returns,
+    as torch does, the states `(N, T, H)` and the state after the last word.
     """
-    place = inputs.data.device.type
-    if place != "cuda" and not (place == "cpu" and isinstance(layer, nn.LSTM) and _has_no_16_bit_lstm()):
+    device_type = inputs.data.device.type
+    fails_on_cpu = device_type == "cpu" and isinstance(layer, nn.LSTM) and _has_no_16_bit_lstm()
+    if device_type != "cuda" and not fails_on_cpu:
         return layer(inputs, state)  # type: ignore[no-any-return]  # torch types a module's call as Any
     dtype = next(layer.parameters()).dtype
     if isinstance(state, tuple):
         state = tuple(part.to(dtype) for part in state)
     elif state is not None:
         state = state.to(dtype)
-    with torch.autocast(place, enabled=False):
-        return layer(inputs.to(dtype), state)  # type: ignore[no-any-return]
+    with torch.autocast(device_type, enabled=False):
+        return layer(inputs.to(dtype), state)  # type: ignore[no-any-return]  # torch types a module's call as Any
 
 
 def rnn_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """One step of a GRU or LSTM of L layers, cell by cell: less overhead than torch's call for sequences.
+    """Makes one step of a GRU or LSTM of L layers, cell by cell, which has less overhead than torch's call.
 
-    Takes inputs `(N,I)`, hidden states `(N,L,H)` and an LSTM's memory cells `(N,L,H)`; returns both after the step.
+    Takes inputs `(N, I)`, hidden states `(N, L, H)` and an LSTM's memory cells `(N, L, H)`, None for a GRU. Returns
+    hidden states and memory cells after the step.
     """
     dtype = next(layer.parameters()).dtype
-    hiddens, cells = [], []
+    new_hiddens = []
+    new_cells = []
     with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
-        inputs, hidden = inputs.to(dtype), hidden.to(dtype)
+        inputs = inputs.to(dtype)
+        hidden = hidden.to(dtype)
         for number, weights in enumerate(layer.all_weights):
-            inputs = F.dropout(inputs, layer.dropout, layer.training) if number else inputs
+            if number > 0:
+                inputs = F.dropout(inputs, layer.dropout, layer.training)
             if cell is None:
-                inputs = torch.gru_cell(inputs, hidden[:, number], *weights)  # (N,H)
+                inputs = torch.gru_cell(inputs, hidden[:, number], *weights)  # (N, H)
             else:
-                before = (hidden[:, number], cell[:, number].to(dtype))
-                inputs, new_cell = torch.lstm_cell(inputs, before, *weights)  # (N,H) each
-                cells.append(new_cell)
-            hiddens.append(inputs)
-    return torch.stack(hiddens, 1), torch.stack(cells, 1) if cells else None
+                state = (hidden[:, number], cell[:, number].to(dtype))
+                inputs, new_cell = torch.lstm_cell(inputs, state, *weights)  # (N, H) each
+                new_cells.append(new_cell)
+            new_hiddens.append(inputs)
+    return torch.stack(new_hiddens, 1), _stack_cells(new_cells)
+
+
+def _stack_cells(cells: list[Tensor]) -> Tensor | None:
+    """Returns the memory cells of L layers as `(N, L, H)`; None for a GRU, which has no memory cells."""
+    return torch.stack(cells, 1) if cells else None
 
 
 @dataclass(frozen=True)
 class RecurrentEncoderOutput:
-    """What a recurrent encoder makes of B sentences. D is H, or with two directions 2H, the forward half first."""
+    """Output of a recurrent encoder for B sentences. D is H, or 2H with two directions, the forward half first."""
 
     states: Tensor
-    """The top layer's answer to every word, `(B,S,D)`; zero at padding."""
+    """The top layer's state at every word, `(B, S, D)`; zero at padding."""
     hidden: Tensor
-    """The hidden state in which each layer ended, `(B,L,D)`: the forward direction's at the last word of the sentence,
-    the backward direction's at the first. It is the state that the cell itself would go on from."""
+    """The final hidden state of each layer, `(B, L, D)`: that of the forward direction at the last word of the
+    sentence, that of the backward direction at the first. Without residual sums: the cell could continue from it."""
     cell: Tensor | None
-    """An LSTM's memory cells, as `hidden`; None for a GRU, and where not asked for."""
+    """An LSTM's memory cells, as `hidden`; None for a GRU, or if not requested."""
 
 
 class RecurrentEncoder(nn.Module):
-    """Reads a sentence in one direction, or in both so that the state of a word knows what stands on either side of it.
+    """Reads a sentence in one direction, or in both, so that the state of a word depends on the words on both sides.
 
     Both directions: Bahdanau et al. 2015, section 3.2; each upper layer reads both directions of the layer below. The
-    backward direction is a forward pass over each sentence turned round within its own length, so that padding comes
-    last in both directions. With "bottom" (Wu et al. 2016, section 3.2) only the first layer reads both, and its final
-    states are not given.
+    backward direction is a forward pass over each sentence reversed within its own length, so that padding comes last
+    in both directions. With "bottom" (Wu et al. 2016, section 3.2) only the first layer reads both directions, and its
+    final states are not part of the output.
 
-    Residual connections: Wu et al. 2016, section 3.1. What a layer gives the next one is the sum of its states and its
-    input; the state that it carries from word to word is without that sum. The first layer, and one whose input is of
-    another size, has none.
+    Residual connections: Wu et al. 2016, section 3.1. The next layer reads the sum of a layer's states and its input;
+    the state that is carried from word to word does not include that sum. A layer has no residual connection if it is
+    the first, or if its input has another size.
 
-    Dropout is on what each layer but the first reads; a residual connection passes it by. Each direction has H units.
+    Dropout is applied to the input of each layer but the first; a residual connection bypasses it. Each direction has
+    H units.
     """
 
     def __init__(
@@ -133,142 +152,204 @@ class RecurrentEncoder(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        both = 1 if bidirectional == "bottom" else layers * bidirectional
-        sizes = [input_size] + [hidden_size * (2 if number < both else 1) for number in range(layers - 1)]
-        self.forward_layers = nn.ModuleList(build_rnn(cell, size, hidden_size) for size in sizes)
-        self.backward_layers = nn.ModuleList(build_rnn(cell, size, hidden_size) for size in sizes[:both])
+        if bidirectional == "bottom":
+            backward_layers = 1
+        elif bidirectional:
+            backward_layers = layers
+        else:
+            backward_layers = 0
+        input_sizes = [input_size]
+        for number in range(layers - 1):
+            directions_below = 2 if number < backward_layers else 1
+            input_sizes.append(hidden_size * directions_below)
+        self.forward_layers = nn.ModuleList(build_rnn(cell, size, hidden_size) for size in input_sizes)
+        self.backward_layers = nn.ModuleList(
+            build_rnn(cell, size, hidden_size) for size in input_sizes[:backward_layers]
+        )
         self.residual = residual
         self.dropout = Dropout(dropout)
 
     def forward(self, inputs: Tensor, mask: Tensor, lengths: Tensor, need_cell: bool = True) -> RecurrentEncoderOutput:
-        """Runs all layers over `(B,S,I)`.
+        """Runs all layers over `(B, S, I)`.
 
-        The mask `(B,S)` is True where a token is real; real tokens come first, at least one, and `lengths` `(B,)`, on
-        the CPU, counts them. `need_cell`: an LSTM must give its memory cells, which costs it some time.
+        Args:
+            inputs: `(B, S, I)`.
+            mask: True where a token is real, `(B, S)`. Real tokens come first, and every sentence has at least one.
+            lengths: the number of real tokens, `(B,)`, on the CPU.
+            need_cell: whether an LSTM must return its memory cells, which costs it some time.
         """
-        turned = reversed_positions(mask)
+        reversal = reversed_positions(mask)  # (B, S)
         need_cell = need_cell and isinstance(self.forward_layers[0], nn.LSTM)
-        lengths = lengths if need_cell else mask.sum(1)  # on the device
-        states, ends, cells = inputs, list[Tensor](), list[Tensor]()
-        for number, ahead in enumerate(self.forward_layers):
-            read = states if number == 0 else self.dropout(states)
-            answer, hidden, cell = run_to_final_states(ahead, read, lengths, need_cell)
+        if not need_cell:
+            lengths = mask.sum(1)  # (B,), on the device: see `run_to_final_states`
+        states = inputs
+        final_hiddens: list[Tensor] = []
+        final_cells: list[Tensor] = []
+        for number, forward_layer in enumerate(self.forward_layers):
+            layer_inputs = states if number == 0 else self.dropout(states)  # (B, S, I or D)
+            outputs, hidden, cell = run_to_final_states(forward_layer, layer_inputs, lengths, need_cell=need_cell)
             if number < len(self.backward_layers):
-                opposite = self.backward_layers[number]
-                back, back_hidden, back_cell = run_to_final_states(
-                    opposite, gather_positions(read, turned), lengths, need_cell
+                reversed_inputs = gather_positions(layer_inputs, reversal)  # (B, S, I or D)
+                reversed_outputs, backward_hidden, backward_cell = run_to_final_states(
+                    self.backward_layers[number], reversed_inputs, lengths, need_cell=need_cell
                 )
-                answer = torch.cat([answer, gather_positions(back, turned)], -1)  # (B,S,2H)
-                hidden = torch.cat([hidden, back_hidden], -1)  # (B,2H)
-                cell = None if cell is None or back_cell is None else torch.cat([cell, back_cell], -1)
-            states = states + answer if self.residual and number > 0 and states.shape == answer.shape else answer
-            if ends and ends[-1].shape != hidden.shape:
-                ends, cells = [], []
-            ends.append(hidden)
-            cells += [] if cell is None else [cell]
+                backward_outputs = gather_positions(reversed_outputs, reversal)  # (B, S, H)
+                outputs = torch.cat([outputs, backward_outputs], -1)  # (B, S, 2H)
+                hidden = torch.cat([hidden, backward_hidden], -1)  # (B, 2H)
+                if cell is not None and backward_cell is not None:
+                    cell = torch.cat([cell, backward_cell], -1)  # (B, 2H)
+            if self.residual and number > 0 and states.shape == outputs.shape:
+                states = states + outputs
+            else:
+                states = outputs
+            if final_hiddens and final_hiddens[-1].shape != hidden.shape:
+                # Bidirectional at the bottom only: the final states of the first layer have another size.
+                final_hiddens = []
+                final_cells = []
+            final_hiddens.append(hidden)
+            if cell is not None:
+                final_cells.append(cell)
         states = states.masked_fill(~mask.unsqueeze(2), 0.0)
-        return RecurrentEncoderOutput(states, torch.stack(ends, 1), torch.stack(cells, 1) if cells else None)
+        return RecurrentEncoderOutput(states, torch.stack(final_hiddens, 1), _stack_cells(final_cells))
 
 
 def run_to_final_states(
     layer: nn.Module, inputs: Tensor, lengths: Tensor, need_cell: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Runs one recurrent layer of one direction over padded sentences `(B,S,I)`, from a state of zero.
+    """Runs a single recurrent layer in one direction over padded sentences `(B, S, I)`, from a state of zero.
 
-    The final hidden state is picked from among all states; but torch returns an LSTM's memory cells after the last
-    column only. A GPU gives the right ones for packed sequences, for which a CPU takes far longer: there all sentences
-    run together up to the end of the shortest, the others from there to the next end, and so on.
+    The final hidden state of a sentence is among the states at all words. Not so an LSTM's memory cell: torch returns
+    it only after the last column, which for most sentences is padding. For packed sequences it returns the right ones,
+    but that is fast only on a GPU.
 
-    `lengths` `(B,)` are on the CPU where cells are needed, else on the device of the inputs. Returns the states
-    `(B,S,H)`, undefined at padding; and at each sentence's own end the hidden state `(B,H)` and the memory cell
-    `(B,H)`, or None.
+    `lengths` `(B,)` are on the CPU if cells are needed, otherwise on the device of the inputs. Returns the states
+    `(B, S, H)`, undefined at padding, and at the last word of each sentence the hidden state `(B, H)` and the memory
+    cell `(B, H)` or None.
     """
     if not need_cell:
-        states, _ = run_rnn(layer, inputs)
-        return states, gather_positions(states, (lengths - 1).unsqueeze(1)).squeeze(1), None
+        states, _ = run_rnn(layer, inputs)  # (B, S, H)
+        last = (lengths - 1).unsqueeze(1)  # (B, 1)
+        return states, gather_positions(states, last).squeeze(1), None
     if inputs.is_cuda:
-        # Sorted here and not by torch, which would wait for the device when it undoes it.
-        order = lengths.argsort(descending=True)
-        there, back = (send(index, inputs.device) for index in (order, order.argsort()))
-        packed = pack_padded_sequence(inputs.index_select(0, there), lengths[order], batch_first=True)
-        answer, (hidden, cell) = run_rnn(layer, packed)
-        states, _ = pad_packed_sequence(answer, batch_first=True, total_length=inputs.shape[1])
-        states, hidden, cell = (part.index_select(0, back) for part in (states, hidden[0], cell[0]))
-        return states, hidden, cell
+        return _run_packed(layer, inputs, lengths)
     return _run_by_spans(layer, inputs, lengths)
 
 
+def _run_packed(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`run_to_final_states` for an LSTM on a GPU."""
+    # Sentences are sorted here: torch can sort them too, but it would wait for the device to restore their order.
+    order = lengths.argsort(descending=True)  # (B,)
+    device_order = send(order, inputs.device)  # (B,)
+    inverse_order = send(order.argsort(), inputs.device)  # (B,)
+    packed = pack_padded_sequence(inputs.index_select(0, device_order), lengths[order], batch_first=True)
+    packed_states, (hidden, cell) = run_rnn(layer, packed)
+    states, _ = pad_packed_sequence(packed_states, batch_first=True, total_length=inputs.shape[1])  # (B, S, H)
+    return (
+        states.index_select(0, inverse_order),
+        hidden[0].index_select(0, inverse_order),
+        cell[0].index_select(0, inverse_order),
+    )
+
+
 def _run_by_spans(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`run_to_final_states` on a CPU; while it runs, the longest sentences stand first."""
-    order = lengths.argsort(descending=True)
-    inputs, ends = inputs[order], lengths[order].tolist()
-    spans, hiddens, cells = [], [], []
-    state, start, running = None, 0, len(ends)
-    for stop in sorted(set(ends)):
+    """`run_to_final_states` for an LSTM on a CPU.
+
+    The sentences are sorted, longest first, and their columns are cut into spans wherever a sentence ends. Each span is
+    one call of the layer for the sentences that have not ended before it, so it returns the final cells of those that
+    end with it:
+
+        sentence 0   span 1 | span 2 | span 3
+        sentence 1   span 1 | span 2
+        sentence 2   span 1 | span 2
+        sentence 3   span 1
+    """
+    order = lengths.argsort(descending=True)  # (B,)
+    inputs = inputs[order]
+    sorted_lengths = lengths[order].tolist()
+    spans = []
+    final_hiddens = []
+    final_cells = []
+    state = None
+    start = 0
+    running = len(sorted_lengths)  # sentences that have not ended before `start`
+    for stop in sorted(set(sorted_lengths)):
         states, (hidden, cell) = run_rnn(layer, inputs[:running, start:stop], state)
-        going_on = sum(end > stop for end in ends)
-        spans.append(F.pad(states, (0, 0, 0, 0, 0, len(ends) - running)))  # (B,*,H)
-        hiddens.append(hidden[0, going_on:])
-        cells.append(cell[0, going_on:])
-        state = hidden[:, :going_on].contiguous(), cell[:, :going_on].contiguous()
-        start, running = stop, going_on
-    padded = F.pad(torch.cat(spans, 1), (0, 0, 0, inputs.shape[1] - start))  # (B,S,H)
-    back = order.argsort()
-    return padded[back], torch.cat(hiddens[::-1])[back], torch.cat(cells[::-1])[back]
+        remaining = sum(length > stop for length in sorted_lengths)
+        ended = len(sorted_lengths) - running
+        spans.append(F.pad(states, (0, 0, 0, 0, 0, ended)))  # (B, stop - start, H)
+        final_hiddens.append(hidden[0, remaining:])
+        final_cells.append(cell[0, remaining:])
+        state = hidden[:, :remaining].contiguous(), cell[:, :remaining].contiguous()  # (1, remaining, H) each
+        start = stop
+        running = remaining
+    padding = inputs.shape[1] - start
+    padded = F.pad(torch.cat(spans, 1), (0, 0, 0, padding))  # (B, S, H)
+    # The shortest sentences ended first and are last in the sorted order.
+    final_hidden = torch.cat(final_hiddens[::-1])  # (B, H)
+    final_cell = torch.cat(final_cells[::-1])  # (B, H)
+    inverse_order = order.argsort()  # (B,)
+    return padded[inverse_order], final_hidden[inverse_order], final_cell[inverse_order]
 
 
 def rows_first(state: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Torch's state `(L,N,H)` of a GRU, or pair of an LSTM, as hidden state and memory cell `(N,L,H)`."""
+    """Returns torch's state as hidden state and memory cell, `(N, L, H)` each.
+
+    Torch's state is `(L, N, H)` for a GRU, and a pair of these for an LSTM.
+    """
     if isinstance(state, Tensor):
         return state.transpose(0, 1), None
-    return state[0].transpose(0, 1), state[1].transpose(0, 1)
+    hidden, cell = state
+    return hidden.transpose(0, 1), cell.transpose(0, 1)
 
 
 def layers_first(hidden: Tensor, cell: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
-    """The inverse of `rows_first`."""
-    hidden = hidden.transpose(0, 1).contiguous()
-    return hidden if cell is None else (hidden, cell.transpose(0, 1).contiguous())
+    """Inverse of `rows_first`; the result is contiguous, as torch requires."""
+    hidden = hidden.transpose(0, 1).contiguous()  # (L, N, H)
+    if cell is None:
+        return hidden
+    return hidden, cell.transpose(0, 1).contiguous()
 
 
 class StackedCells(nn.Module):
-    """One step of L recurrent layers, with dropout between them: each reads the new hidden state of the one below."""
+    """One step of L recurrent layers, with dropout between them: each reads the new hidden state of the layer below."""
 
     def __init__(
         self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
     ) -> None:
         super().__init__()
         kind: type[nn.GRUCell] | type[nn.LSTMCell] = nn.GRUCell if cell == "gru" else nn.LSTMCell
-        sizes = [input_size] + [hidden_size] * (layers - 1)
-        self.cells = nn.ModuleList(kind(size, hidden_size) for size in sizes)
+        input_sizes = [input_size] + [hidden_size] * (layers - 1)
+        self.cells = nn.ModuleList(kind(size, hidden_size) for size in input_sizes)
         self.dropout = Dropout(dropout)
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One step from `(N,I)`, hidden states `(N,L,H)` and an LSTM's memory cells `(N,L,H)`, None for a GRU."""
-        new_hidden, new_cell = [], []
+        """Makes one step; arguments and results are those of `rnn_step`."""
+        new_hiddens = []
+        new_cells = []
         for number, layer in enumerate(self.cells):
             if number > 0:
                 inputs = self.dropout(inputs)
             if cell is None:
-                inputs = layer(inputs, hidden[:, number])
+                inputs = layer(inputs, hidden[:, number])  # (N, H)
             else:
-                inputs, kept = layer(inputs, (hidden[:, number], cell[:, number]))
-                new_cell.append(kept)
-            new_hidden.append(inputs)
-        return torch.stack(new_hidden, 1), torch.stack(new_cell, 1) if new_cell else None
+                inputs, new_cell = layer(inputs, (hidden[:, number], cell[:, number]))  # (N, H) each
+                new_cells.append(new_cell)
+            new_hiddens.append(inputs)
+        return torch.stack(new_hiddens, 1), _stack_cells(new_cells)
 
 
 class Bridge(nn.Module):
-    """The first state of a decoder from the final states of an encoder.
+    """Computes the first state of a decoder from the final states of an encoder.
 
-    `tanh`: `s_0 = tanh(W x + b)`, a map of its own for each layer, and for each layer's memory cell, of one vector x,
-    the final state of the encoder's top layer: Bahdanau et al. 2015, appendix A.2.2; Cho et al. 2014, appendix A.1.2.
-    `linear`: the same without the tanh. `copy`: the final states as they are, layer by layer: Sutskever et al. 2014,
-    Luong et al. 2015. `zero`: zeros. `relu`: as `tanh` with ReLUs, but memory cells are mapped from the encoder's: See
-    et al. 2017, section 2.1.
+    `tanh`: `s_0 = tanh(W x + b)`, with its own linear layer for each decoder layer and each memory cell. All of them
+    read x, the final state of the encoder's top layer: Bahdanau et al. 2015, appendix A.2.2; Cho et al. 2014, appendix
+    A.1.2. `linear`: the same without the tanh. `copy`: the final states as they are, layer by layer: Sutskever et al.
+    2014, Luong et al. 2015. `zero`: zeros. `relu`: as `tanh` with ReLUs, but memory cells are computed from those of
+    the encoder: See et al. 2017, section 2.1.
 
-    An LSTM's memory cells can be copied only from an LSTM. x is the last `input_size` numbers of the final state: with
-    two directions the whole state is both, and its second half the backward direction's alone, which is what Bahdanau
-    et al. read. Cell, H and L are those of the decoder.
+    Only the memory cells of an LSTM can be copied to an LSTM. x is the last `input_size` numbers of the final state.
+    With two directions, `input_size` 2H therefore reads both, and H only the backward direction, as in Bahdanau et al.
+    The other sizes, `cell`, `hidden_size` and `layers`, are those of the decoder.
     """
 
     def __init__(
@@ -276,64 +357,86 @@ class Bridge(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = kind
-        self.input_size, self.hidden_size, self.layers = input_size, hidden_size, layers
-        maps = kind in ("linear", "tanh", "relu")
-        self.hidden = nn.Linear(input_size, layers * hidden_size) if maps else None
-        self.cell = nn.Linear(input_size, layers * hidden_size) if maps and cell == "lstm" else None
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.layers = layers
         self.has_cell = cell == "lstm"
         self.reads_cell = self.has_cell and kind in ("copy", "relu")
+        self.hidden: nn.Linear | None = None
+        self.cell: nn.Linear | None = None
+        if kind in ("linear", "tanh", "relu"):
+            self.hidden = nn.Linear(input_size, layers * hidden_size)
+            if self.has_cell:
+                self.cell = nn.Linear(input_size, layers * hidden_size)
 
     def forward(self, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The decoder's first hidden state `(B,L,H)`, and memory cell `(B,L,H)` or None.
+        """Returns the decoder's first hidden state `(B, L, H)`, and its memory cell `(B, L, H)` or None.
 
-        From the final hidden states of the encoder's layers `(B,*,D)`, and their memory cells, see `reads_cell`.
+        Takes the final hidden states of the encoder's layers, `(B, *, D)`, and their memory cells, `(B, *, D)`, which
+        are needed only if `reads_cell`.
         """
         if self.kind == "copy":
             return hidden, cell
         if self.hidden is None:
-            zeros = hidden.new_zeros(hidden.shape[0], self.layers, self.hidden_size)
+            zeros = hidden.new_zeros(hidden.shape[0], self.layers, self.hidden_size)  # (B, L, H)
             return zeros, zeros if self.has_cell else None
-        ends = cell if cell is not None and self.reads_cell else hidden
-        return self._mapped(self.hidden, hidden), None if self.cell is None else self._mapped(self.cell, ends)
+        first_hidden = self._first_state(self.hidden, hidden)  # (B, L, H)
+        if self.cell is None:
+            return first_hidden, None
+        cell_source = cell if cell is not None and self.reads_cell else hidden
+        return first_hidden, self._first_state(self.cell, cell_source)
 
-    def _mapped(self, linear: nn.Linear, ends: Tensor) -> Tensor:
-        mapped: Tensor = linear(ends[:, -1, -self.input_size :]).view(-1, self.layers, self.hidden_size)  # (B,L,H)
-        if self.kind == "linear":
-            return mapped
-        return mapped.tanh() if self.kind == "tanh" else mapped.relu()
+    def _first_state(self, linear: nn.Linear, final_states: Tensor) -> Tensor:
+        top = final_states[:, -1, -self.input_size :]  # (B, I)
+        state: Tensor = linear(top).view(-1, self.layers, self.hidden_size)  # (B, L, H)
+        if self.kind == "tanh":
+            return state.tanh()
+        if self.kind == "relu":
+            return state.relu()
+        return state
 
 
 def init_weights(model: nn.Module, style: Initialisation) -> None:
-    """Initialises all linear maps, convolutions, embeddings and recurrent weights; other parameters are left alone.
+    """Initializes all linear layers, convolutions, embeddings and recurrent weights; other parameters are left alone.
 
-    `xavier`: orthogonal recurrent matrices, Glorot & Bengio 2010 for the others, gate by gate; embeddings of length
-    about one; biases zero, but one for the forget gates of an LSTM (Jozefowicz et al. 2015).
+    `xavier`: orthogonal recurrent matrices, Glorot and Bengio 2010 for the others, gate by gate; embeddings of length
+    about one; biases zero, except one for the forget gates of an LSTM (Jozefowicz et al. 2015).
 
     `paper`: Bahdanau et al. 2015, appendix B.1: orthogonal recurrent matrices, all others from N(0, 0.01^2), biases
-    zero. It suits Adadelta; Adam learns slower from it.
+    zero. It suits Adadelta; Adam learns more slowly from it.
     """
-
-    def weight(matrix: Tensor) -> None:
-        if style == "paper":
-            nn.init.normal_(matrix, std=0.01)
-        else:
-            nn.init.xavier_uniform_(matrix)
-
     for module in model.modules():
         if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-            gates = 4 if isinstance(module, (nn.LSTM, nn.LSTMCell)) else 3
-            for name, parameter in module.named_parameters():
-                for number, gate in enumerate(parameter.data.chunk(gates)):
-                    if "weight_hh" in name:
-                        nn.init.orthogonal_(gate)
-                    elif "weight_ih" in name:
-                        weight(gate)
-                    else:
-                        forget = gates == 4 and number == 1 and "bias_ih" in name and style == "xavier"
-                        nn.init.constant_(gate, 1.0 if forget else 0.0)
+            _init_recurrent(module, style)
         elif isinstance(module, (nn.Linear, nn.Conv2d)):
-            weight(module.weight)
+            _init_matrix(module.weight, style)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=0.01 if style == "paper" else module.embedding_dim**-0.5)
+            std = 0.01 if style == "paper" else module.embedding_dim**-0.5
+            nn.init.normal_(module.weight, std=std)
+
+
+def _init_recurrent(module: nn.RNNBase | nn.RNNCellBase, style: Initialisation) -> None:
+    """Initializes each gate on its own: the matrices of all gates are stacked in one parameter."""
+    is_lstm = isinstance(module, (nn.LSTM, nn.LSTMCell))
+    n_gates = 4 if is_lstm else 3
+    for name, parameter in module.named_parameters():
+        gates = parameter.data.chunk(n_gates)
+        for gate in gates:
+            if "weight_hh" in name:
+                nn.init.orthogonal_(gate)
+            elif "weight_ih" in name:
+                _init_matrix(gate, style)
+            else:
+                nn.init.zeros_(gate)
+        # Torch adds two biases, so that one of them suffices. Its order is: input, forget, candidate and output gate.
+        if is_lstm and "bias_ih" in name and style == "xavier":
+            nn.init.ones_(gates[1])
+
+
+def _init_matrix(matrix: Tensor, style: Initialisation) -> None:
+    if style == "paper":
+        nn.init.normal_(matrix, std=0.01)
+    else:
+        nn.init.xavier_uniform_(matrix)
