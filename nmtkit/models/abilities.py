@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import ABSENT, Batch, Rows
-from nmtkit.layers.copying import mix, mix_wanted
+from nmtkit.layers.copying import mix, mix_targets
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer
 from nmtkit.models.base import (
@@ -102,7 +102,7 @@ def log_likelihood(
     size = logits.shape[-1]
     log_probs, sums = log_probabilities_of(wanted.clamp(max=size - 1), logits)  # (M,), (M,)
     generated = log_probs.masked_fill(wanted >= size, -torch.inf)  # (M,)
-    mixed = mix_wanted(wanted, generated, attention=weights, p_gen=output.copy_gate, src_extended=words)  # (M,)
+    mixed = mix_targets(wanted, generated, attention=weights, p_gen=output.copy_gate, src_extended=words)  # (M,)
     return mixed, sums
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.layers.copying import mix, mix_wanted
+from nmtkit.layers.copying import mix, mix_targets
 
 V, OOV = 6, 3
 # PAD stands behind the first source; id 7 occurs twice there, 8 only in the second.
@@ -73,7 +73,7 @@ def test_of_one_wanted_word_probability_and_gradient_are_those_of_the_mixture(ga
 
     def of_wanted(vocab: Tensor, *others: Tensor) -> Tensor:
         generated = vocab.gather(1, wanted.clamp(max=V - 1)[:, None])[:, 0].masked_fill(wanted >= V, -math.inf)
-        return mix_wanted(wanted, generated, *others)
+        return mix_targets(wanted, generated, *others)
 
     for mixed in (lambda *parts: mix(*parts, OOV).gather(1, wanted[:, None])[:, 0], of_wanted):
         result = mixed(leaves[0].log_softmax(-1), leaves[1].softmax(-1), leaves[2].sigmoid(), SRC[sentences])
