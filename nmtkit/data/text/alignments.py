@@ -20,18 +20,18 @@ from nmtkit.core.files import atomic_user_path, write_errors
 Link = tuple[int, int]
 """Source and target position, counted from 0."""
 Links = frozenset[Link]
-"""The alignment of one sentence pair."""
+"""Alignment of one sentence pair."""
 
 AlignmentFormat = Literal["pharaoh", "naacl"]
 
-# No text has words of ten digits.
+# Nine digits at most: no sentence has more words.
 _LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})", re.ASCII)
 _NAACL_LINE = re.compile(r"(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class GoldAlignment:
-    """A gold alignment of one sentence pair: sure links, and possible ones."""
+    """Gold alignment of one sentence pair."""
 
     sure: Links
     possible: Links
@@ -40,79 +40,96 @@ class GoldAlignment:
 
 @dataclass(frozen=True)
 class AlignmentFile:
-    """The content of an alignment file."""
+    """Content of an alignment file."""
 
     pairs: list[GoldAlignment]
-    """One for each sentence pair; a naacl file ends with the last pair that has links."""
+    """One alignment for each sentence pair; in a naacl file up to the last pair with links."""
     format: AlignmentFormat
     base: int
-    """The index of the first word, 0 or 1."""
+    """Index of the first word in the file, 0 or 1."""
 
     @property
     def base_warning(self) -> str:
-        """See `base_warning`; empty for a file that counts from 1."""
-        return "" if self.base else base_warning(pair.possible for pair in self.pairs)
+        """The result of the function `base_warning`; "" for a file that counts from 1."""
+        if self.base == 1:
+            return ""
+        return base_warning(pair.possible for pair in self.pairs)
 
 
 # ------------------------------------------------------------------------------------------------------ first words
 
 RARE_SHARE = 0.05
-"""A first word counts as never linked below this share of the links of the most linked position."""
+"""First words count as hardly linked up to this share of the sentences in which the most linked position has a link."""
 
 
 def base_warning(alignments: Iterable[Links]) -> str:
-    """Evidence that a file counts words from 1, not 0, such as "no link has a first word"; empty if there is none.
+    """Returns evidence that words are counted from 1, such as "no link has a first word"; "" without evidence.
 
-    A first word is linked about as often as any other. If on both sides it hardly ever is, the words are most likely
-    counted from 1.
+    First words are linked about as often as other words. If they hardly ever are, on either side, the words are most
+    likely counted from 1.
     """
-    linked = Counter[int](), Counter[int]()
+    # For each position of the source and the target: the number of sentences in which it has a link.
+    sentences_by_position = (Counter[int](), Counter[int]())
     for links in alignments:
-        for side, counts in enumerate(linked):
-            counts.update({link[side] for link in links})
-    if not all(counts and counts[0] <= RARE_SHARE * max(counts.values()) for counts in linked):
-        return ""
-    return f"{'hardly a' if any(counts[0] for counts in linked) else 'no'} link has a first word"
+        for side, sentences in enumerate(sentences_by_position):
+            sentences.update({link[side] for link in links})
+    amount = "no"
+    for sentences in sentences_by_position:
+        if not sentences or sentences[0] > RARE_SHARE * max(sentences.values()):
+            return ""
+        if sentences[0]:
+            amount = "hardly a"
+    return f"{amount} link has a first word"
 
 
 # --------------------------------------------------------------------------------------------------------- formats
 
 MAX_NAACL_PAIRS = 1_000_000
-"""The highest number of a sentence pair in a naacl file: the list of pairs has this length, however few have links."""
+"""Largest number of a sentence pair in a naacl file. It limits memory, since pairs without links are listed too."""
 
 
 def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
-    """Reads alignments; the format is detected from the first line that is not empty.
+    """Parses alignments; detects their format by the first line that is not empty.
 
-    pharaoh: a line for each sentence pair, links separated by white space. `i-j` is a sure link between source word i
-    and target word j, `i?j` or `ipj` a possible one. TALP files are the same.
+    * pharaoh: a line for each sentence pair, links separated by white space. `i-j` is a sure link between source word i
+      and target word j, `i?j` or `ipj` a possible one. TALP files have this format too.
+    * naacl (Mihalcea and Pedersen 2003, "An Evaluation Exercise for Word Alignment"): a line for each link, "PAIR
+      SOURCE TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is
+      ignored. Pairs are counted from 1, in any order.
 
-    naacl (Mihalcea and Pedersen 2003, "An Evaluation Exercise for Word Alignment"): a line for each link, "PAIR SOURCE
-    TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is ignored.
-    Pairs are counted from 1, in any order.
-
-    `place` names the file in messages. Words are counted from `base`; None: 0 in pharaoh and 1 in naacl files.
+    Args:
+        lines: lines of the file.
+        place: name of the file in messages.
+        base: number of the first word. Default: 0 in pharaoh and 1 in naacl files.
     """
     texts = [line.strip() for line in lines]
-    first = next(filter(None, texts), "")
-    form: AlignmentFormat = "naacl" if _NAACL_LINE.fullmatch(first) else "pharaoh"
-    base = int(form == "naacl") if base is None else base
-    if form == "naacl":
-        return AlignmentFile(_parse_naacl(texts, place, base), form, base)
-    numbered = enumerate(texts, start=1)
-    return AlignmentFile([parse_pharaoh_line(text, f"{place}, line {n}", base) for n, text in numbered], form, base)
+    first_text = next(filter(None, texts), "")
+    if _NAACL_LINE.fullmatch(first_text):
+        naacl_base = 1 if base is None else base
+        return AlignmentFile(_parse_naacl(texts, place, naacl_base), "naacl", naacl_base)
+    pharaoh_base = 0 if base is None else base
+    pairs = []
+    for number, text in enumerate(texts, start=1):
+        pairs.append(parse_pharaoh_line(text, f"{place}, line {number}", pharaoh_base))
+    return AlignmentFile(pairs, "pharaoh", pharaoh_base)
 
 
 def parse_pharaoh_line(line: str, place: str, base: int = 0) -> GoldAlignment:
-    """Reads one line of a Pharaoh file; `place` is its file and number. DataError if it is malformed."""
-    sure, possible = set(), set()
+    """Parses one line of a Pharaoh file, see `parse_alignments`; `place` is its file and line number.
+
+    Raises:
+        DataError: the line is malformed.
+    """
+    sure = set()
+    possible = set()
     for token in line.split():
         match = _LINK.fullmatch(token)
         if match is None:
             raise DataError(f"{place}: {shorten(token)!r} is not a link; write 3-4 (sure) or 3?4 (possible)")
-        link = _make_link(match[1], match[3], base, f"{place}: link {token!r}")
+        source, kind, target = match.groups()
+        link = _make_link(source, target, base, f"{place}: link {token!r}")
         possible.add(link)
-        if match[2] == "-":
+        if kind == "-":
             sure.add(link)
     return GoldAlignment(frozenset(sure), frozenset(possible))
 
@@ -130,15 +147,20 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignm
         pair = int(match[1])
         if not 1 <= pair <= MAX_NAACL_PAIRS:
             raise DataError(
-                f"{place}, line {number}: sentence pair {pair}; pairs are counted from 1, one by one, and there are at "
-                f"most {MAX_NAACL_PAIRS:,}: correct the number"
+                f"{place}, line {number}: sentence pair {pair}; pairs are counted from 1, and the largest number that "
+                f"is read is {MAX_NAACL_PAIRS:,}: correct the number"
             )
         link = _make_link(match[2], match[3], base, place_and_line)
         possible[pair].add(link)
         if match[4] != "P":
             sure[pair].add(link)
-    pairs = range(1, max(possible) + 1)
-    return [GoldAlignment(frozenset(sure.get(pair, ())), frozenset(possible.get(pair, ()))) for pair in pairs]
+    alignments = []
+    for pair in range(1, max(possible) + 1):
+        # `get` does not add the pairs without links to the dictionaries.
+        sure_links = frozenset(sure.get(pair, ()))
+        possible_links = frozenset(possible.get(pair, ()))
+        alignments.append(GoldAlignment(sure_links, possible_links))
+    return alignments
 
 
 def _make_link(source: str, target: str, base: int, place: str) -> Link:
@@ -146,14 +168,14 @@ def _make_link(source: str, target: str, base: int, place: str) -> Link:
     if min(link) < 0:
         raise DataError(
             f"{place} holds a word 0, but words are counted from 1; if the file counts from 0, give --hyp-base 0, "
-            "--ref-base 0 or, in a recipe, alignment_base: 0; if its 0 stands for no word, take the link out"
+            "--ref-base 0 or, in a recipe, alignment_base: 0; if 0 means no word, remove the link"
         )
     return link
 
 
 def format_pharaoh(links: Iterable[Link]) -> str:
-    """A line of a Pharaoh file, ordered by source, then target position."""
-    return " ".join(f"{i}-{j}" for i, j in sorted(links))
+    """Returns a line of a Pharaoh file, with the links ordered by source, then target position."""
+    return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
 def reverse_links(links: Iterable[Link]) -> Links:
@@ -166,87 +188,132 @@ def reverse_links(links: Iterable[Link]) -> Links:
 
 @dataclass(frozen=True)
 class SoftAlignment:
-    """Attention between words."""
+    """Attention between the words of a sentence pair: S source words, T target words."""
 
     src_words: list[str]
     tgt_words: list[str]
     weights: NDArray[np.float64]
     """`(T,S)`. A row sums to one minus the attention to the end of the sentence."""
     src_ids: list[list[int]] = field(default_factory=list)
-    """The tokens of each source word; a token of two words belongs to both."""
+    """Tokens of each source word; a token that covers parts of two words belongs to both."""
     tgt_ids: list[list[int]] = field(default_factory=list)
 
     def symmetrized(self, method: "Symmetrization", reverse: "SoftAlignment | None" = None) -> Links:
-        """Symmetrized links of two models, or of the rows and columns of this attention; see `symmetrize`."""
+        """Returns the links of this and the reverse model, combined by `symmetrize`.
+
+        Without a reverse model, the columns of this attention give the links of the other direction.
+        """
         backward = links_from_attention(self.weights.T) if reverse is None else reverse.links()
         return symmetrize(self.links(), reverse_links(backward), method)
 
     def links(self, threshold: float | None = None) -> Links:
-        """Hard links, see `links_from_attention`."""
+        """Returns hard links, see `links_from_attention`."""
         return links_from_attention(self.weights, threshold)
 
 
 def links_from_attention(weights: NDArray[Any], threshold: float | None = None) -> Links:
-    """Hard links of attention `(T,S)`; a row of zeros has none.
+    """Returns the hard links of attention `(T,S)`, without the column of EOS; a row of zeros gives no link.
 
-    Without a threshold each target word is linked to the source word of the largest weight (Luong et al. 2015, section
-    5.4), the first of equals. With one, it is linked to all source words of at least that weight. The caller removes
-    the column of EOS.
+    Without a threshold, each target word is linked to the source word with the largest weight (Luong et al. 2015,
+    section 5.4), the first of equals. With a threshold, it is linked to all source words of at least that weight.
     """
     if threshold is not None:
         cells = np.argwhere((weights >= threshold) & (weights > 0))
         return frozenset((int(source), int(target)) for target, source in cells)
     if weights.size == 0:
         return frozenset()
-    best = weights.argmax(axis=1)
-    return frozenset((int(source), row) for row, source in enumerate(best) if weights[row, source] > 0)
+    links = set()
+    for target, source in enumerate(weights.argmax(axis=1).tolist()):
+        if weights[target, source] > 0:
+            links.add((source, target))
+    return frozenset(links)
 
 
 WritePair = Callable[[SoftAlignment, SoftAlignment | None], None]
 """Writes the attention of the next pair, and of the reverse model if there is one."""
 
 
+class _JsonWriter:
+    """Writes a JSON list with one record per pair and line."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._count = 0
+
+    def write(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
+        record: dict[str, Any] = {
+            "source": alignment.src_words,
+            "target": alignment.tgt_words,
+            "weights": _rounded(alignment.weights),
+        }
+        if reverse is not None:
+            record["reverse_weights"] = _rounded(reverse.weights)
+        separator = ",\n" if self._count else "[\n"
+        self._file.write(separator + json.dumps(record, ensure_ascii=False))
+        self._count += 1
+
+    def finish(self) -> None:
+        self._file.write("\n]\n" if self._count else "[\n]\n")
+
+
+def _rounded(weights: NDArray[np.float64]) -> list[list[float]]:
+    rows = []
+    for row in weights.tolist():
+        rows.append([round(weight, 6) for weight in row])
+    return rows
+
+
+class _NpzWriter:
+    """Writes arrays `(T,S)` named 1, 2, ... and, of a reverse model, 1.reverse, 2.reverse, ..."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._count = 0
+
+    def write(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
+        self._count += 1
+        self._write_array(f"{self._count}.npy", alignment.weights)
+        if reverse is not None:
+            self._write_array(f"{self._count}.reverse.npy", reverse.weights)
+
+    def _write_array(self, name: str, weights: NDArray[np.float64]) -> None:
+        content = io.BytesIO()
+        np.save(content, weights.astype(np.float32))
+        self._archive.writestr(name, content.getvalue())
+
+    def finish(self) -> None:
+        pass  # the archive writes its directory when it is closed
+
+
 @contextmanager
 def soft_alignment_writer(path: Path) -> Iterator[WritePair]:
     """Writes attention between words to NAME.json or NAME.npz; the file appears when the block ends."""
     if path.suffix not in (".json", ".npz"):
-        raise DataError(f"{str(path)!r} must end in .json or .npz, for weights are written in one of these formats")
-    count = 0
+        raise DataError(f"{str(path)!r} must end in .json or .npz, the formats in which weights are written")
     with ExitStack() as opened:
+        # `write_errors` is only around statements that write the file: other errors of the block are not about it.
         with write_errors(path):
-            beside = opened.enter_context(atomic_user_path(path))
-            file: zipfile.ZipFile | TextIO = (
-                beside.open("w", encoding="utf-8")
-                if path.suffix == ".json"
-                else zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED)
-            )
-            opened.enter_context(file)
+            temporary_path = opened.enter_context(atomic_user_path(path))
+            writer: _JsonWriter | _NpzWriter
+            if path.suffix == ".json":
+                writer = _JsonWriter(opened.enter_context(temporary_path.open("w", encoding="utf-8")))
+            else:
+                archive = zipfile.ZipFile(temporary_path, "w", zipfile.ZIP_DEFLATED)
+                writer = _NpzWriter(opened.enter_context(archive))
 
         def write(alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
-            nonlocal count
-            count += 1
-            weights = {"weights": alignment.weights} | ({} if reverse is None else {"reverse_weights": reverse.weights})
             with write_errors(path):
-                if isinstance(file, zipfile.ZipFile):
-                    for key, array in weights.items():
-                        packed = io.BytesIO()
-                        np.save(packed, array.astype(np.float32))
-                        name = f"{count}.npy" if key == "weights" else f"{count}.reverse.npy"
-                        file.writestr(name, packed.getvalue())
-                    return
-                rows = {key: [[round(one, 6) for one in row] for row in weights[key].tolist()] for key in weights}
-                record = {"source": alignment.src_words, "target": alignment.tgt_words, **rows}
-                file.write(("[\n" if count == 1 else ",\n") + json.dumps(record, ensure_ascii=False))
+                writer.write(alignment, reverse)
 
         try:
             yield write
         except BaseException as fault:
+            # Deletes the temporary file. A failure to close it must not hide the fault itself.
             with suppress(OSError):
                 opened.pop_all().__exit__(type(fault), fault, fault.__traceback__)
             raise
         with write_errors(path), opened.pop_all():
-            if not isinstance(file, zipfile.ZipFile):
-                file.write("\n]\n" if count else "[\n]\n")
+            writer.finish()
 
 
 # ------------------------------------------------------------------------------------------------- two directions
@@ -267,43 +334,61 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 
 
 def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links:
-    """Combines the alignments of two directions, both as (source, target) of the first.
+    """Combines the alignments of two directions, both given as (source, target) of the forward direction.
 
     Koehn, Och and Marcu 2003, "Statistical Phrase-Based Translation", section 4, and Koehn et al. 2005, "Edinburgh
     System Description for the 2005 IWSLT Speech Translation Evaluation":
 
-    * intersection, union: the links of both, or of either.
-    * grow-diag starts from the intersection. Until nothing changes, it goes through its links, source word by source
-    word, and adds those of their eight neighbours that are in the union and whose source *or* target word has no link
-    yet.
-    * grow-diag-final then adds other links, first of the forward, then of the backward direction, whose source *or*
-    target word still has none; grow-diag-final-and adds those whose source *and* target word have none.
+    * intersection, union: the links of both directions, or of either.
+    * grow-diag starts with the intersection. It visits its links, source word by source word, and adds those of their
+      eight neighbours that are in the union and whose source *or* target word has no link yet. It repeats this until
+      nothing changes.
+    * grow-diag-final then adds further links, first of the forward, then of the backward direction, whose source *or*
+      target word still has no link; grow-diag-final-and adds links whose source *and* target word have none.
     * grow-diag-strict, grow-diag-final-strict: an added link must join a source *and* a target word without links. The
-    alignment-scripts of Zenkel et al. 2019 call these grow-diagonal and grow-diagonal-final.
+      alignment-scripts of Zenkel et al. 2019 call these grow-diagonal and grow-diagonal-final.
     """
-    both, union, strict = forward & backward, forward | backward, method.endswith("-strict")
-    if method in ("intersection", "union"):
-        return both if method == "intersection" else union
-    links = set(both)
-    linked = [{link[side] for link in links} for side in (0, 1)]
+    intersection = forward & backward
+    union = forward | backward
+    if method == "intersection":
+        return intersection
+    if method == "union":
+        return union
+    strict = method.endswith("-strict")
+    links = set(intersection)
+    linked_sources = {source for source, _ in links}
+    linked_targets = {target for _, target in links}
 
-    def add(link: Link, neither: bool) -> bool:
-        """Adds a link of the union if one of its words has none yet, or only if `neither` has one."""
-        free = [word not in known for word, known in zip(link, linked, strict=True)]
-        if link not in union or not (all(free) if neither else any(free)):
+    def add(source: int, target: int, both_free: bool) -> bool:
+        """Adds a link of the union if one of its words has no link yet, or with `both_free` if neither has.
+
+        Returns whether the link was added.
+        """
+        source_is_free = source not in linked_sources
+        target_is_free = target not in linked_targets
+        if both_free:
+            fits = source_is_free and target_is_free
+        else:
+            fits = source_is_free or target_is_free
+        if not fits or (source, target) not in union:
             return False
-        links.add(link)
-        for word, known in zip(link, linked, strict=True):
-            known.add(word)
+        links.add((source, target))
+        linked_sources.add(source)
+        linked_targets.add(target)
         return True
 
     grows = True
     while grows:
         grows = False
-        for source, target in sorted(union):  # a link that is added ahead of this one is met in the same pass
-            for source_step, target_step in _NEIGHBOURS if (source, target) in links else ():
-                grows |= add((source + source_step, target + target_step), strict)
+        # Links of the union rather than of `links`: a neighbour that was added and comes later is visited in this pass.
+        for source, target in sorted(union):
+            if (source, target) not in links:
+                continue
+            for source_step, target_step in _NEIGHBOURS:
+                if add(source + source_step, target + target_step, both_free=strict):
+                    grows = True
     if method.startswith("grow-diag-final"):
-        for link in (*sorted(forward), *sorted(backward)):
-            add(link, strict or method.endswith("-and"))
+        both_free = strict or method.endswith("-and")
+        for source, target in (*sorted(forward), *sorted(backward)):
+            add(source, target, both_free=both_free)
     return frozenset(links)

@@ -85,7 +85,7 @@ def test_naacl_by_hand() -> None:
     assert [pair.sure for pair in file.pairs] == [set(), {(0, 0)}, set(), {(0, 1)}]
     assert file.pairs[1].possible == {(0, 0), (2, 0), (1, 4)}
     assert parse_alignments(["1 0 0 S"], "gold", base=0).pairs[0].sure == {(0, 0)}
-    with pytest.raises(DataError, match=r"gold, line 1: '1 0 3 S' holds a word 0.* stands for no word, take the link"):
+    with pytest.raises(DataError, match=r"gold, line 1: '1 0 3 S' holds a word 0.* means no word, remove the link"):
         parse_alignments(["1 0 3 S"], "gold")
     with pytest.raises(DataError, match=r"gold, line 1: sentence pair 0; pairs are counted from 1"):
         parse_alignments(["0 1 1 S"], "gold")
@@ -115,7 +115,7 @@ def test_a_naacl_file_may_name_few_pairs_of_many() -> None:
     lines = [f"{pair} {word} {word}" for pair in range(4990, 5000) for word in range(1, 9)]
     assert len(parse_alignments(lines, "gold").pairs) == 4999
     assert len(parse_alignments(["1000 1 1"], "gold").pairs) == 1000
-    with pytest.raises(DataError, match=r"^gold, line 2: sentence pair 99999999; pairs are counted from 1, one by one"):
+    with pytest.raises(DataError, match=r"^gold, line 2: sentence pair 99999999; pairs are counted from 1, and the largest"):
         parse_alignments(["1 1 1", "99999999 1 1 S", "2 1 1"], "gold")
 
 
