@@ -34,10 +34,11 @@ def number_by_position(ids: Tensor, src_extended: Tensor, size: int, absent: int
         size: V.
         absent: the result for ids that are neither in the vocabulary nor in the source.
     """
-    is_equal = ids[:, :, None] == src_extended[:, None, :]  # (B, P, S)
-    # The maximum of a row of zeros and ones tells whether there is a one; its index is that of the first one.
-    in_source, first_position = is_equal.to(torch.uint8).max(2)  # (B, P) each
-    copied = torch.where(in_source > 0, size + first_position, absent)  # (B, P)
+    is_equal = ids.unsqueeze(2) == src_extended.unsqueeze(1)  # (B, P, S)
+    # The maximum of a row of zeros and ones tells whether there is a one, and its index is that of the first one.
+    is_in_source, first_position = is_equal.to(torch.uint8).max(dim=2)  # (B, P) each
+    copied = size + first_position  # (B, P)
+    copied = copied.masked_fill(is_in_source == 0, absent)
     return torch.where(ids < size, ids, copied)
 
 
@@ -96,12 +97,15 @@ def mix_targets(targets: Tensor, generated: Tensor, attention: Tensor, p_gen: Te
     """
     dtype = at_least_float32(generated)
     p_gen = p_gen.to(dtype).squeeze(-1)  # (M,)
-    is_target = src_extended == targets[:, None]  # (M, S)
+    is_target = src_extended == targets.unsqueeze(1)  # (M, S)
     target_attention = (attention.to(dtype) * is_target).sum(-1)  # (M,)
-    copied_share = (1.0 - p_gen) * target_attention
-    log_copied = copied_share.clamp(min=MIN_SHARE).log()
-    log_generated = generated + p_gen.clamp(min=MIN_SHARE).log()
-    return torch.where(is_target.any(-1), torch.logaddexp(log_generated, log_copied), log_generated)
+    copied = (1.0 - p_gen) * target_attention  # (M,)
+    log_copied = copied.clamp(min=MIN_SHARE).log()
+    log_p_gen = p_gen.clamp(min=MIN_SHARE).log()
+    log_generated = generated + log_p_gen
+    log_total = torch.logaddexp(log_generated, log_copied)  # (M,)
+    is_in_source = is_target.any(-1)  # (M,)
+    return torch.where(is_in_source, log_total, log_generated)
 
 
 class _Mix(torch.autograd.Function):

@@ -1,16 +1,20 @@
 """A sparsely gated mixture of experts: Shazeer et al. 2017, "Outrageously Large Neural Networks".
 
-In place of one feed-forward part a layer has n of them, and a gate chooses the k that read a state x (equations 1, 3, 4
-and 5; in training N is drawn anew for every number from a standard normal distribution, else it is 0):
+In place of one feed-forward part, a layer has n of them, the experts, and a gate chooses the k experts that process a
+state x (equations 1, 3, 4 and 5):
 
     y = sum_i G(x)_i E_i(x)             G(x) = softmax over the k largest of H(x), zero elsewhere
     H(x)_i = (x W_g)_i + N softplus((x W_noise)_i)
 
-Two sums over states say how much an expert is used: the importance sum_x G(x)_i (equation 6), and where noise is drawn
-the load sum_x P(x,i) (appendix A, equations 8 to 10). P is the probability that new noise of expert i alone would
-choose it; F is the normal distribution's function:
+In training, N is drawn for every number from a standard normal distribution; otherwise it is 0.
+
+Two sums over states measure how much an expert is used: the importance sum_x G(x)_i (equation 6), and in training the
+load sum_x P(x,i) (appendix A, equations 8 to 10). P is the probability that new noise for expert i alone would choose
+it; F is the distribution function of the normal distribution:
 
     P(x,i) = F(((x W_g)_i - the k-th largest of the other H(x)_j) / softplus((x W_noise)_i))
+
+Letters: H hidden size, n experts, k experts that process a state, M states, B sentences, T positions.
 """
 
 from typing import Any
@@ -26,84 +30,113 @@ from nmtkit.layers.transformer import FeedForward, LayerConfig
 
 
 class ExpertsConfig(Settings):
-    """Several feed-forward parts in a layer, of which each word is read by a few."""
+    """Several feed-forward parts per layer, each of which processes only some of the words."""
 
     count: int = Field(default=4, ge=1, le=1024)
     """Experts of a layer (n)."""
     used: int = Field(default=2, ge=2)
-    """How many of them read a word (k); all, where there are fewer. Of one alone the gate is 1, and learns nothing."""
+    """Experts that process a word (k); all, if there are fewer. The gate of a single expert would always be 1."""
     every: int = Field(default=2, ge=1)
-    """Every second layer of each side has experts, from the second on; 1: all have; 3: every third; and so on."""
+    """Which layers of each side have experts: 1: all; 2: every second one, from the second on; 3: every third one."""
 
 
 class Experts(nn.Module):
-    """The experts of a layer, and their gate; see the head of this file."""
+    """The experts of a layer and their gate; see the head of this file."""
 
     _routed: Tensor | None = None
-    """Of the last pass with gradients G, and P where there is noise: `(...,1 or 2,n)`."""
+    """G, and P where it is defined, of the last pass with gradients: `(B, T, 1 or 2, n)`."""
 
     def __init__(self, config: LayerConfig, settings: ExpertsConfig) -> None:
         super().__init__()
-        width, count, self.used = config.hidden_size, settings.count, min(settings.used, settings.count)
-        self.experts = nn.ModuleList(FeedForward(config) for _ in range(count))
-        self.gate = UnpackedLinear(width, count, bias=False)
-        # Noise of a learned size, in training alone, lets other experts be chosen now and then.
-        self.noise = UnpackedLinear(width, count, bias=False)
+        self.used = min(settings.used, settings.count)
+        self.experts = nn.ModuleList(FeedForward(config) for _ in range(settings.count))
+        self.gate = UnpackedLinear(config.hidden_size, settings.count, bias=False)
+        # Noise of a learned size, only in training, lets other experts be chosen now and then.
+        self.noise = UnpackedLinear(config.hidden_size, settings.count, bias=False)
         self.initialize()
 
     def initialize(self) -> None:
-        """Noise alone chooses at first: appendix A."""
-        for weights in (self.gate, self.noise):
-            nn.init.zeros_(weights.weight)
+        """Sets the gate to zero, so that at first only the noise chooses: appendix A."""
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.noise.weight)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_routed": None}  # a copy of the model is none of its gradients
+        state = dict(self.__dict__)
+        state["_routed"] = None  # belongs to the graph of one pass, which cannot be copied
+        return state
 
     def forward(self, states: Tensor) -> Tensor:
-        """`(...,H)` to `(...,H)`. On a CPU an expert reads only what it is chosen for.
+        """Maps `(..., H)` to `(..., H)`.
 
-        Elsewhere each reads all, since to find what is chosen would make the CPU wait for the device.
+        On a CPU, an expert processes only the states that it is chosen for. On other devices each processes all: to
+        find out which ones are chosen, the CPU would have to wait for the device.
         """
-        flat, gates = states.flatten(0, -2), self._gates(states).flatten(0, -2)  # (M,H), (M,n)
-        result, every = torch.zeros_like(flat), torch.arange(len(flat), device=flat.device)
+        flat = states.flatten(0, -2)  # (M, H)
+        gates = self._gates(states).flatten(0, -2)  # (M, n)
+        all_rows = torch.arange(len(flat), device=flat.device)  # (M,)
+        result = torch.zeros_like(flat)  # (M, H)
         for expert, gate in zip(self.experts, gates.unbind(1), strict=True):
-            rows = gate.nonzero()[:, 0] if flat.device.type == "cpu" else every
-            if len(rows) or torch.is_grad_enabled():  # every weight has a gradient
-                found = expert(flat[rows]) * gate[rows, None]
-                result = result.index_add(0, rows, found.to(result.dtype))
+            rows = gate.nonzero()[:, 0] if flat.device.type == "cpu" else all_rows  # (m,)
+            # In training an expert runs even without rows, so that all weights have a gradient.
+            if len(rows) or torch.is_grad_enabled():
+                outputs = expert(flat[rows]) * gate[rows, None]  # (m, H)
+                result = result.index_add(0, rows, outputs.to(result.dtype))
         return result.view_as(states)
 
     def _gates(self, states: Tensor) -> Tensor:
-        """G of states `(...,H)`: `(...,n)`."""
-        means = self.gate(states)
-        means = noisy = means.to(at_least_float32(means))  # x W_g
+        """Returns G of states `(..., H)`, `(..., n)`, and keeps G and P in `_routed`."""
+        means = self.gate(states)  # (..., n), x W_g
+        means = means.to(at_least_float32(means))
+        energies = means  # (..., n), H(x)
         if self.training:
-            spread = F.softplus(self.noise(states).to(means.dtype))
-            noisy = means + torch.randn_like(means) * spread  # H
-        best, chosen = noisy.topk(min(self.used + 1, noisy.shape[-1]), -1)
-        gates = torch.zeros_like(means).scatter(-1, chosen[..., : self.used], best[..., : self.used].softmax(-1))
+            spread = F.softplus(self.noise(states).to(means.dtype))  # (..., n)
+            energies = means + torch.randn_like(means) * spread
+        # One expert more than is used, if there is one: its energy is needed for the load.
+        n_best = min(self.used + 1, energies.shape[-1])
+        best_energies, best_experts = energies.topk(n_best, -1)  # (..., k + 1) each
+        used_energies = best_energies[..., : self.used]  # (..., k)
+        used_experts = best_experts[..., : self.used]  # (..., k)
+        gates = torch.zeros_like(means).scatter(-1, used_experts, used_energies.softmax(-1))  # (..., n)
         routed = [gates]
-        if self.training and best.shape[-1] > self.used:
-            last = best[..., self.used - 1 : self.used]
-            others = torch.where(noisy >= last, best[..., self.used :], last)
-            routed.append(torch.special.ndtr((means - others) / spread))
+        if self.training and n_best > self.used:
+            # The k-th largest energy of the other experts. For a chosen expert, the others lack one of the k largest.
+            last_used = used_energies[..., -1:]  # (..., 1)
+            first_unused = best_energies[..., self.used :]  # (..., 1)
+            is_chosen = energies >= last_used  # (..., n)
+            threshold = torch.where(is_chosen, first_unused, last_used)  # (..., n)
+            routed.append(torch.special.ndtr((means - threshold) / spread))  # (..., n), P
         self._routed = torch.stack(routed, -2) if torch.is_grad_enabled() else None
         return gates
 
     def use(self, mask: Tensor) -> Tensor:
-        """Importance, and load where noise is drawn, over the states of the last pass where `mask` is True: `(*,n)`."""
-        assert self._routed is not None, "gradients are off, or it was asked before"
-        routed, self._routed = self._routed, None
-        return (routed * mask[..., None, None]).flatten(0, -3).sum(0)
+        """Returns importance and, in training if not all experts are used, load: `(1 or 2, n)`.
+
+        Sums over the states of the last forward pass where `mask` `(B, T)` is True. Can be called once per pass.
+        """
+        assert self._routed is not None, "there was no pass with gradients, or `use` was already called for it"
+        routed = self._routed
+        self._routed = None
+        masked = routed * mask[..., None, None]  # (B, T, 1 or 2, n)
+        return masked.flatten(0, -3).sum(0)
 
 
 def place_experts(config: LayerConfig, settings: ExpertsConfig | None, *sides: nn.ModuleList) -> None:
-    """Puts experts into some layers of each side; none without settings."""
-    if settings is not None:
-        for layer in (layer for side in sides for layer in side[settings.every - 1 :: settings.every]):
+    """Replaces the feed-forward part of some layers of each side by experts; of none if there are no settings."""
+    if settings is None:
+        return
+    for side in sides:
+        for layer in side[settings.every - 1 :: settings.every]:
             layer.feed_forward = Experts(config, settings)
 
 
 def use_of_experts(*sides: tuple[nn.ModuleList, Tensor]) -> Tensor:
-    """`Experts.use` of all layers that have experts, one below the other, `(R,n)`; layers of a side with its mask."""
-    return torch.cat([part.use(mask) for side, mask in sides for part in side.modules() if isinstance(part, Experts)])
+    """Returns `Experts.use` of all layers that have experts, one below the other: `(*, n)`.
+
+    Each side is the layers of an encoder or decoder, and the mask `(B, T)` of their real positions.
+    """
+    rows = []
+    for layers, mask in sides:
+        for module in layers.modules():
+            if isinstance(module, Experts):
+                rows.append(module.use(mask))
+    return torch.cat(rows)
