@@ -10,8 +10,8 @@ from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from tests.support.small_models import SMALL, V, batch_of, build
 from tests.support.step_by_step import Walk, told
 
-BOTH_WAYS = "reverse_source: a bidirectional encoder reads the source both ways"
-NOT_READ = "nothing reads the source to choose; set window to global"
+BOTH_WAYS = "reverse_source: a bidirectional encoder reads the source in both directions"
+NOT_READ = "without reading the words there; set window to global"
 NO_HEAD = "`alignment_heads`: give mean, or the number of a head, counted from 1 "
 
 REFUSED: list[tuple[str, dict[str, object], str]] = [
@@ -33,10 +33,10 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("luong", {"score": "location", "window": "local_p"}, NOT_READ),
     ("luong", {"window_size": 0}, "greater than or equal to 1"),
     ("luong", {"bidirectional": True}, "bridge: copy"),
-    ("rnnsearch", {"bridge": "copy"}, "1 x 8 numbers.*where the decoder has 1 x 4"),
+    ("rnnsearch", {"bridge": "copy"}, "1 x 8 numbers.*but the decoder has 1 x 4"),
     ("rnnsearch", {"bridge": "copy", "bidirectional": False, "encoder_layers": 2}, "2 x 4 numbers.*decoder has 1 x 4"),
-    ("rnn_encdec", {"feed_context": False, "bidirectional": True}, "1 x 8 numbers.*where the decoder has 1 x 4"),
-    ("rnn_encdec", {"feed_context": False, "encoder_layers": 3}, "3 x 4 numbers.*where the decoder has 1 x 4"),
+    ("rnn_encdec", {"feed_context": False, "bidirectional": True}, "1 x 8 numbers.*but the decoder has 1 x 4"),
+    ("rnn_encdec", {"feed_context": False, "encoder_layers": 3}, "3 x 4 numbers.*but the decoder has 1 x 4"),
     ("rnn_encdec", {"feed_context": False, "bridge": "zero"}, "bridge: zero hides the source from the decoder; set fe"),
     ("rnnsearch", {"reverse_source": True}, BOTH_WAYS),
     ("rnn_encdec", {"bidirectional": True, "reverse_source": True}, BOTH_WAYS),

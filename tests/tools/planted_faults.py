@@ -145,8 +145,8 @@ FAULTS = (
     ),
     Fault(
         name="models: Luong's positions do not advance",
-        before="return readout, LuongState(hidden, cell, fed, state.position + 1)",
-        after="return readout, LuongState(hidden, cell, fed, state.position)",
+        before="return output, LuongState(hidden, cell, fed, state.position + 1)",
+        after="return output, LuongState(hidden, cell, fed, state.position)",
         tests=("models/rnn/test_luong.py", "contracts/test_models.py"),
     ),
     Fault(

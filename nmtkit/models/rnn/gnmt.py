@@ -1,27 +1,40 @@
 """GNMT: Wu et al. 2016, "Google's Neural Machine Translation System", section 3: deep residual LSTMs with attention.
 
-The encoder's bottom layer reads the source in both directions, the others in one; x_t is the top layer's answer to
-source word t. For each target word w_i the decoder first looks at the source, with what its bottom layer gave for the
-word before, y_{i-1}. All L layers read what it found, the context a_i:
+The encoder's bottom layer reads the source in both directions, the others in one; x_t is the top layer's state at
+source word t. For each target word w_i the decoder first attends to the source with y_{i-1}, the state of its bottom
+layer after the previous word. All L layers read the context a_i:
 
     s_t = v^T tanh(W y_{i-1} + U x_t + b),  p_t = exp s_t / sum_t exp s_t,  a_i = sum_t p_t x_t    eq. 4
     y_i = x^1 = LSTM_1([E w_{i-1}; a_i]),   x^2 = LSTM_2([x^1; a_i])                               eq. 5
     x^l = LSTM_l([x^{l-1}; a_i]) + x^{l-1},   l = 3 ... L                                          eq. 6
     p(w_i) = softmax(W_s x^L)
 
-Only the bottom layer waits for the attention (section 3.3): in training each of the others reads the whole target in
-one call. The paper does not say how the decoder begins; here its state is zero, y_0 too.
+Only the bottom layer depends on the attention of the previous step (section 3.3): in training each of the other layers
+reads the whole target in one call. The paper does not define the decoder's first state; here it is zero, also y_0.
+
+Letters as in `nmtkit.models.base`.
 """
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.settings import Depth, Field, model_validator
 from nmtkit.data.batches.batch import Batch
-from nmtkit.layers import recurrent
 from nmtkit.layers.attention import Additive, Attention
+from nmtkit.layers.recurrent import (
+    Bridge,
+    Initialisation,
+    RecurrentEncoder,
+    build_rnn,
+    init_weights,
+    layers_first,
+    rnn_step,
+    rows_first,
+    run_rnn,
+)
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
 
@@ -33,7 +46,7 @@ class GnmtConfig(RecurrentConfig):
     """Which model."""
     layers: Depth = Field(default=4, ge=2)
     """LSTM layers of the encoder, the bottom one in both directions, and of the decoder."""
-    initialisation: recurrent.Initialisation = "xavier"
+    initialisation: Initialisation = "xavier"
     """How weights start: xavier, or as in the paper (uniform between -0.04 and 0.04)."""
 
     @model_validator(mode="after")
@@ -41,64 +54,107 @@ class GnmtConfig(RecurrentConfig):
         self.require_equal_where_tied("hidden_size", "embedding_size")
         return self
 
-    def encoder(self) -> recurrent.RecurrentEncoder:
-        """A new encoder: section 3.2."""
-        sizes = self.embedding_size, self.hidden_size, self.layers
-        return recurrent.RecurrentEncoder("lstm", *sizes, "bottom", residual=True, dropout=self.dropout)
+    @override
+    def encoder(self) -> RecurrentEncoder:
+        return RecurrentEncoder(
+            cell="lstm",
+            input_size=self.embedding_size,
+            hidden_size=self.hidden_size,
+            layers=self.layers,
+            bidirectional="bottom",
+            residual=True,
+            dropout=self.dropout,
+        )
 
 
 @MODELS.register("gnmt")
 class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
-    """Looks, then runs all layers; see the head of this file."""
+    """Attends, then runs all decoder layers; see the head of this file."""
 
     Config = GnmtConfig
 
     def __init__(self, config: GnmtConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        hidden, inputs = config.hidden_size, [config.embedding_size] + [config.hidden_size] * (config.layers - 1)
-        self.bridge = recurrent.Bridge("zero", "lstm", hidden, hidden, config.layers)
-        self.attention = Attention(Additive(hidden, hidden, hidden, 0))
-        self.decoder: Any = nn.ModuleList(recurrent.build_rnn("lstm", size + hidden, hidden) for size in inputs)
-        self.output = nn.Linear(hidden, sizes["tgt"])
-        recurrent.init_weights(self, "xavier")
+        hidden_size = config.hidden_size
+        self.bridge = Bridge(
+            kind="zero", cell="lstm", input_size=hidden_size, hidden_size=hidden_size, layers=config.layers
+        )
+        score = Additive(query_size=hidden_size, memory_size=hidden_size, attention_size=hidden_size, max_positions=0)
+        self.attention = Attention(score)
+        self.decoder: Any = nn.ModuleList()
+        for layer in range(config.layers):
+            states_size = config.embedding_size if layer == 0 else hidden_size
+            self.decoder.append(build_rnn("lstm", states_size + hidden_size, hidden_size))
+        self.output = nn.Linear(hidden_size, sizes["tgt"])
+        init_weights(self, "xavier")
         self.tie_output()
-        for parameter in self.parameters() if config.initialisation == "paper" else ():
-            nn.init.uniform_(parameter, -0.04, 0.04)
+        if config.initialisation == "paper":
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -0.04, 0.04)
 
+    @override
     def encode(self, batch: Batch) -> AttentionMemory:
-        """Runs the encoder and projects the keys once."""
         return self.attention_memory(batch, self.attention.score.project, self.bridge)
 
+    @override
     def advance(
         self, tokens: Tensor, state: RecurrentState, memory: AttentionMemory, cache: Any, need_attention: bool = False
     ) -> tuple[ModelOutput, RecurrentState]:
-        """One word of every hypothesis."""
-        output, state = self._read(tokens.unsqueeze(1), state, memory)
-        return output.mapped(lambda whole: whole.squeeze(1)), state
+        output, state = self._decode(tokens.unsqueeze(1), state, memory)  # (N, 1, *)
+        return output.mapped(lambda tensor: tensor.squeeze(1)), state
 
+    @override
     def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
-        """The whole target."""
-        return self._read(batch.targets.shifted, self.start(memory), memory)[0]
+        output, _ = self._decode(batch.targets.shifted, self.start(memory), memory)
+        return output
 
-    def _read(self, ids: Tensor, state: RecurrentState, memory: AttentionMemory) -> tuple[ModelOutput, RecurrentState]:
-        """The output `(N,T,*)` of words `(N,T)`, and the state after them, of each layer `(N,1,H)`: eqs. 4 to 6."""
-        both = (torch.split(part, 1, 1) for part in (state.hidden, cast(Tensor, state.cell)))
-        own, steps = list[Any](zip(*both, strict=True)), []
-        for word in self.dropout(self.tgt_embedding(ids)).unbind(1):
-            last = own[0][0].reshape(len(memory.mask), -1, own[0][0].shape[2])  # y_{i-1}, `(B,K,H)`
-            looked = self.attention(last, memory.keys, memory.values, memory.mask)
-            context, weights = (part.flatten(0, 1) for part in looked)  # `(N,H)`, `(N,S)`
-            own[0] = recurrent.rnn_step(self.decoder[0], torch.cat([word, context], -1), *own[0])
-            steps.append((own[0][0][:, 0], context, weights))
-        states, contexts, looks = (torch.stack(parts, 1) for parts in zip(*steps, strict=True))  # `(N,T,*)`
+    def _decode(
+        self, ids: Tensor, state: RecurrentState, memory: AttentionMemory
+    ) -> tuple[ModelOutput, RecurrentState]:
+        """Runs equations 4 to 6 over words `(N, T)`: returns the outputs `(N, T, *)` and the state after all words."""
+        assert state.cell is not None, "an LSTM has memory cells"
+        first_hidden = torch.split(state.hidden, 1, 1)  # L x (N, 1, H)
+        first_cell = torch.split(state.cell, 1, 1)  # L x (N, 1, H)
+        final_hidden: list[Any] = []
+        final_cell: list[Any] = []
+
+        # Bottom layer, word by word: the attention for word i needs y_{i-1}. Equations 4 and 5.
+        sentences = len(memory.mask)
+        hidden = first_hidden[0]
+        cell: Tensor | None = first_cell[0]
+        bottom_states = []
+        step_contexts = []
+        step_weights = []
+        for word in self.dropout(self.tgt_embedding(ids)).unbind(1):  # (N, E)
+            query = hidden.reshape(sentences, -1, hidden.shape[2])  # (B, K, H), y_{i-1}
+            context, weights = self.attention(query, memory.keys, memory.values, memory.mask)  # (B, K, H), (B, K, S)
+            context = context.flatten(0, 1)  # (N, H), a_i
+            inputs = torch.cat([word, context], -1)  # (N, E+H)
+            hidden, cell = rnn_step(self.decoder[0], inputs, hidden, cell)  # (N, 1, H), (N, 1, H)
+            bottom_states.append(hidden[:, 0])
+            step_contexts.append(context)
+            step_weights.append(weights.flatten(0, 1))
+        final_hidden.append(hidden)
+        final_cell.append(cell)
+        states = torch.stack(bottom_states, 1)  # (N, T, H), x^1
+        contexts = torch.stack(step_contexts, 1)  # (N, T, H)
+
+        # The other layers, each over all words: equations 5 and 6.
         for number, layer in enumerate(self.decoder[1:], start=1):
-            inputs = torch.cat([self.dropout(states), contexts], -1)
+            inputs = torch.cat([self.dropout(states), contexts], -1)  # (N, T, 2H)
+            hidden = first_hidden[number]
+            cell = first_cell[number]
             if ids.shape[1] == 1:
-                own[number] = recurrent.rnn_step(layer, inputs[:, 0], *own[number])
-                answer = own[number][0]
+                # One word: `rnn_step` has less overhead than torch's call for sequences.
+                hidden, cell = rnn_step(layer, inputs[:, 0], hidden, cell)  # (N, 1, H), (N, 1, H)
+                layer_states = hidden
             else:
-                answer, after = recurrent.run_rnn(layer, inputs, recurrent.layers_first(*own[number]))
-                own[number] = recurrent.rows_first(after)
-            states = answer if number == 1 else answer + states
-        states = self.dropout(states)
-        return ModelOutput(states, looks), RecurrentState(*(torch.cat(parts, 1) for parts in zip(*own, strict=True)))
+                layer_states, final_state = run_rnn(layer, inputs, layers_first(hidden, cell))  # (N, T, H)
+                hidden, cell = rows_first(final_state)  # (N, 1, H), (N, 1, H)
+            final_hidden.append(hidden)
+            final_cell.append(cell)
+            # Residual connections start at x^3.
+            states = layer_states if number == 1 else layer_states + states  # (N, T, H), x^l
+        attention = torch.stack(step_weights, 1)  # (N, T, S)
+        output = ModelOutput(self.dropout(states), attention)
+        return output, RecurrentState(torch.cat(final_hidden, 1), torch.cat(final_cell, 1))

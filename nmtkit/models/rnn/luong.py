@@ -1,20 +1,23 @@
-"""Luong et al. 2015: update, then look; global and local attention, input feeding.
+"""Luong et al. 2015: the decoder updates, then attends; global and local attention, input feeding.
 
-A stacked recurrent encoder gives one state per source word; its last state, layer by layer, is the decoder's first. For
-each target word the decoder first updates its state h_t, then looks at the source with it:
+A stacked recurrent encoder gives one state per source word; its final states become the decoder's first, layer by
+layer. For each target word the decoder first updates its state h_t, then attends to the source with it:
 
     c_t = attention(h_t, h)           section 3.1, global; section 3.2, local
     h~_t = tanh(W_c [c_t; h_t])       eq. 5, the attentional state
     p(y_t) = softmax(W_s h~_t)        eq. 6 (with a bias, which the paper leaves out)
 
-With input feeding (section 3.3) h~_t is part of the decoder's next input. Without, no step depends on where an earlier
-one looked: training runs the decoder as one call over the whole target, and all its states look at once.
+With input feeding (section 3.3) h~_t is part of the decoder's next input. Without it, no step depends on the attention
+of an earlier step: training runs the decoder in one call over the whole target, and all its states attend at once.
 
-With `copying`, a gate of h~_t decides whether a word is copied from the source, as in See et al. 2017, eq. 8 and 9. It
-is copied by the weights of c_t, or by those of a second attention, whose query is h~_t. OpenNMT-py's summarizers do so.
+With `copying`, a gate computed from h~_t decides whether a word is copied from the source, as in See et al. 2017, eq. 8
+and 9. Copy weights are the weights of c_t, or those of a second attention with the query h~_t, as in OpenNMT-py's
+summarizers.
 
-With `reverse_source` (section 4.1) weights, positions and windows are those of the source's own order all the same:
+With `reverse_source` (section 4.1) weights, positions and windows are still in the original order of the source:
 `local_m` starts at its first word, as in the authors' own program.
+
+Letters as in `nmtkit.models.rnn.recurrent`.
 """
 
 import math
@@ -23,14 +26,24 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batches.batch import Batch
-from nmtkit.layers import recurrent
 from nmtkit.layers.attention import SCORES, Attention, Draws, ScoreKind, WindowKind, build_window
 from nmtkit.layers.elementary import at_least_float32, mask_without_eos
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import layers_first, rnn_step, rows_first, run_rnn
+from nmtkit.layers.recurrent import (
+    Bridge,
+    BridgeKind,
+    CellKind,
+    build_rnn,
+    init_weights,
+    layers_first,
+    rnn_step,
+    rows_first,
+    run_rnn,
+)
 from nmtkit.models.abilities import Copying, LocalWindow, OptionalSourceEnd
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, extended_to_unk
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
@@ -41,52 +54,54 @@ class LuongConfig(StackedConfig):
 
     kind: Literal["luong"] = "luong"
     """Which model."""
-    cell: recurrent.CellKind = "lstm"
+    cell: CellKind = "lstm"
     """The recurrent cell."""
-    bridge: recurrent.BridgeKind | Literal["relu"] = "copy"
-    """How the encoder's last states become the decoder's first: as they are, mapped (tanh, linear; relu maps memory
-    cells too), or not (zero)."""
+    bridge: BridgeKind | Literal["relu"] = "copy"
+    """How the decoder's first state is computed from the encoder's final states: copy; tanh, linear or relu, which are
+    projections (relu also projects memory cells); or zero, not at all."""
     score: ScoreKind = "general"
-    """How well a decoder state matches an encoder state; `additive` is the paper's concat."""
+    """Score of a decoder state and an encoder state; `additive` is the paper's concat."""
     attention_size: Width = Field(default=256, ge=1)
-    """Units in which an additive score compares; the other scores have none."""
+    """Units of an additive score; the other scores do not use it."""
     max_positions: Width = Field(default=1024, ge=1)
-    """The longest source, in tokens with its end mark, that a location score can take; the others take any."""
+    """The longest source, in tokens with EOS, for a location score; the other scores have no limit."""
     window: WindowKind = "global"
-    """Where a word may look: everywhere; about its own position (local_m); or about a predicted one (local_p)."""
+    """Where a word may attend: everywhere; around its own position (local_m); or around a predicted one (local_p)."""
     window_size: Width = Field(default=10, ge=1)
-    """D: how many source tokens a local window reaches to either side of its centre; a global one has none."""
+    """D: the number of source tokens on either side of the centre of a local window."""
     hard_attention: bool = False
-    """A word looks at one place, which is drawn while the objective hard_attention trains it, in place of at all."""
+    """Whether a word attends to a single position, sampled in training with the objective hard_attention."""
     input_feeding: bool = True
-    """The decoder reads its last attentional state with the next word (section 3.3). false trains faster."""
+    """Whether the decoder reads its last attentional state with the next word (section 3.3). false trains faster."""
 
     attentional_bias: bool = False
-    """Eq. 5 has a bias, as in Joey NMT; the paper's has none."""
+    """Whether eq. 5 has a bias, as in Joey NMT; in the paper it has none."""
     attentional_activation: Literal["tanh", "none"] = "tanh"
-    """What eq. 5 ends in; none, as in OpenNMT-py with an additive score."""
+    """Activation of eq. 5; none, as in OpenNMT-py with an additive score."""
     copying: Literal["none", "shared", "own"] = "none"
-    """Whether the decoder can copy source words, unknown ones too: by its attention, or by a second one of its own,
-    which is then the one shown."""
+    """Whether the decoder can copy source words, including unknown ones: with its attention (shared), or with a second
+    attention (own), which is then the one shown."""
     source_end: bool = True
-    """The encoder reads </s> behind the source. false, as in OpenNMT-py: nothing looks at it."""
+    """Whether the encoder reads EOS after the source. false, as in OpenNMT-py: nothing attends to it."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LuongConfig":
         self.require_score_fits(self.score)
         if self.score == "location" and self.window != "global":
             raise ValueError(
-                f"score: location chooses places without regard to the words there, and so does window: {self.window}: "
-                "with both nothing reads the source to choose; set window to global, or score to another"
+                f"score: location and window: {self.window} both choose positions without reading the words there; "
+                "set window to global, or choose another score"
             )
         if self.copying == "shared" and self.window == "local_p":
             raise ValueError(
-                "copying: shared copies by the attention, whose weights with window: local_p do not sum to one; "
-                "set copying to own, or window to another"
+                "copying: shared copies with the attention, whose weights do not sum to one with window: local_p; "
+                "set copying to own, or choose another window"
             )
         if self.hard_attention and (self.copies or self.window == "local_p"):
-            why = "places are drawn from weights that sum to one, and words are not copied by them"
-            raise ValueError(f"hard_attention: {why}: set copying to none, and window to global or local_m")
+            raise ValueError(
+                "hard_attention: positions are sampled from weights that sum to one, and words cannot be copied with "
+                "them: set copying to none, and window to global or local_m"
+            )
         self.require_bridge_fits(self.bridge)
         self.require_equal_where_tied("hidden_size", "embedding_size")
         return self
@@ -94,22 +109,22 @@ class LuongConfig(StackedConfig):
 
 @dataclass(frozen=True)
 class LuongMemory(AttentionMemory):
-    """The source as the decoder sees it."""
+    """Memory of the decoder."""
 
     lengths: Tensor
-    """How many tokens of each source are real, `(B,)`."""
+    """Number of real tokens of each source, `(B,)`."""
     copy_keys: Tensor | None = None
-    """The values, projected for a second attention, `(B,S,*)`."""
+    """Projection of the values for the second attention, `(B, S, *)`."""
 
 
 @dataclass(frozen=True)
 class LuongState(RecurrentState):
-    """The decoder between two words."""
+    """State of the decoder between two words."""
 
     fed: Tensor | None
-    """The last attentional state `(N,H)`, zero at first; None without input feeding."""
+    """Last attentional state `(N, H)`, zero at first; None without input feeding."""
     position: Tensor
-    """t: how many words have been read, BOS counted, `(N,)`; the next one written is word t."""
+    """Number of words that have been read, with BOS, `(N,)`: the position t of the next word."""
 
 
 @MODELS.register("luong")
@@ -119,123 +134,162 @@ class Luong(
     OptionalSourceEnd[LuongMemory, LuongState],
     RecurrentModel[LuongMemory, LuongState],
 ):
-    """Stacked encoder, update then look, local windows; see the head of this file."""
+    """Stacked encoder, and a decoder that updates, then attends; see the head of this file."""
 
     Config = LuongConfig
 
     def __init__(self, config: LuongConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes, config.reverse_source)
-        embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
-        self.input_feeding, self.source_end = config.input_feeding, config.source_end
+        hidden_size = config.hidden_size
+        memory_size = config.memory_size
+        self.input_feeding = config.input_feeding
+        self.source_end = config.source_end
+        # The attention that is shown covers the whole source without a window, and if it is the second attention.
         shows_all = config.window == "global" or config.copying == "own"
         self.window_half_width = None if shows_all else config.window_size
-        self.bridge = recurrent.Bridge(config.bridge, config.cell, memory, hidden, config.layers)
-        fed = hidden if config.input_feeding else 0
-        self.decoder = recurrent.build_rnn(config.cell, embedding + fed, hidden, config.layers, config.dropout)
-        self.attention = Attention(
-            SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions),
-            build_window(config.window, hidden, config.window_size),
-            config.hard_attention,
+        self.bridge = Bridge(
+            kind=config.bridge, cell=config.cell, input_size=memory_size, hidden_size=hidden_size, layers=config.layers
         )
-        self.attentional = nn.Linear(memory + hidden, hidden, bias=config.attentional_bias)
-        self.ends_in_tanh = config.attentional_activation == "tanh"
-        self.copy_gate = nn.Linear(hidden, 1) if config.copies else None
+        inputs_size = config.embedding_size
+        if config.input_feeding:
+            inputs_size += hidden_size
+        self.decoder = build_rnn(
+            config.cell, inputs_size, hidden_size=hidden_size, layers=config.layers, dropout=config.dropout
+        )
+        # Scores can be registered by users, so their four sizes are passed by position.
+        build_score = SCORES.get(config.score)
+        score = build_score(hidden_size, memory_size, config.attention_size, config.max_positions)
+        window = build_window(config.window, hidden_size, config.window_size)
+        self.attention = Attention(score, window, config.hard_attention)
+        self.attentional = nn.Linear(memory_size + hidden_size, hidden_size, bias=config.attentional_bias)
+        self.has_tanh = config.attentional_activation == "tanh"
+        self.copy_gate = nn.Linear(hidden_size, 1) if config.copies else None
         self.copy_attention = None
         if config.copying == "own":
-            self.copy_attention = Attention(
-                SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions)
-            )
-        self.output = nn.Linear(hidden, sizes["tgt"])
-        recurrent.init_weights(self, config.initialisation)
+            copy_score = build_score(hidden_size, memory_size, config.attention_size, config.max_positions)
+            self.copy_attention = Attention(copy_score)
+        self.output = nn.Linear(hidden_size, sizes["tgt"])
+        init_weights(self, config.initialisation)
         self.tie_output()
         if config.initialisation == "paper":
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -0.1, 0.1)
         else:
-            # The numbers of an attentional state start small and never exceed one: it takes longer output rows than
-            # Glorot's to tell words apart; with shorter ones the first updates gain less.
-            nn.init.normal_(self.output.weight, std=3 / math.sqrt(hidden))
+            # Attentional states start small and never exceed one in magnitude. With Glorot's initialisation the logits
+            # of all words would be almost equal, and the first updates would gain less.
+            nn.init.normal_(self.output.weight, std=3 / math.sqrt(hidden_size))
 
     def encode(self, batch: Batch) -> LuongMemory:
-        """Runs the encoder, puts its states into the order of the source, and projects the keys once."""
+        """Runs the encoder and projects the keys of both attentions."""
+        inputs = batch.inputs
         if not self.source_end:
-            lengths = (batch.inputs.lengths - 1).clamp(min=1)
-            inputs = replace(batch.inputs, mask=mask_without_eos(batch.inputs.mask), lengths=lengths)
+            lengths = (inputs.lengths - 1).clamp(min=1)  # (B,)
+            inputs = replace(inputs, mask=mask_without_eos(inputs.mask), lengths=lengths)
             batch = replace(batch, inputs=inputs)
         memory = self.attention_memory(batch, self.attention.score.project, self.bridge)
-        copies = self.copy_attention
-        copy_keys = None if copies is None else copies.score.project(memory.values)
-        return LuongMemory(**vars(memory), lengths=batch.inputs.mask.sum(1), copy_keys=copy_keys)
+        copy_keys = None
+        if self.copy_attention is not None:
+            copy_keys = self.copy_attention.score.project(memory.values)  # (B, S, *)
+        return LuongMemory(**vars(memory), lengths=inputs.mask.sum(1), copy_keys=copy_keys)
 
+    @override
     def start(self, memory: LuongMemory) -> LuongState:
-        """The encoder's last state; nothing has been looked at yet."""
-        fed = torch.zeros_like(memory.hidden[:, -1]) if self.input_feeding else None
-        return LuongState(memory.hidden, memory.cell, fed, torch.zeros_like(memory.lengths))
+        fed = torch.zeros_like(memory.hidden[:, -1]) if self.input_feeding else None  # (B, H)
+        position = torch.zeros_like(memory.lengths)  # (B,)
+        return LuongState(hidden=memory.hidden, cell=memory.cell, fed=fed, position=position)
 
+    @override
     def advance(
         self, tokens: Tensor, state: LuongState, memory: LuongMemory, cache: KVCache, need_attention: bool = False
     ) -> tuple[ModelOutput, LuongState]:
-        """Updates, then looks."""
-        embedded = self._words(tokens)  # (N,E)
-        inputs = embedded if state.fed is None else torch.cat([embedded, state.fed], -1)
-        hidden, cell = rnn_step(self.decoder, inputs, state.hidden, state.cell)
-        looked = self._look(hidden[:, -1:], state.position, memory)
-        attentional, weights, centres = (None if part is None else part.squeeze(1) for part in looked)
-        assert attentional is not None
+        inputs = self._embed(tokens)  # (N, E)
+        if state.fed is not None:
+            inputs = torch.cat([inputs, state.fed], -1)  # (N, E+H)
+        hidden, cell = rnn_step(self.decoder, inputs, state.hidden, state.cell)  # (N, L, H), (N, L, H)
+        attentional, weights, centres = self._attend(hidden[:, -1:], state.position, memory)  # (N, 1, *)
+        attentional = attentional.squeeze(1)  # (N, H), h~_t
+        output = ModelOutput(
+            features=attentional,
+            attention=weights.squeeze(1),
+            copy_gate=self._gate(attentional),
+            centres=None if centres is None else centres.squeeze(1),
+        )
         fed = None if state.fed is None else attentional
-        readout = ModelOutput(attentional, weights, self._gate(attentional), centres=centres)
-        return readout, LuongState(hidden, cell, fed, state.position + 1)
+        return output, LuongState(hidden, cell, fed, state.position + 1)
 
     def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> ModelOutput:
-        """All steps: the whole target at once, or word by word where each word is fed what came of the one before."""
-        embedded = self._words(batch.targets.shifted)  # (B,T,E)
-        state, draws = self.start(memory), self.attention.draws(batch.soft)
-        features, looks, centres = [], [], []
-        for words in torch.split(embedded, 1 if self.input_feeding else embedded.shape[1], 1):
-            inputs = words if state.fed is None else torch.cat([words, state.fed.unsqueeze(1)], -1)
-            states, last = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (B,1 or T,H)
-            hidden, cell = rows_first(last)
-            part, weights, places = self._look(states, state.position, memory, draws)
-            fed = None if state.fed is None else part[:, -1]
-            state = LuongState(hidden, cell, fed, state.position + words.shape[1])
-            features.append(part)
-            looks.append(weights)
-            centres += [] if places is None else [places]
-        states = torch.cat(features, 1)
-        attention = torch.cat(looks, 1) if need_attention or self.copy_gate is not None or draws else None
-        places = torch.cat(centres, 1) if centres and need_attention else None
-        return ModelOutput(states, attention, self._gate(states), centres=places, path=draws.path() if draws else None)
+        """Runs all steps: word by word with input feeding, otherwise the whole target in one call."""
+        embedded = self._embed(batch.targets.shifted)  # (B, T, E)
+        draws = self.attention.draws(batch.soft)
+        state = self.start(memory)
+        chunk_length = 1 if self.input_feeding else embedded.shape[1]
+        chunks = []
+        chunk_weights = []
+        chunk_centres = []
+        for inputs in torch.split(embedded, chunk_length, 1):  # (B, t, E)
+            if state.fed is not None:
+                inputs = torch.cat([inputs, state.fed.unsqueeze(1)], -1)  # (B, 1, E+H)
+            states, final = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (B, t, H)
+            hidden, cell = rows_first(final)  # (B, L, H), (B, L, H)
+            attentional, weights, centres = self._attend(states, state.position, memory, draws=draws)  # (B, t, *)
+            fed = None if state.fed is None else attentional[:, -1]  # (B, H)
+            state = LuongState(hidden, cell, fed, state.position + inputs.shape[1])
+            chunks.append(attentional)
+            chunk_weights.append(weights)
+            if centres is not None:
+                chunk_centres.append(centres)
+        features = torch.cat(chunks, 1)  # (B, T, H)
+        attention = None
+        if need_attention or self.copy_gate is not None or draws is not None:
+            attention = torch.cat(chunk_weights, 1)  # (B, T, S)
+        return ModelOutput(
+            features=features,
+            attention=attention,
+            copy_gate=self._gate(features),
+            centres=torch.cat(chunk_centres, 1) if chunk_centres and need_attention else None,  # (B, T)
+            path=None if draws is None else draws.path(),  # (B, T)
+        )
 
-    def _words(self, ids: Tensor) -> Tensor:
-        """The word vectors `(...,E)`."""
+    def _embed(self, ids: Tensor) -> Tensor:
         if self.copy_gate is not None:
             ids = extended_to_unk(ids, self.sizes)
-        words: Tensor = self.dropout(self.tgt_embedding(ids))
+        words: Tensor = self.dropout(self.tgt_embedding(ids))  # (..., E)
         return words
 
     def _gate(self, attentional: Tensor) -> Tensor | None:
-        """p_gen `(...,1)` of attentional states, in a model that copies."""
+        """Returns p_gen `(..., 1)` of attentional states `(..., H)`, or None if the model does not copy."""
         if self.copy_gate is None:
             return None
-        gate = self.copy_gate(attentional)
-        return torch.sigmoid(gate.to(at_least_float32(gate)))
+        logits = self.copy_gate(attentional)  # (..., 1)
+        return torch.sigmoid(logits.to(at_least_float32(logits)))
 
-    def _look(
+    def _attend(
         self, states: Tensor, position: Tensor, memory: LuongMemory, draws: Draws | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """From T states `(N,T,H)`, the first at a position `(N,)`: the states of eq. 5, weights `(N,T,S)`, centres."""
-        rows, steps, _ = states.shape
+        """Attends to the source with T decoder states `(N, T, H)`, of which the first is at position `(N,)`.
+
+        Returns attentional states of eq. 5 `(N, T, H)`, weights `(N, T, S)` and centres `(N, T)` or None.
+        """
+        rows, steps, hidden_size = states.shape
         sentences = memory.mask.shape[0]
-        queries = states.reshape(sentences, -1, states.shape[2])  # (B,Q,H), Q = K*T
-        positions = position.unsqueeze(1) + torch.arange(steps, device=states.device)  # (N,T)
-        centres = self.attention.centres(queries, positions.view(sentences, -1), memory.lengths)  # (B,Q)
-        contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask, centres)
-        contexts = draws.contexts(weights, memory.values) if draws else contexts
-        attentional = self.attentional(torch.cat([contexts, queries], -1))  # (B,Q,H)
-        attentional = self.dropout(torch.tanh(attentional) if self.ends_in_tanh else attentional)
+        queries = states.reshape(sentences, -1, hidden_size)  # (B, Q, H), Q = K*T
+        positions = position.unsqueeze(1) + torch.arange(steps, device=states.device)  # (N, T)
+        positions = positions.view(sentences, -1)  # (B, Q)
+        centres = self.attention.centres(queries, positions, memory.lengths)  # (B, Q)
+        contexts, weights = self.attention(
+            queries, memory.keys, memory.values, mask=memory.mask, centres=centres
+        )  # (B, Q, M), (B, Q, S)
+        if draws is not None:
+            contexts = draws.contexts(weights, memory.values)  # (B, Q, M)
+        attentional = self.attentional(torch.cat([contexts, queries], -1))  # (B, Q, H)
+        if self.has_tanh:
+            attentional = torch.tanh(attentional)
+        attentional = self.dropout(attentional)
         if self.copy_attention is not None:
-            assert memory.copy_keys is not None, "the second attention has its keys"
-            _, weights = self.copy_attention(attentional, memory.copy_keys, memory.values, memory.mask)
+            assert memory.copy_keys is not None, "`encode` projects keys for the second attention"
+            _, weights = self.copy_attention(attentional, memory.copy_keys, memory.values, memory.mask)  # (B, Q, S)
+            # The second attention has no window.
             centres = None
-        attentional = attentional.view(rows, steps, -1)  # (N,T,H)
-        return attentional, weights.view(rows, steps, -1), None if centres is None else centres.view(rows, steps)
+        if centres is not None:
+            centres = centres.view(rows, steps)  # (N, T)
+        return attentional.view(rows, steps, -1), weights.view(rows, steps, -1), centres

@@ -1,4 +1,10 @@
-"""What the models with a recurrent encoder have in common: settings, embeddings, the encoder, memory and state."""
+"""Common parts of models with a recurrent encoder: settings, embeddings, the encoder, memory and state.
+
+Letters as in `nmtkit.models.base`; there are two more sizes:
+
+    M   numbers in an encoder state: both directions together
+    D   numbers in a final state of the encoder
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -6,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.settings import Depth, Field, Width, model_validator
 from nmtkit.data.batches.batch import Batch
@@ -34,55 +41,59 @@ from nmtkit.models.embeddings import AnyEmbeddingConfig, source_embedding
 
 
 class RecurrentConfig(ModelConfig):
-    """Sizes of the encoder and the decoder; a model that begins otherwise gives a field another default."""
+    """Sizes of the encoder and the decoder; subclasses redefine fields whose defaults differ."""
 
     embedding_size: Width = Field(default=256, ge=1)
     """Numbers per word, on either side."""
     hidden_size: Width = Field(default=256, ge=1)
     """Units of every layer of the decoder, and of each direction of the encoder."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Probability, on embeddings, between layers and before the output words; with attention on encoder states too."""
+    """Dropout rate on embeddings, between layers and before the output layer; with attention also on encoder states."""
     tie: Tie = "none"
-    """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
+    """Which weights are one matrix: none; both embeddings; target embedding and output layer; or all three."""
     src_embedding: AnyEmbeddingConfig = None
-    """Source embeddings that read words in their context: `kind` and its settings. Default: a table of vectors."""
+    """Source embeddings that depend on the context: `kind` and its settings. Default: a table of vectors."""
 
     @abstractmethod
     def encoder(self) -> RecurrentEncoder:
-        """A new encoder."""
+        """Builds the encoder."""
 
-    def require_equal_where_tied(self, one: str, other: str) -> None:
-        """Raises a ValueError if the target embedding is the output layer, and these two sizes differ."""
-        size, needed = getattr(self, one), getattr(self, other)
-        if self.tie in ("decoder", "all") and size != needed:
+    def require_equal_where_tied(self, name: str, other_name: str) -> None:
+        """Raises a ValueError if two sizes, given by name, differ although the target embedding is the output layer."""
+        size = getattr(self, name)
+        other_size = getattr(self, other_name)
+        if self.tie in ("decoder", "all") and size != other_size:
             raise ValueError(
-                f"tie: {self.tie} uses the target embedding as output layer: {one} {size} must equal {other} {needed}"
+                f"tie: {self.tie} uses the target embedding as output layer: "
+                f"{name} {size} must equal {other_name} {other_size}"
             )
 
 
 class StackedConfig(RecurrentConfig):
-    """The shape as well, of an encoder and a decoder of any number of layers."""
+    """Settings of an encoder and a decoder with any number of layers."""
 
     encoder_hidden_size: Width | None = Field(default=None, ge=1)
     """Units of each direction of the encoder. Default: hidden_size."""
     layers: Depth = Field(default=1, ge=1)
-    """Recurrent layers of the encoder and of the decoder. Attention and output read the decoder's top layer."""
+    """Recurrent layers of the encoder and of the decoder. Attention and output layer read the decoder's top layer."""
     encoder_layers: Depth | None = Field(default=None, ge=1)
     """Layers of the encoder. Default: layers."""
     cell: CellKind = "gru"
     """The recurrent cell."""
     bidirectional: bool = False
-    """The encoder reads the source in both directions."""
+    """Whether the encoder reads the source in both directions."""
     reverse_source: bool = False
-    """The encoder reads the source from the last word to the first; for a one-directional encoder."""
+    """Whether a one-directional encoder reads the source from the last word to the first."""
     initialisation: Initialisation = "xavier"
-    """How weights start: xavier, or as in the paper (small normal numbers; Luong's: uniform between -0.1 and 0.1;
-    Sutskever's, which is `rnn_encdec` without `feed_context`: between -0.08 and 0.08)."""
+    """How weights start: xavier, or as in the paper (small normal numbers; `luong`: uniform between -0.1 and 0.1;
+    `rnn_encdec` without `feed_context`, as Sutskever et al.: uniform between -0.08 and 0.08)."""
 
     @model_validator(mode="after")
     def _encoder_fits_together(self) -> "StackedConfig":
         if self.reverse_source and self.bidirectional:
-            raise ValueError("reverse_source: a bidirectional encoder reads the source both ways: set one to false")
+            raise ValueError(
+                "reverse_source: a bidirectional encoder reads the source in both directions: set one of them to false"
+            )
         return self
 
     @property
@@ -97,11 +108,12 @@ class StackedConfig(RecurrentConfig):
 
     @property
     def memory_size(self) -> int:
-        """Numbers in a state of an encoder layer, all directions together: M."""
-        return self.width * (2 if self.bidirectional else 1)
+        """Numbers in a state of an encoder layer, M: both directions together."""
+        directions = 2 if self.bidirectional else 1
+        return directions * self.width
 
     def require_score_fits(self, score: str) -> None:
-        """Raises a ValueError if a score multiplies states of decoder and encoder, but they differ in size."""
+        """Raises a ValueError if the score multiplies decoder states with encoder states of another size."""
         if score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
             raise ValueError(
                 f"score: {score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
@@ -109,16 +121,16 @@ class StackedConfig(RecurrentConfig):
             )
 
     def require_bridge_fits(self, bridge: str) -> None:
-        """Raises a ValueError if the encoder's final states cannot be copied as they are."""
+        """Raises a ValueError if the bridge copies final states of the encoder whose shape is not the decoder's."""
         if bridge == "copy" and (self.memory_size, self.depth) != (self.hidden_size, self.layers):
             raise ValueError(
-                f"bridge: copy hands on the encoder's final states, {self.depth} x {self.memory_size} numbers (layers "
-                f"x units) where the decoder has {self.layers} x {self.hidden_size}: make them equal, read the source "
+                f"bridge: copy uses the encoder's final states, {self.depth} x {self.memory_size} numbers (layers "
+                f"x units), but the decoder has {self.layers} x {self.hidden_size}: make them equal, read the source "
                 "in one direction, or set bridge to tanh or linear"
             )
 
+    @override
     def encoder(self) -> RecurrentEncoder:
-        """A new encoder."""
         return RecurrentEncoder(
             cell=self.cell,
             input_size=self.embedding_size,
@@ -131,36 +143,36 @@ class StackedConfig(RecurrentConfig):
 
 @dataclass(frozen=True)
 class RecurrentMemory(Memory):
-    """The source as a recurrent decoder sees it."""
+    """Memory of a recurrent decoder."""
 
     hidden: Tensor
-    """The decoder's first hidden state, `(B,L,H)`."""
+    """First hidden state of the decoder, `(B, L, H)`."""
     cell: Tensor | None
-    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
+    """First memory cell of the decoder, `(B, L, H)`; None for a GRU."""
 
 
 @dataclass(frozen=True)
 class AttentionMemory(RecurrentMemory):
-    """The source as a decoder sees it that looks at its words. M is the size of the encoder's states."""
+    """Memory of a recurrent decoder with attention."""
 
     values: Tensor
-    """Encoder states `(B,S,M)`, in the order of the source."""
+    """Encoder states `(B, S, M)`, in the order of the source."""
     keys: Tensor
-    """The values, projected for the attention, `(B,S,*)`."""
+    """Projection of the values for the attention score, `(B, S, *)`."""
 
 
 @dataclass(frozen=True)
 class RecurrentState(DecoderState):
-    """A decoder between two words."""
+    """State of a recurrent decoder between two words."""
 
     hidden: Tensor
-    """`(N,L,H)`."""
+    """Hidden states `(N, L, H)`."""
     cell: Tensor | None
-    """An LSTM's memory cells `(N,L,H)`; None for a GRU."""
+    """Memory cells of an LSTM, `(N, L, H)`; None for a GRU."""
 
 
 class RecurrentModel(Seq2Seq[M, S]):
-    """Embeddings of both sides, dropout and a recurrent encoder; a model adds its decoder and its output layer."""
+    """Embeddings of both sides, dropout and a recurrent encoder. Subclasses add a decoder and an output layer."""
 
     def __init__(self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False) -> None:
         super().__init__(config, sizes)
@@ -168,26 +180,41 @@ class RecurrentModel(Seq2Seq[M, S]):
         self.reverse_source = reverse_source
         self.dropout = Dropout(config.dropout)
         self.tgt_embedding = nn.Embedding(sizes["tgt"], config.embedding_size)
-        shared = config.tie in ("embeddings", "all")
-        own = self.tgt_embedding if shared else nn.Embedding(sizes["src"], config.embedding_size)
-        self.src_embedding = source_embedding(own, config.src_embedding)
+        if config.tie in ("embeddings", "all"):
+            src_vectors = self.tgt_embedding
+        else:
+            src_vectors = nn.Embedding(sizes["src"], config.embedding_size)
+        self.src_embedding = source_embedding(src_vectors, config.src_embedding)
         self.encoder = config.encoder()
 
     def encode_source(self, batch: Batch, need_cell: bool) -> RecurrentEncoderOutput:
-        """Runs the encoder over the source; whichever way it reads, its states stand in the order of the words."""
-        order = reversed_positions(batch.inputs.mask) if self.reverse_source else None
-        words = self.src_embedding(batch.inputs.ids)  # (B,S,E)
-        embedded = self.dropout(words if order is None else gather_positions(words, order))
-        encoded: RecurrentEncoderOutput = self.encoder(embedded, batch.inputs.mask, batch.inputs.lengths, need_cell)
-        return encoded if order is None else replace(encoded, states=gather_positions(encoded.states, order))
+        """Runs the encoder. Its states are in the order of the source, also if it reads the source reversed."""
+        mask = batch.inputs.mask
+        words = self.src_embedding(batch.inputs.ids)  # (B, S, E)
+        if self.reverse_source:
+            reversal = reversed_positions(mask)  # (B, S)
+            words = gather_positions(words, reversal)  # (B, S, E)
+        embedded = self.dropout(words)  # (B, S, E)
+        encoded: RecurrentEncoderOutput = self.encoder(embedded, mask, batch.inputs.lengths, need_cell=need_cell)
+        if self.reverse_source:
+            states = gather_positions(encoded.states, reversal)  # (B, S, M)
+            encoded = replace(encoded, states=states)
+        return encoded
 
     def attention_memory(self, batch: Batch, project: Callable[[Tensor], Tensor], bridge: Bridge) -> AttentionMemory:
-        """Runs the encoder, projects the keys once, and makes the decoder's first state of the encoder's last."""
+        """Runs the encoder, projects its states to keys, and bridges its final states to the decoder's first state."""
         encoded = self.encode_source(batch, bridge.reads_cell)
-        values = self.dropout(encoded.states)  # (B,S,M)
-        hidden, cell = bridge(encoded.hidden, encoded.cell)
-        return AttentionMemory(batch.inputs.mask, batch.inputs.copy, hidden, cell, values, project(values))
+        values = self.dropout(encoded.states)  # (B, S, M)
+        hidden, cell = bridge(encoded.hidden, encoded.cell)  # (B, L, H), (B, L, H)
+        return AttentionMemory(
+            mask=batch.inputs.mask,
+            copy=batch.inputs.copy,
+            hidden=hidden,
+            cell=cell,
+            values=values,
+            keys=project(values),
+        )
 
     def start(self, memory: Any) -> S:
-        """The state that `encode` has made."""
+        """Returns the first state, which `encode` has computed."""
         return cast(S, RecurrentState(memory.hidden, memory.cell))

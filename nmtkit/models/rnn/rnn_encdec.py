@@ -1,14 +1,22 @@
 """The recurrent encoder-decoder of Cho et al. 2014 and Sutskever et al. 2014: no attention, the source is one vector.
 
-With `feed_context`, and a `maxout_size`, it is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also the
-RNNencdec of Bahdanau et al. 2015): the summary `c = tanh(V h)` of the source sets the decoder's first state and is read
-again in every step and by the output layer. Without, and with several LSTM layers and `reverse_source`, it is Sutskever
-et al. 2014: the encoder's last state becomes the decoder's first, layer by layer, and the source is read backwards;
-`initialisation: paper` is then theirs, uniform between -0.08 and 0.08, else that of Bahdanau et al. An encoder of both
-directions has a last state in each, side by side.
+With `feed_context` and a `maxout_size`, it is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also RNNencdec
+of Bahdanau et al. 2015):
 
-In Cho's decoder the gate that resets the state resets the summary's part too, `r * (U h + C c)`. Here, as in the
-program of Bahdanau et al., the summary is an input, which is not reset. The output layers have biases, as there.
+    c   = tanh(V h)                                  h: the encoder's final state; c: the summary of the source
+    s_0 = tanh(V' c)                                 the bridge
+    s_t = GRU([E y_{t-1}; c], s_{t-1})
+    p(y_t) = softmax(W_o maxout(O [s_t; E y_{t-1}; c]))
+
+Without `feed_context`, with several LSTM layers and `reverse_source`, it is Sutskever et al. 2014: the encoder's
+final state becomes the decoder's first state, layer by layer, and the source is read backwards. `initialisation: paper`
+is uniform between -0.08 and 0.08 without `feed_context`, as in Sutskever et al., and otherwise as in Bahdanau et al.
+The final state of a bidirectional encoder is the concatenation of both directions.
+
+In Cho's decoder the reset gate also resets the summary, `r * (U h + C c)`. Here, as in the program of Bahdanau et al.,
+the summary is an input, which is not reset. As in that program, the output layers have biases.
+
+Letters as in `nmtkit.models.rnn.recurrent`.
 """
 
 from dataclasses import dataclass
@@ -16,6 +24,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batches.batch import Batch
@@ -28,38 +37,44 @@ from nmtkit.models.rnn.recurrent import RecurrentMemory, RecurrentModel, Recurre
 
 
 class RnnEncDecConfig(StackedConfig):
-    """The defaults are Cho et al. 2014 at a small size; the head of the file says which settings make which paper."""
+    """The defaults are Cho et al. 2014 at a small size; the head of this file has the settings of both papers."""
 
     kind: Literal["rnn_encdec"] = "rnn_encdec"
     """Which model."""
     maxout_size: Width | None = Field(default=256, ge=1)
-    """Maxout units between decoder and output words; with none, the output layer reads the decoder's top state."""
+    """Maxout units between decoder and output layer; null: the output layer reads the decoder's top state."""
     feed_context: bool = True
-    """Every step and the output layer read the summary of the source. false: only the first decoder state does."""
+    """Whether every step and the output layer read the summary of the source. false: only the first state depends on
+    the source."""
     bridge: BridgeKind | None = None
-    """The decoder's first state: a map of the summary, with a tanh or linear; a copy of the encoder's last state; or
-    zero. Unless given, tanh where `feed_context` is on, and copy where it is off."""
+    """The decoder's first state: a projection of the summary (tanh or linear), a copy of the encoder's final state, or
+    zero. Default: tanh with `feed_context`, copy without."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnEncDecConfig":
-        self.require_equal_where_tied("embedding_size", "hidden_size" if self.maxout_size is None else "maxout_size")
+        output_size = "hidden_size" if self.maxout_size is None else "maxout_size"
+        self.require_equal_where_tied("embedding_size", output_size)
         if self.bridge == "zero" and not self.feed_context:
-            raise ValueError("bridge: zero hides the source from the decoder; set feed_context, or another bridge")
+            raise ValueError(
+                "bridge: zero hides the source from the decoder; set feed_context to true, or choose another bridge"
+            )
         self.require_bridge_fits(self.bridge_kind)
         return self
 
     @property
     def bridge_kind(self) -> BridgeKind:
-        """The bridge, given or not."""
-        return self.bridge or ("tanh" if self.feed_context else "copy")
+        """The setting `bridge`, with its default filled in."""
+        if self.bridge is not None:
+            return self.bridge
+        return "tanh" if self.feed_context else "copy"
 
 
 @dataclass(frozen=True)
 class RnnEncDecMemory(RecurrentMemory):
-    """The source as the decoder sees it."""
+    """Memory of the decoder."""
 
     summary: Tensor | None
-    """What `feed_context` feeds, `(B,H)`."""
+    """Summary c of the source, `(B, H)`; None without `feed_context`."""
 
 
 @MODELS.register("rnn_encdec")
@@ -71,29 +86,44 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
 
     def __init__(self, config: RnnEncDecConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes, config.reverse_source)
-        embedding, hidden, layers, final = config.embedding_size, config.hidden_size, config.layers, config.memory_size
-        context = hidden if config.feed_context else 0
-        self.summary = nn.Linear(final, hidden) if config.feed_context else None
-        self.bridge = Bridge(config.bridge_kind, config.cell, hidden if config.feed_context else final, hidden, layers)
-        self.decoder = build_rnn(config.cell, embedding + context, hidden, layers, config.dropout)
-        self.readout = None if config.maxout_size is None else Maxout(hidden + embedding + context, config.maxout_size)
-        self.output = nn.Linear(config.maxout_size or hidden, sizes["tgt"])
+        hidden_size = config.hidden_size
+        self.summary = nn.Linear(config.memory_size, hidden_size) if config.feed_context else None
+        self.bridge = Bridge(
+            kind=config.bridge_kind,
+            cell=config.cell,
+            input_size=hidden_size if config.feed_context else config.memory_size,
+            hidden_size=hidden_size,
+            layers=config.layers,
+        )
+        inputs_size = config.embedding_size
+        if config.feed_context:
+            inputs_size += hidden_size
+        self.decoder = build_rnn(
+            config.cell, inputs_size, hidden_size=hidden_size, layers=config.layers, dropout=config.dropout
+        )
+        self.readout = None if config.maxout_size is None else Maxout(hidden_size + inputs_size, config.maxout_size)
+        self.output = nn.Linear(config.maxout_size or hidden_size, sizes["tgt"])
         init_weights(self, config.initialisation)
-        for parameter in self.parameters() if config.initialisation == "paper" and not config.feed_context else ():
-            nn.init.uniform_(parameter, -0.08, 0.08)
+        if config.initialisation == "paper" and not config.feed_context:
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -0.08, 0.08)
         self.tie_output()
 
+    @override
     def encode(self, batch: Batch) -> RnnEncDecMemory:
-        """Runs the encoder and makes the decoder's first state of its last."""
         encoded = self.encode_source(batch, self.bridge.reads_cell)
-        finals, summary = encoded.hidden, None  # (B,L,D)
+        final_states = encoded.hidden  # (B, L, D)
+        summary = None
         if self.summary is not None:
-            summary = torch.tanh(self.summary(finals[:, -1]))
+            summary = torch.tanh(self.summary(final_states[:, -1]))  # (B, H), c
             if self.bridge.kind != "copy":
-                finals = summary.unsqueeze(1)
-        hidden, cell = self.bridge(finals, encoded.cell)
-        return RnnEncDecMemory(batch.inputs.mask, batch.inputs.copy, hidden, cell, summary)
+                final_states = summary.unsqueeze(1)  # (B, 1, H)
+        hidden, cell = self.bridge(final_states, encoded.cell)  # (B, L, H), (B, L, H)
+        return RnnEncDecMemory(
+            mask=batch.inputs.mask, copy=batch.inputs.copy, hidden=hidden, cell=cell, summary=summary
+        )
 
+    @override
     def advance(
         self,
         tokens: Tensor,
@@ -102,31 +132,37 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
-        """One word of every hypothesis."""
-        inputs = self._inputs(tokens.unsqueeze(1), memory).squeeze(1)  # (N,E) or (N,E+H)
-        state = RecurrentState(*rnn_step(self.decoder, inputs, state.hidden, state.cell))
-        return ModelOutput(self._features(state.hidden[:, -1], inputs)), state
+        inputs = self._inputs(tokens.unsqueeze(1), memory).squeeze(1)  # (N, E) or (N, E+H)
+        hidden, cell = rnn_step(self.decoder, inputs, state.hidden, state.cell)  # (N, L, H), (N, L, H)
+        features = self._features(hidden[:, -1], inputs)  # (N, *)
+        return ModelOutput(features), RecurrentState(hidden, cell)
 
     def unroll(self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False) -> ModelOutput:
-        """The whole target in one call. Padding stands on the right, so that no real position reads it."""
-        inputs = self._inputs(batch.targets.shifted, memory)
-        states, _ = run_rnn(self.decoder, inputs, layers_first(memory.hidden, memory.cell))
+        """Runs the decoder over the whole target in one call. Padding is on the right, so no real position reads it."""
+        inputs = self._inputs(batch.targets.shifted, memory)  # (B, T, E) or (B, T, E+H)
+        states, _ = run_rnn(self.decoder, inputs, layers_first(memory.hidden, memory.cell))  # (B, T, H)
         return ModelOutput(self._features(states, inputs))
 
-    def logits(self, readout: ModelOutput, memory: RnnEncDecMemory) -> Tensor:
-        """`(...,V)`; Cho et al. 2014, appendix A.1.2, where there is a maxout layer."""
-        features = readout.features if self.readout is None else self.readout(readout.features)
+    def logits(self, output: ModelOutput, memory: RnnEncDecMemory) -> Tensor:
+        """Returns logits `(..., V)`; with a maxout layer as in Cho et al. 2014, appendix A.1.2."""
+        features = output.features  # (..., *)
+        if self.readout is not None:
+            features = self.readout(features)  # (..., maxout_size)
         return project_to_vocabulary(self.output, self.dropout(features), memory.shortlist)
 
     def _inputs(self, tokens: Tensor, memory: RnnEncDecMemory) -> Tensor:
-        """What the decoder reads of words `(N,T)`: their vectors, and the summary of the source; `(N,T,*)`."""
-        words: Tensor = self.dropout(self.tgt_embedding(tokens))  # (N,T,E)
+        """Returns the decoder's inputs for words `(N, T)`: word vectors, and the summary of the source if it is fed."""
+        words: Tensor = self.dropout(self.tgt_embedding(tokens))  # (N, T, E)
         if memory.summary is None:
             return words
-        beam = rows_per_sentence(tokens.shape[0], memory)
-        summary = memory.summary.repeat_interleave(beam, 0).unsqueeze(1).expand(-1, tokens.shape[1], -1)
-        return torch.cat([words, summary], -1)  # (N,T,E+H)
+        hypotheses, steps = tokens.shape
+        beam_size = rows_per_sentence(hypotheses, memory)
+        summary = memory.summary.repeat_interleave(beam_size, 0)  # (N, H)
+        summary = summary.unsqueeze(1).expand(-1, steps, -1)  # (N, T, H)
+        return torch.cat([words, summary], -1)  # (N, T, E+H)
 
     def _features(self, states: Tensor, inputs: Tensor) -> Tensor:
-        """What `logits` reads of states `(...,H)` and what they have read."""
-        return states if self.readout is None else torch.cat([states, inputs], -1)
+        """Returns the input of `logits` for decoder states `(..., H)` and their inputs `(..., *)`."""
+        if self.readout is None:
+            return states
+        return torch.cat([states, inputs], -1)
