@@ -1,8 +1,9 @@
-"""Linear maps for inference: packed for fp32 on a CPU, padded in 16 bits; y = x W^T + b.
+"""Linear layers for inference, y = x W^T + b: packed for fp32 on a CPU, padded in 16 bits.
 
-A model has one precision as a whole. In fp32 on a CPU its linear maps become `PackedLinear`, which has the same sums in
-less time. In fp16 (CUDA) and bf16 (CUDA, or a CPU with instructions for it) the whole model is cast. Letters: M rows,
-I input size, O output size.
+All parts of a model have the same precision. In fp32 on a CPU its linear layers become `PackedLinear`, which computes
+the same faster. In fp16 (CUDA) and bf16 (CUDA, or a CPU with instructions for it) the whole model is cast.
+
+Letters: M rows, I input size, O output size.
 """
 
 from collections.abc import Collection
@@ -18,76 +19,82 @@ from nmtkit.core.errors import RecipeError
 Precision = Literal["fp32", "fp16", "bf16"]
 """The precision of a model at inference."""
 PrecisionChoice = Literal["auto", "fp32", "fp16", "bf16"]
-"""The precision as an option; `auto` depends on device and model."""
+"""The precision as an option; `auto` chooses by device and model."""
 
 MIN_PACKED_PRODUCTS = 1 << 24
-"""Multiplications (M*I*O) from which a product with packed weights is faster, its longer call included."""
-LARGE_MAP = 1 << 20
-"""Weights (I*O) from which it is faster for any number of rows: reading the weights takes most of the time."""
+"""Multiplications (M*I*O) above which a product with packed weights is faster, although its call takes longer."""
+ALWAYS_PACKED_WEIGHTS = 1 << 20
+"""Weights (I*O) above which it is faster for any number of rows: reading the weights takes most of the time."""
 MIN_OUTPUTS = 16
-"""Maps to fewer numbers, such as gates, are left alone."""
+"""Layers with fewer outputs, such as gates, are not packed."""
 
 
 class UnpackedLinear(nn.Linear):
-    """A linear map whose matrix is read by other code as well, so that it is never packed or padded."""
+    """A linear layer whose matrix is read by other code as well, so that it must not be packed or padded."""
 
 
 class PackedLinear(nn.Module):
-    """A linear map in float32 for inference on a CPU.
+    """A linear layer in float32 for inference on a CPU.
 
-    `F.linear` lays the weights out anew for every product. oneDNN can keep them in the layout that its kernels read;
-    that costs memory for a second copy of the weights, which is made when a product first gains by it.
+    `F.linear` rearranges the weights for every product. oneDNN can keep them in the layout that its kernels read. This
+    takes memory for a second copy of the weights, which is made when it first makes a product faster.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.out_features, self.in_features = linear.out_features, linear.in_features
-        self.weight = linear.weight.detach()  # (O,I)
+        self.out_features = linear.out_features
+        self.in_features = linear.in_features
+        self.weight = linear.weight.detach()  # (O, I)
         self.bias = None if linear.bias is None else linear.bias.detach()  # (O,)
 
     @cached_property
     def packed(self) -> Tensor:
-        """The weights in oneDNN's layout. Only oneDNN can read this tensor; other operators read beyond its end."""
+        """The weights in oneDNN's layout. Only oneDNN may read this tensor: other operators would read past its end."""
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous())
         return packed
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """`(...,I)` to `(...,O)`."""
+        """Maps `(..., I)` to `(..., O)`."""
         rows = inputs.numel() // self.in_features
-        size = self.weight.numel()
-        if size < LARGE_MAP and rows * size < MIN_PACKED_PRODUCTS:
+        weights = self.weight.numel()
+        if weights < ALWAYS_PACKED_WEIGHTS and rows * weights < MIN_PACKED_PRODUCTS:
             return F.linear(inputs, self.weight, self.bias)
+        # "none", [] and "" are the activation that oneDNN could apply as well, its arguments and its algorithm.
         result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
         return result
 
 
 class PaddedLinear(nn.Module):
-    """A linear map with rows of zeros below its matrix, to a multiple of `ROWS`, as tensor cores are fastest with."""
+    """A linear layer whose number of outputs is padded to a multiple of `ROWS`, with which tensor cores are fastest."""
 
     ROWS = 64
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.out_features, self.in_features = linear.out_features, linear.in_features
+        self.out_features = linear.out_features
+        self.in_features = linear.in_features
         missing = -linear.out_features % self.ROWS
-        self.weight = F.pad(linear.weight.detach(), (0, 0, 0, missing))
-        self.bias = None if linear.bias is None else F.pad(linear.bias.detach(), (0, missing))
+        self.weight = F.pad(linear.weight.detach(), (0, 0, 0, missing))  # (O + missing, I)
+        self.bias = None
+        if linear.bias is not None:
+            self.bias = F.pad(linear.bias.detach(), (0, missing))  # (O + missing,)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """`(...,I)` to `(...,O)`, a view."""
-        return F.linear(inputs, self.weight, self.bias)[..., : self.out_features]
+        """Maps `(..., I)` to `(..., O)`, a view of the padded result."""
+        padded = F.linear(inputs, self.weight, self.bias)  # (..., O + missing)
+        return padded[..., : self.out_features]
 
 
 @runtime_checkable
 class Finalizable(Protocol):
-    """A module that computes once, before inference, what does not depend on its input."""
+    """A module that computes once, before inference, what does not depend on its inputs."""
 
     def finalize(self, precision: Precision) -> None:
-        """Computes it; the module is converted to `precision` next, and can no longer be trained."""
+        """Prepares for inference. The module is then converted to `precision` and can no longer be trained."""
 
 
 def supported_precisions(device: torch.device) -> list[Precision]:
-    """Returns the precisions that a device computes by instructions of its own, float32 first."""
+    """Returns the precisions for which a device has instructions, float32 first."""
     if device.type == "cuda":
         return ["fp32", "fp16", "bf16"]
     if device.type == "cpu" and _has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -101,9 +108,15 @@ def _has_onednn() -> bool:
 
 @torch.no_grad()
 def prepare_for_inference(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()) -> None:
-    """Converts a model in evaluation mode, on its final device, to a precision, in place: it can no longer be trained.
+    """Converts a model to a precision, in place. Afterwards it can no longer be trained.
 
-    Maps `read_by_rows` (by a shortlist) are not packed. A model without such a map is in the collection itself.
+    The model is in evaluation mode and on its final device.
+
+    Args:
+        model: is changed in place.
+        precision: the new precision.
+        read_by_rows: output layers of which a shortlist reads single rows, so that they are not packed. Instead of an
+            output layer that is computed from other weights, the collection contains the model.
 
     Raises:
         RecipeError: the device does not support the precision.
@@ -112,29 +125,34 @@ def prepare_for_inference(model: nn.Module, precision: Precision, read_by_rows: 
     if precision not in supported_precisions(device):
         supported = " or ".join(supported_precisions(device))
         raise RecipeError(f"precision {precision}: not supported here on {device.type}; take {supported}, or auto")
+    # Below fp32, a model replaces its computed output matrix by a linear layer, of which a shortlist could read no rows.
+    final_precision = "fp32" if read_by_rows else precision
     for module in list(model.modules()):
         if isinstance(module, Finalizable):
-            module.finalize("fp32" if read_by_rows else precision)
+            module.finalize(final_precision)
     if precision == "fp16":
         cast_to_16_bits(model, torch.float16)
     elif precision == "bf16":
         cast_to_16_bits(model, torch.bfloat16)
     elif device.type == "cpu" and _has_onednn():
-        _pack_maps(model, read_by_rows)
+        _pack_linear_layers(model, read_by_rows)
 
 
-def _pack_maps(model: nn.Module, read_by_rows: Collection[nn.Module]) -> None:
+def _pack_linear_layers(model: nn.Module, excluded: Collection[nn.Module]) -> None:
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= MIN_OUTPUTS:
+            # Not isinstance: the matrix of a subclass may be read by other code.
+            if type(child) is not nn.Linear or child in excluded:
+                continue
+            if child.out_features >= MIN_OUTPUTS:
                 setattr(module, name, PackedLinear(child))
 
 
 def pack_weights(model: nn.Module) -> None:
-    """Packs the weights of all packed maps now, so that processes forked from this one share them."""
+    """Packs the weights of all packed layers now, so that processes forked from this one share them."""
     for module in model.modules():
         if isinstance(module, PackedLinear):
-            _ = module.packed
+            _ = module.packed  # a cached property, which is computed when it is first read
 
 
 @torch.no_grad()
@@ -143,5 +161,8 @@ def cast_to_16_bits(model: nn.Module, dtype: torch.dtype) -> None:
     model.to(dtype)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child.out_features > PaddedLinear.ROWS and child.out_features % 8:
+            # Not isinstance: the matrix of a subclass may be read by other code.
+            if type(child) is not nn.Linear:
+                continue
+            if child.out_features > PaddedLinear.ROWS and child.out_features % 8 != 0:
                 setattr(module, name, PaddedLinear(child))

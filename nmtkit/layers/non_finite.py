@@ -1,4 +1,4 @@
-"""Where numbers that are not finite begin: what a user needs to know of a training that was stopped by them."""
+"""Finds the module in which numbers first become NaN or infinite, to explain why a training was stopped."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -9,39 +9,47 @@ from torch import Tensor, nn
 
 
 def where_they_begin(model: nn.Module, forward: Callable[[], Tensor]) -> str:
-    """The first module that makes NaN or infinity when `forward` runs the model, in words.
+    """Runs the model by `forward`, and returns in words which module is the first to return NaN or infinity.
 
-    Minus infinity is not counted: it is the logarithm of a probability that is 0.
+    Minus infinity does not count: it is the logarithm of a probability that is 0.
     """
-    found: list[str] = []
+    culprits: list[str] = []
 
-    def look_at(name: str) -> Callable[[nn.Module, Any, Any], None]:
+    def make_hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, _: Any, output: Any) -> None:
-            if not found and not _finite(output):
-                weights = "" if _finite([*module.parameters()]) else ", whose weights are not finite themselves"
-                found.append(f"module {name} ({type(module).__name__}){weights}")
+            if culprits or _is_finite(output):
+                return
+            culprit = f"module {name} ({type(module).__name__})"
+            if not _is_finite(list(module.parameters())):
+                culprit += ", whose weights are not finite themselves"
+            culprits.append(culprit)
 
         return hook
 
-    hooks = [module.register_forward_hook(look_at(name)) for name, module in model.named_modules() if name]
+    handles = []
+    for name, module in model.named_modules():
+        if name:  # the whole model has the empty name
+            handles.append(module.register_forward_hook(make_hook(name)))
     try:
         with torch.no_grad():
             result = forward()
     finally:
-        for hook in hooks:
-            hook.remove()
-    if found:
-        return f"the first numbers that are not finite come out of {found[0]}"
-    if not _finite(result):
-        return "all modules give finite numbers, but what is made of them is not finite"
-    return "all modules give finite numbers; the loss or the gradient exceeds what the type of numbers can hold"
+        for handle in handles:
+            handle.remove()
+    if culprits:
+        return f"the first numbers that are not finite come out of {culprits[0]}"
+    if not _is_finite(result):
+        return "all modules return finite numbers, but what the model computes from them is not finite"
+    return "all modules return finite numbers; the loss or the gradient exceeds what the type of numbers can hold"
 
 
-def _finite(value: Any) -> bool:
-    """Of a tensor, or of all tensors that tuples, lists and dataclasses hold."""
+def _is_finite(value: Any) -> bool:
+    """Whether a tensor, or every tensor in nested tuples, lists and dataclasses, is without NaN and infinity."""
     if is_dataclass(value):
         value = [getattr(value, field.name) for field in fields(value)]
     if isinstance(value, (tuple, list)):
-        return all(map(_finite, value))
-    is_number = isinstance(value, Tensor) and value.is_floating_point()
-    return not is_number or not bool((value.isnan() | value.isposinf()).any())
+        return all(_is_finite(item) for item in value)
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return True
+    is_bad = value.isnan() | value.isposinf()
+    return not bool(is_bad.any())

@@ -27,7 +27,7 @@ def steps(model: Decoder, rows: list[int]) -> torch.Tensor:
 @torch.no_grad()
 def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "MIN_OUTPUTS", 2)  # the maps of these models are small
-    monkeypatch.setattr(linear, "LARGE_MAP", 0)
+    monkeypatch.setattr(linear, "ALWAYS_PACKED_WEIGHTS", 0)
     model = build(*EVERY[variant]).eval()
     expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
     prepare_for_inference(model, "fp32")

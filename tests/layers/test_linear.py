@@ -39,7 +39,7 @@ def test_a_packed_map_is_the_map(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], bias: bool, packs: bool
 ) -> None:
     torch.set_float32_matmul_precision("highest")  # where it is lower some processors round products to bfloat16
-    monkeypatch.setattr(linear, "LARGE_MAP", 0 if packs else 1 << 40)
+    monkeypatch.setattr(linear, "ALWAYS_PACKED_WEIGHTS", 0 if packs else 1 << 40)
     plain = random_linear(bias=bias)
     inputs = torch.randn(*shape, 24)
     packed = PackedLinear(plain)

@@ -47,5 +47,5 @@ def test_what_a_module_makes_of_finite_weights(model: Transformer) -> None:
 
 
 def test_where_nothing_is_wrong_in_the_pass_it_is_the_gradient(model: Transformer) -> None:
-    assert look(model).startswith("all modules give finite numbers; the loss or the gradient")
+    assert look(model).startswith("all modules return finite numbers; the loss or the gradient")
     assert not any(module._forward_hooks for module in model.modules())
