@@ -1,7 +1,7 @@
-"""Splits pairs into train, validation and test by a hash of their group: the same everywhere.
+"""Splits pairs into train, validation and test by a hash of their group.
 
-A group, such as all pairs of one source or one page, is never divided. The splits do not depend on the order of the
-corpus, and new pairs hardly move others.
+A group, such as all pairs of one source or one page, is never divided. The splits are the same on every machine, do not
+depend on the order of the corpus, and hardly change when pairs are added.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TextIO, TypeVar
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_errors
@@ -23,78 +23,82 @@ from nmtkit.data.text.normalization import comparable
 from nmtkit.data.text.reading import read_pairs
 
 HOLD_OUT_ONE_IN = 20
+"""One pair in this many is held out for validation, and another one for test."""
 MAX_HELD_OUT = 1_000
-"""One pair in this many is held out for validation, and another for test, but no more than MAX_HELD_OUT different
-sources."""
+"""Maximum number of different sources that are held out for validation, and for test."""
 
 Item = TypeVar("Item")
 
 
 def group_hash(group: str) -> int:
-    """A hash of a group's name, uniform in 0 to 2^64 - 1 and the same everywhere."""
+    """Returns a hash of a group's name, uniform in 0 to 2^64 - 1 and the same on every machine."""
     return int.from_bytes(hashlib.sha256(group.encode("utf-8")).digest()[:8], "big")
 
 
 class BottomKSample(Generic[Item]):
-    """The items of the groups with the smallest hashes (a bottom-k sample)."""
+    """Items of the groups with the smallest hashes (a bottom-k sample)."""
 
     def __init__(self) -> None:
         self.groups: dict[int, list[tuple[int, Item]]] = {}
-        """The items of each group by its hash, with their numbers in the order of the corpus."""
-        self._heap: list[int] = []  # a heap of digests, turned negative, so that the largest comes first
+        """Items of each group by the hash of the group, with their numbers in the order of the corpus."""
+        self._negative_digests: list[int] = []  # a heap, whose smallest item is the largest hash
         self.count = 0
         """Number of items."""
-        self._order = itertools.count()
+        self._next_number = itertools.count()
 
     def add(self, digest: int, item: Item) -> None:
-        """Adds an item of a group, in the order of the corpus."""
+        """Adds an item of the group with this hash; items are added in the order of the corpus."""
         if digest not in self.groups:
             self.groups[digest] = []
-            heapq.heappush(self._heap, -digest)
-        self.groups[digest].append((next(self._order), item))
+            heapq.heappush(self._negative_digests, -digest)
+        self.groups[digest].append((next(self._next_number), item))
         self.count += 1
 
     def pop_largest(self) -> tuple[int, list[Item]]:
-        """Removes the group with the largest hash; returns the hash and its items."""
-        digest = -heapq.heappop(self._heap)
+        """Removes the group with the largest hash; returns the hash and the items of the group."""
+        digest = -heapq.heappop(self._negative_digests)
         items = [item for _, item in self.groups.pop(digest)]
         self.count -= len(items)
         return digest, items
 
     def items(self) -> list[Item]:
-        """All items in the order of the corpus."""
-        return [item for _, item in sorted(itertools.chain.from_iterable(self.groups.values()), key=itemgetter(0))]
+        """Returns all items in the order of the corpus."""
+        numbered_items = sorted(itertools.chain.from_iterable(self.groups.values()), key=itemgetter(0))
+        return [item for _, item in numbered_items]
 
 
 # ---------------------------------------------------------------------------------------------- by shares of all groups
 
 
 class Splitter(Generic[Item]):
-    """Splits pairs, whole groups only; train is passed on at once, the others are kept until the end.
+    """Splits pairs by group: passes pairs for train on at once, and stores the others until the end.
 
-    Test gets the hashes from 0 to its share of the range, validation the next ones. Each keeps at most `max_pairs`
-    pairs, those of the smallest hashes; the others go to train.
+    Test gets the hashes from 0 to its share of the range, validation the next ones. Each of the two holds at most
+    `max_pairs` pairs, in the groups with the smallest hashes; the other groups go to train.
     """
 
     def __init__(self, valid: float, test: float, max_pairs: int | None, train: Callable[[Item], None]) -> None:
         self._train = train
         self._max_pairs = max_pairs
-        self._first = {"test": 0.0, "valid": test}
+        # Ranges of hashes, as shares of the whole range.
+        self._start = {"test": 0.0, "valid": test}
         self._end = {"test": test, "valid": test + valid}
-        self.held_out: dict[str, BottomKSample[Item]] = {"test": BottomKSample(), "valid": BottomKSample()}
-        """The pairs of each, in the order of the corpus."""
+        self.held_out: dict[str, BottomKSample[Item]] = {}
+        """Pairs of test and of valid."""
+        for name in self._start:
+            self.held_out[name] = BottomKSample()
 
     def add(self, group: str, pair: Item) -> None:
         """Assigns a pair of a group to its split."""
         digest = group_hash(group)
-        for name, held in self.held_out.items():
-            if self._first[name] <= digest / 2**64 < self._end[name]:
-                held.add(digest, pair)
-                while self._max_pairs is not None and held.count > self._max_pairs:
-                    largest, removed = held.pop_largest()
-                    self._end[name] = largest / 2**64  # later pairs of this group are for training too
-                    for one in removed:
-                        self._train(one)
+        for name, sample in self.held_out.items():
+            if self._start[name] <= digest / 2**64 < self._end[name]:
+                sample.add(digest, pair)
+                while self._max_pairs is not None and sample.count > self._max_pairs:
+                    largest_digest, removed_pairs = sample.pop_largest()
+                    self._end[name] = largest_digest / 2**64  # later pairs of this group go to train as well
+                    for removed_pair in removed_pairs:
+                        self._train(removed_pair)
                 return
         self._train(pair)
 
@@ -104,100 +108,133 @@ class Splitter(Generic[Item]):
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Sources held out of training; equal ones stay together.
+    """Sources that are held out from training. Pairs with equal sources are in the same split.
 
-    Hashes up to `valid` are for validation, those up to `test` for test; all others, and those `kept`, for training.
+    Hashes up to `valid` are for validation, and further ones up to `test` for test.
     """
 
     valid: int
     test: int
-    kept: Collection[int] = ()
+    train_digests: Collection[int] = ()
+    """Hashes that are for training all the same."""
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of the held-out splits."""
+        """Names of the splits that are held out."""
         return ("valid", "test") if self.test > self.valid else ("valid",)
 
     def split_of(self, pair: Example) -> str:
-        """The split of a pair: train, valid or test. Pairs with an empty side stay in train."""
+        """Returns the split of a pair: train, valid or test. Pairs with an empty side are in train."""
         digest = _source_digest(pair.src)
-        if _is_empty(pair) or digest in self.kept:
+        if _is_empty(pair) or digest in self.train_digests or digest > self.test:
             return "train"
-        return "valid" if digest <= self.valid else "test" if digest <= self.test else "train"
+        return "valid" if digest <= self.valid else "test"
 
 
 def choose_hold_out(
     pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None], labelled: bool = False
 ) -> HoldOut:
-    """Chooses what is held out: one in `HOLD_OUT_ONE_IN` pairs for validation, and as many for test.
+    """Chooses the sources of one in `HOLD_OUT_ONE_IN` pairs for validation, and as many for test.
 
-    Memory holds the pairs of some thousand sources, however large the corpus. All other pairs go to `train`, in another
-    order. Where targets are labels (`labelled`), train keeps the first source of each: it must know all of them.
+    Memory holds the pairs of some thousand sources, however large the corpus is.
+
+    Args:
+        pairs: the corpus.
+        with_test: whether a test set is held out.
+        train: called with each pair for training; their order is not that of the corpus.
+        labelled: whether targets are labels. If so, train has the first source of each label, to know all labels.
+
+    Raises:
+        DataError: there are too few sources.
     """
-    purposes = 2 if with_test else 1
-    enough = (purposes + 1) * MAX_HELD_OUT  # sources known by then; those that are not held out are for training
-    smallest, first = BottomKSample[Example](), dict[str, int]()
-    end, count = 1 << 64, 0
+    held_out_splits = 2 if with_test else 1
+    max_candidates = (held_out_splits + 1) * MAX_HELD_OUT  # sources with the smallest hashes
+    candidates = BottomKSample[Example]()
+    end = 1 << 64  # hashes from here on are not candidates; falls once there are too many
+    pair_count = 0
+    first_digests: dict[str, int] = {}  # by label
     for pair in pairs:
-        digest, empty = _source_digest(pair.src), _is_empty(pair)
-        count += not empty
-        if labelled and not empty:
-            first.setdefault(str(pair.tgt).strip(), digest)
-        if digest >= end or empty:
+        if _is_empty(pair):
             train(pair)
             continue
-        smallest.add(digest, pair)
-        if len(smallest.groups) > enough:
-            end, removed = smallest.pop_largest()
-            for one in removed:
-                train(one)
-    kept = frozenset(first.values())
-    digests = sorted(smallest.groups.keys() - kept)
-    wanted, known = max(1, count // HOLD_OUT_ONE_IN), sum(len(smallest.groups[one]) for one in digests)
-    # Sources that have so many pairs, as far as those tell that are known.
-    each = min(-(-wanted * len(digests) // max(known, 1)), MAX_HELD_OUT, len(digests) // (purposes + 1))
-    if not each:
-        raise DataError(
-            f"{len(digests)} different source lines{' beside the first of each label' * labelled} are too few to hold "
-            "some out for validation; bring more text, or name other files with --valid"
-        )
-    held = HoldOut(digests[each - 1], digests[purposes * each - 1], kept)
-    for pair in smallest.items():
-        if held.split_of(pair) == "train":
+        pair_count += 1
+        digest = _source_digest(pair.src)
+        if labelled:
+            first_digests.setdefault(str(pair.tgt).strip(), digest)
+        if digest >= end:
             train(pair)
-    return held
+            continue
+        candidates.add(digest, pair)
+        if len(candidates.groups) > max_candidates:
+            end, removed_pairs = candidates.pop_largest()
+            for removed_pair in removed_pairs:
+                train(removed_pair)
+
+    train_digests = frozenset(first_digests.values())
+    digests = sorted(candidates.groups.keys() - train_digests)
+    candidate_pairs = sum(len(candidates.groups[digest]) for digest in digests)
+    pairs_per_split = max(1, pair_count // HOLD_OUT_ONE_IN)
+    # The number of sources with about `pairs_per_split` pairs, rounded up, as estimated by the candidates.
+    sources_per_split = -(-pairs_per_split * len(digests) // max(candidate_pairs, 1))
+    sources_per_split = min(sources_per_split, MAX_HELD_OUT, len(digests) // (held_out_splits + 1))
+    if not sources_per_split:
+        first_of_labels = " (without the first of each label)" if labelled else ""
+        raise DataError(
+            f"{len(digests)} different source lines{first_of_labels} are too few to hold some out for validation; add "
+            "more text, or name other files with --valid"
+        )
+    hold_out = HoldOut(
+        valid=digests[sources_per_split - 1],
+        test=digests[held_out_splits * sources_per_split - 1],
+        train_digests=train_digests,
+    )
+    for pair in candidates.items():
+        if hold_out.split_of(pair) == "train":
+            train(pair)
+    return hold_out
 
 
 def pairs_to_split(files: SplitFiles) -> Iterator[Example]:
-    """The pairs of some files; a text without a source is its own."""
-    pairs = read_pairs(files)
-    return pairs if "src" in files.columns else (replace(pair, src=pair.tgt or "") for pair in pairs)
+    """Yields the pairs of some files. A text without a source is its own source, by which it is assigned to a split."""
+    has_sources = "src" in files.columns
+    for pair in read_pairs(files):
+        if has_sources:
+            yield pair
+        else:
+            yield replace(pair, src=pair.tgt or "")
 
 
 def write_splits(
-    files: SplitFiles, hold_out: HoldOut, folder: Path, names: Sequence[str], ends: Sequence[str]
+    files: SplitFiles, hold_out: HoldOut, folder: Path, names: Sequence[str], suffixes: Sequence[str]
 ) -> Counter[str]:
-    """Writes the pairs of each split into a new folder; returns their numbers.
+    """Writes the pairs of each split into a new folder; returns the number of pairs by split.
 
-    Train has a file for each name in `names`, the others are valid and test; `ends` are the file suffixes, of texts
-    without a source one.
+    Args:
+        files: the corpus.
+        hold_out: the sources of validation and test.
+        folder: the new folder.
+        names: names of the files for train, one for each file of the corpus. The other files are valid and test.
+        suffixes: suffixes of source and target files; a single one for texts without a source.
     """
     counts: Counter[str] = Counter()
     with write_errors(folder), ExitStack() as opened:
         folder.mkdir(parents=True)
-        outputs = {
-            name: [
-                opened.enter_context(open(folder / f"{name}.{end}", "w", encoding="utf-8", newline="\n"))
-                for end in ends
-            ]
-            for name in (*names, *hold_out.splits)
-        }
+        outputs: dict[str, list[TextIO]] = {}
+        for name in (*names, *hold_out.splits):
+            outputs[name] = []
+            for suffix in suffixes:
+                path = folder / f"{name}.{suffix}"
+                file = opened.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
+                outputs[name].append(file)
         for pair in pairs_to_split(files):
             split = hold_out.split_of(pair)
             counts[split] += 1
-            written = outputs[names[pair.file] if split == "train" else split]
-            for file, text in zip(written, (pair.src, pair.tgt or "")[-len(ends) :], strict=True):
-                file.write(f"{text}\n")
+            name = names[pair.file] if split == "train" else split
+            texts = [pair.src, pair.tgt or ""]
+            if len(suffixes) == 1:
+                texts = [pair.tgt or ""]
+            for output, text in zip(outputs[name], texts, strict=True):
+                output.write(f"{text}\n")
     return counts
 
 
@@ -206,5 +243,5 @@ def _is_empty(pair: Example) -> bool:
 
 
 def _source_digest(src: str) -> int:
-    """Ignores case, white space and different characters for the same text; see `comparable`."""
+    """Returns a hash that ignores case, white space and different characters for the same text; see `comparable`."""
     return group_hash(comparable(src).casefold())

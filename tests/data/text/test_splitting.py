@@ -132,7 +132,7 @@ def test_train_keeps_every_label() -> None:
     assert sorted(pair.line for pair in given) == [pair.line for pair in found["train"]]
     assert (len(found["valid"]), len(found["test"])) == (30, 30)
     assert {pair.tgt for pair in pairs} == {pair.tgt for pair in found["train"]}
-    with pytest.raises(DataError, match="0 different source lines beside the first of each label are too few"):
+    with pytest.raises(DataError, match=r"0 different source lines \(without the first of each label\) are too few"):
         choose_hold_out(pairs[::3], True, given.append, labelled=True)
 
 
