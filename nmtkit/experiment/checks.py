@@ -45,7 +45,7 @@ from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import count_parameters, get_weights
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.layers import KEYS as LAYER_KEYS
+from nmtkit.training.layers import LAYER_KEYS
 from nmtkit.training.losses.objective import OBJECTIVES, chosen_objectives
 from nmtkit.training.optimizers import freeze
 

@@ -28,7 +28,7 @@ from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Saved, Stopped
-from nmtkit.training.loop import processes_at_begin, train
+from nmtkit.training.loop import saved_world_size, train
 from nmtkit.training.optimizers import freeze
 from nmtkit.training.parallel import processes
 from nmtkit.training.schedules import DecayToZero
@@ -180,7 +180,7 @@ class _StagedTraining:
             stop=self.stop,
             seed=recipe.seed + number,
             optimizer_state=optimizer_state,
-            begun_with=processes_at_begin(stages[number - 1].checkpoints) if number else None,
+            world_size_at_start=saved_world_size(stages[number - 1].checkpoints) if number else None,
         )
 
     def _initialize(
@@ -212,7 +212,7 @@ class _StagedTraining:
 
     def _tell_processes(self, stage: SavedStage) -> None:
         """Says what an update is where there are other processes than at first."""
-        before, now = processes_at_begin(stage.checkpoints), processes.size()
+        before, now = saved_world_size(stage.checkpoints), processes.size()
         if before != now:
             batches = before * stage.recipe.training.accumulate
             share = f"{batches // now}" if batches % now == 0 else f"{batches // now} or {batches // now + 1}"

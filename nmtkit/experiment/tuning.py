@@ -37,7 +37,7 @@ from nmtkit.models.base import Model
 from nmtkit.training import randomness
 from nmtkit.training.checkpoints.manager import CheckpointManager
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.gradients import Summing, UpdateGradients
+from nmtkit.training.gradients import GradientReducer, UpdateGradients
 from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.losses.objective import GradientAccumulator
 from nmtkit.training.parallel import processes
@@ -204,10 +204,10 @@ class SafeGradients(UpdateGradients):
     failed = False
     """Whether an update has been given up since this was last set."""
 
-    def backward(self, update: GradientAccumulator, batch: Batch, last: Summing | None = None) -> Tensor:
+    def backward(self, update: GradientAccumulator, batch: Batch, reducer: GradientReducer | None = None) -> Tensor:
         """Gradients that are not finite where the pass does not fit."""
         try:
-            return super().backward(update, batch, last)
+            return super().backward(update, batch, reducer)
         except (torch.OutOfMemoryError, TimeLimitError):
             self.failed = True
         self.clear()  # the error is gone, and with it all that the pass had allocated

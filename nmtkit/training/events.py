@@ -1,15 +1,18 @@
-"""Events of a training. Their `seconds` are all that the training has taken so far, their `epoch` the complete ones."""
+"""Events that the training loop yields.
+
+`seconds` is the training time so far, including earlier sessions; `epoch` is the number of complete epochs.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Literal
 
 Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interrupted"]
-"""Why training stopped: the setting whose limit was reached, or a request from outside."""
+"""Why training stopped: the setting whose limit was reached, or an interruption by the user."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Training goes on from the state that was saved after an update."""
+    """Training continues from the state that was saved after an update."""
 
     update: int
     epoch: int
@@ -18,36 +21,42 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Step:
-    """Some updates were made; sums and means are over those since the last `Step`, leaving out skipped ones."""
+    """Report of the updates since the last `Step`; sums and means leave out skipped updates."""
 
     update: int
-    """The number of the last one, from 1."""
+    """Number of the last update, from 1."""
     epoch: int
     loss: float
-    """What is minimised: the weighted means of all objectives; of the likelihood in nats per target token."""
+    """The minimized loss: weighted means of all objectives; the likelihood in nats per target token."""
     terms: dict[str, float]
     """Metrics of the objectives by name: `nll` in nats per target token without smoothing, `ppl`, ..."""
     tokens: int
-    """Target tokens, EOS included, padding not."""
+    """Target tokens, including EOS, without padding."""
     tokens_per_second: float
-    """Target tokens a second of all processes, without the time of validations and saves."""
+    """Target tokens per second of all processes, not counting the time of validations and saves."""
     lr: float
-    """Of the last update."""
+    """Learning rate of the last update."""
     grad_norm: float
     """Norm of the last finite gradient of the mean loss per token, before clipping."""
     seconds: float
     skipped: int = 0
-    """Updates called off because the loss or its gradient was not finite."""
-    halved: int = 0
-    """Updates that did not fit into the memory of a process, and that it made with smaller batches; the most of any."""
+    """Updates that were skipped because the loss or its gradient was not finite."""
+    oom_splits: int = 0
+    """Updates that were made with smaller batches because a process ran out of memory; the largest number of any
+    process."""
 
     def figures(self) -> dict[str, float]:
-        """All its numbers but the update's, by the names that they have in the log."""
-        numbers: dict[str, float] = {}
+        """Returns all numbers except the update's, by their names in the log."""
+        figures: dict[str, float] = {}
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
-            numbers |= value if field.name == "terms" else {field.name: value}
-        return numbers
+            if field.name == "terms":
+                figures |= value
+            elif field.name == "oom_splits":
+                figures["halved"] = value  # the name in existing logs
+            else:
+                figures[field.name] = value
+        return figures
 
 
 @dataclass(frozen=True)
@@ -57,15 +66,16 @@ class Evaluated:
     update: int
     metrics: dict[str, float]
     best: bool
-    """Whether this is the best so far."""
+    """Whether this is the best validation so far."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class Saved:
-    """The full state after an update is on the disk, or being written there while training goes on.
+    """The full state after an update is saved.
 
-    The first and the last one of a training are on the disk, and each before the next one is told but one.
+    States are written in the background. The first and the last one are guaranteed to be on disk when the event is
+    yielded; any other one is on disk when the second `Saved` after it is yielded.
     """
 
     path: str
@@ -74,17 +84,17 @@ class Saved:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Training is over after an update; always the last event."""
+    """Training has ended; always the last event."""
 
     reason: Reason
     update: int
     lr: float
-    """Of the last update."""
+    """Learning rate of the last update."""
     peak_lr: float
-    """The highest of any update."""
+    """Highest learning rate of any update."""
     seconds: float
     scheduled: float | None = None
-    """The part of the learning rate's schedule that is done, from 0 to 1; None where it has no end."""
+    """Share of the learning-rate schedule that is done, from 0 to 1; None if the schedule has no end."""
 
 
 Event = Resumed | Step | Evaluated | Saved | Stopped

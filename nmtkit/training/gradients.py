@@ -1,9 +1,8 @@
-"""The gradients of an update: of several batches, in several processes, in parts where memory does not suffice."""
+"""The gradient of an update: summed over batches and processes, in smaller batches if memory is short."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial, reduce
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +15,16 @@ from nmtkit.training.parallel import processes
 from nmtkit.training.parallel.gradients import GradientSum
 from nmtkit.training.sharding import Shards
 
-Summing = GradientSum | Shards
+GradientReducer = GradientSum | Shards
+"""Adds up the gradients of all processes."""
 
 _CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-"""Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""
+"""Largest size of the log-probabilities in memory at one time: large enough for full speed; on a CPU, small enough for
+its caches."""
 
 
 class UpdateGradients:
-    """Adds up the gradients of an update, weighted by what all its batches in all processes have."""
+    """Adds up the gradients of an update, divided by the counts of all its batches in all processes."""
 
     def __init__(
         self, model: Model, objectives: Sequence[Objective], parameters: Sequence[nn.Parameter], device: torch.device
@@ -35,67 +36,96 @@ class UpdateGradients:
         self.shards: Shards | None = None
         self.in_bf16 = False
         self.per_sentence = False
-        """Whether the loss is a mean over sentences, of sums over their words: the mean over words, so much larger."""
-        self.normalizers = {name: count for objective in objectives for name, count in objective.normalizers.items()}
-        self.halved = 0
-        """Updates that were made in parts."""
+        """Whether the loss is a mean over sentences, each the sum over its words, instead of a mean over words."""
+        self.normalizers: dict[str, str] = {}
+        """The sums of all objectives by name, each with the count that divides it."""
+        for objective in objectives:
+            self.normalizers.update(objective.normalizers)
+        self.oom_splits = 0
+        """Updates that did not fit into memory and were made with smaller batches."""
 
     def count(self, batches: Sequence[Batch]) -> dict[str, int]:
-        """The normalizers of the update: counts over its batches in all processes."""
-        counts = Counter(dict.fromkeys(["tokens", "sentences", *self.normalizers.values()], 0))
+        """Returns the normalizers of an update: counts over its batches in all processes."""
+        names = ["tokens", "sentences", *self.normalizers.values()]
+        counts = Counter(dict.fromkeys(names, 0))  # the same names in the same order in all processes
         for batch in batches:
-            counts.update({"tokens": batch.n_tokens, "sentences": batch.size})
+            counts["tokens"] += batch.n_tokens
+            counts["sentences"] += batch.size
             for objective in self.objectives:
                 counts.update(objective.counts(batch))
-        return dict(zip(counts, processes.sum_over_ranks(list(counts.values())), strict=True))
+        totals = processes.sum_over_ranks(list(counts.values()))
+        return dict(zip(counts, totals, strict=True))
 
     def add_up(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> Tensor:
-        """Adds up the gradients of an update in all processes; gives the sums here of all names in `normalizers`.
+        """Adds up the gradients of an update over its batches and all processes.
 
-        Where memory does not suffice all is done again with halved batches. The loss is a sum over examples, divided by
-        the counts of the whole update, so its gradient is the same.
+        If memory is short, starts again with halved batches. The loss is a sum over examples, divided by the counts of
+        the whole update, so its gradient is the same.
+
+        Returns the sums over the batches of this process `(n,)`, in the order of `normalizers`.
         """
         update = self.accumulator(counts)
-        summed = self.shards or GradientSum([one for one in self.parameters if one.requires_grad])
-        whole = batches
+        trained = [parameter for parameter in self.parameters if parameter.requires_grad]
+        reducer = self.shards or GradientSum(trained)
+        current_batches = batches
         while True:
             try:
-                of_last = [*[self.shards] * (len(batches) - 1), summed]
-                each = map(partial(self.backward, update), batches, of_last)
-                with processes.naming_who_is_missing() if self.shards else nullcontext():
-                    sums = reduce(torch.add, each, self.parameters[0].new_zeros(len(self.normalizers)))
-                summed.finish()
+                sums = self.parameters[0].new_zeros(len(self.normalizers))  # (n,)
+                with processes.name_missing_process() if self.shards else nullcontext():
+                    for number, batch in enumerate(current_batches, 1):
+                        # Shards add up the gradients of every batch, GradientSum those of the whole update, once.
+                        is_last = number == len(current_batches)
+                        sums = sums + self.backward(update, batch, reducer if is_last else self.shards)
+                reducer.finish()
                 return sums
             except torch.OutOfMemoryError as fault:
                 if self.shards:
                     raise TrainingError(
-                        "memory does not suffice, and with training.shard an update cannot be made in smaller parts; "
-                        "lower batch.batch_tokens, and go on with --resume"
+                        "out of memory, and with training.shard an update cannot be split into smaller batches; lower "
+                        "batch.batch_tokens, and continue with --resume"
                     ) from fault
-                if max(batch.size for batch in batches) == 1:
+                if max(batch.size for batch in current_batches) == 1:
+                    longest = max(int(batch.lengths.max()) + batch.n_tokens for batch in current_batches)
                     raise TrainingError(
-                        "even one example at a time does not fit into memory (the longest has "
-                        f"{max(int(one.lengths.max()) + one.n_tokens for one in batches):,} positions in all); "
-                        "lower data.max_length, or train a smaller model"
+                        f"even one example at a time does not fit into memory (the longest has {longest:,} positions "
+                        "in all); lower data.max_length, or train a smaller model"
                     ) from fault
-            self.clear()  # the error is gone, and with it all that it held
-            self.halved += batches is whole
-            batches = [half for batch in batches for half in batch.halves()]
+            # Outside of `except`: the error, whose traceback refers to the tensors of the failed pass, is gone.
+            self.clear()
+            if current_batches is batches:
+                self.oom_splits += 1
+            current_batches = [half for batch in current_batches for half in batch.halves()]
 
     def accumulator(self, counts: Mapping[str, int]) -> GradientAccumulator:
-        """For an update with these normalizers."""
-        chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
-        factor = counts["tokens"] / max(1, counts["sentences"]) if self.per_sentence else 1.0
-        return GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes, factor)
+        """Returns an accumulator for an update with these normalizers."""
+        factor = 1.0
+        if self.per_sentence:
+            # Losses are divided by words; this turns the mean per word into a mean per sentence.
+            factor = counts["tokens"] / max(1, counts["sentences"])
+        return GradientAccumulator(
+            model=self.model,
+            objectives=self.objectives,
+            counts=counts,
+            device=self.device,
+            chunk_bytes=_CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"]),
+            factor=factor,
+        )
 
-    def backward(self, update: GradientAccumulator, batch: Batch, last: Summing | None = None) -> Tensor:
-        """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""
+    def backward(self, update: GradientAccumulator, batch: Batch, reducer: GradientReducer | None = None) -> Tensor:
+        """Adds the gradient of a batch; returns its sums `(n,)`, in the order of `normalizers`.
+
+        `reducer` adds up the gradients of all processes during the backward pass.
+        """
+        around_last = None
+        if reducer is not None:
+            around_last = reducer.last_backward()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
-            sums = update.backward(batch, around_last=last.begun() if last else nullcontext())
-        return torch.cat([sums[name].view(1) for name in self.normalizers])
+            sums_by_name = update.backward(batch, around_last=around_last)
+        sums = [sums_by_name[name].view(1) for name in self.normalizers]
+        return torch.cat(sums)
 
     def clear(self) -> None:
-        """Drops all gradients, and memory that nothing uses."""
+        """Drops all gradients, and returns unused memory to the device."""
         for parameter in self.parameters:
             parameter.grad = None
         torch.cuda.empty_cache()

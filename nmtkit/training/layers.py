@@ -1,6 +1,7 @@
-"""Transformer layers in training: compiled, or with their insides computed twice to spare memory."""
+"""Transformer layers in training: compiled, or computed again in the backward pass to save memory."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,43 +14,47 @@ from nmtkit.models.abilities import transformer_layers
 from nmtkit.models.base import Model
 from nmtkit.training.config import TrainingConfig
 
-KEYS = ("activation_checkpointing", "compile", "shard")
-"""The settings of training that are of Transformer layers."""
+LAYER_KEYS = ("activation_checkpointing", "compile", "shard")
+"""Training settings that apply to Transformer layers only."""
 
 
 def prepare_layers(model: Model, config: TrainingConfig, device: torch.device) -> None:
-    """Does with the model's layers what the config says; the names of weights stay.
+    """Wraps the forward pass of Transformer layers as the config says; the names of weights do not change.
 
-    Checkpointing (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost") puts the generator back before a
+    Checkpointing (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost") restores the random state before a
     layer is computed again, so that dropout is the same.
     """
+    if not config.compile and not config.activation_checkpointing:
+        return
     if config.compile:
         _require_compiler(device)
     for layer in transformer_layers(model):
-        own = forward = layer.forward
+        plain = layer.forward
+        wrapped = plain
         if config.compile:
-            forward = torch.compile(forward, dynamic=True)
+            wrapped = torch.compile(wrapped, dynamic=True)
         if config.activation_checkpointing:
-            forward = partial(checkpoint, forward, use_reentrant=False)
-        if forward is not own:
-            layer.forward = partial(_forward, (own, forward))
+            wrapped = partial(checkpoint, wrapped, use_reentrant=False)
+        layer.forward = _TrainingForward(plain, wrapped)
 
 
-def _forward(
-    ways: tuple[Callable[..., Any], Callable[..., Any]],
-    states: Tensor,
-    memory: Any = None,
-    cache: Any = None,
-    shown: slice | None = None,
-    bias: Tensor | None = None,
-) -> Any:
-    """A layer, with the arguments of a decoder's; an encoder's has its mask in place of the memory, and no more.
+@dataclass(frozen=True)
+class _TrainingForward:
+    """Forward pass of a layer that is wrapped in training, and plain otherwise."""
 
-    It goes the first of the two ways, its own, where nothing is learned, or a step writes into a cache.
-    """
-    more = (cache, shown, bias)
-    given = (states, memory) if all(one is None for one in more) else (states, memory, *more)
-    return ways[torch.is_grad_enabled() and cache is None](*given)
+    plain: Callable[..., Any]
+    wrapped: Callable[..., Any]
+
+    def __call__(
+        self, states: Tensor, memory: Any = None, cache: Any = None, shown: slice | None = None, bias: Any = None
+    ) -> Any:
+        """Takes the arguments of a decoder layer. An encoder layer takes two: the states, and its mask as `memory`."""
+        # A layer that writes into a cache cannot be computed twice.
+        is_training = torch.is_grad_enabled() and cache is None
+        forward = self.wrapped if is_training else self.plain
+        if cache is None and shown is None and bias is None:
+            return forward(states, memory)
+        return forward(states, memory, cache, shown, bias)
 
 
 def _require_compiler(device: torch.device) -> None:
@@ -58,6 +63,6 @@ def _require_compiler(device: torch.device) -> None:
     except RuntimeError as fault:
         reason = str(fault).strip().partition("\n")[0]
         raise TrainingError(
-            f"training.compile: torch cannot compile here ({type(fault).__name__}: {reason}); on a CPU it needs g++, "
-            "and torch in a path without blanks, on CUDA Triton and a C compiler; or leave training.compile out"
+            f"training.compile: torch cannot compile on this machine ({type(fault).__name__}: {reason}); a CPU needs "
+            "g++, and torch in a path without blanks, CUDA needs Triton and a C compiler; or remove training.compile"
         ) from fault

@@ -1,7 +1,7 @@
-"""The training loop: an iterator of events. It prints nothing; whoever iterates shows and records what happens.
+"""The training loop, an iterator of events. It prints nothing; the caller shows and records the events.
 
-One update is: draw the batches, add up their gradients, clip, step. The loss is a mean over the target tokens of all
-micro-batches of all processes, so how an update is cut into micro-batches and processes does not change it.
+An update draws batches, adds up their gradients, clips and steps. The loss is a mean over the target tokens of all
+batches in all processes, so it does not depend on how an update is divided into batches and processes.
 """
 
 import time
@@ -38,59 +38,64 @@ def train(
     seed: int = 1,
     optimizer_state: Mapping[str, Tensor] | None = None,
     clock: Callable[[], float] = time.monotonic,
-    begun_with: int | None = None,
+    world_size_at_start: int | None = None,
 ) -> Iterator[Event]:
-    """Fits the model in place until a limit of the config is reached.
+    """Trains the model in place until a limit of the config is reached.
 
-    A state is saved before the first update, so that a run that is killed can always be resumed. Resumed with the same
-    settings, data and number of processes, training goes on as if it had never stopped: bit for bit on a CPU, and on
-    CUDA with `deterministic`, else up to rounding. With another number of processes the same batches make the same
-    updates, up to rounding; but what is drawn at random while training, as for dropout, is another draw. With an EMA
-    the model has averaged weights inside `evaluate` only.
+    A state is saved before the first update, so that a run that is killed can always be resumed. When resumed with the
+    same settings, data and number of processes, training continues as if it had never stopped: bit for bit on a CPU,
+    and on CUDA with `deterministic`; otherwise up to rounding. With another number of processes the same batches make
+    the same updates, up to rounding, but random draws during training, as for dropout, differ. With an EMA, the model
+    has averaged weights only inside `evaluate`.
 
     Args:
-        model: is moved to `device`.
-        stream: the training data of all processes.
+        model: the model; it is moved to `device`.
+        stream: training data of all processes.
         config: the settings.
-        evaluate: scores the model in evaluation mode; it may draw random numbers of its own. All processes call it, so
-            that they can share the work; the metrics of process 0 count.
-        checkpoints: where to save; files are written in the background.
-        device: where to train.
-        resume: go on from `checkpoints.last` instead of from the model's weights.
-        stop: called between updates; if it is true, the state is saved and training stops.
-        seed: of all that is random while training.
-        optimizer_state: tensors of an earlier training's optimizer to begin with, by their names in its checkpoint.
-        clock: gives the seconds since any moment in the past.
-        begun_with: the processes of which each has `config.accumulate` batches in an update; with `resume` as many as
-            are in the state. Default: those that there are.
+        evaluate: scores the model in evaluation mode; it may draw random numbers. All processes call it, so that they
+            can share the work; the metrics of process 0 count.
+        checkpoints: folder for checkpoints; files are written in the background.
+        device: device for training.
+        resume: whether to continue from `checkpoints.last` instead of starting with the model's weights.
+        stop: called between updates; if it returns true, the state is saved and training stops.
+        seed: seed of all random draws during training.
+        optimizer_state: optimizer tensors of an earlier training to start with, by their names in its checkpoint.
+        clock: returns seconds since any fixed moment.
+        world_size_at_start: number of processes, each with `config.accumulate` batches per update, which determines the
+            batches of an update. With `resume` it is read from the state. Default: the current number of processes.
 
     Yields:
-        `Resumed` where it is; `Step` after the first update, every `log_every` updates, and before every validation and
-        save; `Evaluated`, `Saved`, and one `Stopped`.
+        `Resumed` if training is resumed; `Step` after the first update, every `log_every` updates, and before every
+        validation and save; `Evaluated`, `Saved`, and finally one `Stopped`.
     """
-    begun_with = processes_at_begin(checkpoints) if resume else begun_with or processes.size()
-    per_update = config.accumulate * begun_with
+    if resume:
+        world_size_at_start = saved_world_size(checkpoints)
+    elif not world_size_at_start:
+        world_size_at_start = processes.size()
+    per_update = config.accumulate * world_size_at_start
     require_equal_shares(config, per_update)
     with (
         randomness.deterministic(device, config.deterministic),
         ReadAhead(stream, device, per_update) as batches,
         BackgroundCheckpoints(checkpoints) as files,
     ):
-        training = Trainer(model, batches, config, files, device, clock)
-        training.begun_with = begun_with
+        training = Trainer(model=model, stream=batches, config=config, checkpoints=files, device=device, clock=clock)
+        training.world_size_at_start = world_size_at_start
         if resume:
             yield training.restore(seed)
         elif checkpoints.last.exists():
             raise CheckpointError(
-                f"{checkpoints.last}: an earlier training is saved here; go on with --resume, or use another folder"
+                f"{checkpoints.last}: an earlier training is saved here; continue it with --resume, or use another "
+                "folder"
             )
         else:
             randomness.seed_all(seed + processes.rank())
             if optimizer_state is not None:
-                restore_state(training.optimizer, training.parameters, training.own(optimizer_state))
-        averages = training.ema.averages if training.ema else {}
-        whole = [] if training.shards else [*get_weights(model).values(), *averages.values()]
-        processes.broadcast_tensors(whole)
+                restore_state(training.optimizer, training.parameters, training.local_parts(optimizer_state))
+        if not training.shards:
+            processes.broadcast_tensors(list(get_weights(model).values()))
+            if training.ema:
+                processes.broadcast_tensors(list(training.ema.averages.values()))
         if not resume:
             saved = training.save()
             _settle(files)
@@ -98,14 +103,15 @@ def train(
 
         while (reason := training.reason_to_stop(stop)) is None:
             training.make_update()
-            due_validation = training.is_validation_due
-            due_save = due_validation or training.update % config.save_every == 0
-            if due_save or training.update % config.log_every == 0 or training.update == 1:
+            validates = training.is_validation_due
+            saves = validates or training.update % config.save_every == 0
+            reports = saves or training.update % config.log_every == 0 or training.update == 1
+            if reports:
                 yield training.report()
-            if due_validation:
+            if validates:
                 _stop_threads(batches, files)
                 yield training.validate(evaluate)
-            if due_save:
+            if saves:
                 yield training.save()
 
         end = training.stopped(reason)
@@ -114,25 +120,27 @@ def train(
         if reason != "interrupted" and not training.is_validated:
             _stop_threads(batches, files)
             yield training.validate(evaluate)
-        last = [] if training.is_saved else [training.save()]
+        last_save = None if training.is_saved else training.save()
         _settle(files)
-        yield from last
+        if last_save is not None:
+            yield last_save
         yield replace(end, seconds=training.seconds)
 
 
 def _stop_threads(batches: ReadAhead, files: BackgroundCheckpoints) -> None:
-    """A process that forks, as a search may, should have no other thread at work."""
+    """Stops all threads before a validation: a process that forks, as a search may, should have no other thread."""
     batches.pause()
     files.wait()
 
 
 def _settle(files: BackgroundCheckpoints) -> None:
-    """No process goes on, or away to resume, before the files are there."""
+    """Waits in all processes until the files are on disk, so that each process can resume from them."""
     files.wait()
-    processes.sum_over_ranks([0])
+    processes.sum_over_ranks([0])  # a barrier
 
 
-def processes_at_begin(checkpoints: CheckpointManager) -> int:
-    """With how many processes the training began that is saved in a folder."""
+def saved_world_size(checkpoints: CheckpointManager) -> int:
+    """Returns the number of processes with which the saved training was started."""
     facts = checkpoints.read_metadata()
+    # Earlier versions did not save the number; there is a random state for each process.
     return int(facts.get("processes", len(facts["random"])))

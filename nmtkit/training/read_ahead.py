@@ -1,11 +1,11 @@
-"""Batches that are prepared in a thread while the model learns from those before."""
+"""Prepares batches in a thread while the model is trained on earlier ones."""
 
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -13,48 +13,59 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.training.parallel import processes
 
 AHEAD = 3
-"""Batches that are prepared before they are asked for: their times differ."""
+"""Number of batches that are prepared ahead; more than one, because some take longer than others."""
 
 
-class OwnBatches(Protocol):
-    """An endless source of the batches of this process, which can be put back to where it was."""
+class LocalBatches(Protocol):
+    """An endless stream of the batches of this process, which can be moved back to an earlier position."""
 
     @property
     def epoch(self) -> int:
-        """How many passes over the data are complete."""
+        """Number of complete epochs."""
 
     def __next__(self) -> Batch | None:
-        """The next batch, with targets, on the CPU; None where the update has none left for this process."""
+        """Returns the next batch, with targets, on the CPU; None if the update has no batch left for this process."""
 
     def state(self) -> dict[str, Any]:
-        """The position in the stream, `epoch` among it; the same in all processes."""
+        """Returns the position in the stream, including `epoch`; the same in all processes."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes to where `state` was taken."""
+        """Moves to the position where `state` was taken."""
 
 
-class BatchIterator(OwnBatches, Protocol):
-    """The batches of all processes, in one order that all know."""
+class BatchIterator(LocalBatches, Protocol):
+    """The batches of all processes, in an order that is the same in every process."""
 
     def __next__(self) -> Batch:
-        """The next batch, with targets, on the CPU."""
+        """Returns the next batch, with targets, on the CPU."""
 
     def skip(self) -> None:
-        """Passes over a batch, which need not be made."""
+        """Skips a batch without making it."""
+
+
+class _Prepared(NamedTuple):
+    """A batch of this process, and the position of the stream before it."""
+
+    state: dict[str, Any]
+    epoch: int
+    batch: Batch | None
 
 
 class ReadAhead(AbstractContextManager["ReadAhead"]):
-    """The same batches in the same order: `epoch` and `state` are those of the batch that comes next.
+    """Reads the batches of this process ahead of time; `epoch` and `state` are the position before the next batch.
 
-    The batches of an update, `per_update`, are dealt out to the processes in turn, from the first process on. So the
-    same batches make the same update whatever the number of processes; a process may have one less, or none. What the
-    stream raises, the batch that it was to give raises when its turn comes. For CUDA batches are pinned.
+    The `per_update` batches of an update are dealt out to the processes in turn, starting with process 0. So the same
+    batches make the same update with any number of processes; some processes may have one batch less, or none. An error
+    of the stream is raised when its batch is asked for. For CUDA, batches are in pinned memory.
     """
 
     def __init__(self, stream: BatchIterator, device: torch.device, per_update: int = 1) -> None:
-        self._per_update = self._left = per_update  # the latter of the update that is being drawn
-        self._stream, self._pins = stream, device.type == "cuda"
-        self._coming: deque[Future[tuple[dict[str, Any], int, Batch | None]]] = deque()
+        self._stream = stream
+        self._pin_memory = device.type == "cuda"
+        self._per_update = per_update
+        self._left_in_update = per_update
+        """Batches of the current update that have not been dealt out."""
+        self._prepared: deque[Future[_Prepared]] = deque()
         self._thread: ThreadPoolExecutor | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -62,51 +73,57 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
 
     @property
     def epoch(self) -> int:
-        """How many passes are complete before the next batch."""
-        return self._next()[1]
+        """Number of complete epochs before the next batch."""
+        return self._peek().epoch
 
     def state(self) -> dict[str, Any]:
-        """The position of the next batch."""
-        return self._next()[0]
+        """Returns the position of the next batch."""
+        return self._peek().state
 
     def __next__(self) -> Batch | None:
-        batch = self._next()[2]
-        self._coming.popleft()
-        self._next_ones()
+        batch = self._peek().batch
+        self._prepared.popleft()
+        self._fill()
         return batch
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes to where `state` was taken, between two updates."""
+        """Moves to the position where `state` was taken, between two updates."""
         self.pause()
-        self._left = self._per_update
-        self._coming.clear()
+        self._left_in_update = self._per_update
+        self._prepared.clear()
         self._stream.restore(state)
 
     def pause(self) -> None:
-        """Ends the thread, which comes again with the next batch: a process that forks should have no other."""
+        """Ends the thread until the next batch is asked for; a process that forks should have no other thread."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
 
-    def _next(self) -> tuple[dict[str, Any], int, Batch | None]:
-        self._next_ones()
-        return self._coming[0].result()
+    def _peek(self) -> _Prepared:
+        self._fill()
+        return self._prepared[0].result()
 
-    def _next_ones(self) -> None:
-        while len(self._coming) < AHEAD:
-            if self._thread is None:  # with one thread for its operations, which are small
+    def _fill(self) -> None:
+        while len(self._prepared) < AHEAD:
+            if self._thread is None:
+                # The operations are small, so torch needs no further threads for them.
                 self._thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, 1))
-            self._coming.append(self._thread.submit(self._draw))
+            self._prepared.append(self._thread.submit(self._prepare))
 
-    def _draw(self) -> tuple[dict[str, Any], int, Batch | None]:
-        state, epoch, batch = self._stream.state(), self._stream.epoch, None
-        dealt = min(self._left, processes.size())  # one to each process, or what is left
-        self._left = self._left - dealt or self._per_update
-        for turn in range(dealt):
-            if turn == processes.rank():
+    def _prepare(self) -> _Prepared:
+        state = self._stream.state()
+        epoch = self._stream.epoch
+        batch = None
+        # One batch for each process; at the end of an update maybe only for the first ones.
+        dealt = min(self._left_in_update, processes.size())
+        self._left_in_update -= dealt
+        if self._left_in_update == 0:
+            self._left_in_update = self._per_update
+        for rank in range(dealt):
+            if rank == processes.rank():
                 batch = next(self._stream)
             else:
                 self._stream.skip()
-        if batch is not None and self._pins:
+        if batch is not None and self._pin_memory:
             batch = batch.mapped(lambda tensor: tensor.contiguous().pin_memory())
-        return state, epoch, batch
+        return _Prepared(state, epoch, batch)

@@ -1,11 +1,12 @@
-"""A model in pieces: of each weight, its gradient and what the optimizer keeps of it, every process has a part.
+"""Sharded training: each process has a part of every weight, of its gradient and of its optimizer state.
 
-Rajbhandari et al. 2020, "ZeRO", section 5 (stage 3), by torch's `fully_shard`: a layer is put together where it is
-computed, forward and backward, and taken apart again. What is in no layer, as embeddings, is whole for the length of a
-batch. The processes must compute the same layers equally often, for they wait for each other in each.
+Rajbhandari et al. 2020, "ZeRO", section 5 (stage 3), with torch's `fully_shard`: the weights of a layer are gathered
+when it is computed, forward and backward, and freed again. Weights outside of layers, such as embeddings, stay gathered
+during a batch. All processes must compute the same layers equally often, because they wait for each other in each.
 
-Every process has room for all weights before they are cut, and when it validates. A state is gathered in the memory of
-process 0's CPU (twice 12 bytes a weight with Adam, 16 with an average) and written as one file, which any number reads.
+Every process needs memory for all weights before they are sharded, and when it validates. A state is gathered in the
+CPU memory of process 0 (twice 12 bytes per weight with Adam, twice 16 with an EMA) and written as one file, which any
+number of processes can read.
 """
 
 import warnings
@@ -27,115 +28,134 @@ from nmtkit.training.parallel import processes
 
 
 def require_equal_shares(config: TrainingConfig, per_update: int) -> None:
-    """Raises a TrainingError if a process that has a part of the model had fewer batches of an update than another."""
+    """Raises a TrainingError if sharded processes would have different numbers of batches in an update."""
     if config.shard and per_update % processes.size():
         raise TrainingError(
             f"training.shard: an update has {per_update} batches, which {processes.size()} processes cannot share "
-            f"equally; start a number of processes that divides {per_update}, or one alone"
+            f"equally; start a number of processes that divides {per_update}, or a single one"
         )
 
 
 class Shards:
-    """The part of a model that this process has, by the interface of `GradientSum` where gradients are added up."""
+    """The part of a model in this process; has the interface of `GradientSum` to add up gradients."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
-        from torch.distributed.device_mesh import init_device_mesh  # slow, and rarely needed
+        from torch.distributed.device_mesh import init_device_mesh  # slow to import, and rarely needed
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
         if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
-            raise TrainingError(f"training.shard: it needs torch 2.13 or later, and here is {torch.__version__}")
+            raise TrainingError(f"training.shard: needs torch 2.13 or later, but this is torch {torch.__version__}")
         if any(not weight.requires_grad or not weight.ndim for weight in model.parameters()):
-            raise TrainingError("training.shard: not for frozen weights, nor for scalar ones; leave one of them out")
+            raise TrainingError("training.shard: not with frozen or scalar weights; remove training.shard")
         self._build = partial(type(model), model.config, model.sizes)
-        processes.broadcast_tensors([*get_weights(model).values()])
-        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nothing is changed in place
+        processes.broadcast_tensors(list(get_weights(model).values()))
+        # The warning is about writing into a view, which nothing does.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
         self._mesh = init_device_mesh(device.type, (processes.size(),))
         for layer in cast(list[Any], transformer_layers(model)):
-            if hasattr(layer, "cross_attention"):  # called before the layer, once the encoder's states are known
+            if hasattr(layer, "cross_attention"):
+                # Called before the layer itself, as soon as the encoder states exist.
                 fully_shard(layer.cross_attention.keys_values, mesh=self._mesh)
             fully_shard(layer, mesh=self._mesh)
         self.model: Any = fully_shard(model, mesh=self._mesh, reshard_after_forward=False)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # the losses are divided already
-                module.set_force_sum_reduction_for_comms(True)  # gloo has no other
-        self.model.set_reduce_scatter_unused_params(True)  # what this process did not use another may have used
-        for name in ("read", "predict", "logits"):  # which training calls
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
+        self.model.set_reduce_scatter_unused_params(True)  # another process may have used what this one did not
+        for name in ("read", "predict", "logits"):  # training calls these instead of `forward`
             register_fsdp_forward_method(model, name)
         self._synchronize(False)
         self._weights: dict[str, Any] = dict(model.named_parameters())
-        self.parameters = {name: nn.Parameter(one.to_local().detach()) for name, one in self._weights.items()}
-        """The parts of this process, as plain tensors in the same memory; the first axis is cut."""
+        self.parameters: dict[str, nn.Parameter] = {}
+        """The parts in this process, cut along the first axis: plain tensors in the same memory."""
+        for name, weight in self._weights.items():
+            self.parameters[name] = nn.Parameter(weight.to_local().detach())
 
-    def _synchronize(self, on: bool) -> None:
-        self.model.set_requires_gradient_sync(on)
-        self.model.set_is_last_backward(on)
-        self.model.set_reshard_after_backward(on, recurse=False)
+    def _synchronize(self, is_last: bool) -> None:
+        """Sets whether the next backward pass adds up gradients over processes and frees the gathered weights."""
+        self.model.set_requires_gradient_sync(is_last)
+        self.model.set_is_last_backward(is_last)
+        self.model.set_reshard_after_backward(is_last, recurse=False)
 
     @contextmanager
-    def begun(self) -> Iterator[None]:
-        """Backward in this block is the last of a batch: gradients are added up over processes, and cut."""
+    def last_backward(self) -> Iterator[None]:
+        """Context of the last backward pass of a batch, which adds up gradients over processes and shards them."""
         self._synchronize(True)
         yield
         self._synchronize(False)
 
     def finish(self) -> None:
-        """Gives `parameters` the gradients."""
+        """Moves the gradients to `parameters`."""
         for name, weight in self._weights.items():
             self.parameters[name].grad = None if weight.grad is None else weight.grad.to_local()
             weight.grad = None
 
-    def norm(self, own: Tensor) -> Tensor:
-        """The norm of all parts, from that of this process's."""
-        square = own.square()
+    def norm(self, local_norm: Tensor) -> Tensor:
+        """Returns the norm over all processes, given the norm of the parts in this process."""
+        square = local_norm.square()  # ()
         processes.all_reduce_sum(square)
         return square.sqrt()
 
-    def own(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The parts of this process, of tensors with the shapes of weights, or none."""
-        rank, found = processes.rank(), {}
-        for name, whole in tensors.items():
-            parts = whole.chunk(processes.size()) if whole.ndim else [whole] * processes.size()
-            found[name] = (parts[rank] if rank < len(parts) else whole[:0]).clone()  # so that the whole can go
-        return found
+    def local_parts(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the parts of this process of tensors in the shapes of weights; scalars stay whole."""
+        rank = processes.rank()
+        parts: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            part = tensor
+            if tensor.ndim:
+                chunks = tensor.chunk(processes.size())
+                # As in `fully_shard`, the last processes get nothing if the first axis is short.
+                part = chunks[rank] if rank < len(chunks) else tensor[:0]
+            parts[name] = part.clone()  # a view would keep the whole tensor in memory
+        return parts
 
-    def gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`own` undone, in the memory of process 0's CPU alone. Names end in a weight's, after a slash."""
-        whole = {}
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Undoes `local_parts`: returns whole tensors on the CPU of process 0, and nothing in other processes.
+
+        Names are names of weights, or end in one after a slash.
+        """
+        whole: dict[str, Tensor] = {}
         for name, part in tensors.items():
-            full = self._full(part, name.rpartition("/")[2])
+            weight_name = name.rpartition("/")[2]
+            full_tensor = self._full_tensor(part, weight_name)
             if processes.rank() == 0:
-                whole[name] = full.cpu()
+                whole[name] = full_tensor.cpu()
         return whole
 
-    def _joined(self, part: Tensor, like: Tensor) -> Any:
+    def _distributed(self, part: Tensor, like: Tensor) -> Any:
         from torch.distributed.tensor import DTensor, Shard
 
         return DTensor.from_local(part, self._mesh, [Shard(0)], shape=like.shape, stride=like.stride())
 
-    def _full(self, part: Tensor, name: str) -> Tensor:
-        if name not in self._weights or not part.ndim:  # a buffer, or a count
+    def _full_tensor(self, part: Tensor, name: str) -> Tensor:
+        if name not in self._weights or not part.ndim:  # a buffer, or a step count of the optimizer
             return part
-        with processes.naming_who_is_missing():
-            return cast(Tensor, self._joined(part, self._weights[name]).full_tensor())
+        with processes.name_missing_process():
+            return cast(Tensor, self._distributed(part, self._weights[name]).full_tensor())
 
     def weights(self) -> dict[str, Tensor]:
-        """The parts of weights, and buffers."""
-        return {name: self.parameters.get(name, one).detach() for name, one in get_weights(self.model).items()}
+        """Returns the parts of the weights in this process, and all buffers."""
+        parts: dict[str, Tensor] = {}
+        for name, weight in get_weights(self.model).items():
+            parts[name] = self.parameters.get(name, weight).detach()
+        return parts
 
     @torch.no_grad()
-    def whole(self) -> Model:
-        """A model of its own with all weights as they are now, in every process, to validate."""
+    def whole_model(self) -> Model:
+        """Returns a new model with the current weights, whole in every process, for validation."""
         parts = self.weights()
-        first = next(iter(self.parameters.values()))
+        example = next(iter(self.parameters.values()))
         with SkipInit():
-            model = self._build().to(first.device, first.dtype)
+            model = self._build().to(example.device, example.dtype)
         for name, weight in get_weights(model).items():
-            weight.copy_(self._full(parts[name], name))
+            weight.copy_(self._full_tensor(parts[name], name))
         return model
 
     def load(self, weights: Mapping[str, Tensor], path: Path) -> None:
-        """Takes its parts of the weights of a whole model, as `assign_weights` takes all."""
-        parts = self.own({name: one for name, one in weights.items() if name in self._weights and one.ndim})
-        joined = {name: self._joined(part, weights[name]) for name, part in parts.items()}
-        assign_weights(self.model, {**weights, **joined}, path)
+        """Assigns the weights of a whole model, as `assign_weights` does."""
+        sharded = {name: tensor for name, tensor in weights.items() if name in self._weights and tensor.ndim}
+        values = dict(weights)
+        for name, part in self.local_parts(sharded).items():
+            values[name] = self._distributed(part, weights[name])
+        assign_weights(self.model, values, path)

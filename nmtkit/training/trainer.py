@@ -1,4 +1,4 @@
-"""The state of a training, and the steps that change it."""
+"""The state of a training, and the steps that change it: update, report, validation, save, restore."""
 
 import math
 import time
@@ -14,6 +14,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from nmtkit.core.device import bound_kernel_caches, trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
+from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.non_finite import where_they_begin
 from nmtkit.models.base import Model
 from nmtkit.training import optimizers, randomness
@@ -26,58 +27,60 @@ from nmtkit.training.layers import prepare_layers
 from nmtkit.training.losses.objective import LOSS, build_objectives
 from nmtkit.training.parallel import processes
 from nmtkit.training.parallel.agreement import require_same_weights
-from nmtkit.training.read_ahead import OwnBatches
+from nmtkit.training.read_ahead import LocalBatches
 from nmtkit.training.schedules import TrainingProgress
 from nmtkit.training.sharding import Shards
 
 _TRIM_EVERY = 20
-"""Updates on a CPU between two returns of freed memory, the gaps between tensors; more often costs speed."""
+"""Updates on a CPU after which freed memory between tensors is returned to the system; more often costs speed."""
 
 _COMPARE_EVERY = 1000
-"""Updates between two comparisons of the weights of several processes; every save has one, too."""
+"""Updates after which the weights of all processes are compared; they are compared at every save, too."""
 
-_FIRST_UPDATE = 0.001
-"""The part of max_minutes that the first update is taken to last, before any has shown how long they take."""
+_FIRST_UPDATE_SHARE = 0.001
+"""Assumed duration of the first update, as a share of max_minutes."""
 
 _GIVE_UP_AFTER = 10
-"""Updates in a row with a loss that is not finite, which end the training."""
+"""Number of consecutive updates without a finite loss that ends the training."""
 
 
 @dataclass(frozen=True)
 class _PendingUpdate:
-    """An update whose numbers may still be on the device."""
+    """An update that has not been reported yet. Its numbers may still be on the device."""
 
     update: int
+    """Number of the update, from 1."""
     position: dict[str, Any]
+    """Position of its first batch in the stream."""
     counts: dict[str, int]
-    """The normalizers of its sums."""
+    """Normalizers of its sums."""
     numbers: Tensor
-    """The sums of all names in `Trainer.normalizers`, then the gradient's norm, and 1 if the update was called off."""
+    """`(n+2,)`: the n sums in `Trainer.normalizers`, the gradient norm, and 1 if the update was skipped, else 0."""
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """The result of a validation, by which weights are compared."""
+    """Result of a validation, by which checkpoints are compared."""
 
     update: int
     score: float
-    """By `training.best_metric`, turned so that higher is better."""
+    """Value of `training.best_metric`, negated if lower values are better."""
     loss: float
-    """NaN if validation gave none."""
+    """NaN if the validation gave no loss."""
 
     @property
     def preference(self) -> tuple[float, float, int]:
-        """Sort key: better results are greater."""
+        """Sort key; better results have greater keys."""
         return preference(self.score, self.loss, self.update)
 
 
 class Trainer:
-    """The state of a training, and its steps. `train` walks them; tuning measures `make_update`."""
+    """The state of a training, and its steps. `train` calls them in order; tuning measures `make_update`."""
 
     def __init__(
         self,
         model: Model,
-        stream: OwnBatches,
+        stream: LocalBatches,
         config: TrainingConfig,
         checkpoints: CheckpointManager,
         device: torch.device,
@@ -89,12 +92,13 @@ class Trainer:
         self.config = config
         self.checkpoints = checkpoints
         self.device = device
-        self.begun_with = processes.size()  # processes, of which each has `accumulate` batches in an update
+        self.world_size_at_start = processes.size()
+        """Number of processes, each with `accumulate` batches per update, when the training was started."""
         prepare_layers(model, config, device)
         optimizers.freeze(model, config.freeze)
         self.shards = Shards(model, device) if config.shard and processes.size() > 1 else None
-        own = self.shards.parameters.items() if self.shards else model.named_parameters()
-        self.parameters = {name: p for name, p in own if p.requires_grad}
+        parameters = self.shards.parameters if self.shards else dict(model.named_parameters())
+        self.parameters = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
         self._layers_above = optimizers.layers_below_top(self.parameters)
         self.optimizer = optimizers.build_optimizer(config, self.parameters)
         self.objectives = build_objectives(config)
@@ -104,48 +108,57 @@ class Trainer:
         self.gradients.per_sentence = config.loss_unit == "sentence"
         self.normalizers = self.gradients.normalizers
         self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
+
         self.update = 0
         self.validations: list[ValidationResult] = []
-        self.lr = self.peak_lr = 0.0
-        self._grad_norm = math.nan
+        self.lr = 0.0
+        self.peak_lr = 0.0
         self.unreported: list[_PendingUpdate] = []
-        self._skipped_in_a_row = 0
         self.is_saved = False
-        self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
-        self._clock, self._started = clock, clock()
-        self._seconds_before = 0.0  # of earlier sessions
-        # At the end of the last update, and of the one before, which all processes know.
-        self._used = self._used_before = 0.0
-        self._busy = 0.0  # of updates since the last report
+        self._grad_norm = math.nan
+        self._skipped_in_a_row = 0
+        self._last_batch: Batch | None = None
+
+        self._clock = clock
+        self._started_at = clock()
+        self._earlier_seconds = 0.0  # of earlier sessions
+        self._update_seconds = 0.0  # of the updates since the last report
+        # Decisions that depend on time must be the same in all processes, so these are the times of process 0:
+        self._elapsed = 0.0  # at the end of the last update
+        self._elapsed_at_previous_update = 0.0
+        self._validation_seconds = 0.0  # of the last validation
         model.train()
 
     @property
     def seconds(self) -> float:
-        """Training time so far, everything included."""
-        return self._seconds_before + self._clock() - self._started
+        """Training time so far, including validations, saves and earlier sessions."""
+        return self._earlier_seconds + self._clock() - self._started_at
 
     @property
     def is_validated(self) -> bool:
-        """Whether the last update was validated."""
+        """Whether the last update has been validated."""
         return bool(self.validations) and self.validations[-1].update == self.update
 
     @property
     def is_validation_due(self) -> bool:
         """Whether to validate after this update.
 
-        The last validation must end within the minutes. How long it takes the first one shows, after half of them.
+        With `max_minutes`, the last validation must end in time. The first validation, after half of the time at the
+        latest, shows how long one takes.
         """
-        regular, limit = self.update % self.config.validate_every == 0, self.config.max_minutes
-        if limit is None:
-            return regular
+        is_regular = self.update % self.config.validate_every == 0
+        minutes = self.config.max_minutes
+        if minutes is None:
+            return is_regular
         if not self.validations:
-            return regular or self._used_before >= 30 * limit
-        return regular and self._used_before + 2 * self._validating < 60 * limit  # one more follows at the end
+            return is_regular or self._elapsed_at_previous_update >= 30 * minutes
+        # There must be time for this validation and for another one at the end.
+        return is_regular and self._elapsed_at_previous_update + 2 * self._validation_seconds < 60 * minutes
 
     def improvements(self) -> list[bool]:
-        """Whether each validation was better than all before it: by its score or, at an equal score, by its loss."""
+        """For each validation, returns whether it was better than all earlier ones: by score, and if equal, by loss."""
         improvements = []
-        best = -math.inf, -math.inf
+        best = (-math.inf, -math.inf)
         for result in self.validations:
             score, minus_loss, _ = result.preference
             improvements.append((score, minus_loss) > best)
@@ -153,7 +166,7 @@ class Trainer:
         return improvements
 
     def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
-        """Why no further update is to be made; None while there is none. The same in all processes."""
+        """Returns why training stops before the next update, or None if it goes on. The same in all processes."""
         config = self.config
         if config.max_updates and self.update >= config.max_updates:
             return "max_updates"
@@ -162,81 +175,94 @@ class Trainer:
         improvements = self.improvements()
         if config.patience and len(improvements) > config.patience and not any(improvements[-config.patience :]):
             return "patience"
-        # Clocks differ, and so would the rates of several processes: that of process 0 counts for all.
-        out_of_time, used = False, 0.0
+        is_out_of_time = False
+        elapsed = 0.0
+        # The clocks of the processes differ, and so would their learning rates: the clock of process 0 counts.
         if processes.rank() == 0:
-            used = self._used
-            end = self.seconds + self._validating  # within the minutes, too
-            out_of_time = config.max_minutes is not None and end >= 60 * config.max_minutes
-        interrupted, timed_out, self._used = processes.max_over_ranks([stop is not None and stop(), out_of_time, used])
-        if interrupted:
+            elapsed = self._elapsed
+            end = self.seconds + self._validation_seconds  # with a last validation
+            is_out_of_time = config.max_minutes is not None and end >= 60 * config.max_minutes
+        is_interrupted = stop is not None and stop()
+        numbers = processes.max_over_ranks([is_interrupted, is_out_of_time, elapsed])
+        any_interrupted, any_out_of_time, self._elapsed = numbers
+        if any_interrupted:
             return "interrupted"
-        return "max_minutes" if timed_out else None
+        if any_out_of_time:
+            return "max_minutes"
+        return None
 
     def make_update(self) -> None:
-        """Draws batches, adds up their gradients, clips, steps; its numbers stay on the device until `report`."""
-        begun = self._clock()
+        """Makes an update: draws batches, adds up their gradients, clips them, steps.
+
+        Does not wait for the device; `report` reads the numbers later.
+        """
+        begin = self._clock()
         config = self.config
         if config.unfreeze_every:
             for name, parameter in self.parameters.items():
-                parameter.requires_grad_(self.update >= config.unfreeze_every * self._layers_above[name])
+                is_unfrozen = self.update >= config.unfreeze_every * self._layers_above[name]
+                parameter.requires_grad_(is_unfrozen)
         position = self.stream.state()
         epoch = self.stream.epoch
-        per_process = -(-config.accumulate * self.begun_with // processes.size())
+        per_update = config.accumulate * self.world_size_at_start
+        per_process = -(-per_update // processes.size())  # rounded up
         drawn = [next(self.stream) for _ in range(per_process)]
-        batches = [batch for batch in drawn if batch is not None]  # a process may have one less
+        batches = [batch for batch in drawn if batch is not None]  # some processes may have one less
         counts = self.gradients.count(batches)
         self.lr = config.schedule.rate(config.lr, self._progress(epoch))
         self.peak_lr = max(self.peak_lr, self.lr)
 
         self._last_batch = batches[-1] if batches else None
         try:
-            sums = self.gradients.add_up(batches, counts)  # one of each of `normalizers`
+            sums = self.gradients.add_up(batches, counts)  # (n,), in the order of `normalizers`
         except TrainingError as fault:
             raise TrainingError(f"update {self.update + 1}: {fault}") from fault
         processes.all_reduce_sum(sums)
-        norm = get_total_norm([parameter.grad for parameter in self.parameters.values() if parameter.grad is not None])
+        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        norm = get_total_norm(gradients)  # ()
         if self.shards:
             norm = self.shards.norm(norm)
         clip_grads_with_norm_(self.parameters.values(), config.clip_norm or math.inf, norm)
-        # Skipped, not stopped, so that one bad batch costs nothing but itself.
-        bad = ~torch.isfinite(norm + sums.sum())
-        optimizers.skippable_step(bad, self.optimizer, self.lr)
+        # An update that is not finite is skipped, so that a single bad batch does no harm.
+        is_bad = ~torch.isfinite(norm + sums.sum())  # ()
+        optimizers.skippable_step(is_bad, self.optimizer, self.lr)
         self.optimizer.zero_grad(set_to_none=True)
         sums_by_name = dict(zip(self.normalizers, sums, strict=True))
         for objective in self.objectives:
             objective.after_update(self.model, sums_by_name, counts)
+
         self.update += 1
         self.is_saved = False
         if self.ema:
             self.ema.update(self.update)
-        numbers = torch.cat([sums, torch.stack([norm.to(sums), bad.to(sums)])])
+        numbers = torch.cat([sums, torch.stack([norm.to(sums), is_bad.to(sums)])])  # (n+2,)
         self.unreported.append(_PendingUpdate(self.update, position, counts, numbers))
         if self.device.type == "cpu" and self.update % _TRIM_EVERY == 0:
             trim_malloc()
         if self.update % _COMPARE_EVERY == 0 and not self.shards:
             require_same_weights(self.parameters, self.update)
-        self._used_before = self._used
-        self._used = self.seconds
-        self._busy += self._clock() - begun
+        self._elapsed_at_previous_update = self._elapsed
+        self._elapsed = self.seconds
+        self._update_seconds += self._clock() - begin
 
     def _progress(self, epoch: int) -> TrainingProgress:
-        """How far training has come with the next update."""
+        """Returns how far training will be after the next update."""
         if self.update:
-            seconds_an_update = self._used / self.update
+            seconds_per_update = self._elapsed / self.update
         else:
-            seconds_an_update = _FIRST_UPDATE * 60 * (self.config.max_minutes or 0.0)
-        seconds = self._used + seconds_an_update + self._validating
+            seconds_per_update = _FIRST_UPDATE_SHARE * 60 * (self.config.max_minutes or 0.0)
+        seconds = self._elapsed + seconds_per_update + self._validation_seconds
         share = self.config.share(self.update + 1, seconds) or 0.0
-        return TrainingProgress(self.update + 1, epoch, self.improvements(), share)
+        return TrainingProgress(update=self.update + 1, epoch=epoch, improvements=self.improvements(), share=share)
 
     def report(self) -> Step:
         """Reads the numbers of the updates since the last report."""
-        begun = self._clock()
-        rows = torch.stack([made.numbers for made in self.unreported]).tolist()
-        busy = self._busy + self._clock() - begun  # reading waits for the device
+        begin = self._clock()
+        rows = torch.stack([pending.numbers for pending in self.unreported]).tolist()
+        seconds = self._update_seconds + self._clock() - begin  # reading waits for the device to finish the updates
         finite_updates: list[tuple[_PendingUpdate, list[float]]] = []  # each with its sums
-        for update, (*sums, norm, is_bad) in zip(self.unreported, rows, strict=True):
+        for update, row in zip(self.unreported, rows, strict=True):
+            *sums, norm, is_bad = row
             if is_bad:
                 self._skipped_in_a_row += 1
                 if self._skipped_in_a_row >= _GIVE_UP_AFTER:
@@ -247,43 +273,48 @@ class Trainer:
             finite_updates.append((update, sums))
         tokens = sum(update.counts["tokens"] for update in self.unreported)
         loss, terms = self._mean_losses(finite_updates)
-        (halved,) = processes.max_over_ranks([self.gradients.halved])
+        (oom_splits,) = processes.max_over_ranks([self.gradients.oom_splits])
         step = Step(
             update=self.update,
             epoch=self.stream.epoch,
             loss=loss,
             terms=terms,
             tokens=tokens,
-            tokens_per_second=tokens / max(busy, 1e-9),
+            tokens_per_second=tokens / max(seconds, 1e-9),
             lr=self.lr,
             grad_norm=self._grad_norm,
             seconds=self.seconds,
             skipped=len(self.unreported) - len(finite_updates),
-            halved=int(halved),
+            oom_splits=int(oom_splits),
         )
         self.unreported = []
-        self._busy = 0.0
-        self.gradients.halved = 0
+        self._update_seconds = 0.0
+        self.gradients.oom_splits = 0
         return step
 
     def _mean_losses(self, updates: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
-        """The mean loss of these updates, given with their sums, and the metrics of the objectives."""
+        """Returns the mean loss of these updates, given with their sums, and the metrics of the objectives."""
         means: dict[str, float] = {}
         for number, (name, normalizer) in enumerate(self.normalizers.items()):
+            if not updates:
+                means[name] = math.nan
+                continue
             total = sum(sums[number] for _, sums in updates)
             count = sum(update.counts[normalizer] for update, _ in updates)
-            means[name] = total / max(1, count) if updates else math.nan
+            means[name] = total / max(1, count)
+
+        # The sum named LOSS is weighted already; the other losses are not.
         loss = means.get(LOSS, 0.0)
         terms: dict[str, float] = {}
         for objective in self.objectives:
             if objective.loss_name != LOSS:
                 loss += objective.weight * means[objective.loss_name]
-            own_means = {name: means[name] for name in objective.normalizers if name != LOSS}
-            terms.update(objective.metrics(own_means))
+            objective_means = {name: means[name] for name in objective.normalizers if name != LOSS}
+            terms.update(objective.metrics(objective_means))
         return loss, terms
 
-    def _not_finite(self, last: _PendingUpdate) -> str:
-        place = ", ".join(f"{key} {value}" for key, value in last.position.items() if isinstance(value, int))
+    def _not_finite(self, update: _PendingUpdate) -> str:
+        place = ", ".join(f"{key} {value}" for key, value in update.position.items() if isinstance(value, int))
         cause = "another process has it"
         if self._last_batch is not None:
             batch = self._last_batch.to(self.device)
@@ -291,47 +322,57 @@ class Trainer:
                 model = self.whole_model()
                 cause = where_they_begin(model, lambda: model(batch, keep=batch.loss_mask))
         return (
-            f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; the "
+            f"update {update.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; the "
             f"last bad batch is the one at {place} of the training data; {cause}. Lower training.lr, lengthen the "
-            "warmup, set training.clip_norm, or use precision fp32; then go on with --resume from the last save"
+            "warmup, set training.clip_norm, or use precision fp32; then continue from the last save with --resume"
         )
 
     def whole_model(self) -> Model:
-        """The model; where this process has a part of it, another that has all of its weights."""
-        return self.shards.whole() if self.shards else self.model
+        """Returns the model; if this process has only a part of it, a copy with all weights."""
+        return self.shards.whole_model() if self.shards else self.model
 
-    def own(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Of the optimizer's tensors, or of averages, what this process has."""
-        return self.shards.own(tensors) if self.shards else tensors
+    def local_parts(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Returns those parts of optimizer tensors, or of averaged weights, that belong to this process."""
+        return self.shards.local_parts(tensors) if self.shards else tensors
 
     def validate(self, evaluate: Callable[[Model], dict[str, float]]) -> Evaluated:
-        """Evaluates the model, with averaged weights if there are any, and keeps them if they are good."""
+        """Evaluates the model, with averaged weights if there are any, and saves them if they are to be kept."""
         averaged = self.ema.applied() if self.ema else nullcontext()
-        begun = self._clock()
+        begin = self._clock()
         if self.device.type == "cpu":
             trim_malloc()
         with averaged, randomness.fork_rng(self.device), torch.no_grad():
             model = self.whole_model().eval()
-            own = evaluate(model)
+            local_metrics = evaluate(model)
             self.model.train()
-            metrics, self._validating = processes.broadcast_object((own, self._clock() - begun))
-            sign, value = 1 if self.config.higher_is_better else -1, metrics[self.config.best_metric]
+            # All processes go by the metrics and the time of process 0.
+            local_seconds = self._clock() - begin
+            metrics, self._validation_seconds = processes.broadcast_object((local_metrics, local_seconds))
+
+            sign = 1 if self.config.higher_is_better else -1
+            value = metrics[self.config.best_metric]
             if math.isnan(value):
-                value = -sign * math.inf
+                value = -sign * math.inf  # the worst value
             loss = metrics.get("loss", math.nan)
-            result = ValidationResult(self.update, sign * value, loss)
-            best = result.score > -math.inf
+            result = ValidationResult(update=self.update, score=sign * value, loss=loss)
+            is_best = result.score > -math.inf
             if self.validations:
-                best = best and result.preference > max(earlier.preference for earlier in self.validations)
+                best_preference = max(earlier.preference for earlier in self.validations)
+                is_best = is_best and result.preference > best_preference
             self.validations.append(result)
             if processes.rank() == 0:
-                known_loss = None if math.isnan(loss) else loss
-                self.checkpoints.keep(get_weights(model), self.update, value, self.config, known_loss)
+                self.checkpoints.keep(
+                    weights=get_weights(model),
+                    update=self.update,
+                    value=value,
+                    config=self.config,
+                    loss=None if math.isnan(loss) else loss,
+                )
         self.is_saved = False
-        return Evaluated(self.update, metrics, best, self.seconds)
+        return Evaluated(update=self.update, metrics=metrics, best=is_best, seconds=self.seconds)
 
     def save(self) -> Saved:
-        """Saves the full state; with `BackgroundCheckpoints` it is on the disk when they have been waited for."""
+        """Saves the full state; `BackgroundCheckpoints` write it later, see their `wait`."""
         if not self.shards:
             require_same_weights(self.parameters, self.update)
         weights = self.shards.weights() if self.shards else get_weights(self.model)
@@ -340,14 +381,15 @@ class Trainer:
             tensors |= {EMA + name: tensor for name, tensor in self.ema.averages.items()}
         state = optimizers.read_state(self.optimizer, self.parameters)
         tensors |= {OPTIMIZER + name: tensor for name, tensor in state.items()}
-        tensors = self.shards.gathered(tensors) if self.shards else tensors
-        randoms = processes.all_gather_objects(randomness.get_rng_states(self.device))
+        if self.shards:
+            tensors = self.shards.gather(tensors)
+        rng_states = processes.all_gather_objects(randomness.get_rng_states(self.device))
         if processes.rank() == 0:
             facts = {
                 "update": self.update,
                 "seconds": self.seconds,
-                "used": self._used,
-                "validating": self._validating,
+                "used": self._elapsed,
+                "validating": self._validation_seconds,
                 "lr": [self.lr, self.peak_lr],
                 "optimizer": self.config.optimizer,
                 "optimizer_tensors": len(state),
@@ -355,51 +397,64 @@ class Trainer:
                 "validations": [(result.update, result.score) for result in self.validations],
                 "validation_losses": [result.loss for result in self.validations],
                 "stream": self.stream.state(),
-                "random": randoms,
-                "processes": self.begun_with,
+                "random": rng_states,
+                "processes": self.world_size_at_start,
             }
             self.checkpoints.save_last(tensors, facts)
         self.is_saved = True
         return Saved(str(self.checkpoints.last), self.update)
 
     def stopped(self, reason: Reason) -> Stopped:
-        """The last event: why and where training ends, before the last validation, for which there is time."""
-        scheduled = self.config.scheduled(self.update, self.seconds + self._validating * (not self.is_validated))
-        return Stopped(reason, self.update, self.lr, self.peak_lr, self.seconds, scheduled)
+        """Returns the last event: why and where training ends, before a last validation, for which there is time."""
+        seconds = self.seconds
+        if not self.is_validated:
+            seconds += self._validation_seconds
+        scheduled = self.config.scheduled(self.update, seconds)
+        return Stopped(
+            reason=reason,
+            update=self.update,
+            lr=self.lr,
+            peak_lr=self.peak_lr,
+            seconds=self.seconds,
+            scheduled=scheduled,
+        )
 
     def restore(self, seed: int) -> Resumed:
-        """Puts back what `save` saved; `seed` is for processes that were not there then."""
+        """Loads the state that `save` wrote; `seed` is for processes that did not exist then."""
         tensors, facts = self.checkpoints.load_last()
         last = self.checkpoints.last
         if facts["optimizer"] != self.config.optimizer:
             raise CheckpointError(
                 f"{last}: saved with optimizer {facts['optimizer']!r}, but the recipe says {self.config.optimizer!r}; "
-                "resume with the same one, or train in another folder"
+                "resume with the same optimizer, or train in another folder"
             )
         with self.checkpoints.name_last_in_errors():
             load = self.shards.load if self.shards else partial(assign_weights, self.model)
             load(strip_prefix(WEIGHTS, tensors), last)
-            state = self.own(strip_prefix(OPTIMIZER, tensors))
+            state = self.local_parts(strip_prefix(OPTIMIZER, tensors))
             if len(state) != facts.get("optimizer_tensors", len(state)):
                 raise CheckpointError("a part of the optimizer's state is missing")
             optimizers.restore_state(self.optimizer, self.parameters, state)
             if self.ema:
-                self.ema.restore(self.own(strip_prefix(EMA, tensors)))
+                self.ema.restore(self.local_parts(strip_prefix(EMA, tensors)))
             self.stream.restore(facts["stream"])
             self.update = facts["update"]
-            if processes.rank() < len(facts["random"]):
-                randomness.set_rng_states(facts["random"][processes.rank()], self.device)
-            else:  # there are more processes than before
+            rng_states = facts["random"]
+            if processes.rank() < len(rng_states):
+                randomness.set_rng_states(rng_states[processes.rank()], self.device)
+            else:  # more processes than before
                 randomness.seed_all(seed + processes.rank() + self.update)
         self.is_saved = True
-        self._seconds_before = facts["seconds"]
-        self._validating, self._used = facts["validating"], facts["used"]
         self.lr, self.peak_lr = facts["lr"]
+        self._elapsed = facts["used"]
+        self._validation_seconds = facts["validating"]
+        # Validations by another metric cannot be compared with new ones.
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
             scores = facts["validations"]
             losses = facts.get("validation_losses", [math.nan] * len(scores))
             self.validations = [
                 ValidationResult(update, score, loss) for (update, score), loss in zip(scores, losses, strict=True)
             ]
-        self._started = self._clock()  # the time that loading took is none of the training's
-        return Resumed(self.update, self.stream.epoch, self.seconds)
+        self._earlier_seconds = facts["seconds"]
+        self._started_at = self._clock()  # loading does not count as training time
+        return Resumed(update=self.update, epoch=self.stream.epoch, seconds=self.seconds)

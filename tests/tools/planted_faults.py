@@ -208,8 +208,8 @@ FAULTS = (
     ),
     Fault(
         name="training: each process divides by its own tokens",
-        before="zip(counts, processes.sum_over_ranks(list(counts.values())), strict=True)",
-        after="zip(counts, list(counts.values()), strict=True)",
+        before="totals = processes.sum_over_ranks(list(counts.values()))",
+        after="totals = list(counts.values())",
         tests=("training/parallel",),
     ),
     Fault(

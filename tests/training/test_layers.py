@@ -97,12 +97,12 @@ def test_without_a_compiler_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "compile", broken)
     with pytest.raises(
-        TrainingError, match=r"^training.compile: .*No working C.. compiler found\); on a CPU it needs g"
+        TrainingError, match=r"^training.compile: .*No working C.. compiler found\); a CPU needs g"
     ):
         learned("transformer", {"compile": True})
 
 
-@pytest.mark.parametrize("key", layers.KEYS)
+@pytest.mark.parametrize("key", layers.LAYER_KEYS)
 def test_models_without_such_layers_are_refused(key: str) -> None:
     recipe = partial(Recipe, name="one", data={"train": {"src": "a", "tgt": "b"}, "valid": {"src": "a", "tgt": "b"}})
     for kind in ("rnnsearch", "transformer"):

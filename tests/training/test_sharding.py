@@ -100,7 +100,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
 
     if rank:
         gradients.GradientAccumulator.backward = out_of_memory
-    told = "memory does not suffice, and with training.shard" if rank else "process 1 ended"
+    told = "out of memory, and with training.shard" if rank else "process 1 ended"
     with pytest.raises(TrainingError, match=told):
         training(folder, "full", shard=True)
 
@@ -145,13 +145,13 @@ def test_a_model_in_pieces_has_the_same_gradients_and_comes_together_again(alone
     torch.testing.assert_close(found, expected)
     for name, gradient in of_plain.items():
         torch.testing.assert_close(of_shards[name], gradient, rtol=1e-9, atol=1e-12)
-    whole = shards.whole()
+    whole = shards.whole_model()
     assert type(whole) is type(build("transformer"))
     with torch.no_grad():
         for weight in whole.parameters():
             weight.add_(1)
     shards.load(get_weights(whole), Path("whole"))
-    gathered = shards.gathered({f"weights/{name}": one for name, one in shards.weights().items()})
+    gathered = shards.gather({f"weights/{name}": one for name, one in shards.weights().items()})
     for name, weight in build("transformer").named_parameters():
         assert torch.equal(gathered[f"weights/{name}"], weight + 1)
 
@@ -162,7 +162,7 @@ def test_each_process_has_a_part_of_the_first_axis(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(processes, "size", lambda: 3)
     monkeypatch.setattr(processes, "rank", lambda: rank)
     given = {"five": torch.arange(10).view(5, 2), "one": torch.ones(1), "step": torch.tensor(7)}
-    own = Shards.own(None, given)
+    own = Shards.local_parts(None, given)
     assert torch.equal(own["five"], given["five"][2 * rank : 2 * rank + 2])
     assert own["one"].shape == (int(rank == 0),)
     assert own["step"] == 7

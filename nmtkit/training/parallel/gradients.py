@@ -1,7 +1,7 @@
-"""The gradients of several processes, added up.
+"""Sums of gradients over several processes.
 
-Each process adds up the gradients of its own batches, divided by the number of target tokens of all processes. The sum
-over the processes is the gradient that a single process computes from the same batches.
+Each process adds up the gradients of its own batches, divided by the number of target tokens in all processes. The sum
+over the processes is the gradient that a single process would compute from the same batches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,69 +12,76 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nmtkit.training.parallel.processes import is_initialized, naming_who_is_missing
+from nmtkit.training.parallel.processes import is_initialized, name_missing_process
 
-_BUCKET_BYTES = 25 << 20  # of gradients in one message; a larger one has its own
+_BUCKET_BYTES = 25 << 20
+"""Size of the gradients in one message; a larger gradient has a message of its own."""
 
 
 class GradientSum:
     """Replaces each gradient of an update by its sum over all processes, while backward still computes others.
 
-    Messages have the gradients of several parameters, the last ones first, as backward comes to them. All processes
-    send the same messages in the same order, for each waits until those before it are sent. (What torch has for it,
-    DistributedDataParallel, takes an update to be one forward and one backward pass.)
+    A message has a bucket of gradients, those of the last parameters first, because backward reaches them first. All
+    processes send the same messages in the same order. (torch's DistributedDataParallel expects one forward and one
+    backward pass per update; here there may be several.)
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._buckets: list[list[nn.Parameter]] = []
-        room = 0
-        for parameter in reversed(parameters if is_initialized() else []):
-            room -= parameter.nbytes
-            if room < 0:
-                self._buckets.append([])
-                room = _BUCKET_BYTES - parameter.nbytes
-            self._buckets[-1].append(parameter)
         self._sent: list[tuple[Tensor, dist.Work | None]] = []
+        """Gradients of the first buckets, as sent, and the messages to wait for."""
+        if not is_initialized():
+            return
+        free_bytes = 0
+        for parameter in reversed(parameters):
+            if not self._buckets or parameter.nbytes > free_bytes:
+                self._buckets.append([])
+                free_bytes = _BUCKET_BYTES
+            self._buckets[-1].append(parameter)
+            free_bytes -= parameter.nbytes
 
     @contextmanager
-    def begun(self) -> Iterator[None]:
-        """Backward in this block is the last: the gradient of each parameter that it reaches is whole from there on.
+    def last_backward(self) -> Iterator[None]:
+        """Context of the last backward pass of an update: sends each bucket as soon as its gradients are complete.
 
-        If it fails all may be done again: what was sent was whole, and stays so.
+        If the pass fails, the update can be made again: what was sent was complete, and stays valid.
         """
-        missing = [len(bucket) for bucket in self._buckets]
+        n_missing = [len(bucket) for bucket in self._buckets]
 
-        def is_whole(number: int, _: Tensor) -> None:
-            missing[number] -= 1
-            while len(self._sent) < len(self._buckets) and not missing[len(self._sent)]:
-                self._send()
+        def count_gradient(number: int, _: Tensor) -> None:
+            n_missing[number] -= 1
+            # A complete bucket waits for the earlier ones, so that all processes send in the same order.
+            while len(self._sent) < len(self._buckets) and n_missing[len(self._sent)] == 0:
+                self._send_next()
 
         with ExitStack() as hooks:
             for number, bucket in enumerate(self._buckets):
-                for one in bucket:
-                    look = partial(is_whole, number)
-                    hook = one.register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]  # as torch has it
+                on_gradient = partial(count_gradient, number)
+                for parameter in bucket:
+                    hook = parameter.register_post_accumulate_grad_hook(on_gradient)  # type: ignore[no-untyped-call]  # torch has no types here
                     hooks.callback(hook.remove)
             yield
 
     def finish(self) -> None:
-        """Sends the others, and waits for all."""
+        """Sends the remaining buckets, and waits for all messages."""
         while len(self._sent) < len(self._buckets):
-            self._send()
+            self._send_next()
         for bucket, (flat, message) in zip(self._buckets, self._sent, strict=True):
             if message is not None:
-                with naming_who_is_missing():
+                with name_missing_process():
                     message.wait()
-            parts = torch.split(flat, [parameter.numel() for parameter in bucket])
-            for parameter, part in zip(bucket, parts, strict=True):
+            sizes = [parameter.numel() for parameter in bucket]
+            for parameter, part in zip(bucket, torch.split(flat, sizes), strict=True):
                 parameter.grad = part.view_as(parameter)
 
-    def _send(self) -> None:
-        gradients = []
+    def _send_next(self) -> None:
+        gradients: list[Tensor] = []
         for parameter in self._buckets[len(self._sent)]:
-            # What this process did not use another may have used.
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            gradient = parameter.grad
+            if gradient is None:  # another process may have used the parameter
+                gradient = torch.zeros_like(parameter)
             gradients.append(gradient.flatten())
-        flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
-        with naming_who_is_missing():
-            self._sent.append((flat, dist.all_reduce(flat, async_op=True)))
+        flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)  # a single large one is not copied
+        with name_missing_process():
+            message = dist.all_reduce(flat, async_op=True)
+        self._sent.append((flat, message))

@@ -1,4 +1,4 @@
-"""The processes that torchrun or srun started: who is who, and small messages; alone, every function is a no-op."""
+"""Processes that torchrun or srun started: their ranks, and small messages; a single process sends none."""
 
 import json
 import os
@@ -22,127 +22,154 @@ from nmtkit.core.errors import NmtkitError, TrainingError, shorten
 T = TypeVar("T")
 
 _groups: dict[str, dist.ProcessGroup] = {}
-"""For small messages; for the meeting in which it is found who is missing; and for what the first process prepares."""
+"""Groups with all processes and different timeouts: `messages` for small messages; `meeting` to find out which process
+is missing; `preparing` to wait for what process 0 prepares."""
 
-_TIMEOUT = timedelta(minutes=10)  # a process that sends no message for so long is taken to be missing
-_TO_MEET = timedelta(minutes=1)  # for all who know that one is missing
-_TO_PREPARE = timedelta(days=7)  # the others wait while the first one preprocesses
-_VISIBLE_WITHIN = 30.0  # seconds; a file that another machine has written is not visible at once
+_TIMEOUT = timedelta(minutes=10)
+"""A process that sends no message for this time counts as missing."""
+_TO_MEET = timedelta(minutes=1)
+"""Time for all processes that know of a missing one to meet."""
+_TO_PREPARE = timedelta(days=7)
+"""Time that the others wait while process 0 preprocesses."""
+_VISIBLE_WITHIN = 30.0
+"""Seconds until a file that another machine has written must be visible; network file systems have caches."""
 
 
 def join(device: torch.device) -> torch.device:
     """Joins the processes that torchrun or srun started, if any; returns the device of this process."""
-    if not {"WORLD_SIZE", "RANK"} <= os.environ.keys():  # a script of Slurm may set the first, and not the second
+    if not {"WORLD_SIZE", "RANK"} <= os.environ.keys():  # scripts for Slurm may set only WORLD_SIZE
         os.environ.update(_slurm_environment())
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    if int(world_size) == 1:
         return device
-    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
         raise TrainingError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {missing[0]} is not set: start the processes by torchrun "
-            "or srun, or unset WORLD_SIZE to train with one alone"
+            f"WORLD_SIZE is {world_size}, but {missing[0]} is not set: start the processes with torchrun or srun, or "
+            "unset WORLD_SIZE to train with a single process"
         )
     if device.type == "cuda":
-        if device.index:  # cuda:0 is the first one that there is, too
+        if device.index:  # index 0 is also what automatic selection gives
             raise TrainingError(
                 f"--device {device}: each of several processes takes a GPU of its own; leave --device out, and name "
-                "the GPUs by CUDA_VISIBLE_DEVICES"
+                "the GPUs in CUDA_VISIBLE_DEVICES"
             )
-        local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
-        device = torch.device("cuda", local % torch.cuda.device_count())
+        local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    if not is_initialized():
-        # Small facts travel between the CPUs, so that reading them does not wait for the GPU. NCCL ends a process
-        # whose message does not come without a word, so the small ones, which come after it, must be missed before.
-        try:
-            store, number, count = next(rendezvous("env://", timeout=_TIMEOUT))
-            # Over its restarts torchrun keeps one store, which has the addresses of processes that have ended.
-            store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-            on_gpu: dict[str, Any] = {"timeout": 2 * _TIMEOUT, "device_id": device} if device.type == "cuda" else {}
-            if on_gpu:  # which of its GPUs each sees, and whether it has one alone, no variable of Slurm says
-                store.set(f"gpu {number}", str(torch.cuda.get_device_properties(device).uuid))
-                if len({store.get(f"gpu {other}") for other in range(count)}) < count:
-                    on_gpu = {}  # some share a GPU, which NCCL refuses: their gradients go by the CPU
-            kind, given = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", {"timeout": _TIMEOUT, **on_gpu}
-            dist.init_process_group(kind, store=store, rank=number, world_size=count, **given)
-        except RuntimeError as fault:
-            place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-            raise TrainingError(
-                f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} does not find the others at {place} "
-                f"({_first_line(fault)}); see whether all were started, and can reach that address"
-            ) from fault
-        waits = {"messages": _TIMEOUT, "meeting": 3 * _TO_MEET, "preparing": _TO_PREPARE}
-        _groups.update({name: dist.new_group(backend="gloo", timeout=most) for name, most in waits.items()})
+    if is_initialized():
+        return device
+    try:
+        _init_process_group(device)
+    except RuntimeError as fault:
+        address = os.environ.get("MASTER_ADDR", "?") + ":" + os.environ.get("MASTER_PORT", "?")
+        raise TrainingError(
+            f"process {os.environ['RANK']} of {world_size} does not find the others at {address} "
+            f"({_first_line(fault)}); check that all were started and can reach that address"
+        ) from fault
+    # Small messages travel between CPUs, so that reading them does not wait for the GPU.
+    _groups["messages"] = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+    _groups["meeting"] = dist.new_group(backend="gloo", timeout=3 * _TO_MEET)
+    _groups["preparing"] = dist.new_group(backend="gloo", timeout=_TO_PREPARE)
     return device
 
 
+def _init_process_group(device: torch.device) -> None:
+    store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
+    # torchrun keeps one store over its restarts, with the addresses of processes that have ended.
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
+    store = PrefixStore(f"start {restart}", store)
+    uses_nccl = False
+    if device.type == "cuda":
+        # NCCL refuses processes that share a GPU. Slurm does not say which GPUs each of them sees, so they compare the
+        # ids of their GPUs. If some share one, all gradients are summed on the CPU.
+        gpu = torch.cuda.get_device_properties(device).uuid
+        store.set(f"gpu {rank}", str(gpu))
+        gpus = {store.get(f"gpu {other}") for other in range(world_size)}
+        uses_nccl = len(gpus) == world_size
+    if uses_nccl:
+        # If a message times out, NCCL ends the process without an error. NCCL gets twice the timeout, so that one of
+        # the small messages, which follow by gloo, times out first.
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=world_size, timeout=2 * _TIMEOUT, device_id=device
+        )
+    else:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+
+
 def _slurm_environment() -> dict[str, str]:
-    """The variables that torchrun sets, from those of srun; none where srun did not start several processes."""
-    given = os.environ
-    if int(given.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
+    """Returns the variables that torchrun sets, from those of srun; none if srun did not start several processes."""
+    slurm = os.environ
+    if int(slurm.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
         return {}
-    first_node = re.match(r"([^,\[]+)(?:\[(\d+))?", given["SLURM_STEP_NODELIST"])  # node[07-09,12],other
+    # "node[07-09,12],other" names node07 first; "one,two" names one.
+    first_node = re.match(r"([^,\[]+)(?:\[(\d+))?", slurm["SLURM_STEP_NODELIST"])
     assert first_node is not None
+    prefix, number = first_node.groups(default="")
+    port = 20000 + int(slurm["SLURM_JOB_ID"]) % 10000
     return {
-        "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"],
-        "RANK": given["SLURM_PROCID"],
-        "LOCAL_RANK": given["SLURM_LOCALID"],
-        "MASTER_ADDR": given.get("MASTER_ADDR", "".join(part or "" for part in first_node.groups())),
-        "MASTER_PORT": given.get("MASTER_PORT", str(20000 + int(given["SLURM_JOB_ID"]) % 10000)),
+        "WORLD_SIZE": slurm["SLURM_STEP_NUM_TASKS"],
+        "RANK": slurm["SLURM_PROCID"],
+        "LOCAL_RANK": slurm["SLURM_LOCALID"],
+        "MASTER_ADDR": slurm.get("MASTER_ADDR", prefix + number),
+        "MASTER_PORT": slurm.get("MASTER_PORT", str(port)),
     }
 
 
 def leave() -> None:
-    """Leaves what `join` joined."""
+    """Leaves the processes that `join` joined."""
     if is_initialized():
         _groups.clear()
         dist.destroy_process_group()
 
 
 def rank() -> int:
-    """The number of this process, from 0. Process 0 evaluates, saves and speaks."""
+    """Returns the number of this process, from 0. Process 0 evaluates, saves and prints."""
     return dist.get_rank() if is_initialized() else 0
 
 
 def size() -> int:
-    """How many processes train together."""
+    """Returns the number of processes that train together."""
     return dist.get_world_size() if is_initialized() else 1
 
 
 def all_reduce_sum(tensor: Tensor) -> None:
-    """Replaces a tensor by its sum over all processes."""
+    """Replaces a tensor with its sum over all processes."""
     _all_reduce(tensor)
 
 
 def sum_over_ranks(numbers: Sequence[int]) -> list[int]:
-    """The sum of each number over all processes; one message for all of them."""
-    return _all_reduce(torch.tensor(numbers), group=_groups.get("messages")).tolist()
+    """Returns the sum of each number over all processes; sends one message for all numbers."""
+    totals = torch.tensor(numbers)
+    _all_reduce(totals, group=_groups.get("messages"))
+    return totals.tolist()
 
 
 def max_over_ranks(numbers: Sequence[float]) -> list[float]:
-    """The largest of each number in any process; one message for all of them."""
-    largest = torch.tensor(numbers, dtype=torch.float64)
-    return _all_reduce(largest, op=dist.ReduceOp.MAX, group=_groups.get("messages")).tolist()
+    """Returns the maximum of each number over all processes; sends one message for all numbers."""
+    maxima = torch.tensor(numbers, dtype=torch.float64)
+    _all_reduce(maxima, op=dist.ReduceOp.MAX, group=_groups.get("messages"))
+    return maxima.tolist()
 
 
 def _all_reduce(
     tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None
-) -> Tensor:
+) -> None:
     if is_initialized():
-        with naming_who_is_missing():
+        with name_missing_process():
             dist.all_reduce(tensor, op=op, group=group)
-    return tensor
 
 
 def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
-    """Replaces each tensor by that of process 0."""
+    """Replaces each tensor with the one in process 0."""
     if is_initialized():
-        with naming_who_is_missing():
+        with name_missing_process():
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
 
 def broadcast_object(value: T | None) -> T:
-    """The value of process 0 in every process; the others pass None."""
+    """Returns the value of process 0 in every process; the others pass None."""
     return cast(T, all_gather_objects(value)[0])
 
 
@@ -158,65 +185,71 @@ def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> 
 
 
 def events_of_rank_zero(events: Iterable[T], made: Path | None = None) -> Iterator[T]:
-    """Process 0 yields `events` while the others wait, for days if need be; where it fails, none goes on.
+    """Process 0 yields `events` while the others wait, for days if necessary; if it fails, all processes stop.
 
-    `made` is a folder that it leaves behind, and every process needs: the same one, and not its own of an earlier run.
+    `made` is a folder that process 0 makes and every process needs; an NmtkitError is raised if a process does not see
+    it.
     """
     fault: NmtkitError | None = None
     if rank() == 0:
         try:
             yield from events
-        except NmtkitError as raised:
-            fault = raised
+        except NmtkitError as error:
+            fault = error
     if is_initialized():
-        with naming_who_is_missing():
+        with name_missing_process():
             dist.barrier(_groups.get("preparing"))
     failed = broadcast_object(fault is not None)
     if fault is not None:
         raise fault
     if failed:
-        raise NmtkitError("process 0 could not begin; see its message")
+        raise NmtkitError("process 0 failed to start; see its message")
     if made is not None and size() > 1:
         _require_shared_folder(made)
 
 
-def _require_shared_folder(made: Path) -> None:
-    """Looks in all processes for a new file that the first one makes in a folder, and removes."""
+def _require_shared_folder(folder: Path) -> None:
+    """Checks that all processes see a new file that process 0 makes in the folder, and removes it."""
     name = f".seen-{time.time_ns()}"
-    if rank() == 0:  # before anybody looks, for other machines remember for a while what is not there
-        (made / name).touch()
-    mark = made / broadcast_object(name)
-    until = time.monotonic() + _VISIBLE_WITHIN
-    while not mark.exists() and time.monotonic() < until:
+    # Made before any other process looks, because network file systems remember for a while that a file is missing.
+    if rank() == 0:
+        (folder / name).touch()
+    mark = folder / broadcast_object(name)
+    deadline = time.monotonic() + _VISIBLE_WITHIN
+    while not mark.exists() and time.monotonic() < deadline:
         time.sleep(0.5)
     visible = all_gather_objects(mark.exists())
     if rank() == 0:
         mark.unlink()
     if not all(visible):
         raise NmtkitError(
-            f"{made}: process 0 made it, but process {visible.index(False)} does not see it: "
+            f"{folder}: process 0 made it, but process {visible.index(False)} does not see it: "
             "put it on a file system that all machines share"
         )
 
 
 def all_gather_objects(value: T) -> list[T]:
-    """The values of all processes, in their order."""
+    """Returns the values of all processes, in the order of ranks."""
     if not is_initialized():
         return [value]
     values: list[Any] = [None] * size()
-    with naming_who_is_missing():
+    with name_missing_process():
         dist.all_gather_object(values, value, group=_groups.get("messages"))
     return values
 
 
-def gather_dealt(own: Sequence[T]) -> list[T]:
-    """All items in their order, of which each process gives those that it was dealt: `items[rank() :: size()]`."""
-    return [one for turn in zip_longest(*all_gather_objects([*own])) for one in turn if one is not None]
+def gather_dealt(items: Sequence[T]) -> list[T]:
+    """Returns all items in order, given the items `all_items[rank() :: size()]` in each process."""
+    gathered: list[T] = []
+    for turn in zip_longest(*all_gather_objects(list(items))):
+        # In the last turn, the processes that have no item give None.
+        gathered += [item for item in turn if item is not None]
+    return gathered
 
 
 @contextmanager
-def naming_who_is_missing() -> Iterator[None]:
-    """Inside, a message that does not come raises a TrainingError that names the process that should have sent it."""
+def name_missing_process() -> Iterator[None]:
+    """If a message inside fails or times out, raises a TrainingError with the process that should have sent it."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -229,37 +262,53 @@ def naming_who_is_missing() -> Iterator[None]:
 
 
 def _who_is_missing(fault: RuntimeError) -> str:
-    if "imed out" not in str(fault):
-        # To one who has ended nothing can be sent; to others it can, and they need not take it. They end, too, once
-        # they know, so that the first ones leave word.
-        time.sleep(0.5)
-        ended: list[int] = []
-        store = dist.distributed_c10d._get_default_store()
-        for other in range(size()):
-            try:
-                if other != rank():
-                    dist.isend(torch.zeros(1), other, group=_groups.get("meeting"))
-            except RuntimeError:
-                ended.append(other)
-        if 0 not in ended:  # it may have ended with process 0, where it is not torchrun's
-            ended = json.loads(store.compare_set("ended", "", json.dumps(ended)))
-        return f"{_named(ended)} ended" if ended else "a message between processes failed"
+    if "imed out" in str(fault):
+        return _who_is_late()
+    # Sending fails to a process that has ended, and succeeds to any other one, whether it receives or not. The others
+    # end, too, once they know. So the first process to come here writes the answer into the store.
+    time.sleep(0.5)
+    ended: list[int] = []
+    store = dist.distributed_c10d._get_default_store()
+    for other in range(size()):
+        try:
+            if other != rank():
+                dist.isend(torch.zeros(1), other, group=_groups.get("meeting"))
+        except RuntimeError:
+            ended.append(other)
+    if 0 not in ended:  # without torchrun, the store ends with process 0
+        first_answer = store.compare_set("ended", "", json.dumps(ended))
+        ended = json.loads(first_answer)
+    if not ended:
+        return "a message between processes failed"
+    return f"{_process_names(ended)} ended"
+
+
+def _who_is_late() -> str:
     late = f"did not answer within {_TIMEOUT / timedelta(minutes=1):g} minutes"
     try:
+        # Process 0 gets an error with the ranks that do not come; the others get an error if it does not come itself.
         dist.monitored_barrier(_groups.get("meeting"), _TO_MEET, wait_all_ranks=True)
     except RuntimeError as absence:
-        if found := re.search(r"Ranks? ([\d, ]+) failed", str(absence)):
-            return f"{_named([int(number) for number in found[1].split(',')])} {late}"
-        return f"process 0 {late}" if "imed out" in str(absence) else f"a process {late}: process 0 says which"
+        message = str(absence)
+        failed_ranks = re.search(r"Ranks? ([\d, ]+) failed", message)
+        if failed_ranks:
+            ranks = [int(number) for number in failed_ranks[1].split(",")]
+            return f"{_process_names(ranks)} {late}"
+        if "imed out" in message:
+            return f"process 0 {late}"
+        return f"a process {late}: process 0 says which"
     return f"a message {late}"
 
 
 def _first_line(fault: RuntimeError) -> str:
-    return re.sub(r"^\[[^]]*] ", "", str(fault).splitlines()[0])  # without the place in a program
+    """Returns the first line of a message of torch, without the place in its source, such as `[file.cpp:123] `."""
+    first_line = str(fault).splitlines()[0]
+    return re.sub(r"^\[[^]]*] ", "", first_line)
 
 
-def _named(numbers: Sequence[int]) -> str:
-    return f"process{'es' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+def _process_names(ranks: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, ranks))
+    return f"processes {numbers}" if len(ranks) > 1 else f"process {numbers}"
 
 
 def is_initialized() -> bool:

@@ -161,13 +161,13 @@ def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(
     layers.zero_grad()
     summed = gradients.GradientSum(list(layers.parameters()))
     loss(rows[:1]).backward()
-    with summed.begun():
+    with summed.last_backward():
         loss(rows[1:]).backward()
     state["whole"] = True
     assert sent == [(30, False), (30, False)]  # the last two; the third waits for a layer that nothing reaches
     if again:  # memory did not suffice
         layers.zero_grad()
-        with summed.begun():
+        with summed.last_backward():
             loss(rows).backward()
         assert len(sent) == 2
     summed.finish()
