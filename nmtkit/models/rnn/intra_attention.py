@@ -1,37 +1,39 @@
 """Intra-attention: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization".
 
-A bidirectional LSTM reads the article, its last states are the first of the decoder's LSTM. In each step the decoder
-reads one word, then looks twice with its new state h_t:
+A bidirectional LSTM reads the article; its final states become the first state of the decoder's LSTM. In each step the
+decoder reads one word, then attends with its new state h_t to the article and to its own earlier states:
 
     e_ti  = h_t^T W h_i                                 eq. 1 and 2
-    a_ti ~= exp(e_ti) / sum_{j<t} exp(e_ji)             eq. 3 and 4: what was looked at before counts less now
+    a_ti ~= exp(e_ti) / sum_{j<t} exp(e_ji)             eq. 3 and 4: positions with high weights before get less now
     c_t   = sum_i a_ti h_i                              eq. 5
-    d_t   = sum_{j<t} b_tj h_j,  b_tj ~= exp(h_t^T W' h_j)   eq. 6 to 8: its own earlier states; d_1 = 0
+    d_t   = sum_{j<t} b_tj h_j,  b_tj ~= exp(h_t^T W' h_j)   eq. 6 to 8: earlier states of the decoder; d_1 = 0
 
-and writes a word of the vocabulary, or copies one of the article from where it looks:
+It generates a word of the vocabulary, or copies a word of the article with the weights a_t:
 
     p(y | generate) = softmax(W_out [h_t; c_t; d_t] + b)     eq. 9
     p(x_i | copy)   = a_ti                                   eq. 10
     p(copy)         = sigmoid(W_u [h_t; c_t; d_t] + b_u)     eq. 11
     W_out           = tanh(W_emb W_proj)                     eq. 13
 
-The paper's u says that a word is copied; `copy_gate` is p_gen as everywhere here, 1 - p(copy).
+The paper's u = 1 means that a word is copied. As in the other models, `copy_gate` is p_gen, 1 - p(copy).
 
-No state depends on where an earlier one looked: training runs the LSTM once over the whole target, and all steps look
-at once. In every fourth step of training the decoder reads its own word in place of the true one (`own_words`, the
-paper's section 5): such words are found first, step by step and without gradient.
+No state depends on earlier attention: training runs the LSTM once over the whole target, and all steps attend at once.
+In a quarter of the training steps the decoder reads its own prediction instead of the reference word (`own_words`, the
+paper's section 5). These predictions are made first, step by step and without gradient.
 
-Where this differs from the paper:
+Differences from the paper:
 
-* The paper tells the switch in training when to copy: for unknown words and for named entities, which a tagger found.
-  Here it is told nothing, and the likelihood of a word is the sum over both ways to write it (eq. 12).
-* The first state of the decoder is "h_n" of the encoder. Here each direction gives the state in which it ended, the
-  backward one at the first word, and the memory cell is handed on as well.
-* Eq. 3 divides the exponential of an energy by the sum of the exponentials that the same place had in earlier steps,
-  which may be infinite or zero over zero. Here everything stays in logarithms: the *past* of a place,
-  log(sum_j exp(e_j)) over the earlier steps, is subtracted from its energy.
-* The paper names no initialisation and no dropout. Weights start as in the other models; dropout is on embeddings, on
-  encoder states and before the output.
+* The paper trains the switch to copy unknown words and named entities, which a tagger finds. Here the switch is not
+  supervised: the likelihood of a word is the sum over generating and copying it (eq. 12).
+* In the paper the first state of the decoder is "h_n" of the encoder. Here each direction gives its final state, the
+  backward direction at the first word, and the memory cells are used as well.
+* Eq. 3 divides the exponential of an energy by the sum of the exponentials of the same position in earlier steps, which
+  may overflow or be zero over zero. Here everything stays in logarithms: the *past* of a position, log(sum_j exp(e_j))
+  over the earlier steps, is subtracted from its energy.
+* The paper gives no initialisation and no dropout. Weights start as in the other models; dropout is on embeddings, on
+  encoder states and before the output layer.
+
+Letters as in `nmtkit.models.rnn.recurrent`; Q are decoder states per sentence: K in search, T in training.
 """
 
 import math
@@ -42,6 +44,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.settings import Field, Width, field_validator
 from nmtkit.data.batches.batch import Batch
@@ -57,48 +60,52 @@ from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
 
 EMPTY_SUM = -math.inf
-"""The past of a place before the first step: the logarithm of an empty sum."""
+"""The past of a position before the first step: the logarithm of an empty sum."""
 
 
 def penalize(energies: Tensor, past: Tensor) -> Tensor:
-    """`log e'_ti` of equation 3, from energies `e_ti` `(...,S)` and their accumulated past, `EMPTY_SUM` at first."""
+    """Returns `log e'_ti` of equation 3, from energies `e_ti` and their past `(..., S)`, at first `EMPTY_SUM`."""
+    # In the first step, equation 3 divides by one.
     return energies - past.masked_fill(past == EMPTY_SUM, 0.0)
 
 
 def accumulated_before(energies: Tensor) -> Tensor:
-    """The past of every step of `(B,T,S)` at once."""
-    sums = torch.logcumsumexp(energies[:, :-1], 1)  # (B,T-1,S)
-    return F.pad(sums, (0, 0, 1, 0), value=EMPTY_SUM)
+    """Returns the past of all steps, `(B, T, S)`, from their energies `(B, T, S)`."""
+    sums = torch.logcumsumexp(energies[:, :-1], 1)  # (B, T-1, S)
+    return F.pad(sums, (0, 0, 1, 0), value=EMPTY_SUM)  # (B, T, S)
 
 
 class IntraDecoderAttention(nn.Module):
-    """Looks at the decoder's own earlier states: equations 6 to 8.
+    """Attends to the decoder's own earlier states: equations 6 to 8.
 
-    `e_tt' = h_t^T W h_t'`, a softmax over all t' < t, and the weighted sum of those states; zero in the first step.
+    `e_tt' = h_t^T W h_t'`, a softmax over all t' < t, and the weighted sum of these states; zero in the first step.
     """
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.query = nn.Linear(hidden_size, hidden_size, bias=False)
 
-    def forward(self, states: Tensor, written: Tensor, visible: Tensor) -> Tensor:
-        """One step: contexts `(B,K,H)` of states `(B,K,H)`, which see their own among those written so far `(B,*,H)`.
+    def forward(self, states: Tensor, earlier: Tensor, visible: Tensor) -> Tensor:
+        """Returns contexts `(B, Q, H)` of states `(B, Q, H)` over P earlier states `(B, P, H)`.
 
-        `visible` is `(B,K,*)` or `(K,*)`, bool; a hypothesis that sees nothing gets zero.
+        `visible` `(B, Q, P)` or `(Q, P)`, bool, is True where an earlier state belongs to the same hypothesis. The
+        context of a state without visible earlier states is zero.
         """
-        energies = torch.matmul(self.query(states), written.transpose(1, 2))
-        return torch.matmul(masked_softmax(energies, visible).to(written.dtype), written)
+        energies = torch.matmul(self.query(states), earlier.transpose(1, 2))  # (B, Q, P)
+        weights = masked_softmax(energies, visible)  # (B, Q, P)
+        return torch.matmul(weights.to(earlier.dtype), earlier)  # (B, Q, H)
 
     def all_steps(self, states: Tensor) -> Tensor:
-        """All steps at once: contexts `(B,T,H)` of states `(B,T,H)`, each of which sees those before it."""
+        """Returns contexts `(B, T, H)` of all steps, each of which attends to the states `(B, T, H)` before it."""
         steps = states.shape[1]
-        return self.forward(states, states, torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(-1))
+        visible = torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(-1)  # (T, T)
+        return self.forward(states, states, visible)
 
 
 class IntraAttentionConfig(RecurrentConfig):
     """The defaults suit small corpora; the paper has embeddings of 100 (GloVe), 400 units and no dropout.
 
-    `hidden_size` is that of the decoder; each direction of the encoder has half as many units.
+    `hidden_size` is for the decoder; each direction of the encoder has half as many units.
     """
 
     kind: Literal["intra_attention"] = "intra_attention"
@@ -106,12 +113,12 @@ class IntraAttentionConfig(RecurrentConfig):
     embedding_size: Width = Field(default=128, ge=1)
     """Numbers per word, on either side."""
     tie: Tie = "decoder"
-    """What shares one matrix: nothing; both embeddings (needs one vocabulary); target embedding and output, whose
+    """Which weights are shared: none; both embeddings (needs one vocabulary); target embedding and output layer, whose
     matrix is then tanh(W_emb W_proj) (eq. 13); or all three, as in the paper."""
     copying: bool = True
-    """The decoder can copy words of the article, unknown ones too."""
+    """Whether the decoder can copy words of the article, including unknown ones."""
     own_words: float = Field(default=0.25, ge=0, le=1)
-    """Probability, in training, that the decoder reads its own last word instead of the reference's."""
+    """Probability, in training, that the decoder reads its own last word instead of the reference word."""
 
     @field_validator("hidden_size")
     @classmethod
@@ -121,34 +128,35 @@ class IntraAttentionConfig(RecurrentConfig):
         return value
 
     def encoder(self) -> RecurrentEncoder:
-        """A new LSTM of one layer in both directions."""
+        """Builds a bidirectional LSTM of one layer."""
         return RecurrentEncoder("lstm", self.embedding_size, self.hidden_size // 2)
 
 
 @dataclass(frozen=True)
 class IntraAttentionMemory(AttentionMemory):
-    """The article as the decoder sees it."""
+    """Memory of the decoder."""
 
     output_weight: Tensor | None
-    """W_out `(V,*)` of eq. 13, the same for all sentences; None where the output layer has a matrix of its own."""
+    """W_out of eq. 13, `(V, *)`, the same for all sentences; None if the output layer has a separate matrix."""
 
     def select(self, index: Tensor | slice) -> "IntraAttentionMemory":
-        """Picks sentences by number, as `Rows.select` does; W_out stays whole."""
-        picked = super(IntraAttentionMemory, replace(self, output_weight=None)).select(index)
-        return replace(picked, output_weight=self.output_weight)
+        """Selects sentences as `Rows.select`; W_out, whose rows are words, stays whole."""
+        rows = super(IntraAttentionMemory, replace(self, output_weight=None)).select(index)
+        return replace(rows, output_weight=self.output_weight)
 
     def put(self, index: Tensor, other: "IntraAttentionMemory") -> None:
-        """Writes other sentences into these, as `Rows.put` does."""
-        whole = replace(self, output_weight=None)
-        super(IntraAttentionMemory, whole).put(index, replace(other, output_weight=None))
+        """Writes other sentences into these as `Rows.put`; W_out stays as it is."""
+        rows = replace(self, output_weight=None)
+        other_rows = replace(other, output_weight=None)
+        super(IntraAttentionMemory, rows).put(index, other_rows)
 
 
 @dataclass(frozen=True)
 class IntraAttentionState(RecurrentState):
-    """The decoder between two words; its earlier states are in the cache."""
+    """State of the decoder between two words; earlier states of the decoder are in the cache."""
 
     past: Tensor
-    """Accumulated energies of the source positions `(N,S)`, see `penalize`."""
+    """Accumulated energies of the source positions, `(N, S)`; see `penalize`."""
 
 
 @MODELS.register("intra_attention")
@@ -163,54 +171,64 @@ class IntraAttention(
 
     def __init__(self, config: IntraAttentionConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
+        embedding_size = config.embedding_size
+        hidden_size = config.hidden_size
         output_tied = config.tie in ("decoder", "all")
-        embedding, hidden = config.embedding_size, config.hidden_size
         self.own_words = config.own_words
-        self.bridge = Bridge("copy", "lstm", hidden, hidden, 1)
-        self.decoder = build_rnn("lstm", embedding, hidden)
-        self.score = General(hidden, hidden, 0, 0)
-        self.intra_decoder = IntraDecoderAttention(hidden)
-        features = 3 * hidden
-        self.switch = nn.Linear(features, 1) if config.copying else None
-        self.projection = nn.Linear(embedding, features, bias=False) if output_tied else None
-        self.output: Any = None if output_tied else UnpackedLinear(features, sizes["tgt"], bias=False)
-        self._made: Tensor | None = None  # W_out, where `_keeps_made`
-        self._keeps_made = False
+        self.bridge = Bridge(kind="copy", cell="lstm", input_size=hidden_size, hidden_size=hidden_size, layers=1)
+        self.decoder = build_rnn("lstm", embedding_size, hidden_size)
+        self.score = General(query_size=hidden_size, memory_size=hidden_size, attention_size=0, max_positions=0)
+        self.intra_decoder = IntraDecoderAttention(hidden_size)
+        features_size = 3 * hidden_size
+        self.switch = nn.Linear(features_size, 1) if config.copying else None
+        self.projection = nn.Linear(embedding_size, features_size, bias=False) if output_tied else None
+        self.output: Any = None if output_tied else UnpackedLinear(features_size, sizes["tgt"], bias=False)
+        self._cached_weight: Tensor | None = None  # W_out of eq. 13, kept for inference: see `finalize`
+        self._caches_weight = False
         self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))
         init_weights(self, "xavier")
-        # Rows of W_out with a length of about 3, as in Luong's model: shorter ones tell words apart later.
+        # Rows of W_out with a length of about 3, as in Luong's model; with shorter rows the first updates gain less.
         for module in (self.projection, self.output):
             if module is not None:
-                nn.init.normal_(module.weight, std=3 / math.sqrt(features))
+                nn.init.normal_(module.weight, std=3 / math.sqrt(features_size))
 
     def encode(self, batch: Batch) -> IntraAttentionMemory:
-        """Runs the encoder, projects the keys, and makes the output layer of eq. 13, each once."""
+        """Runs the encoder, projects the keys, and computes the output layer of eq. 13, each once."""
         memory = self.attention_memory(batch, self.score.project, self.bridge)
-        weight = self._output_weight() if self.output is None else None
-        return IntraAttentionMemory(**vars(memory), output_weight=weight)
+        output_weight = self._output_weight() if self.output is None else None  # (V, 3H)
+        return IntraAttentionMemory(**vars(memory), output_weight=output_weight)
 
     @torch.no_grad()
     def finalize(self, precision: Precision) -> None:
-        """W_out is made once from now on; below float32 it becomes an output layer, which is converted as any other."""
-        self._keeps_made = precision == "fp32"
-        if not self._keeps_made:
-            weight = self._output_weight()
+        """Prepares inference, where W_out of eq. 13 does not change.
+
+        In float32 it is computed once and cached. In lower precision it becomes an ordinary output layer, which is then
+        converted like all other layers.
+        """
+        self._caches_weight = precision == "fp32"
+        if not self._caches_weight:
+            weight = self._output_weight()  # (V, 3H)
             self.output = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-            self.output.weight, self.output.bias = nn.Parameter(weight), self.output_bias
+            self.output.weight = nn.Parameter(weight)
+            self.output.bias = self.output_bias
 
     def _output_weight(self) -> Tensor:
-        """W_out `(V,*)`, learned or made."""
+        """Returns W_out `(V, 3H)`: a parameter, or eq. 13."""
         if self.projection is None:
-            return self.output.weight  # type: ignore[no-any-return]  # of any module
-        weight = torch.tanh(self.projection(self.tgt_embedding.weight)) if self._made is None else self._made
-        self._made = weight if self._keeps_made else None
+            return self.output.weight  # type: ignore[no-any-return]  # `output` is typed as Any
+        if self._cached_weight is not None:
+            weight = self._cached_weight
+        else:
+            weight = torch.tanh(self.projection(self.tgt_embedding.weight))  # (V, 3H), eq. 13
+        self._cached_weight = weight if self._caches_weight else None
         return weight
 
+    @override
     def start(self, memory: IntraAttentionMemory) -> IntraAttentionState:
-        """The encoder's last states; nothing has been looked at or written yet."""
-        past = torch.full_like(memory.mask, EMPTY_SUM, dtype=at_least_float32(memory.hidden))
+        past = torch.full_like(memory.mask, EMPTY_SUM, dtype=at_least_float32(memory.hidden))  # (B, S)
         return IntraAttentionState(memory.hidden, memory.cell, past)
 
+    @override
     def advance(
         self,
         tokens: Tensor,
@@ -219,88 +237,99 @@ class IntraAttention(
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, IntraAttentionState]:
-        """Updates, then looks at the article and at the earlier states."""
-        beam = rows_per_sentence(tokens.shape[0], memory)
-        hidden, cell = rnn_step(self.decoder, self._embedded(tokens), state.hidden, state.cell)  # (N,1,H)
-        states = hidden.view(-1, beam, hidden.shape[2])  # (B,K,H)
-        energies = self._energies(states, memory)  # (B,K,S)
-        past = state.past.view(energies.shape)
-        contexts, weights = self._look(energies, past, memory)
+        beam_size = rows_per_sentence(tokens.shape[0], memory)
+        hidden, cell = rnn_step(
+            self.decoder, self._embed(tokens), hidden=state.hidden, cell=state.cell
+        )  # (N, 1, H), (N, 1, H)
+        states = hidden.view(-1, beam_size, hidden.shape[2])  # (B, K, H), h_t
+        energies = self._energies(states, memory)  # (B, K, S)
+        past = state.past.view(energies.shape)  # (B, K, S)
+        contexts, weights = self._attend(energies, past, memory)  # (B, K, H), (B, K, S)
         cache.append(0, hidden.squeeze(1))
-        earlier = self.intra_decoder(states, cache.read(0), cache.visible_before())  # (B,K,H)
-        past = torch.logaddexp(past, energies).flatten(0, 1)  # (N,S)
-        features = torch.cat([states, contexts, earlier], -1).flatten(0, 1)  # (N,3H)
-        readout = self._readout(features, weights.flatten(0, 1))
-        return readout, IntraAttentionState(hidden, cell, past)
+        intra_contexts = self.intra_decoder(states, cache.read(0), cache.visible_before())  # (B, K, H), d_t
+        features = torch.cat([states, contexts, intra_contexts], -1).flatten(0, 1)  # (N, 3H)
+        output = self._join(features, weights.flatten(0, 1))
+        new_past = torch.logaddexp(past, energies).flatten(0, 1)  # (N, S)
+        return output, IntraAttentionState(hidden, cell, new_past)
 
     def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> ModelOutput:
-        """All steps at once; in training, first finds the words of its own that it reads."""
-        read = batch.targets.shifted
+        """Runs all steps at once; in training, after some words were replaced by the model's own predictions."""
+        words = batch.targets.shifted  # (B, T)
         if self.training and self.own_words:
-            read = self._with_own_words(read, memory)
-        states, _ = run_rnn(self.decoder, self._embedded(read), layers_first(memory.hidden, memory.cell))
-        energies = self._energies(states, memory)  # (B,T,S)
-        contexts, weights = self._look(energies, accumulated_before(energies), memory)
-        features = torch.cat([states, contexts, self.intra_decoder.all_steps(states)], -1)  # (B,T,3H)
-        return self._readout(features, weights)
+            words = self._with_own_words(words, memory)
+        first_state = layers_first(memory.hidden, memory.cell)
+        states, _ = run_rnn(self.decoder, self._embed(words), first_state)  # (B, T, H)
+        energies = self._energies(states, memory)  # (B, T, S)
+        contexts, weights = self._attend(energies, accumulated_before(energies), memory)  # (B, T, H), (B, T, S)
+        intra_contexts = self.intra_decoder.all_steps(states)  # (B, T, H)
+        features = torch.cat([states, contexts, intra_contexts], -1)  # (B, T, 3H)
+        return self._join(features, weights)
 
-    def logits(self, readout: ModelOutput, memory: IntraAttentionMemory) -> Tensor:
-        """`(...,V)`, before the softmax of eq. 9; eq. 12 is `predict`'s."""
+    def logits(self, output: ModelOutput, memory: IntraAttentionMemory) -> Tensor:
+        """Returns logits `(..., V)`, before the softmax of eq. 9. Eq. 12 is in `predict`."""
         if self._is_converted:
-            return super().logits(readout, memory)
+            return super().logits(output, memory)
         weight, bias = self.output_layer(memory)
-        return project_to_vocabulary(partial(F.linear, weight=weight, bias=bias), readout.features, memory.shortlist)
+        output_layer = partial(F.linear, weight=weight, bias=bias)
+        return project_to_vocabulary(output_layer, output.features, memory.shortlist)
 
+    @override
     def output_layer(self, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
-        """Returns W_out, made or learned, and its bias."""
         if self._is_converted:
             return matrix_and_bias(self)
-        weight = memory.output_weight if self.output is None else self.output.weight
+        weight = memory.output_weight if self.output is None else self.output.weight  # (V, 3H)
         assert weight is not None
         return weight, self.output_bias
 
     @property
     def _is_converted(self) -> bool:
+        """Whether `finalize` has made W_out an ordinary output layer, which has a bias."""
         return self.output is not None and self.output.bias is not None
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
-        embedded: Tensor = self.dropout(self.tgt_embedding(extended_to_unk(tokens, self.sizes)))
-        return embedded
+    def _embed(self, tokens: Tensor) -> Tensor:
+        words: Tensor = self.dropout(self.tgt_embedding(extended_to_unk(tokens, self.sizes)))  # (..., E)
+        return words
 
     def _energies(self, states: Tensor, memory: IntraAttentionMemory) -> Tensor:
-        """`(B,Q,S)` of decoder states `(B,Q,H)`: eq. 2; in float32 or wider, since their history is a long sum."""
-        energies: Tensor = self.score(states, memory.keys)
+        """Returns energies `(B, Q, S)` of decoder states `(B, Q, H)`, eq. 2."""
+        energies: Tensor = self.score(states, memory.keys)  # (B, Q, S)
+        # Sums over all steps need more digits than 16 bits have.
         return energies.to(at_least_float32(energies))
 
-    def _look(self, energies: Tensor, past: Tensor, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
-        """Contexts `(B,Q,H)` and weights `(B,Q,S)`: eq. 3 to 5."""
-        weights = masked_softmax(penalize(energies, past), memory.mask.unsqueeze(1))
-        return torch.matmul(weights.to(memory.values.dtype), memory.values), weights
+    def _attend(self, energies: Tensor, past: Tensor, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
+        """Returns contexts `(B, Q, H)` and weights `(B, Q, S)`, eq. 3 to 5, of energies and their past `(B, Q, S)`."""
+        weights = masked_softmax(penalize(energies, past), memory.mask.unsqueeze(1))  # (B, Q, S)
+        contexts = torch.matmul(weights.to(memory.values.dtype), memory.values)  # (B, Q, H)
+        return contexts, weights
 
-    def _readout(self, features: Tensor, weights: Tensor) -> ModelOutput:
-        """What `predict` needs of `[h; c; d]`, eq. 11 included."""
+    def _join(self, features: Tensor, weights: Tensor) -> ModelOutput:
+        """Returns the output of features `[h; c; d]` `(..., 3H)` and weights `(..., S)`, with the gate of eq. 11."""
         features = self.dropout(features)
-        # The paper's switch is the probability of copying; the sigmoid of the negative is that of generating.
-        u = None if self.switch is None else self.switch(features)
-        gate = None if u is None else torch.sigmoid(-u.to(at_least_float32(u)))
-        return ModelOutput(features, weights, gate)
+        copy_gate = None
+        if self.switch is not None:
+            # The paper's switch is p(copy): the sigmoid of the negative is p_gen.
+            copy_logits = self.switch(features)  # (..., 1)
+            copy_gate = torch.sigmoid(-copy_logits.to(at_least_float32(copy_logits)))  # (..., 1)
+        return ModelOutput(features, weights, copy_gate)
 
     @torch.no_grad()
-    def _with_own_words(self, tgt_in: Tensor, memory: IntraAttentionMemory) -> Tensor:
-        """The true words `(B,T)`, those of some steps replaced by what the decoder finds most probable there.
+    def _with_own_words(self, reference: Tensor, memory: IntraAttentionMemory) -> Tensor:
+        """Replaces some reference words `(B, T)` by the decoder's most probable words.
 
-        What it finds depends on the words that it has read, its own among them: so this goes step by step. All
-        sentences of a batch share what was drawn for a step: so only every fourth step needs the output layer.
+        A prediction depends on the words read before, including replaced ones, so this runs step by step. All sentences
+        of a batch replace the same steps, so that the other steps do not need the output layer.
         """
-        read = tgt_in.clone()
-        # Drawn on the CPU, so that nobody waits for the device.
-        own = (torch.rand(tgt_in.shape[1] - 1) < self.own_words).tolist()
-        state, cache = self.start(memory), KVCache(len(memory.mask), 1, memory.mask.device)
-        for step, is_own in enumerate(own):
-            readout, state = self.advance(read[:, step], state, memory, cache)
+        words = reference.clone()  # (B, T)
+        # Sampled on the CPU, so that the program does not wait for the device.
+        is_replaced = torch.rand(reference.shape[1] - 1) < self.own_words  # (T-1,)
+        state = self.start(memory)
+        cache = KVCache(len(memory.mask), 1, memory.mask.device)
+        for step, replaces_next in enumerate(is_replaced.tolist()):
+            output, state = self.advance(words[:, step], state, memory, cache)
             cache.next_step()
-            if is_own:
-                read[:, step + 1] = self.predict(readout, memory).argmax(-1)
-        # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
+            if replaces_next:
+                words[:, step + 1] = self.predict(output, memory).argmax(-1)
+        # Under autocast, older versions of torch cache the weights that were cast here without gradient, and would use
+        # them in the forward pass (pytorch issue 112583).
         torch.clear_autocast_cache()
-        return read
+        return words

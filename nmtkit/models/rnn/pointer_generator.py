@@ -1,7 +1,7 @@
 """The pointer-generator network for summaries (See et al. 2017), with coverage and without, and its plain baseline.
 
-A bidirectional LSTM reads the article. For each word of the summary the decoder's LSTM first reads the word before,
-together with what it looked at last; then it looks, and writes:
+A bidirectional LSTM reads the article. For each word of the summary the decoder's LSTM first reads the previous word
+and the previous context; then it attends to the article and writes a word:
 
     x_t = W_x [E y_{t-1}; h*_{t-1}] + b_x                        the decoder's input; h*_0 = 0
     s_t = LSTM(x_t, s_{t-1})
@@ -12,14 +12,18 @@ together with what it looked at last; then it looks, and writes:
     P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i   eq. 9
     c <- c + a                                                   eq. 10
 
-Where the paper leaves a choice, this is what its authors' program does, and what the paper's numbers of parameters
-follow from: the state s_t is the pair of memory cell and hidden state in the attention and in the gate, the hidden
-state alone in V; both embeddings are one matrix; x_t is the input after W_x.
+Where the paper leaves a choice, this follows the authors' program and the numbers of parameters in the paper: the state
+s_t is the pair of memory cell and hidden state in the attention and in the gate, but the hidden state alone in V; both
+embeddings are one matrix; x_t is the input after W_x.
 
-Four things differ. Sources end in EOS here, which can be looked at, and copied, like a word. The decoder's first look
-back is at nothing in a search too, where the authors' program looks with the first state of the decoder. In training
-every word of a batch weighs the same, where the paper takes the mean over the words of each summary first. And a
-summary that is cut (`data.max_tgt_length`) ends in EOS like any other.
+Four things differ:
+
+* Sources end in EOS here, which can be attended to and copied like a word.
+* The context before the first word is zero in search too; the authors' program attends with the decoder's first state.
+* In training every word of a batch has the same weight; the paper first takes the mean over the words of each summary.
+* A summary that is cut (`data.max_tgt_length`) ends in EOS like any other.
+
+Letters as in `nmtkit.models.rnn.recurrent`.
 """
 
 from dataclasses import dataclass
@@ -27,6 +31,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.settings import Field, Width
 from nmtkit.data.batches.batch import Batch
@@ -41,7 +46,7 @@ from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, Recurre
 
 
 class PointerGeneratorConfig(StackedConfig):
-    """The defaults are the paper's, but for the initialisation, which suits Adam."""
+    """The defaults are the paper's, except for the initialisation, which suits Adam."""
 
     kind: Literal["pointer_generator"] = "pointer_generator"
     """Which model."""
@@ -50,52 +55,64 @@ class PointerGeneratorConfig(StackedConfig):
     cell: CellKind = "lstm"
     """The recurrent cell."""
     bidirectional: bool = True
-    """The encoder reads the source in both directions."""
+    """Whether the encoder reads the source in both directions."""
     attention_size: Width | None = Field(default=None, ge=1)
-    """Units in which decoder and encoder states are compared; default: the size of an encoder state."""
+    """Units of the attention score. Default: the size of an encoder state."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability, on embeddings, between layers, on encoder states and before the output words; the paper has none."""
+    """Dropout rate on embeddings, between layers, on encoder states and before the output layer; 0 in the paper."""
     tie: Tie = "embeddings"
-    """What shares one matrix: nothing; both embeddings, as in the paper (needs one vocabulary); target embedding and
-    output; or all three."""
+    """Which weights are one matrix: none; both embeddings, as in the paper (needs one vocabulary); target embedding and
+    output layer; or all three."""
     copying: bool = True
-    """The decoder can copy source words, unknown ones too. false: the plain attention baseline."""
+    """Whether the decoder can copy source words, including unknown ones. false: the paper's attention baseline."""
     coverage: bool = False
-    """The attention reads how much each source word was looked at before (see training.objectives.coverage_weight)."""
+    """Whether the attention score reads the sum of earlier weights (see training.objectives.coverage_weight)."""
 
 
 @dataclass(frozen=True)
 class PointerGeneratorState(RecurrentState):
-    """The decoder between two words."""
+    """State of the decoder between two words."""
 
     context: Tensor
-    """h* of the last look, `(N,M)`; zero at first."""
+    """Last context h*, `(N, M)`; zero at first."""
     coverage: Tensor | None
-    """The attention reads how much each source word was looked at before (see training.objectives.coverage_weight)."""
+    """Sum c of all earlier attention weights, `(N, S)`; None without coverage."""
 
 
 @MODELS.register("pointer_generator")
 class PointerGenerator(
     Copying[AttentionMemory, PointerGeneratorState], RecurrentModel[AttentionMemory, PointerGeneratorState]
 ):
-    """Looks back, reads, looks, and writes or copies; see the head of this file."""
+    """A decoder that reads, attends, and generates or copies; see the head of this file."""
 
     Config = PointerGeneratorConfig
 
     def __init__(self, config: PointerGeneratorConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes, config.reverse_source)
-        embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
-        whole_state = 2 * hidden if config.cell == "lstm" else hidden
+        embedding_size = config.embedding_size
+        hidden_size = config.hidden_size
+        memory_size = config.memory_size
+        state_size = 2 * hidden_size if config.cell == "lstm" else hidden_size  # of s_t, with the memory cell
         output_tied = config.tie in ("decoder", "all")
-        self.reduce = Bridge("relu", config.cell, memory, hidden, config.layers)
-        # Two halves of one W_x: that of the words is taken for the whole target at once.
-        self.word_input = nn.Linear(embedding, embedding)
-        self.context_input = nn.Linear(memory, embedding, bias=False)
-        self.decoder = StackedCells(config.cell, embedding, hidden, config.layers, config.dropout)
-        score = CoveredAdditive if config.coverage else Additive
-        self.attention = Attention(score(whole_state, memory, config.attention_size or memory, 0))
-        self.gate = nn.Linear(memory + whole_state + embedding, 1) if config.copying else None
-        self.readout = nn.Linear(hidden + memory, embedding if output_tied else hidden)
+        self.reduce = Bridge(
+            kind="relu", cell=config.cell, input_size=memory_size, hidden_size=hidden_size, layers=config.layers
+        )
+        # The two halves of W_x. The half for words is applied to the whole target at once.
+        self.word_input = nn.Linear(embedding_size, embedding_size)
+        self.context_input = nn.Linear(memory_size, embedding_size, bias=False)
+        self.decoder = StackedCells(
+            config.cell, embedding_size, hidden_size=hidden_size, layers=config.layers, dropout=config.dropout
+        )
+        build_score = CoveredAdditive if config.coverage else Additive
+        score = build_score(
+            query_size=state_size,
+            memory_size=memory_size,
+            attention_size=config.attention_size or memory_size,
+            max_positions=0,
+        )
+        self.attention = Attention(score)
+        self.gate = nn.Linear(memory_size + state_size + embedding_size, 1) if config.copying else None
+        self.readout = nn.Linear(hidden_size + memory_size, embedding_size if output_tied else hidden_size)
         self.output = nn.Linear(self.readout.out_features, sizes["tgt"])
         init_weights(self, "xavier")
         if config.initialisation == "paper":
@@ -105,31 +122,42 @@ class PointerGenerator(
 
     @torch.no_grad()
     def _initialise_as_published(self) -> None:
-        """The initialisers of the authors' program; what it does not name starts as Glorot & Bengio 2010 say."""
-        for name, parameter in [*self.encoder.named_parameters(), *self.decoder.named_parameters()]:
-            if "weight" in name:
-                nn.init.uniform_(parameter, -0.02, 0.02)
-        words = self.src_embedding.weight, self.tgt_embedding.weight
-        for parameter in (*words, *self.reduce.parameters(), *self.output.parameters()):
+        """Initialises weights as the authors' program; those that it does not name keep Glorot & Bengio 2010."""
+        for layers in (self.encoder, self.decoder):
+            for name, parameter in layers.named_parameters():
+                if "weight" in name:
+                    nn.init.uniform_(parameter, -0.02, 0.02)
+        truncated_normal = [
+            self.src_embedding.weight,
+            self.tgt_embedding.weight,
+            *self.reduce.parameters(),
+            *self.output.parameters(),
+        ]
+        for parameter in truncated_normal:
             nn.init.trunc_normal_(parameter, std=1e-4, a=-2e-4, b=2e-4)
         score = self.attention.score
         assert isinstance(score, Additive)
         size = score.energy.numel()
-        nn.init.uniform_(score.energy, -((3 / size) ** 0.5), (3 / size) ** 0.5)
+        energy_bound = (3 / size) ** 0.5
+        nn.init.uniform_(score.energy, -energy_bound, energy_bound)
         if isinstance(score, CoveredAdditive):
-            nn.init.uniform_(score.coverage, -((6 / (size + 1)) ** 0.5), (6 / (size + 1)) ** 0.5)
+            coverage_bound = (6 / (size + 1)) ** 0.5
+            nn.init.uniform_(score.coverage, -coverage_bound, coverage_bound)
 
+    @override
     def encode(self, batch: Batch) -> AttentionMemory:
-        """Runs the encoder, projects the keys once, and reduces the last states."""
         return self.attention_memory(batch, self.attention.score.project, self.reduce)
 
+    @override
     def start(self, memory: AttentionMemory) -> PointerGeneratorState:
-        """The reduced state; nothing has been looked at yet."""
+        context = torch.zeros_like(memory.values[:, 0])  # (B, M)
         coverage = None
         if isinstance(self.attention.score, CoveredAdditive):
-            coverage = torch.zeros_like(memory.mask, dtype=at_least_float32(memory.hidden))  # as the weights
-        return PointerGeneratorState(memory.hidden, memory.cell, torch.zeros_like(memory.values[:, 0]), coverage)
+            # In the type of the attention weights, which are added to it.
+            coverage = torch.zeros_like(memory.mask, dtype=at_least_float32(memory.hidden))  # (B, S)
+        return PointerGeneratorState(hidden=memory.hidden, cell=memory.cell, context=context, coverage=coverage)
 
+    @override
     def advance(
         self,
         tokens: Tensor,
@@ -138,61 +166,83 @@ class PointerGenerator(
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, PointerGeneratorState]:
-        """Reads a word, then looks."""
-        inputs, weights, state = self._read_then_look(self._words(tokens), state, memory)
-        cell = None if state.cell is None else state.cell[:, -1]
-        return self._joined(inputs, state.hidden[:, -1], cell, state.context, weights), state
+        inputs, weights, state = self._step(self._word_inputs(tokens), state, memory)
+        cell = None if state.cell is None else state.cell[:, -1]  # (N, H)
+        output = self._join(
+            inputs=inputs, hidden=state.hidden[:, -1], cell=cell, context=state.context, weights=weights
+        )
+        return output, state
 
     def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
-        """All steps: what no look takes part in is computed before the loop, what no later step needs after it."""
+        """Runs all steps. Words are embedded before the loop, and features and gates are computed after it."""
         state = self.start(memory)
-        read, hiddens, cells, contexts, looks = [], [], [], [], []
-        for word in self._words(batch.targets.shifted).unbind(1):
-            inputs, weights, state = self._read_then_look(word, state, memory)
-            read.append(inputs)
-            hiddens.append(state.hidden[:, -1])
-            cells += [] if state.cell is None else [state.cell[:, -1]]
-            contexts.append(state.context)
-            looks.append(weights)
-        return self._joined(
-            torch.stack(read, 1),
-            torch.stack(hiddens, 1),
-            torch.stack(cells, 1) if cells else None,
-            torch.stack(contexts, 1),
-            torch.stack(looks, 1) if need_attention or self.gate is not None else None,
+        step_inputs = []
+        step_hidden = []
+        step_cells = []
+        step_contexts = []
+        step_weights = []
+        for word_inputs in self._word_inputs(batch.targets.shifted).unbind(1):  # (B, E)
+            inputs, weights, state = self._step(word_inputs, state, memory)
+            step_inputs.append(inputs)
+            step_hidden.append(state.hidden[:, -1])
+            if state.cell is not None:
+                step_cells.append(state.cell[:, -1])
+            step_contexts.append(state.context)
+            step_weights.append(weights)
+        needs_weights = need_attention or self.gate is not None
+        return self._join(
+            inputs=torch.stack(step_inputs, 1),  # (B, T, E)
+            hidden=torch.stack(step_hidden, 1),  # (B, T, H)
+            cell=torch.stack(step_cells, 1) if step_cells else None,  # (B, T, H)
+            context=torch.stack(step_contexts, 1),  # (B, T, M)
+            weights=torch.stack(step_weights, 1) if needs_weights else None,  # (B, T, S)
         )
 
-    def logits(self, readout: ModelOutput, memory: AttentionMemory) -> Tensor:
-        """`(...,V)` of `[s_t; h*_t]`, before the softmax of eq. 4; eq. 9 is `predict`'s."""
-        return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
+    def logits(self, output: ModelOutput, memory: AttentionMemory) -> Tensor:
+        """Returns logits `(..., V)` of `[s_t; h*_t]`, before the softmax of eq. 4. Eq. 9 is in `predict`."""
+        readout = self.dropout(self.readout(output.features))  # (..., *)
+        return project_to_vocabulary(self.output, readout, memory.shortlist)
 
-    def _words(self, ids: Tensor) -> Tensor:
-        """The words' part of x_t, `(...,E)`."""
-        words: Tensor = self.word_input(self.dropout(self.tgt_embedding(extended_to_unk(ids, self.sizes))))
-        return words
+    def _word_inputs(self, ids: Tensor) -> Tensor:
+        """Returns the part of x_t that depends on the words, `(..., E)`."""
+        embedded = self.dropout(self.tgt_embedding(extended_to_unk(ids, self.sizes)))  # (..., E)
+        word_inputs: Tensor = self.word_input(embedded)  # (..., E)
+        return word_inputs
 
-    def _read_then_look(
-        self, words: Tensor, state: PointerGeneratorState, memory: AttentionMemory
+    def _step(
+        self, word_inputs: Tensor, state: PointerGeneratorState, memory: AttentionMemory
     ) -> tuple[Tensor, Tensor, PointerGeneratorState]:
-        """From the words' part of the inputs `(N,E)` to the whole x_t `(N,E)`, weights `(N,S)` and the next state."""
-        beam = rows_per_sentence(words.shape[0], memory)
-        inputs = words + self.context_input(state.context)
-        hidden, cell = self.decoder(inputs, state.hidden, state.cell)
-        whole = hidden[:, -1] if cell is None else torch.cat([hidden[:, -1], cell[:, -1]], -1)  # (N,2H)
-        before = None if state.coverage is None else state.coverage.view(-1, beam, state.coverage.shape[1])  # (B,K,S)
-        queries = whole.view(-1, beam, whole.shape[1])  # (B,K,2H)
-        contexts, looks = self.attention(queries, memory.keys, memory.values, memory.mask, coverage=before)
-        weights = looks.flatten(0, 1)  # (N,S)
-        coverage = None if state.coverage is None else state.coverage + weights
-        return inputs, weights, PointerGeneratorState(hidden, cell, contexts.flatten(0, 1), coverage)
+        """Reads words `(N, E)`, then attends: returns x_t `(N, E)`, weights `(N, S)` and the next state."""
+        beam_size = rows_per_sentence(word_inputs.shape[0], memory)
+        inputs = word_inputs + self.context_input(state.context)  # (N, E), x_t
+        hidden, cell = self.decoder(inputs, state.hidden, state.cell)  # (N, L, H), (N, L, H)
+        query = hidden[:, -1]  # (N, H)
+        if cell is not None:
+            query = torch.cat([query, cell[:, -1]], -1)  # (N, 2H), s_t
+        queries = query.view(-1, beam_size, query.shape[1])  # (B, K, 2H)
+        coverage = None
+        if state.coverage is not None:
+            coverage = state.coverage.view(-1, beam_size, state.coverage.shape[1])  # (B, K, S), c of eq. 11
+        contexts, weights = self.attention(
+            queries, memory.keys, memory.values, mask=memory.mask, coverage=coverage
+        )  # (B, K, M), (B, K, S)
+        context = contexts.flatten(0, 1)  # (N, M), h*_t
+        weights = weights.flatten(0, 1)  # (N, S), a
+        new_coverage = None if state.coverage is None else state.coverage + weights  # (N, S), eq. 10
+        new_state = PointerGeneratorState(hidden=hidden, cell=cell, context=context, coverage=new_coverage)
+        return inputs, weights, new_state
 
-    def _joined(
+    def _join(
         self, inputs: Tensor, hidden: Tensor, cell: Tensor | None, context: Tensor, weights: Tensor | None
     ) -> ModelOutput:
-        """What `predict` reads, from one or all steps `(...,*)`: `[s_t; h*_t]`, the weights and the gate of eq. 8."""
-        features = torch.cat([hidden, context], -1)
+        """Returns the output of one or all steps: the features `[s_t; h*_t]`, the weights and the gate of eq. 8.
+
+        Shapes: inputs x_t `(..., E)`, hidden and cell `(..., H)`, context `(..., M)`, weights `(..., S)`.
+        """
+        features = torch.cat([hidden, context], -1)  # (..., H+M)
         if self.gate is None:
             return ModelOutput(features, weights)
-        whole = [features, inputs] if cell is None else [features, cell, inputs]
-        gate = self.gate(torch.cat(whole, -1))
-        return ModelOutput(features, weights, torch.sigmoid(gate.to(at_least_float32(gate))))
+        parts = [features, inputs] if cell is None else [features, cell, inputs]
+        logits = self.gate(torch.cat(parts, -1))  # (..., 1)
+        p_gen = torch.sigmoid(logits.to(at_least_float32(logits)))  # (..., 1)
+        return ModelOutput(features, weights, p_gen)
