@@ -1,19 +1,29 @@
-"""Key/value cache of a decoder. Entries are written once and never moved.
+"""Key/value cache of a decoder. Entries are written once and then stay where they are.
 
-Position p of a sentence has K slots, p*K to p*K+K-1, one for each hypothesis of that step. A hypothesis sees one slot
-of every position, that of its own ancestor. So following the parents reorders only what each hypothesis sees, one
-number a slot; all K hypotheses of a sentence read the entries as K queries.
+The entries of a sentence are a row of slots. Position p has K slots, p*K to p*K+K-1, one for each hypothesis of that
+step. A hypothesis sees one slot of every position: the one that its own ancestor wrote. So when a beam is reordered,
+only the table of what each hypothesis sees is reordered, one number per slot. Attention reads the slots of a sentence
+once, with its K hypotheses as K queries and that table as a bias on the energies:
 
-Sentences may begin with prompts, which have one slot a position. Where prompts differ in length nobody sees the slots
-behind a shorter one: its sentence goes on in the slots behind the longest, at a position of its own.
+    position    0           1           2
+    slot        0     1     2     3     4     5
+    bias      -inf    0     0   -inf  -inf    0
 
-Most slots are soon seen by no hypothesis, since those of a beam have most of their ancestors in common. A search on a
-CPU drops them from time to time (`compact`): then the slots in use stand first, and new ones behind them.
+Here K = 2. The hypothesis with this bias writes slot 5; it continues the one that wrote slot 2, which continued the one
+that wrote slot 1.
+
+Sentences may begin with prompts, which have one slot per position. If prompts differ in length, the slots after the end
+of a shorter one are padding, which no hypothesis sees. All sentences continue in the slots after the longest prompt,
+but each counts its positions from the end of its own.
+
+Most slots are soon seen by no hypothesis, since the hypotheses of a beam have most of their ancestors in common. A
+search on a CPU drops them from time to time (`compact`): it moves the slots in use to the front.
 
 Letters as in `models/base.py`, and:
 
-    W  hypotheses per sentence in this step: in the first of a search 1, K after it; now N = B*W
-    P  positions that are read: those before and the present one
+    W  hypotheses per sentence in this step: 1 in the first step of a search, then K; here N = B*W
+    P  positions that are read: the earlier ones and the present one
+    C  slots of a row for which there is memory, at least as many as are read
 """
 
 import torch
@@ -23,274 +33,346 @@ from torch.nn.functional import pad
 from nmtkit.core.device import send
 
 INITIAL_LENGTH = 16
-"""The least room for positions at first; it doubles where it is not enough."""
+"""Positions for which a new cache has memory at least; the memory doubles when it is full."""
 COMPACT_EVERY = 6
-"""Positions between two searches for unseen slots."""
+"""Positions between two attempts to drop slots."""
 COMPACT_BELOW = 0.66
-"""Unseen slots are dropped only where no more than this part of the slots is in use, for the price of a copy."""
+"""Share of slots in use above which none are dropped, since that would not be worth the copy."""
 
 
 class KVCache:
-    """The entries of B sentences with K hypotheses each; each layer of a decoder writes its own, and reads all of them.
+    """The entries of B sentences with K hypotheses each. Each layer of a decoder has its own entries, one per slot.
 
-    A decoder that writes no entries finds only the positions of its sentences in it. `width` is W of the first step, by
-    default K; there is `room` for so many positions at first.
+    A decoder that writes no entries reads only the positions of its sentences from the cache.
+
+    Args:
+        sentences: B.
+        beam: K.
+        device: of all tensors.
+        width: W of the first step; None: K.
+        room: positions for which there is memory at first.
     """
 
     compacts: bool = False
-    """Whether `compact` drops slots: where all sentences begin together, and nothing is trained."""
+    """Whether `compact` drops slots. Requires that all sentences begin together and that nothing is trained."""
 
     _bias: Tensor
-    """Zero where a hypothesis sees a slot, minus infinity elsewhere: `(B,W,*)`, with room for more positions."""
+    """Zero where a hypothesis sees a slot, minus infinity elsewhere: `(B, W, C)`; `(1, W, C)` while prompts are read.
+    Exists once there are entries."""
     _slots: Tensor
-    """The slot of each hypothesis at this position `(B,W)`."""
-    _rows: Tensor
-    """The same among the slots of all sentences `(N,)`."""
+    """The slot of each hypothesis at this position, `(B, W)`."""
+    _slot_rows: Tensor
+    """The same, counted through the slots of all sentences: `(N,)`."""
 
     def __init__(
         self, sentences: int, beam: int, device: torch.device, width: int | None = None, room: int = INITIAL_LENGTH
     ) -> None:
-        self.sentences, self.beam, self.width = sentences, beam, width or beam
+        self.sentences = sentences
+        self.beam = beam
+        self.width = width or beam
         self.length = 1
-        """P, of the sentence that has come farthest."""
+        """P of the sentence with the most positions."""
         self.position = torch.zeros(sentences, dtype=torch.long, device=device)
-        """The position of each sentence, from 0: `(B,)`. A finished sentence stands no farther than others."""
-        self._room = _rounded(room * self.beam)  # columns of the entries and the bias
-        self._dropped = 0  # columns dropped by `compact`
-        self._looked = 1  # P, when `compact` looked last
-        self._together = True  # all sentences stand at one position
-        self._is_open = False  # whether this position has slots
-        self._is_fixed = False  # whether its size, and what is read, never change by itself
+        """The present position of each sentence, from 0: `(B,)`. That of a finished sentence is less than `length`."""
+        self._capacity = _rounded_up(room * beam)  # C
+        self._dropped_slots = 0  # by which the slots of a row are fewer than P*K
+        self._length_at_last_compaction = 1
+        self._is_aligned = True  # whether all sentences write to the same slots of their rows
+        self._is_open = False  # whether `_slots`, `_slot_rows` and `_bias` are those of the present position
+        self._is_fixed = False  # whether `length` and the memory stay as they are: see `fix_length`
         self._in_prompt = False  # whether the W hypotheses of this step are the positions of a prompt
-        self._behind: Tensor | None = None  # on the CPU: by how much each prompt is shorter than the longest `(B,)`
-        self._entries: list[Tensor] = []
-        self._written = self._first = 0  # layers, at this position: by all models, and by those before this one
+        self._prompt_padding: Tensor | None = None  # (B,), on the CPU: by how much a prompt is shorter than the longest
+        self._entries: list[Tensor] = []  # (B, C, *) for each layer of each model
+        self._layers_written = 0  # at this position
+        self._first_layer = 0  # of the present model
         self._number_rows()
 
     def begin_model(self) -> None:
-        """The next layers are those of another model, from 0 again; models write in one order at every position."""
-        self._first = self._written
+        """Starts the layers of another model, again from 0. At every position models write in the same order."""
+        self._first_layer = self._layers_written
 
     def append(self, layer: int, entries: Tensor) -> None:
-        """Writes a layer's entries `(N,*)` of this position; layers come in their order."""
+        """Writes a layer's entries `(N, *)` for this position. Layers write in ascending order."""
         if not self._is_open:
             self._open_position(entries.dtype)
-        layer += self._first
-        self._written = layer + 1
-        if layer == len(self._entries):
-            self._entries.append(self._new(entries, entries.shape[1:]))
-        kept = self._entries[layer]
-        if self.compacts and self.width < self.beam:  # unseen slots must hold numbers, too
-            kept[:, self._read_columns() - self.beam + self.width : self._read_columns()] = 0
+        index = self._first_layer + layer
+        self._layers_written = index + 1
+        if index == len(self._entries):
+            self._entries.append(self._new_entries(entries, entries.shape[1:]))
+        stored = self._entries[index]  # (B, C, *)
+        end = self._read_slots()
+        if self.compacts and self.width < self.beam:
+            # This step writes only W of the K slots of its position. The others hold whatever was in memory: no
+            # hypothesis sees them, but a weight of zero times NaN is NaN.
+            stored[:, end - self.beam + self.width : end] = 0
         if torch.is_grad_enabled() and not self._in_prompt:
-            self._entries[layer] = kept.flatten(0, 1).index_copy(0, self._rows, entries).view_as(kept)
-        elif self._together:  # a CPU copies a part faster than it finds as many rows
-            first = self._read_columns() - max(self.beam, self.width)
-            kept[:, first : first + self.width] = entries.view(-1, self.width, *entries.shape[1:])
+            # Not in place: the gradient of earlier steps needs what they read.
+            copied = stored.flatten(0, 1).index_copy(0, self._slot_rows, entries)  # (B * C, *)
+            self._entries[index] = copied.view_as(stored)
+        elif self._is_aligned:
+            # All sentences write the same slots. A CPU copies a block faster than it copies single rows.
+            first = end - max(self.beam, self.width)
+            stored[:, first : first + self.width] = entries.view(-1, self.width, *entries.shape[1:])
         else:
-            kept.flatten(0, 1).index_copy_(0, self._rows, entries)
+            stored.flatten(0, 1).index_copy_(0, self._slot_rows, entries)  # in place: `flatten` is a view
 
     def read(self, layer: int) -> Tensor:
-        """A layer's entries of all positions up to this one: `(B,P*K,*)`, or without dropped slots; a view."""
-        return self._entries[self._first + layer][:, : self._read_columns()]
+        """Returns a layer's entries of all positions up to this one: `(B, P*K, *)`, less dropped slots; a view."""
+        return self._entries[self._first_layer + layer][:, : self._read_slots()]
 
     def bias(self) -> Tensor | None:
-        """The mask to add to energies, so that a hypothesis sees its own ancestors and itself: `(B,1,W,P*K)`, a view.
+        """Returns the bias on energies with which a hypothesis sees only its ancestors and itself.
 
-        It has the columns of `read`. None where everything is seen.
+        It is a view `(B, 1, W, P*K)`, with the same slots as `read`; None if every hypothesis sees all slots.
         """
-        if self.beam == 1 and self._together and not (self._in_prompt or self._behind is not None):
+        has_padding = self._prompt_padding is not None
+        if self.beam == 1 and self._is_aligned and not self._in_prompt and not has_padding:
             return None
-        return self._bias[:, None, :, : self._read_columns()]
+        return self._bias[:, None, :, : self._read_slots()]
 
     def visible_before(self) -> Tensor:
-        """The slots that a hypothesis sees, without its own of this position: `(B,W,P*K)`, bool."""
-        visible = self._bias[:, :, : self._read_columns()] == 0
+        """Returns the slots that a hypothesis sees, except the one that it writes itself: `(B, W, P*K)`, bool."""
+        visible = self._bias[:, :, : self._read_slots()] == 0  # (B, W, P*K)
         return visible.scatter_(2, self._slots[:, :, None], False)
 
     def positions(self) -> Tensor:
-        """The position of each sentence `(B,1)`; while a prompt is read, those of its tokens `(1,W)`."""
+        """Returns the position of each sentence, `(B, 1)`; while prompts are read, those of their tokens, `(1, W)`."""
         return self._hypotheses[None] if self._in_prompt else self.position[:, None]
 
     @property
     def reach(self) -> int:
-        """How many positions the sentence that has come farthest has; unlike `length` without a longer prompt."""
-        return self.length if self._behind is None else self.length - int(self._behind.min())
+        """The number of positions of the sentence that has the most.
+
+        It is less than `length` if the sentence with the longest prompt is no longer in the cache.
+        """
+        if self._prompt_padding is None:
+            return self.length
+        return self.length - int(self._prompt_padding.min())
 
     def begin_prompts(self, length: int) -> None:
-        """Makes the first step one over so many positions; `next_step` then stands behind them.
+        """Makes the first step read prompts of `length` positions at once; the step after it is at the next position.
 
-        Hypothesis i of a sentence is its position i, and sees those before it.
+        Hypothesis i of a sentence is its position i, and sees positions 0 to i.
         """
         self.reserve(length)
-        self.length, self.width, self._in_prompt = length, length, True
+        self.length = length
+        self.width = length
+        self._in_prompt = True
         self.position += length - 1
         self._number_rows()
 
     def end_prompts(self, lengths: Tensor, beam: int) -> None:
-        """From here on sentences have `beam` hypotheses, and have read so many tokens each, `(B,)`, on the CPU.
+        """Ends prompts of different lengths `(B,)`, on the CPU; from here on sentences have `beam` hypotheses.
 
-        So far they had one, and read as many as the longest has; what stands behind the end of a shorter prompt is not
-        seen from now on.
+        So far they had one, and read as many tokens as the longest prompt has. What was read after the end of a shorter
+        prompt is not seen from now on.
         """
-        self.beam, self._dropped, self._looked = beam, (self.length - 1) * (beam - 1), self.length
-        self._behind = self.length - 1 - lengths
+        longest = self.length - 1
+        self.beam = beam
+        self._dropped_slots = longest * (beam - 1)  # a position of a prompt has a single slot
+        self._length_at_last_compaction = self.length
+        self._prompt_padding = longest - lengths
         self.position = send(lengths.clone(), self.position.device)
         if self._entries:
-            behind = torch.arange(self._room, device=self.position.device) >= self.position[:, None]  # (B,P)
-            self._bias.masked_fill_(behind[:, None], -torch.inf)
+            is_padding = torch.arange(self._capacity, device=self.position.device) >= self.position[:, None]  # (B, C)
+            self._bias.masked_fill_(is_padding[:, None], -torch.inf)
         self.reserve(self.length)
 
     def parent_rows(self, parents: Tensor) -> Tensor:
-        """The rows of parents `(B,*)`, of the W hypotheses of their sentences: `(B*,)`."""
+        """Returns the rows, among all N hypotheses, of parents `(B, *)` numbered within their sentence: `(B * *,)`."""
         return (parents + self._first_rows).flatten()
 
     def next_step(self, rows: Tensor | None = None, width: int | None = None) -> None:
-        """Moves on to the next position, by default with the same W.
+        """Moves on to the next position.
 
-        `rows` `(B*width,)` says which of the N hypotheses each of the next ones continues; None: each itself.
+        Args:
+            rows: which of the N hypotheses each of the next ones continues, `(B * width,)`; None: each continues
+                itself.
+            width: the next W; None: as before.
         """
         width = width or self.width
-        if self._in_prompt:  # the last position has seen all
-            rows, width, self._in_prompt = torch.full_like(self.position, self.width - 1), 1, False
+        if self._in_prompt:
+            # The hypotheses were the positions of a prompt: only the last one continues, which has seen all of it.
+            rows = torch.full_like(self.position, self.width - 1)  # (B,)
+            width = 1
+            self._in_prompt = False
         if not self._is_fixed:
             self.length += 1
             self.reserve(self.length)
         if rows is not None and self._entries:
-            self._bias = self._bias.flatten(0, 1).index_select(0, rows).view(self.sentences, width, -1)
+            parent_bias = self._bias.flatten(0, 1).index_select(0, rows)  # (B * width, C)
+            self._bias = parent_bias.view(self.sentences, width, -1)
         if width != self.width:
             self.width = width
             self._number_rows()
         self.position = (self.position + 1).clamp(max=self.length - 1)
         self._is_open = False
-        self._written = self._first = 0
+        self._layers_written = 0
+        self._first_layer = 0
 
     def reserve(self, length: int) -> None:
-        """Makes room for so many positions, or more."""
-        needed = length * self.beam - self._dropped
-        if needed <= self._room:
+        """Makes memory for `length` positions or more."""
+        needed = length * self.beam - self._dropped_slots
+        filled = self._capacity
+        if needed <= filled:
             return
-        before, self._room = self._room, _rounded(needed if self._is_fixed else max(needed, 2 * self._room))
+        if not self._is_fixed:
+            needed = max(needed, 2 * filled)
+        self._capacity = _rounded_up(needed)
         if self._entries:
-            self._bias = pad(self._bias, (0, self._room - before), value=-torch.inf)
-            entries, self._entries = self._entries, []
-            for kept in entries:
-                longer = self._new(kept, kept.shape[2:])
-                longer[:, :before] = kept
+            self._bias = pad(self._bias, (0, self._capacity - filled), value=-torch.inf)  # (B, W, C)
+            shorter_entries = self._entries
+            self._entries = []
+            for shorter in shorter_entries:
+                longer = self._new_entries(shorter, shorter.shape[2:])  # (B, C, *)
+                longer[:, :filled] = shorter
                 self._entries.append(longer)
         self._number_rows()
 
     def truncate(self, length: int) -> None:
-        """Reads no more than so many positions: the sentences that had come farther are finished."""
-        if length < self.length:
-            if self._behind is not None:
-                self._behind = (self._behind - (self.length - length)).clamp(min=0)
-            self.length = length
-            self.position = self.position.clamp(max=length - 1)
+        """Reads no more than `length` positions; sentences that have more are finished."""
+        if length >= self.length:
+            return
+        if self._prompt_padding is not None:
+            removed = self.length - length
+            self._prompt_padding = (self._prompt_padding - removed).clamp(min=0)
+        self.length = length
+        self.position = self.position.clamp(max=length - 1)
 
     def select(self, sentences: Tensor) -> None:
-        """Goes on with these sentences, by number, `(M,)`, between two steps."""
+        """Continues with these sentences, by number, `(M,)`; between two steps."""
         self.sentences = len(sentences)
         self.position = self.position.index_select(0, sentences)
-        self._behind = None if self._behind is None else self._behind[sentences.cpu()]
+        if self._prompt_padding is not None:
+            self._prompt_padding = self._prompt_padding[sentences.cpu()]
         if self._entries:
-            self._entries = [kept.index_select(0, sentences) for kept in self._entries]
+            self._entries = [stored.index_select(0, sentences) for stored in self._entries]
             self._bias = self._bias.index_select(0, sentences)
         self._number_rows()
 
     def compact_batch(self, holes: Tensor, movers: Tensor, count: int) -> None:
-        """Moves some sentences to the places of others `(M,)`, on the CPU, and goes on with the first `count`."""
-        self.sentences, filled = count, self._read_columns()
-        if self._behind is not None:
-            self._behind = self._behind.index_copy(0, holes, self._behind[movers])[:count]
-        holes, movers = (send(rows, self.position.device) for rows in (holes, movers))
-
-        def moved(kept: Tensor) -> Tensor:
-            return kept.index_copy_(0, holes, kept.index_select(0, movers))
-
-        self.position = moved(self.position)[:count]
+        """Moves the sentences `movers` to the rows `holes`, `(M,)` each, on the CPU; continues with `count` rows."""
+        filled = self._read_slots()
+        self.sentences = count
+        if self._prompt_padding is not None:
+            _move_rows(self._prompt_padding, holes, movers)
+            self._prompt_padding = self._prompt_padding[:count]
+        holes = send(holes, self.position.device)
+        movers = send(movers, self.position.device)
+        _move_rows(self.position, holes, movers)
+        self.position = self.position[:count]
         if self._entries:
-            self._bias = moved(self._bias)[:count]
-            for kept in self._entries:
-                moved(kept[:, :filled])
-            self._entries = [kept[:count] for kept in self._entries]
+            _move_rows(self._bias, holes, movers)
+            self._bias = self._bias[:count]
+            for stored in self._entries:
+                _move_rows(stored[:, :filled], holes, movers)
+            self._entries = [stored[:count] for stored in self._entries]
         self._number_rows()
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
-        """Puts the sentences of another cache, which has the same K and W, in place of these, by number, `(M,)`."""
-        assert self._behind is None, "sentences with prompts need a batch of their own"
-        self._together = False
+        """Replaces these sentences, by number, `(M,)`, by those of another cache with the same K and W."""
+        assert self._prompt_padding is None, "sentences with prompts need a batch of their own"
+        self._is_aligned = False
         self.position.index_copy_(0, sentences, other.position)
+        filled = other.length * self.beam
         if self._entries:
-            room, filled = self._bias.shape[2], other.length * self.beam
-            others = pad(other._bias[:, :, :filled], (0, room - filled), value=-torch.inf)
-            self._bias.index_copy_(0, sentences, others)
-        for kept, entries in zip(self._entries, other._entries, strict=True):
-            kept[:, :filled].index_copy_(0, sentences, entries[:, :filled])
+            missing = self._bias.shape[2] - filled
+            other_bias = pad(other._bias[:, :, :filled], (0, missing), value=-torch.inf)  # (M, W, C)
+            self._bias.index_copy_(0, sentences, other_bias)
+        for stored, other_stored in zip(self._entries, other._entries, strict=True):
+            stored[:, :filled].index_copy_(0, sentences, other_stored[:, :filled])
 
     def compact(self) -> None:
-        """Drops slots that no hypothesis sees, if they are many; between two steps."""
-        if not self.compacts or self.length < self._looked + COMPACT_EVERY or self.beam == 1 or not self._entries:
+        """Drops slots that no hypothesis sees, if they are many enough; between two steps."""
+        if not self.compacts or self.beam == 1 or not self._entries:
             return
-        self._looked = self.length
-        written = self._read_columns() - self.beam
-        visible = (self._bias[:, :, :written] == 0).any(1)  # (B,P*K)
-        kept = int(visible.sum(1).max())
-        if kept > COMPACT_BELOW * written:
+        if self.length < self._length_at_last_compaction + COMPACT_EVERY:
             return
-        columns = torch.argsort(visible.byte(), dim=1, descending=True, stable=True)[:, :kept]  # visible ones, in order
-        rows = (columns + self._first_slots).flatten()
-        for entries in self._entries:
-            used = entries.flatten(0, 1).index_select(0, rows)
-            entries[:, :kept] = used.view(self.sentences, kept, *entries.shape[2:])
-        bias = self._bias.gather(2, columns[:, None].expand(-1, self.width, -1))
-        self._bias[:, :, kept:written] = -torch.inf
-        self._bias[:, :, :kept] = bias
-        self._dropped += written - kept
+        self._length_at_last_compaction = self.length
+        written = self._read_slots() - self.beam  # the slots of the present position are not written yet
+        is_visible = (self._bias[:, :, :written] == 0).any(1)  # (B, P*K)
+        remaining = int(is_visible.sum(1).max())
+        if remaining > COMPACT_BELOW * written:
+            return
+        # A stable sort by visibility puts the visible slots first and leaves them in order. Sentences that see fewer
+        # than `remaining` slots retain a few that nobody sees.
+        order = torch.argsort(is_visible.byte(), dim=1, descending=True, stable=True)  # (B, P*K)
+        slots = order[:, :remaining]  # (B, remaining)
+        slot_rows = (slots + self._first_slots).flatten()  # (B * remaining,)
+        for stored in self._entries:
+            used = stored.flatten(0, 1).index_select(0, slot_rows)  # (B * remaining, *)
+            stored[:, :remaining] = used.view(self.sentences, remaining, *stored.shape[2:])
+        used_bias = self._bias.gather(2, slots[:, None].expand(-1, self.width, -1))  # (B, W, remaining)
+        self._bias[:, :, remaining:written] = -torch.inf
+        self._bias[:, :, :remaining] = used_bias
+        self._dropped_slots += written - remaining
 
     def fix_length(self, length: int) -> None:
-        """Makes room for so many positions once and for all. From now on `length` is changed by its owner only."""
+        """Makes memory for `length` positions once and for all. From now on only the owner changes `length`.
+
+        Captured CUDA graphs need tensors that stay where they are.
+        """
         self.reserve(length)
-        self._is_fixed, self._together = True, False
+        self._is_fixed = True
+        self._is_aligned = False
 
     def changing(self) -> list[Tensor]:
-        """The tensors that a step replaces."""
+        """Returns the tensors that a step replaces by new ones."""
         return [self.position, self._bias] if self._entries else [self.position]
 
     def _number_rows(self) -> None:
-        device, room = self.position.device, self._room
+        """Makes the indices that depend only on B, W and C."""
+        device = self.position.device
         self._hypotheses = torch.arange(self.width, device=device)  # (W,)
-        sentences = torch.arange(self.sentences, device=device)[:, None]
-        self._first_slots, self._first_rows = sentences * room, sentences * self.width  # (B,1)
+        sentences = torch.arange(self.sentences, device=device)[:, None]  # (B, 1)
+        self._first_slots = sentences * self._capacity  # (B, 1)
+        self._first_rows = sentences * self.width  # (B, 1)
 
     def _open_position(self, dtype: torch.dtype) -> None:
-        dtype = dtype if dtype.is_floating_point else torch.float32  # entries may be whole numbers
+        """Gives the hypotheses of this step their slots and lets each see its own."""
+        device = self.position.device
+        if not dtype.is_floating_point:  # a model may store whole numbers
+            dtype = torch.float32
         if self._in_prompt:
-            causal = torch.full((1, self.width, self._room), -torch.inf, dtype=dtype, device=self.position.device)
-            self._bias, self._is_open = causal.triu(1), True
+            shape = (1, self.width, self._capacity)  # the same for all sentences
+            hidden = torch.full(shape, -torch.inf, dtype=dtype, device=device)
+            self._bias = hidden.triu(1)  # (1, W, C): zeros up to the diagonal
+            self._is_open = True
             return
         if not self._entries:
-            shape = (self.sentences, self.width, self._room)
-            self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=self.position.device)
-        position = self.position if self._behind is None else torch.full_like(self.position, self.length - 1)
-        self._slots = torch.add(self._hypotheses, position[:, None], alpha=self.beam)
-        if self._dropped:
-            self._slots -= self._dropped
-        self._rows = (self._slots + self._first_slots).flatten()
-        if torch.is_grad_enabled():  # what earlier steps read is needed for their gradient
+            shape = (self.sentences, self.width, self._capacity)
+            self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=device)
+        position = self.position  # (B,)
+        if self._prompt_padding is not None:
+            position = torch.full_like(position, self.length - 1)  # slots are counted from the longest prompt
+        self._slots = torch.add(self._hypotheses, position[:, None], alpha=self.beam)  # (B, W)
+        if self._dropped_slots:
+            self._slots -= self._dropped_slots
+        self._slot_rows = (self._slots + self._first_slots).flatten()  # (N,)
+        if torch.is_grad_enabled():  # not in place: the gradient of earlier steps needs what they read
             self._bias = self._bias.scatter(2, self._slots[:, :, None], 0.0)
         else:
             self._bias.scatter_(2, self._slots[:, :, None], 0.0)
         self._is_open = True
 
-    def _read_columns(self) -> int:
-        return self.length * self.beam - self._dropped
+    def _read_slots(self) -> int:
+        """Returns the number of slots of a row that are read in this step."""
+        return self.length * self.beam - self._dropped_slots
 
-    def _new(self, like: Tensor, shape: torch.Size) -> Tensor:
-        # Where slots are dropped, all that is read has been written: zeros would touch memory for nothing.
-        return (like.new_empty if self.compacts else like.new_zeros)(self.sentences, self._room, *shape)
+    def _new_entries(self, like: Tensor, entry_shape: torch.Size) -> Tensor:
+        """Returns memory `(B, C, *)` for the entries of a layer."""
+        shape = (self.sentences, self._capacity, *entry_shape)
+        if self.compacts:
+            # Where all sentences begin together, all that is read has been written, so zeros are not needed.
+            return like.new_empty(shape)
+        return like.new_zeros(shape)
 
 
-def _rounded(columns: int) -> int:
-    """At least so many: a bias whose rows are no multiple of 8 apart is copied by CUDA's attention in every layer."""
-    return -(-columns // 8) * 8
+def _move_rows(tensor: Tensor, targets: Tensor, sources: Tensor) -> None:
+    """Copies rows of a tensor over other rows, in place."""
+    tensor.index_copy_(0, targets, tensor.index_select(0, sources))
+
+
+def _rounded_up(slots: int) -> int:
+    """Returns the next multiple of 8. CUDA's attention copies a bias in every layer if its rows have another length."""
+    return -(-slots // 8) * 8

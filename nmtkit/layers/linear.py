@@ -125,7 +125,7 @@ def prepare_for_inference(model: nn.Module, precision: Precision, read_by_rows: 
     if precision not in supported_precisions(device):
         supported = " or ".join(supported_precisions(device))
         raise RecipeError(f"precision {precision}: not supported here on {device.type}; take {supported}, or auto")
-    # Below fp32, a model replaces its computed output matrix by a linear layer, of which a shortlist could read no rows.
+    # Below fp32, a model replaces its computed output matrix by a linear layer, whose rows a shortlist could not read.
     final_precision = "fp32" if read_by_rows else precision
     for module in list(model.modules()):
         if isinstance(module, Finalizable):

@@ -73,6 +73,6 @@ def test_rows_of_the_bias_stand_where_attention_on_cuda_reads_them_without_a_cop
             if place == 2 and fixed:
                 cache.fix_length(fixed)
             cache.append(0, torch.full((2 * cache.width, 1), float(place)))
-            bias = cache._bias[:, None, :, : cache._read_columns()]
+            bias = cache._bias[:, None, :, : cache._read_slots()]
             assert all(stride % 8 == 0 for stride in bias.stride()[:-1])
             cache.next_step(torch.arange(2 * beam) // beam if place == 0 else None, beam)

@@ -106,8 +106,8 @@ FAULTS = (
     ),
     Fault(
         name="layers: keys of finished sentences stay in the cache",
-        before="self._entries = [kept.index_select(0, sentences) for kept in self._entries]",
-        after="self._entries = [kept[: len(sentences)] for kept in self._entries]",
+        before="self._entries = [stored.index_select(0, sentences) for stored in self._entries]",
+        after="self._entries = [stored[: len(sentences)] for stored in self._entries]",
         tests=("layers", "contracts/test_models.py"),
     ),
     # ---------------------------------------------------------------------------------------------- plots
