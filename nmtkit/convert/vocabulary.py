@@ -140,7 +140,7 @@ def _sentencepiece_tokenizer(
         tokenizer = SentencePieceTokenizer(config, content, vocabulary)
     except CheckpointError as fault:
         raise CheckpointError(f"{path}: {fault}") from fault
-    if "<0x00>" in tokenizer.own_pieces:
+    if "<0x00>" in tokenizer.model_pieces:
         raise unsupported(path, "cuts unknown characters into bytes")
     if not restrict:
         return tokenizer

@@ -92,7 +92,7 @@ def train_on_sample(
     try:
         return learn_from_sample(config, sample)
     except RecipeError:  # perhaps too many tokens for so little text
-        if sample.total == len(sample.kept):
+        if sample.total == len(sample.examples):
             raise
         whole = TokenizerSample(TRAIN_LINES, columns=columns)
         for block in read_blocks("train", files):

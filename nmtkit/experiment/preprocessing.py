@@ -233,7 +233,7 @@ def _prepare_tokenizers(
         if files := [path for train in trains for path in (*train.src, *train.tgt, *train.jsonl, *train.stories)]:
             first.notify(f"learning the tokenizer ({config.kind}) from {', '.join(files)}")
         for sample in samples[1:]:
-            samples[0].kept += sample.kept
+            samples[0].examples += sample.examples
             samples[0].total += sample.total
         tokenizers = learn_from_sample(config, samples[0], report)
         if shortfall := describe_shortfall(config, tokenizers):

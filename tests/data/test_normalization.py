@@ -108,7 +108,7 @@ def test_ordinary_text_is_learned_as_with_nfkc() -> None:
     pieces = []
     for rules in ("nfkc_numbers", "nfkc"):
         config = TokenizerConfig.model_validate({"vocab_size": 90, "normalization": rules})
-        pieces.append(SentencePieceTokenizer.learn(config, lines).own_pieces)
+        pieces.append(SentencePieceTokenizer.learn(config, lines).model_pieces)
     assert pieces[0] == pieces[1]
 
 

@@ -140,9 +140,9 @@ def sampled(most: int, weights: list[float]) -> Counter[str]:
     sample = TokenizerSample(most, weights)
     for pair in three_files():
         sample.add(pair)
-    assert len(sample.kept) <= most
+    assert len(sample.examples) <= most
     assert sample.total == sum(SIZES)
-    return Counter(pair.src[0] for pair in sample.kept)
+    return Counter(pair.src[0] for pair in sample.examples)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,11 @@ def test_a_sample_of_documents_is_bounded_by_their_size(monkeypatch: pytest.Monk
     sample = TokenizerSample(1000)
     for line in range(1, 301):
         sample.add(Example("word " * 20, "x", line))
-    assert [pair.line for pair in sample.kept[:3]] == [1, 17, 33]
-    assert 1500 < sum(len(pair.src) + 1 for pair in sample.kept) <= 3000
+    assert [pair.line for pair in sample.examples[:3]] == [1, 17, 33]
+    assert 1500 < sum(len(pair.src) + 1 for pair in sample.examples) <= 3000
     huge = TokenizerSample(1000)
     huge.add(Example("word " * 9000, "x", 1))
-    assert len(huge.kept) == 1
+    assert len(huge.examples) == 1
 
 
 def test_weights_reach_the_vocabulary() -> None:

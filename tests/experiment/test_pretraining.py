@@ -90,7 +90,7 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
         ),
         (["training.objectives.denoising={}", "training.label_smoothing=0.1"], "so not together with label_smoothing"),
         (["training.objectives.denoising={rate: 2}"], "training.objectives.denoising.rate"),
-        (["tokenizer.sentinels=60"], "specials: with 65 in all vocab_size must be larger"),
+        (["tokenizer.sentinels=60"], "specials: vocab_size must be larger than the number of special tokens, 65, and"),
     ],
 )
 def test_what_does_not_fit_is_told_before_anything_is_begun(corpus: Path, changes: list[str], fault: str) -> None:

@@ -70,7 +70,7 @@ def imported(affixes: dict[str, dict[str, list[str]]]) -> Tokenizers:
 def marian() -> Tokenizers:
     """Tokenizers as a model of Marian has them, with the tag of one language and letters."""
     model, config = learned(KNOWN, "char", vocab_size=60).src.content(), TokenizerConfig(kind="marian")
-    letters = SentencePieceTokenizer(config, model, Vocabulary(SPECIALS)).own_pieces[len(SPECIALS) :]
+    letters = SentencePieceTokenizer(config, model, Vocabulary(SPECIALS)).model_pieces[len(SPECIALS) :]
     own = SentencePieceTokenizer(config, model, Vocabulary([*SPECIALS, ">>en_XX<<", *letters]))
     return Tokenizers(config, {"src": own, "tgt": own})
 

@@ -1,14 +1,14 @@
 """Tokenizers of public models, by Hugging Face's library `tokenizers`: byte-level BPE, WordPiece, unigram and others.
 
-A vocabulary here begins with PAD, UNK, BOS and EOS, then come the other special tokens. So every token has an id of its
-own here, and its name begins with "▁" where a word begins, whatever the library writes.
+Our vocabulary begins with PAD, UNK, BOS and EOS, followed by the other special tokens, so ids differ from those of the
+public model. A token that begins a word has a name that begins with "▁", whatever the library writes.
 """
 
 import copy
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,21 +20,25 @@ from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError, shorte
 from nmtkit.data.tokenizers.tokenizer import WORD_START, Tokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
+Affixes = Mapping[Any, Mapping[Any, Sequence[str]]]
+"""Special tokens by side and place, as in `TokenizerConfig.affixes`. The keys are literals in the settings and strings
+elsewhere, hence Any."""
 LANGUAGE = "<language>"
-"""In `TokenizerConfig.affixes`, the place of a language that is not chosen yet."""
+"""In `TokenizerConfig.affixes`, the placeholder of a language that is not chosen yet."""
 LANGUAGE_TOKEN = re.compile(r"__[a-z]{2,3}__|[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")
 """The token of a language: M2M100 has __de__, mBART de_DE, and NLLB deu_Latn."""
 
 _TAG = re.compile(r">>(\S+?)<<\s*")
 SENTINEL = re.compile(r"<extra_id_\d+>")
-"""A mark of T5's pretraining, which texts may contain, and which is left out of what a model writes."""
-_CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+"""A mask token of T5's pretraining, which texts may contain, and which is left out of what a model writes."""
+_MARKS_AFTER_SPACE = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """What `clean_up_tokenization_spaces` replaces, in its order."""
 
 
 def library() -> Any:
-    """The library `tokenizers`; NmtkitError where it is not installed."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # large corpora are shared out to processes
+    """Returns the library `tokenizers`; NmtkitError if it is not installed."""
+    # Without the library's threads: large corpora are encoded by several processes.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         import tokenizers
     except ImportError as fault:
@@ -45,26 +49,32 @@ def library() -> Any:
 
 
 def missing_language_message(side: str, names: Sequence[str]) -> str:
-    """Returns the sentence that asks for the language of a text column, of a model with these languages."""
-    verb, option = ("read", "--from") if side == "src" else ("write", "--to")
-    examples = ("eng_Latn", "en_XX", "__en__") if side == "src" else ("fra_Latn", "fr_XX", "__fr__")
-    example = next((name for name in examples if name in names), names[0])
+    """Returns the sentence that asks for the language of a text column; `names` are the languages of the model."""
+    if side == "src":
+        verb = "read"
+        option = "--from"
+        usual_names = ("eng_Latn", "en_XX", "__en__")
+    else:
+        verb = "write"
+        option = "--to"
+        usual_names = ("fra_Latn", "fr_XX", "__fr__")
+    example = next((name for name in usual_names if name in names), names[0])
     return f"name the language to {verb}: {option} {example} ({len(names)} languages; {option} list prints them)"
 
 
 @lru_cache(maxsize=2)
 def parse_tokenizer(content: str) -> Any:
-    """The tokenizer in the text of a `tokenizer.json`; CheckpointError if there is none.
+    """Returns the tokenizer in the text of a `tokenizer.json`; CheckpointError if it is damaged.
 
-    No text is cut into its special tokens: "</s>" in a text is four characters. Added tokens that are not special in
-    the file, such as T5's sentinels, are read.
+    Special tokens are not recognized in a text: "</s>" is four characters. Added tokens that are not special in the
+    file, such as T5's sentinels, are recognized.
     """
     try:
         tokenizer = library().Tokenizer.from_str(content)
     except NmtkitError:
         raise
-    except Exception as fault:  # the library raises no narrower one
-        raise CheckpointError(f"no tokenizer of Hugging Face, or damaged ({shorten(str(fault), 200)})") from fault
+    except Exception as fault:  # the library raises nothing more specific
+        raise CheckpointError(f"not a tokenizer of Hugging Face, or damaged ({shorten(str(fault), 200)})") from fault
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True
@@ -72,13 +82,14 @@ def parse_tokenizer(content: str) -> Any:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer of the library over a vocabulary of our own; `column` is the text that it is for.
+    """A tokenizer of the library over our vocabulary; `column` is the text column that it is for.
 
-    Before each source comes the text `config.source_prefix`, and around each text the special tokens `config.affixes`.
-    A text may begin with one, as in `>>de_DE<< Hallo`: it takes the place of the language among them, or else precedes
-    the text. A text cannot be encoded while its language is not chosen.
+    Each source is preceded by the text `config.source_prefix`, and each text is enclosed in the special tokens
+    `config.affixes`. A text may begin with a tag such as `>>de_DE<< Hallo`. The tag replaces the language among the
+    affixes; if there is none, it becomes a token before the text. A text cannot be encoded while its language is not
+    chosen.
 
-    Tokens that share a row in the public model (such as BOS and EOS) have an id each here; see `shared_rows`.
+    Tokens that share a row in the public model (such as BOS and EOS) have different ids here; see `shared_rows`.
     """
 
     suffix = ".json"
@@ -87,57 +98,61 @@ class HuggingFaceTokenizer(Tokenizer):
         super().__init__(config, vocabulary)
         self._content = content
         try:
-            given = json.loads(content)
-            self._tokenizer = parse_tokenizer(given["tokenizer"])
-            theirs = np.array(given["ids"], dtype=np.int64)
-            self._cleans_up = bool(given["clean_up"])
-            if theirs.shape != (len(vocabulary),) or theirs.min() < 0:
-                raise ValueError(f"{len(theirs)} ids for {len(vocabulary)} tokens")
+            facts = json.loads(content)
+            self._tokenizer = parse_tokenizer(facts["tokenizer"])
+            public_ids = np.array(facts["ids"], dtype=np.int64)  # (V,)
+            self._cleans_up = bool(facts["clean_up"])
+            if public_ids.shape != (len(vocabulary),) or public_ids.min() < 0:
+                raise ValueError(f"{len(public_ids)} ids for {len(vocabulary)} tokens")
         except (ValueError, KeyError, TypeError, OverflowError) as fault:
             raise CheckpointError(f"damaged ({fault!r}); {RESTORE_HINT}") from fault
-        self._theirs = theirs
-        self._ours = np.full(max(theirs.max() + 1, self._tokenizer.get_vocab_size()), UNK, dtype=np.int64)
-        first = vocabulary.n_specials  # a text that spells a special token, as unigram would have it, is unknown
-        self._ours[theirs[first:]] = np.arange(first, len(theirs))
-        skipped = {*vocabulary.specials}
-        for row, token in self._tokenizer.get_added_tokens_decoder().items():
+        self._public_ids = public_ids
+        """The public model's id of each of our tokens, `(V,)`."""
+        # Our id of each public id. Special tokens stay unknown: a text may spell one, which unigram would recognize.
+        n_public_ids = max(public_ids.max() + 1, self._tokenizer.get_vocab_size())
+        self._our_ids = np.full(n_public_ids, UNK, dtype=np.int64)
+        n_specials = vocabulary.n_specials
+        self._our_ids[public_ids[n_specials:]] = np.arange(n_specials, len(public_ids))
+        silent_names = {*vocabulary.specials}
+        for public_id, token in self._tokenizer.get_added_tokens_decoder().items():
             if token.special:
-                skipped.add(token.content)
+                silent_names.add(token.content)
             elif token.content in vocabulary.specials:
-                self._ours[row] = vocabulary.ids([token.content])[0]
-        names = zip(vocabulary.tokens, map(self._tokenizer.id_to_token, theirs.tolist()), strict=True)
-        self._spelled = {token: None if name in skipped else name for token, name in names}
+                (self._our_ids[public_id],) = vocabulary.ids([token.content])
+        self._spellings: dict[str, str | None] = {}
+        """The name of each of our tokens in the public model, which `join` writes; None for tokens without text."""
+        for token, public_id in zip(vocabulary.tokens, public_ids.tolist(), strict=True):
+            name = self._tokenizer.id_to_token(public_id)
+            self._spellings[token] = None if name in silent_names else name
         self._set_affixes(config, column)
 
     def _set_affixes(self, config: TokenizerConfig, column: str) -> None:
         self.config = config
         self._column = column
-        affixes: dict[str, dict[str, list[str]]] = {
-            str(side): {str(place): tokens for place, tokens in places.items()}
-            for side, places in config.affixes.items()
-        }
+        self._prefix = config.source_prefix if column == "src" else ""
+        affixes: Affixes = config.affixes
         around = affixes.get(column, {})
         self._before = [*around.get("before", [])]
         self._after = [*around.get("after", [])]
         self._starts = "start" in around
-        self._prefix = config.source_prefix if column == "src" else ""
+        """Whether BOS represents the language of the text."""
+        self._start_is_open = around.get("start") == [LANGUAGE]
         start = affixes.get("tgt", {}).get("start", [])
         for name in (*self._before, *self._after, *start):
             if name != LANGUAGE and name not in self.vocabulary:
                 raise CheckpointError(f"tokenizer.affixes: {name!r} is not a token of the vocabulary")
-        self._start_is_open = around.get("start") == [LANGUAGE]
         if start and start != [LANGUAGE]:
             self._set_first_input(start[0])
 
     def _set_first_input(self, language: str) -> None:
         """Makes BOS, the decoder's first input, share the row of a language."""
         (number,) = self.vocabulary.ids([language])
-        if self._theirs[BOS] == self._theirs[number]:
+        if self._public_ids[BOS] == self._public_ids[number]:
             return
-        self._theirs = self._theirs.copy()
-        self._theirs[BOS] = self._theirs[number]
-        content = json.loads(self._content)
-        self._content = self.pack(content["tokenizer"], self._theirs.tolist(), content["clean_up"])
+        self._public_ids = self._public_ids.copy()  # copies of this tokenizer share the array
+        self._public_ids[BOS] = self._public_ids[number]
+        facts = json.loads(self._content)
+        self._content = self.pack(facts["tokenizer"], self._public_ids.tolist(), facts["clean_up"])
 
     def with_config(self, config: TokenizerConfig, column: str) -> "HuggingFaceTokenizer":
         """Returns the same tokenizer with other affixes."""
@@ -146,34 +161,42 @@ class HuggingFaceTokenizer(Tokenizer):
         return other
 
     def first_tokens(self) -> list[str]:
-        """Returns the special tokens that every text begins with, without an open language."""
+        """Returns the special tokens that every text begins with, except for a language that is not chosen yet."""
         return [name for name in self._before if name != LANGUAGE]
 
     def public_names(self, tokens: Sequence[str]) -> list[str]:
         """Returns the names that tokens have in the public model, such as <s> for our <2>."""
-        rows: list[int] = self._theirs[self.vocabulary.ids([*tokens])].tolist()
-        return [self._tokenizer.id_to_token(row) for row in rows]
+        numbers = self.vocabulary.ids(tokens)
+        return [self._tokenizer.id_to_token(public_id) for public_id in self._public_ids[numbers].tolist()]
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The row of each token in the matrices of the public model `(V,)`."""
-        return self._theirs
+        """The row of each token in the matrices of the public model, `(V,)`."""
+        return self._public_ids
 
     def shared_rows(self) -> list[list[int]]:
-        """Returns the ids of tokens that share a row in the public model, such as BOS and EOS."""
+        """Returns groups of ids of tokens that share a row in the public model, such as BOS and EOS."""
         ids_of_row: dict[int, list[int]] = {}
-        for number, row in enumerate(self._theirs[: self.vocabulary.n_specials].tolist()):
+        special_rows = self._public_ids[: self.vocabulary.n_specials].tolist()
+        for number, row in enumerate(special_rows):
             ids_of_row.setdefault(row, []).append(number)
         return [ids for ids in ids_of_row.values() if len(ids) > 1]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._tokenizer.encode_special_tokens = True  # which the library does not send to another process
+        self._tokenizer.encode_special_tokens = True  # the library's pickled form does not contain it
 
     @classmethod
     def pack(cls, tokenizer: str, ids: Sequence[int], clean_up: bool) -> bytes:
-        """The content of a file: the text of a `tokenizer.json`, its id of each of our tokens, and how it joins."""
-        return json.dumps({"clean_up": clean_up, "ids": [*ids], "tokenizer": tokenizer}, ensure_ascii=False).encode()
+        """Returns the content of our file.
+
+        Args:
+            tokenizer: The text of a `tokenizer.json`.
+            ids: The public model's id of each of our tokens.
+            clean_up: Whether joining removes spaces before punctuation marks.
+        """
+        facts = {"clean_up": clean_up, "ids": [*ids], "tokenizer": tokenizer}
+        return json.dumps(facts, ensure_ascii=False).encode()
 
     @property
     def languages(self) -> list[str]:
@@ -182,67 +205,94 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @override
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        tagged = [self._tagged(text) for text in texts]
-        if self._start_is_open or any(LANGUAGE in (*before, *after) for before, _, after in tagged):
-            raise RecipeError(missing_language_message(self._column, self.languages))
-        prefixed = [self._prefix + text for _, text, _ in tagged]
-        encoded = self._tokenizer.encode_batch_fast(prefixed, add_special_tokens=False)
-        ids = self.vocabulary.ids
-        return [
-            [*ids(before), *self._ours[one.ids].tolist(), *ids(after)]
-            for (before, _, after), one in zip(tagged, encoded, strict=True)
-        ]
+        tagged_texts = [self._split_tag(text) for text in texts]
+        for before, _, after in tagged_texts:
+            if self._start_is_open or LANGUAGE in before or LANGUAGE in after:
+                raise RecipeError(missing_language_message(self._column, self.languages))
+        prefixed = [self._prefix + text for _, text, _ in tagged_texts]
+        encodings = self._tokenizer.encode_batch_fast(prefixed, add_special_tokens=False)
+        rows = []
+        for (before, _, after), encoding in zip(tagged_texts, encodings, strict=True):
+            text_ids = self._our_ids[encoding.ids].tolist()
+            rows.append([*self.vocabulary.ids(before), *text_ids, *self.vocabulary.ids(after)])
+        return rows
 
     @override
     def tokens(self, text: str) -> list[str]:
-        before, text, after = self._tagged(text)
+        before, text, after = self._split_tag(text)
         text = self._prefix + text
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        tokens = self.vocabulary.tokens_of(self._ours[encoding.ids].tolist())
-        for number, (token, (start, end)) in enumerate(zip(tokens, encoding.offsets, strict=True)):
-            if token == SPECIALS[UNK] and text[start:end].strip():
-                begins = not text[:start] or text[start - 1].isspace() or text[start].isspace()
-                tokens[number] = WORD_START * begins + "".join(text[start:end].split())
+        tokens = self.vocabulary.tokens_of(self._our_ids[encoding.ids].tolist())
+        for number, (start, end) in enumerate(encoding.offsets):
+            if tokens[number] != SPECIALS[UNK]:
+                continue
+            spelling = "".join(text[start:end].split())
+            if not spelling:
+                continue
+            begins_word = start == 0 or text[start - 1].isspace() or text[start].isspace()
+            tokens[number] = WORD_START + spelling if begins_word else spelling
         return [name for name in (*before, *tokens, *after) if name != LANGUAGE]
 
     @override
     def normalized(self, text: str) -> str:
         normalizer = self._tokenizer.normalizer
-        form: str = text if normalizer is None else normalizer.normalize_str(text)
+        if normalizer is None:
+            return text
+        form: str = normalizer.normalize_str(text)
         return form
 
     @override
     def tag(self, text: str) -> str:
-        return text.removesuffix(self._tagged(text)[1])
+        _, plain_text, _ = self._split_tag(text)
+        return text.removesuffix(plain_text)
 
-    def _tagged(self, text: str) -> tuple[list[str], str, list[str]]:
-        """The special tokens before and after a text, and the text without its tag."""
+    def _split_tag(self, text: str) -> tuple[list[str], str, list[str]]:
+        """Returns the special tokens before a text, the text without its tag, and the special tokens after it."""
         match = _TAG.match(text)
-        names = [name for name in (match[1], f"__{match[1]}__") if name in self.config.specials] if match else []
-        if not match or not names:
+        if match is None:
             return self._before, text, self._after
-        places = {LANGUAGE, *self.languages}
-        changed = [[names[0] if one in places else one for one in side] for side in (self._before, self._after)]
-        extra = [] if names[0] in changed[0] + changed[1] or self._starts else names[:1]
-        return [*extra, *changed[0]], text[match.end() :], changed[1]
+        names = [name for name in (match[1], f"__{match[1]}__") if name in self.config.specials]
+        if not names:
+            return self._before, text, self._after
+        name = names[0]
+        languages = {LANGUAGE, *self.languages}
+        before = _replaced(self._before, languages, name)
+        after = _replaced(self._after, languages, name)
+        if name not in before and name not in after and not self._starts:
+            before = [name, *before]
+        return before, text[match.end() :], after
 
     @override
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        inside = {
-            *self.vocabulary.ids(name for name in (*self._before, *self._after) if name != LANGUAGE)
-        }  # an end before the language, as in mBART
-        return self.vocabulary.tokens_of((one for one in ids if one not in {PAD, BOS, EOS} - inside), oov)
+        # An affix may contain EOS, such as the one before the language in mBART, which is a piece then.
+        affixes = [name for name in (*self._before, *self._after) if name != LANGUAGE]
+        hidden = {PAD, BOS, EOS}.difference(self.vocabulary.ids(affixes))
+        visible = (number for number in ids if number not in hidden)
+        return self.vocabulary.tokens_of(visible, oov)
 
     @override
     def join(self, pieces: Iterable[str]) -> str:
         """Joins as `transformers` does: without special tokens, with the white space that the pieces have."""
-        spelled = [own for piece in pieces if (own := self._spelled.get(piece, piece)) is not None]
+        spellings = []
+        for piece in pieces:
+            spelling = self._spellings.get(piece, piece)
+            if spelling is not None:
+                spellings.append(spelling)
         decoder = self._tokenizer.decoder
-        text: str = " ".join(spelled) if decoder is None else decoder.decode(spelled)
-        for mark in _CLEANED if self._cleans_up else ():
-            text = text.replace(mark, mark.strip())
+        text: str = " ".join(spellings) if decoder is None else decoder.decode(spellings)
+        if self._cleans_up:
+            for mark in _MARKS_AFTER_SPACE:
+                text = text.replace(mark, mark.strip())
         return text
 
     @override
     def content(self) -> bytes:
         return self._content
+
+
+def _replaced(names: Sequence[str], languages: Container[str], language: str) -> list[str]:
+    """Returns special tokens in which `language` replaces all languages, whether they are chosen or not."""
+    replaced = []
+    for name in names:
+        replaced.append(language if name in languages else name)
+    return replaced

@@ -1,13 +1,14 @@
 """The languages of imported multilingual models (mBART, M2M100, NLLB), each of which has a special token.
 
-The token is put around a source, and before a target or as the decoder's first input. Its place is a setting of the
-tokenizer, `TokenizerConfig.affixes`; `in_direction` chooses its language.
+The token precedes or follows a source, and precedes a target or is the decoder's first input. Its place is a setting of
+the tokenizer, `TokenizerConfig.affixes`; `in_direction` chooses the language.
 """
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +18,13 @@ from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.tokenizers.huggingface_tokenizer import (
     LANGUAGE,
     LANGUAGE_TOKEN,
+    Affixes,
     HuggingFaceTokenizer,
     missing_language_message,
 )
 from nmtkit.data.tokenizers.tokenizer import Tokenizer, TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS
-
-Affixes = Mapping[str, Mapping[str, Sequence[str]]]
 
 _LIST = "list"
 """The name that asks for all languages."""
@@ -50,9 +50,9 @@ def language_names(specials: Sequence[str]) -> list[str]:
 
 
 def find_language(language: str, names: Sequence[str]) -> str:
-    """Returns the token of a language, which may be given without its region or underscores if one token matches.
+    """Returns the token of a language; its region and underscores may be left out if only one token matches.
 
-    Raises a RecipeError that suggests the nearest names for a language that the model does not have.
+    Raises a RecipeError that suggests similar names for a language that the model does not have.
     """
     if language == _LIST:
         raise RecipeError(f"the model has {len(names)} languages: {', '.join(sorted(names))}")
@@ -61,31 +61,41 @@ def find_language(language: str, names: Sequence[str]) -> str:
         matching = [name for name in names if name.startswith(f"{language}_")]
     if len(matching) == 1:
         return matching[0]
-    similar = matching or _similar_languages(language, names)
+    suggestions = matching or _similar_languages(language, names)
     count = f"the model has {len(names)} languages; --to list prints them"
-    if not similar:
+    if not suggestions:
         raise RecipeError(f"no language {language!r} ({count})")
-    raise RecipeError(f"no language {language!r}: did you mean {' or '.join(similar)}? ({count})")
+    raise RecipeError(f"no language {language!r}: did you mean {' or '.join(suggestions)}? ({count})")
 
 
 def _similar_languages(language: str, names: Sequence[str]) -> list[str]:
     """Returns up to three names with the same code in another standard, else the most similar spelling."""
     code = re.split(r"[_-]", language.strip("_").lower())[0]
-    codes = {code, _THREE_LETTERS.get(code, code), _TWO_LETTERS.get(code, code)}
-    same = [name for name in names if name.strip("_").split("_")[0] in codes]
-    if same:
-        return sorted(same)[:3]
+    equivalent_codes = {code, _THREE_LETTERS.get(code, code), _TWO_LETTERS.get(code, code)}
+    same_language = []
+    for name in names:
+        name_code = name.strip("_").split("_")[0]
+        if name_code in equivalent_codes:
+            same_language.append(name)
+    if same_language:
+        return sorted(same_language)[:3]
     return difflib.get_close_matches(language, names, n=1, cutoff=0.6)
 
 
 def affixes_in_direction(
     affixes: Affixes, names: Sequence[str], source: str | None, target: str | None
 ) -> dict[str, dict[str, list[str]]]:
-    """Returns affixes with these languages in the places of languages; None leaves a side as it is.
+    """Returns affixes in which these languages replace those of each side; None leaves a side unchanged.
 
-    `LANGUAGE` as a name leaves the choice open.
+    Args:
+        affixes: Special tokens by side and place; they are not changed.
+        names: The languages of the model.
+        source: Language of the sources; `LANGUAGE` leaves the choice open.
+        target: Language of the targets; likewise.
     """
-    chosen = {side: {place: [*tokens] for place, tokens in places.items()} for side, places in affixes.items()}
+    chosen: dict[str, dict[str, list[str]]] = {}
+    for side, places in affixes.items():
+        chosen[side] = {place: [*tokens] for place, tokens in places.items()}
     for side, language in zip(TEXT_COLUMNS, (source, target), strict=True):
         if language is None:
             continue
@@ -107,22 +117,22 @@ def chosen_languages(config: TokenizerConfig) -> dict[str, str | None]:
     names = language_names(config.specials)
     if not names:
         return {}
-    affixes: Affixes = config.affixes  # type: ignore[assignment]
+    affixes: Affixes = config.affixes
     chosen: dict[str, str | None] = dict.fromkeys(TEXT_COLUMNS)
     for side in TEXT_COLUMNS:
-        for tokens in affixes.get(side, {}).values():
-            for token in tokens:
-                if token in names:
-                    chosen[side] = token
+        for token in chain.from_iterable(affixes.get(side, {}).values()):
+            if token in names:
+                chosen[side] = token
     return chosen
 
 
 def sides_without_language(config: TokenizerConfig) -> list[str]:
     """Returns the text columns for which a multilingual model needs a language that is not chosen yet."""
     missing = [side for side, language in chosen_languages(config).items() if language is None]
-    # The decoder of an mBART that was imported by an older version begins with its language, which has no other token.
-    ends_with_language = language_names(config.affixes.get("src", {}).get("after", []))
-    if "tgt" in missing and "tgt" not in config.affixes and ends_with_language:
+    # An mBART that was imported by an older version has no affixes for targets: BOS is their language.
+    source_suffix = config.affixes.get("src", {}).get("after", [])
+    is_older_mbart = "tgt" not in config.affixes and language_names(source_suffix)
+    if "tgt" in missing and is_older_mbart:
         missing.remove("tgt")
     return missing
 
@@ -137,33 +147,31 @@ def require_languages(config: TokenizerConfig) -> None:
 
 
 def in_direction(tokenizers: Tokenizers, source: str | None = None, target: str | None = None) -> Tokenizers:
-    """Returns the tokenizers of a multilingual model for a pair of languages; None leaves a side as it is.
+    """Returns the tokenizers of a multilingual model for a pair of languages; None leaves a side unchanged.
 
     Raises a RecipeError for a language that the model does not have.
     """
     names = language_names(tokenizers.config.specials)
-    affixes = affixes_in_direction(tokenizers.config.affixes, names, source, target)  # type: ignore[arg-type]
+    affixes = affixes_in_direction(tokenizers.config.affixes, names, source, target)
     return with_affixes(tokenizers, affixes)
 
 
 def forces_first_token(tokenizers: Tokenizers) -> bool:
-    """Whether translations begin with a token that is given, such as that of a language, which may not be known yet."""
+    """Whether all translations begin with the same special token, such as that of their language."""
     try:
         return bool(tokenizers.tgt.encode(""))
-    except RecipeError:
+    except RecipeError:  # the language is not chosen yet
         return True
 
 
 def begins_with_language(tokenizers: Tokenizers) -> bool:
     """Whether the first input of the decoder is the language to write, as in mBART-25; `copy_first_input` sets it."""
-    affixes: Affixes = tokenizers.config.affixes  # type: ignore[assignment]
-    return bool(affixes.get("tgt", {}).get("start"))
+    return bool(tokenizers.config.affixes.get("tgt", {}).get("start"))
 
 
 def copy_first_input(embedding: nn.Embedding, tokenizers: Tokenizers) -> None:
     """Gives BOS the embedding of the target language, in models whose decoder begins with a language."""
-    affixes: Affixes = tokenizers.config.affixes  # type: ignore[assignment]
-    start = [*affixes.get("tgt", {}).get("start", [])]
+    start = tokenizers.config.affixes.get("tgt", {}).get("start", [])
     if start and start != [LANGUAGE]:
         (language,) = tokenizers.tgt.vocabulary.ids(start)
         with torch.no_grad():
@@ -171,30 +179,30 @@ def copy_first_input(embedding: nn.Embedding, tokenizers: Tokenizers) -> None:
 
 
 def tie_shared_rows(weight: nn.Parameter, tokenizer: Tokenizer | None) -> None:
-    """Keeps rows of a matrix equal in training whose tokens are one token in the public model, such as BOS and EOS.
+    """Keeps the rows of tokens that share a row in the public model, such as BOS and EOS, equal during training.
 
-    Each of them gets the sum of their gradients, which is the gradient of the row in the public model.
+    Each of them gets the sum of their gradients, which is the gradient of the shared row in the public model.
     """
     if not isinstance(tokenizer, HuggingFaceTokenizer) or not weight.requires_grad:
         return
     groups = [torch.tensor(ids) for ids in tokenizer.shared_rows()]
     if groups:
-        weight.register_hook(partial(_sum_rows, groups))  # type: ignore[no-untyped-call]
+        weight.register_hook(partial(_sum_rows, groups))  # type: ignore[no-untyped-call]  # untyped in torch
 
 
 def _sum_rows(groups: Sequence[Tensor], gradient: Tensor) -> Tensor:
-    summed = gradient.clone()
+    summed = gradient.clone()  # (V, E)
     for ids in groups:
-        rows = ids.to(gradient.device)
+        rows = ids.to(gradient.device)  # (G,)
         summed[rows] = gradient[rows].sum(0)
     return summed
 
 
 def with_affixes(tokenizers: Tokenizers, affixes: Affixes) -> Tokenizers:
-    """Returns imported tokenizers that put other special tokens around texts."""
+    """Returns imported tokenizers that put these special tokens around texts."""
     config = tokenizers.config.model_copy(update={"affixes": affixes})
-    sides = {}
-    for side, tokenizer in tokenizers.items():
+    columns = {}
+    for column, tokenizer in tokenizers.items():
         assert isinstance(tokenizer, HuggingFaceTokenizer)
-        sides[side] = tokenizer.with_config(config, side)
-    return Tokenizers(config, sides, tokenizers.labels, tokenizers.features)
+        columns[column] = tokenizer.with_config(config, column)
+    return Tokenizers(config=config, columns=columns, labels=tokenizers.labels, features=tokenizers.features)

@@ -1,7 +1,7 @@
-"""Normalization rules inside the files of sentencepiece models.
+"""Normalization rules in the files of sentencepiece models.
 
-A model file is a message in protobuf's encoding: its field 3 is the normalizer, whose field 1 is the name of the rules
-and field 2 the compiled rules.
+A model file is a message in protobuf's encoding. Its field 3 is the normalizer, whose field 1 is the name of the rules
+and whose field 2 has the compiled rules.
 """
 
 import tempfile
@@ -14,25 +14,27 @@ import sentencepiece
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.text.normalization import BLANKED, OTHER_SPACES, REMOVED, nfkc_exceptions
 
-_NORMALIZER, _NAME, _RULES = 3, 1, 2
-"""Numbers of fields."""
+# Numbers of fields.
+_NORMALIZER = 3
+_NAME = 1
+_RULES = 2
 
 
 def with_space_rules(model: bytes) -> bytes:
-    """Returns a model without normalization that reads every white space as a space."""
+    """Returns a model without normalization, with rules that turn every white space into a space."""
     return _with_rules(model, "spaces", _compiled_space_rules())
 
 
 def with_number_rules(model: bytes) -> bytes:
-    """Returns the model with the rules of nfkc_numbers, so that it normalizes text by itself.
+    """Returns the model with the rules of nfkc_numbers, so that it needs no text that is already normalized.
 
-    NmtkitError if the installed sentencepiece cannot read the rules of NFKC.
+    Raises an NmtkitError if the installed sentencepiece cannot read the rules of NFKC.
     """
     return _with_rules(model, "nfkc_numbers", _compiled_number_rules())
 
 
 def _number_rules() -> dict[str, str]:
-    """The rules of sentencepiece's nmt_nfkc, changed to those of `normalize(text, "nfkc_numbers")`."""
+    """Returns the rules of `normalize(text, "nfkc_numbers")`, made from those of sentencepiece's nmt_nfkc."""
     sentencepiece.set_min_log_level(2)
     normalizer = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
     if not hasattr(normalizer, "decompile"):
@@ -45,14 +47,14 @@ def _number_rules() -> dict[str, str]:
     for text, normalized in normalizer.decompile():
         if not any(letter in exceptions for letter in text):
             rules[text] = normalized
-    for letter, kept_form in exceptions.items():
-        if letter != kept_form:
-            rules[letter] = kept_form
+    for letter, normalized in exceptions.items():
+        if letter != normalized:
+            rules[letter] = normalized
     for letter in REMOVED:
         rules[letter] = ""
     for letter in OTHER_SPACES + BLANKED:
         rules[letter] = " "
-    del rules["\u200c"]  # the zero-width non-joiner is a part of words, as the joiner is
+    del rules["\u200c"]  # the zero-width non-joiner belongs to words, like the joiner
     return rules
 
 
@@ -67,13 +69,13 @@ def _compiled_space_rules() -> bytes:
 
 
 def _compile(rules: Mapping[str, str]) -> bytes:
-    """The rules as sentencepiece keeps them in a model."""
+    """Returns the rules in the compiled form that sentencepiece stores in a model."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder, "rules.tsv")
         with open(table, "w", encoding="ascii") as file:
             for text, normalized in rules.items():
                 file.write(f"{_code_points(text)}\t{_code_points(normalized)}\n")
-        sentencepiece.set_min_log_level(2)  # it would report on standard error what it compiles
+        sentencepiece.set_min_log_level(2)  # otherwise it reports its progress on standard error
         normalizer = sentencepiece.SentencePieceNormalizer(rule_tsv=str(table))
         model = normalizer.serialized_model_proto()
     normalizer_fields = dict(message_fields(_bytes_field(model, _NORMALIZER)))
@@ -87,59 +89,69 @@ def _code_points(text: str) -> str:
 
 
 def _with_rules(model: bytes, name: str, compiled: bytes) -> bytes:
-    """The model with other normalization rules; all fields of a model are messages."""
+    """Returns the model with other normalization rules."""
     changed = bytearray()
     for number, content in message_fields(model):
-        assert isinstance(content, bytes)
+        assert isinstance(content, bytes)  # all fields of a model are messages
         if number == _NORMALIZER:
-            # A field that comes twice has its last value.
+            # If a field occurs twice, protobuf uses the last value.
             content += bytes_field(_NAME, name.encode()) + bytes_field(_RULES, compiled)
         changed += bytes_field(number, content)
     return bytes(changed)
 
 
-def _bytes_field(message: bytes, wanted: int) -> bytes:
-    content = dict(message_fields(message))[wanted]
+def _bytes_field(message: bytes, number: int) -> bytes:
+    content = dict(message_fields(message))[number]
     assert isinstance(content, bytes)
     return content
 
 
-# ------------------------------------------------------------------------------------------------ protobuf's encoding
+# Protobuf's encoding: https://protobuf.dev/programming-guides/encoding
 
 
 def message_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message in protobuf's encoding, each its number and its value."""
-    at = 0
-    while at < len(message):
-        key, at = _read_varint(message, at)
-        if key & 7 == 0:
-            value, at = _read_varint(message, at)
-            yield key >> 3, value
+    """Yields number and value of each field of a message in protobuf's encoding."""
+    position = 0
+    while position < len(message):
+        key, position = _read_varint(message, position)
+        number = key >> 3
+        wire_type = key & 7
+        if wire_type == 0:
+            value, position = _read_varint(message, position)
+            yield number, value
+            continue
+        if wire_type == 2:
+            size, position = _read_varint(message, position)
         else:
-            size, at = ({1: 8, 5: 4}[key & 7], at) if key & 7 != 2 else _read_varint(message, at)
-            yield key >> 3, message[at : at + size]
-            at += size
+            size = {1: 8, 5: 4}[wire_type]  # fixed sizes; a KeyError for types that are not in use any more
+        yield number, message[position : position + size]
+        position += size
 
 
 def bytes_field(number: int, content: bytes) -> bytes:
-    """A field of text, bytes or a message in protobuf's encoding."""
+    """Returns a field of text, bytes or a message in protobuf's encoding."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number that begins there, and where it ends."""
-    value = shift = 0
-    for byte in message[at : at + 10]:
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+def _read_varint(message: bytes, begin: int) -> tuple[int, int]:
+    """Returns the number that begins at a position, and the position after it.
+
+    Each byte has 7 bits of the number, the lowest first; its highest bit is 0 in the last byte.
+    """
+    value = 0
+    position = begin
+    for byte in message[begin : begin + 10]:
+        value |= (byte & 127) << 7 * (position - begin)
+        position += 1
         if byte < 128:
             break
-    return value, at
+    return value, position
 
 
 def _varint(value: int) -> bytes:
-    out = bytearray()
+    encoded = bytearray()
     while value > 127:
-        out.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*out, value])
+    encoded.append(value)
+    return bytes(encoded)

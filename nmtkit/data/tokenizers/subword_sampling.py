@@ -1,7 +1,7 @@
-"""Sampled tokenizations of text by the pieces of a sentencepiece model.
+"""Sampled tokenizations of text with the pieces of a sentencepiece model.
 
-sentencepiece samples too, but even after `set_random_generator_seed` its draws differ between processes. Here all draws
-come from a generator that the caller passes, so a tokenization depends only on the text and on the seed of that
+sentencepiece can sample too, but even after `set_random_generator_seed` its draws differ between processes. Here all
+draws come from a generator that the caller passes, so a tokenization depends only on the text and on the seed of that
 generator.
 """
 
@@ -20,35 +20,34 @@ from typing_extensions import override
 from nmtkit.data.tokenizers.vocabulary import UNK
 
 _MAX_CACHED_WORDS = 200_000
-"""The cache of words, about 250 bytes each, is emptied when it has reached this size."""
+"""The cache of words, about 250 bytes each, is cleared when it reaches this size."""
 _MAX_CACHED_LATTICES = 50_000
-"""The cache of lattices, about 1,000 bytes each, is emptied when it has reached this size."""
+"""The cache of lattices, about 1,000 bytes each, is cleared when it reaches this size."""
 _SMALLEST_PROBABILITY = 2.0**-53
-"""`Random.random` returns multiples of this number."""
+"""Resolution of `Random.random`, which returns multiples of this number."""
 _MAX_GAP = 1 << 16
-"""Sequences of merges without a skipped one are counted up to this length; few words have more merges."""
+"""Runs of merges without a skipped one are counted up to this length; few words have more merges."""
 _UNKNOWN_PENALTY = 10.0
-"""The score of an unknown character is lower than the score of the least likely piece by this much, as in
-sentencepiece."""
+"""Difference between the scores of the least likely piece and of an unknown character, as in sentencepiece."""
 
 _WORDS = re.compile("▁[^▁]*|[^▁]+")
-"""The words of a normalized text. No piece contains "▁" after its first character, so none crosses a word."""
+"""The words of a normalized text. Pieces contain "▁" only as their first character, so no piece crosses a word."""
 
 
-def generator_for(*place: int) -> Random:
+def generator_for(*numbers: int) -> Random:
     """Returns a generator whose draws depend on these numbers only, each at least 0 and below 2**64.
 
-    Two places of the same length never have the same seed. `Random.random` gives equal numbers on all machines and in
-    all versions of Python.
+    Different sequences of the same length have different seeds. `Random.random` gives equal numbers on all machines and
+    in all versions of Python.
     """
     seed = 0
-    for number in place:
+    for number in numbers:
         seed = (seed << 64) + number
     return Random(seed)
 
 
 class SubwordSampler(ABC):
-    """Samples tokenizations of normalized text; `scores` and `ids` belong to the pieces that occur in text."""
+    """Samples tokenizations of normalized text; `ids` are those of the pieces that may occur in a text."""
 
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = ids
@@ -77,7 +76,7 @@ def _without_repeated_unknowns(ids: Sequence[int]) -> list[int]:
 
 
 class _MergedWord(NamedTuple):
-    """The tokenization of a word without dropout, and how many merges make it."""
+    """The tokenization of a word without dropout, and the number of merges that lead to it."""
 
     ids: list[int]
     merges: int
@@ -86,16 +85,17 @@ class _MergedWord(NamedTuple):
 class BpeDropout(SubwordSampler):
     """BPE-dropout (Provilkov et al. 2020, section 3.2): each merge is skipped with probability `dropout`.
 
-    As in sentencepiece, a skipped merge is not tried a second time, unless a neighbour has changed. The best merge is
-    the one with the highest score; of equal ones the leftmost.
+    As in sentencepiece, a skipped merge is not tried a second time unless a neighbour has changed. The next merge is
+    the one with the highest score, and the leftmost of equal ones.
     """
 
     def __init__(self, scores: Mapping[str, float], ids: Mapping[str, int], dropout: float) -> None:
         super().__init__(ids)
         self._costs = {piece: -score for piece, score in scores.items()}
         self._words: dict[str, _MergedWord] = {}
-        # How many merges come before the next skipped one is geometrically distributed. `_gap_bounds[n]` is the
-        # probability of at most n. Unlike logarithms, products have the same last digit on all machines.
+        # The number of merges before the next skipped one is geometrically distributed. `_gap_bounds[n]` is the
+        # probability of at most n, so a bisection draws the number. It is computed by products, because logarithms may
+        # differ in the last digit between machines.
         self._gap_bounds: list[float] = []
         no_skip_yet = 1.0
         while no_skip_yet > _SMALLEST_PROBABILITY and len(self._gap_bounds) < _MAX_GAP:
@@ -123,11 +123,12 @@ class BpeDropout(SubwordSampler):
     def _merge(
         self, word: str, next_skipped: int = -1, draw: Callable[[], float] | None = None
     ) -> tuple[list[str], int]:
-        """Merges characters to pieces; returns the pieces, and the number of merges that were tried.
+        """Merges characters to pieces; returns the pieces and the number of merges that were tried.
 
-        The merge with number `next_skipped` is skipped, and `draw` decides on those after it.
+        The merge with number `next_skipped` is skipped, and `draw` decides which of the merges after it are.
         """
         pieces = list(word)
+        # costs[i] is the cost of merging pieces i and i+1; infinite if they make no piece, or if the merge was skipped.
         costs = [self._costs.get(left + right, math.inf) for left, right in pairwise(pieces)]
         tried = 0
         while costs:
@@ -153,13 +154,14 @@ class BpeDropout(SubwordSampler):
 
 
 class _Lattice(NamedTuple):
-    """All pieces of a word, by their first position."""
+    """All pieces that occur in a word, ordered by the position at which they begin."""
 
     firsts: list[int]
-    """The number of the first piece at each position, and at the end the number of pieces."""
+    """The index of the first piece that begins at each position; the last entry is the number of pieces."""
     bounds: "array[float]"
-    """Cumulative probabilities of the pieces at a position."""
+    """Cumulative probabilities of the pieces that begin at the same position."""
     ids: "array[int]"
+    """The id of each piece."""
     ends: "array[int]"
     """The position after each piece."""
 
@@ -167,14 +169,17 @@ class _Lattice(NamedTuple):
 class UnigramSampler(SubwordSampler):
     """Subword regularization (Kudo 2018, section 3.3), over all tokenizations of a word.
 
-    The weight of a tokenization x is P(x)**alpha. Pieces are drawn from left to right.
+    The weight of a tokenization x is P(x)**alpha. Pieces are drawn from left to right; the probability of a piece is
+    its share in the weight of all tokenizations of the rest of the word.
     """
 
     def __init__(self, scores: Mapping[str, float], ids: Mapping[str, int], alpha: float) -> None:
         super().__init__(ids)
         self._scores = {piece: alpha * score for piece, score in scores.items()}
-        self._unknown_score = alpha * (min(scores.values(), default=0.0) - _UNKNOWN_PENALTY)
-        self._longest = max(map(len, scores), default=1)
+        lowest_score = min(scores.values(), default=0.0)
+        self._unknown_score = alpha * (lowest_score - _UNKNOWN_PENALTY)
+        self._max_length = max(map(len, scores), default=1)
+        """Characters of the longest piece."""
         self._words: dict[str, _Lattice] = {}
 
     @override
@@ -195,8 +200,9 @@ class UnigramSampler(SubwordSampler):
         return ids
 
     def _lattice(self, word: str) -> _Lattice:
-        log_beta = [0.0] * (len(word) + 1)  # log of the sum of the weights of all tokenizations from each position on
         pieces = [self._pieces_at(position, word) for position in range(len(word))]
+        # log_beta[i]: log of the sum of the weights of all tokenizations of word[i:], computed from right to left.
+        log_beta = [0.0] * (len(word) + 1)
         bounds_at: list[list[float]] = []
         for position in reversed(range(len(word))):
             scores = [score + log_beta[end] for _, end, score in pieces[position]]
@@ -208,17 +214,19 @@ class UnigramSampler(SubwordSampler):
             bounds[-1] = 1.0  # above every draw, however the sum was rounded
             bounds_at.append(bounds)
         bounds_at.reverse()
+        all_pieces = list(chain.from_iterable(pieces))
         return _Lattice(
-            firsts=[0, *accumulate(len(bounds) for bounds in bounds_at)],
+            firsts=[0, *accumulate(map(len, bounds_at))],
             bounds=array("d", chain.from_iterable(bounds_at)),
-            ids=array("i", [number for number, _, _ in chain.from_iterable(pieces)]),
-            ends=array("i", [end for _, end, _ in chain.from_iterable(pieces)]),
+            ids=array("i", [number for number, _, _ in all_pieces]),
+            ends=array("i", [end for _, end, _ in all_pieces]),
         )
 
     def _pieces_at(self, begin: int, word: str) -> list[tuple[int, int, float]]:
-        """Returns id, end and score of each piece that begins at a position; an unknown character is one."""
+        """Returns id, end and score of each piece that begins at a position; an unknown character counts as a piece."""
         pieces: list[tuple[int, int, float]] = []
-        for end in range(begin + 1, min(begin + self._longest, len(word)) + 1):
+        last_end = min(begin + self._max_length, len(word))
+        for end in range(begin + 1, last_end + 1):
             piece = word[begin:end]
             score = self._scores.get(piece)
             if score is not None:

@@ -1,7 +1,7 @@
 """Tokenizers: sentencepiece (bpe, unigram, char) and words.
 
-In all of them "▁" (U+2581) marks the beginning of a word: joining pieces and turning every mark into a space restores
-the text. In raw text the mark itself counts as white space.
+All of them mark the beginning of a word with "▁" (U+2581): joining the pieces and turning every mark into a space
+restores the text. In raw text the mark itself counts as white space.
 """
 
 import io
@@ -9,7 +9,7 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from random import Random
@@ -31,8 +31,8 @@ WORD_START = "▁"
 
 MAX_VOCAB_SIZE = 100_000_000
 TRAIN_LINES = 200_000
-"""A vocabulary is learned from at most this many pairs, spread evenly over the corpus, and at most 134 million
-characters. Files with weights have shares by weight."""
+"""Maximum number of pairs from which a vocabulary is learned. They are spread evenly over the corpus and have at most
+134 million characters. If files have weights, they contribute in proportion."""
 
 
 class TokenizerConfig(Settings):
@@ -42,21 +42,21 @@ class TokenizerConfig(Settings):
         "bpe"
     )
     """bpe or unigram (subwords, by sentencepiece), char (characters), wordpiece (as in GNMT), word (words and
-    punctuation), whitespace or pieces (already tokenized text; by sentencepiece); marian and huggingface: of imported
-    models only."""
+    punctuation), whitespace or pieces (text that is already tokenized; pieces: by sentencepiece). marian and
+    huggingface are for imported models only."""
     vocab_size: int = Field(default=8000, ge=5, le=MAX_VOCAB_SIZE)
-    """Tokens of each vocabulary, with all special ones. It has fewer if the text has no more words or subwords."""
+    """Size of each vocabulary, including all special tokens; smaller if the text has fewer words or subwords."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MAX_VOCAB_SIZE)
-    """Size of the target vocabulary if the sides have a vocabulary each. Default: vocab_size."""
+    """Size of the target vocabulary if each side has a vocabulary. Default: vocab_size."""
     joint: bool = True
-    """One vocabulary for both sides, learned on both. false: one vocabulary a side."""
+    """One vocabulary for both sides, learned on both. false: one vocabulary per side."""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
     """Sample tokenizations of training text; 0 is off. bpe: the probability of skipping a merge (BPE-dropout; 0.1 is
     usual). unigram: how sharply likely tokenizations are preferred (alpha of subword regularization; 0.2 is usual).
     Draws depend on `seed`, epoch and example only."""
     sentences: bool = False
     """End every sentence of a text in EOS, for models that read documents. Sentences are cut at newlines if a text has
-    any, else at white space behind ".", "!" or "?"."""
+    any, otherwise at white space after ".", "!" or "?"."""
     lowercase: bool = False
     """Lowercase all text."""
     normalization: Normalization = DEFAULT
@@ -64,24 +64,26 @@ class TokenizerConfig(Settings):
     fractions and enclosed numbers, and the joiners of Persian and Indic scripts. nfkc: all of NFKC, which turns 10⁵
     into 105 and 2½ into 21⁄2. none: keep the text. White space always separates words."""
     min_frequency: int = Field(default=1, ge=1)
-    """word, whitespace and pieces only: rarer words become unknown."""
+    """word, whitespace and pieces only: words with a lower frequency become unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
-    """bpe, unigram, char: the share of characters that have tokens; below 1 the rarest are unknown."""
+    """bpe, unigram, char: share of the text's characters that have tokens; below 1 the rarest become unknown."""
     specials: list[str] = Field(default_factory=list)
-    """Further special tokens, such as <mask>: ids 4, 5, ... in their order. No text is cut into them."""
+    """Further special tokens, such as <mask>, with the ids 4, 5, ... in this order. They are never recognized in a
+    text."""
     sentinels: int = Field(default=0, ge=0, le=10_000)
-    """How many more follow them: <extra_id_0>, <extra_id_1>, ..., for the objective span_corruption. T5 has 100."""
+    """Number of special tokens <extra_id_0>, <extra_id_1>, ... that follow them, for the objective span_corruption. T5
+    has 100."""
     affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after", "start"], list[str]]] = Field(
         default_factory=dict
     )
     """huggingface only: special tokens before and after the texts of a side, such as `{src: {before: [de_DE]}}`; BOS
-    and EOS are always added. `start` is the language that BOS represents. <language> is the place of a language
+    and EOS are always added. `start` is the language that BOS represents. <language> is the placeholder of a language
     that is not chosen yet: `src_lang` and `tgt_lang` of the corpora choose it."""
     source_prefix: str = ""
-    """huggingface only: text before every source, such as "summarize: ", by which T5 knows its task."""
+    """huggingface only: text before every source, such as "summarize: ", which selects the task of a T5."""
     columns: dict[Literal["src", "tgt"], dict[str, Any]] = Field(default_factory=dict)
-    """Settings of single texts, laid over these, such as `{tgt: {kind: word, vocab_size: 500}}`. Two texts need joint:
-    false."""
+    """Settings of single texts, which override these, such as `{tgt: {kind: word, vocab_size: 500}}`. Two texts need
+    joint: false."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":
@@ -91,11 +93,15 @@ class TokenizerConfig(Settings):
             raise ValueError("min_frequency: only word, whitespace and pieces count words; subwords take vocab_size")
         if self.tgt_vocab_size is not None and self.joint:
             raise ValueError("tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false")
-        taken = [*SPECIALS, *self.special_tokens]
-        if len({*taken}) < len(taken) or any(WORD_START in name or [name] != name.split() for name in taken):
+        all_specials = [*SPECIALS, *self.special_tokens]
+        has_spaces = any(WORD_START in name or [name] != name.split() for name in all_specials)
+        if len({*all_specials}) < len(all_specials) or has_spaces:
             raise ValueError(f"specials: names must be distinct, not {' '.join(SPECIALS)}, and without white space")
-        if self.special_tokens and (self.kind == "marian" or self.vocab_size <= len(taken)):
-            raise ValueError(f"specials: with {len(taken)} in all vocab_size must be larger, and kind not marian")
+        if self.special_tokens and (self.kind == "marian" or self.vocab_size <= len(all_specials)):
+            raise ValueError(
+                f"specials: vocab_size must be larger than the number of special tokens, {len(all_specials)}, "
+                "and kind not marian"
+            )
         if self.affixes and self.kind != "huggingface":
             raise ValueError("affixes: only tokenizers of kind huggingface have them")
         if self.source_prefix and self.kind != "huggingface":
@@ -107,30 +113,33 @@ class TokenizerConfig(Settings):
         return self
 
     def for_column(self, name: str) -> "TokenizerConfig":
-        """The settings of one text; RecipeError if its own are not valid."""
-        own: dict[str, Any] = dict(self.columns).get(name, {})  # type: ignore[call-overload]
-        for key in own:
+        """Returns the settings of one text; RecipeError if those in `columns` are not valid."""
+        columns: Mapping[Any, dict[str, Any]] = self.columns
+        overrides = columns.get(name, {})
+        for key in overrides:
             if key in ("columns", "joint", "tgt_vocab_size"):
                 raise RecipeError(
                     f"`tokenizer.columns.{name}.{key}` applies to all texts; move it from `columns` to `tokenizer`"
                 )
-        size = (name == "tgt" and self.tgt_vocab_size) or self.vocab_size
-        values = {**self.model_dump(exclude={"columns", "tgt_vocab_size"}), "vocab_size": size, **own}
-        return parse(TokenizerConfig, values, f"tokenizer.columns.{name}")
+        values = self.model_dump(exclude={"columns", "tgt_vocab_size"})
+        if name == "tgt" and self.tgt_vocab_size is not None:
+            values["vocab_size"] = self.tgt_vocab_size
+        return parse(TokenizerConfig, values | overrides, f"tokenizer.columns.{name}")
 
     @property
     def is_imported(self) -> bool:
-        """Whether it comes with a model of another toolkit, and has a vocabulary beside its file."""
+        """Whether it comes with a model of another toolkit, and has a separate vocabulary file."""
         return self.kind in ("marian", "huggingface")
 
     @property
     def special_tokens(self) -> list[str]:
-        """The special tokens beside the first four, in the order of their ids."""
-        return [*self.specials, *(f"<extra_id_{number}>" for number in range(self.sentinels))]
+        """The special tokens after the first four, in the order of their ids."""
+        sentinels = [f"<extra_id_{number}>" for number in range(self.sentinels)]
+        return [*self.specials, *sentinels]
 
     @property
     def cuts_words(self) -> bool:
-        """Whether tokens are words of a vocabulary, without a model."""
+        """Whether tokens are words of a vocabulary, so that no model is needed."""
         return self.kind in ("word", "whitespace", "pieces")
 
 
@@ -138,25 +147,26 @@ class Tokenizer(ABC):
     """Tokenizes and detokenizes text."""
 
     suffix: str
-    """File suffix."""
+    """Suffix of its file."""
 
     def __init__(self, config: TokenizerConfig, vocabulary: Vocabulary) -> None:
         self.config = config
         self.vocabulary = vocabulary
 
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """The ids of each text, without BOS and without EOS at its end; EOS separates `config.sentences`.
+        """Returns the ids of each text, without BOS and final EOS; with `config.sentences` EOS separates sentences.
 
         With a seed, tokenizations are sampled at the rate `config.sampling`. They depend on the seed, and on each text
-        and its position among the texts, and are the same in every process. None: the best ones.
+        and its position among the texts, and are the same in every process. Without a seed they are the best ones.
         """
         if seed is not None:
             return [self.sample(text, generator_for(seed, position)) for position, text in enumerate(texts)]
         if not self.config.sentences:
             return self._encoded(texts)
-        sentences = [split_sentences(text) for text in texts]
-        encoded = iter(self._encoded([*chain(*sentences)]))
-        return [_with_ends(islice(encoded, len(of_text))) for of_text in sentences]
+        # The sentences of all texts are encoded in one call, which is faster.
+        sentences_by_text = [split_sentences(text) for text in texts]
+        encoded = iter(self._encoded(list(chain.from_iterable(sentences_by_text))))
+        return [_with_ends(islice(encoded, len(sentences))) for sentences in sentences_by_text]
 
     def sample(self, text: str, generator: Random) -> list[int]:
         """Returns the ids of a tokenization that is sampled at the rate `config.sampling`.
@@ -169,47 +179,50 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode_many` without a seed, each text as a whole."""
+        """Returns what `encode_many` returns without a seed, without splitting texts into sentences."""
 
     def _sampled(self, text: str, generator: Random) -> list[int]:
-        """As `sample`, the text as a whole."""
+        """Returns what `sample` returns, without splitting the text into sentences."""
         raise AssertionError(f"a tokenizer of kind {self.config.kind} does not sample")
 
     @abstractmethod
     def tokens(self, text: str) -> list[str]:
-        """The tokens of a text; unknown ones keep their spelling (for copying)."""
+        """Returns the tokens of a text; unknown ones keep their spelling (for copying)."""
 
     def tag(self, text: str) -> str:
-        """The tag of a language that begins a text, if it is read as one."""
+        """Returns the language tag at the beginning of a text, or "" if the tokenizer knows no such tag."""
         return ""
 
     @abstractmethod
     def content(self) -> bytes:
-        """The content of its file, without settings."""
+        """Returns the content of its file, without settings."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without BOS and EOS."""
+        """Returns the ids of a text, without BOS and EOS."""
         return self.encode_many([text])[0]
 
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """The tokens of ids, without PAD, BOS and EOS; ids from V upwards are in `oov`."""
-        return self.vocabulary.tokens_of((number for number in ids if number not in (PAD, BOS, EOS)), oov)
+        """Returns the tokens of ids, without PAD, BOS and EOS; the words of ids from V upwards are in `oov`."""
+        visible = (number for number in ids if number not in (PAD, BOS, EOS))
+        return self.vocabulary.tokens_of(visible, oov)
 
     def join(self, pieces: Iterable[str]) -> str:
         """Joins pieces to text."""
-        return " ".join(pieces) if self.config.kind == "pieces" else "".join(pieces).replace(WORD_START, " ").strip()
+        if self.config.kind == "pieces":
+            return " ".join(pieces)
+        return "".join(pieces).replace(WORD_START, " ").strip()
 
     def decode(self, ids: Iterable[int], oov: Sequence[str] = ()) -> str:
-        """The text of ids; unknown words are <unk>."""
+        """Returns the text of ids; unknown words are <unk>."""
         return self.join(self.pieces(ids, oov))
 
     def prepared(self, text: str) -> str:
-        """The text in the form that is cut into tokens: lower-cased and normalized as the settings say."""
-        # Not sentencepiece's own case folding, which would also write German "ß" as "ss".
+        """Returns the text in the form that is cut into tokens: lowercased and normalized according to the settings."""
+        # Not sentencepiece's case folding, which would also write German "ß" as "ss".
         return text.lower() if self.config.lowercase else text
 
     def normalized(self, text: str) -> str:
-        """The form of a text that the model sees: texts with the same form have the same tokens."""
+        """Returns the form of a text that the model sees: texts with the same form have the same tokens."""
         return self.prepared(text)
 
 
@@ -229,49 +242,56 @@ _LANGUAGE = re.compile(r">>\S+?<<")
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Subwords or characters by a sentencepiece model, `model` being the content of its file.
+    """Subwords or characters by a sentencepiece model; `model` is the content of its file.
 
-    With a `table`, as in Marian, the ids are of this vocabulary and not the model's own, and a language tag such as
-    `>>fr<<` may precede the text.
+    With a `table`, as in Marian, the ids are those of this vocabulary instead of the model's, and a language tag such
+    as `>>fr<<` may precede the text.
     """
 
     suffix = ".model"
 
     def __init__(self, config: TokenizerConfig, model: bytes, table: Vocabulary | None = None) -> None:
-        self._model, self._only_cuts = model, table is not None
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as fault:
             raise CheckpointError(f"not a sentencepiece model, or damaged; {RESTORE_HINT}") from fault
-        self.own_pieces: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
-        """The model's tokens by its own ids."""
+        self._model = model
+        self.model_pieces: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
+        """The pieces of the model in the order of its ids."""
+        self._uses_table = table is not None
         self._sampler: SubwordSampler | None = None
-        super().__init__(config, Vocabulary(self.own_pieces, config.special_tokens) if table is None else table)
+        vocabulary = table
+        if vocabulary is None:
+            vocabulary = Vocabulary(self.model_pieces, config.special_tokens)
+        super().__init__(config, vocabulary)
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
-        """Learns a model from lines, which messages call `what`; deterministic on all machines.
+        """Learns a model from lines; deterministic on all machines.
 
-        The vocabulary is smaller than `config.vocab_size` if the lines have too few subwords.
+        The vocabulary is smaller than `config.vocab_size` if the lines have too few subwords. `what` names the text in
+        messages.
 
         bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
         """
         size = config.vocab_size
-        model = None
-        while model is None:
+        while True:
             try:
                 model = _learn_model(config, lines, size)
             except RuntimeError as fault:
+                # If there are too few subwords, sentencepiece reports the largest possible size.
                 largest = _LARGEST_SIZE.search(str(fault))
                 if largest is None or int(largest[1]) >= size:
                     raise _explained(config, what, str(fault)) from fault
                 size = int(largest[1])
-        return cls(config, model)
+            else:
+                return cls(config, model)
 
     @override
     def prepared(self, text: str) -> str:
-        # Models of other toolkits read text as they do there.
-        return super().prepared(text) if self._only_cuts else _prepared(self.config, text)
+        if self._uses_table:
+            return super().prepared(text)  # models of other toolkits normalize text as they do there
+        return _prepared(self.config, text)
 
     @override
     def normalized(self, text: str) -> str:
@@ -280,12 +300,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     @override
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        if self._only_cuts:
+        if self._uses_table:
             return [self.vocabulary.ids(self.tokens(text)) for text in texts]
         texts = [self.prepared(text) for text in texts]
-        if len(texts) == 1:  # without the thread that a list is given to
+        if len(texts) == 1:  # a single text needs no thread; a list of texts always starts one
             return [self._processor.encode(texts[0])]
-        # One thread: large corpora are shared out to processes, and small batches gain nothing by several.
+        # One thread: large corpora are divided among processes, and small batches gain nothing from several threads.
         encoded: list[list[int]] = self._processor.encode(texts, num_threads=1)
         return encoded
 
@@ -293,29 +313,33 @@ class SentencePieceTokenizer(Tokenizer):
     def _sampled(self, text: str, generator: Random) -> list[int]:
         if self._sampler is None:
             self._sampler = self._new_sampler()
-        return self._sampler.sample(self._processor.normalize(self.prepared(text)), generator.random)
+        return self._sampler.sample(self.normalized(text), generator.random)
 
     def _new_sampler(self) -> SubwordSampler:
         assert self.config.kind in ("bpe", "unigram"), f"a tokenizer of kind {self.config.kind} does not sample"
+        processor = self._processor
         ids: dict[str, int] = {}
         scores: dict[str, float] = {}
-        for number, piece in enumerate(self.own_pieces):
-            if not self._processor.is_control(number) and not self._processor.is_unknown(number):
-                ids[piece] = number
-                scores[piece] = self._processor.get_score(number)
-        sampler = BpeDropout if self.config.kind == "bpe" else UnigramSampler
-        return sampler(scores, ids, self.config.sampling)
+        for number, piece in enumerate(self.model_pieces):
+            if processor.is_control(number) or processor.is_unknown(number):
+                continue
+            ids[piece] = number
+            scores[piece] = processor.get_score(number)
+        if self.config.kind == "bpe":
+            return BpeDropout(scores, ids, self.config.sampling)
+        return UnigramSampler(scores, ids, self.config.sampling)
 
     @override
     def tokens(self, text: str) -> list[str]:
-        text, tag = self.prepared(text), self.tag(text)
-        tokens: list[str] = self._processor.encode(text[len(tag) :], out_type=str)
+        tag = self.tag(text)
+        plain_text = self.prepared(text)[len(tag) :]
+        tokens: list[str] = self._processor.encode(plain_text, out_type=str)
         return [tag, *tokens] if tag else tokens
 
     @override
     def tag(self, text: str) -> str:
-        language = _LANGUAGE.match(text) if self._only_cuts else None
-        return language.group() if language else ""
+        match = _LANGUAGE.match(text) if self._uses_table else None
+        return "" if match is None else match.group()
 
     @override
     def content(self) -> bytes:
@@ -323,35 +347,37 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _learn_model(config: TokenizerConfig, lines: Iterable[str], size: int) -> bytes:
-    """The content of a sentencepiece model with `size` tokens."""
+    """Returns the content of a sentencepiece model with `size` tokens; RuntimeError if it cannot be learned."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        # Of a line with "▅", its own sign for what is unknown, it would learn nothing.
+        # sentencepiece ignores lines with "▅", its internal mark of unknown characters.
         sentence_iterator=(_learned_line(config, line).replace("▅", " ") for line in lines),
         model_writer=model,
         model_type=config.kind,
         vocab_size=size,
         hard_vocab_limit=config.kind != "char",
         character_coverage=config.character_coverage,
-        # The rules of nfkc_numbers are not sentencepiece's: lines are normalized before it gets them.
+        # sentencepiece does not have the rules of nfkc_numbers: these lines have been normalized already.
         normalization_rule_name="nmt_nfkc" if config.normalization == "nfkc" else "identity",
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,
         eos_id=EOS,
-        # The estimates of unigram are summed up by thread: the number is fixed, so that no machine differs.
+        # unigram sums its estimates by thread: the number is fixed, so that all machines get the same result.
         num_threads=4,
-        # Its default would leave out lines of more than 4192 bytes without a word.
+        # The default would silently skip lines of more than 4192 bytes.
         max_sentence_length=1 << 24,
         minloglevel=2,
         control_symbols=config.special_tokens,
     )
     content = model.getvalue()
-    return with_space_rules(content) if config.normalization == "none" else content
+    if config.normalization == "none":
+        return with_space_rules(content)
+    return content
 
 
 def _prepared(config: TokenizerConfig, text: str) -> str:
-    """The text that sentencepiece gets; it normalizes the text itself unless the rules are nfkc_numbers."""
+    """Returns the text for sentencepiece, which normalizes it further unless the rules are nfkc_numbers."""
     if config.lowercase:
         text = text.lower()
     if config.normalization == "nfkc_numbers":
@@ -360,17 +386,20 @@ def _prepared(config: TokenizerConfig, text: str) -> str:
 
 
 def _learned_line(config: TokenizerConfig, line: str) -> str:
-    """The line that a model is learned from; the model's own rules for spaces are added afterwards."""
+    """Returns a line from which a model is learned."""
     text = _prepared(config, line)
-    return normalize(text, "none") if config.normalization == "none" else text
+    if config.normalization == "none":
+        return normalize(text, "none")  # the model gets its rules for spaces only after learning
+    return text
 
 
 _LARGEST_SIZE = re.compile(r"Vocabulary size too high .*<= (\d+)")
 
 
 def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | DataError:
-    """The error for what sentencepiece's trainer refused."""
-    if too_small := re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault):
+    """Returns the error for a message of sentencepiece's trainer."""
+    too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault)
+    if too_small is not None:
         return RecipeError(
             f"tokenizer.vocab_size: {config.vocab_size} is too small for this {what}: every character needs a token; "
             f"use at least {int(too_small[1]) + 1}, or a character_coverage below {config.character_coverage}"
@@ -383,7 +412,8 @@ def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | 
 @cache
 def _word() -> re.Pattern[str]:
     # Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
-    marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+    characters = map(chr, range(0x300, 0x10000))
+    marks = "".join(character for character in characters if unicodedata.category(character).startswith("M"))
     return re.compile(rf"\d+(?:[.,]\d+)+|[\w{marks}]+|[^\s]")
 
 
@@ -399,18 +429,25 @@ class WordTokenizer(Tokenizer):
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordTokenizer":
-        """The most frequent words of the lines, which messages call `what`; DataError if there are none."""
-        cutter = cls(config, Vocabulary([*SPECIALS, *config.special_tokens], config.special_tokens))
-        counts = Counter(token for line in lines for token in cutter.tokens(line))
-        vocabulary = Vocabulary.build(counts, config.vocab_size, config.min_frequency, config.special_tokens)
+        """Learns the most frequent words of the lines; DataError if there are none.
+
+        `what` names the text in messages.
+        """
+        # A tokenizer without words, which is enough to split lines.
+        splitter = cls(config, Vocabulary([*SPECIALS, *config.special_tokens], config.special_tokens))
+        counts: Counter[str] = Counter()
+        for line in lines:
+            counts.update(splitter.tokens(line))
+        vocabulary = Vocabulary.build(
+            counts=counts, max_size=config.vocab_size, min_frequency=config.min_frequency, further=config.special_tokens
+        )
         if len(vocabulary) == vocabulary.n_specials:
             raise DataError(f"tokenizer: no words to learn from: the {what} is empty, or min_frequency too high")
         return cls(config, vocabulary)
 
     @override
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        first = self.vocabulary.n_specials
-        return [[n if n >= first else UNK for n in self.vocabulary.ids(self.tokens(one))] for one in texts]
+        return [self.vocabulary.text_ids(self.tokens(text)) for text in texts]
 
     @override
     def prepared(self, text: str) -> str:
@@ -438,12 +475,17 @@ class WordTokenizer(Tokenizer):
         pieces = super().pieces(ids, oov)
         if self.config.kind == "pieces":
             return pieces
-        apart = (SPECIALS[UNK], *self.config.special_tokens)
-        return [WORD_START + piece if piece in apart else piece for piece in pieces]
+        separate_tokens = (SPECIALS[UNK], *self.config.special_tokens)
+        for number, piece in enumerate(pieces):
+            if piece in separate_tokens:
+                pieces[number] = WORD_START + piece
+        return pieces
 
     @override
     def join(self, pieces: Iterable[str]) -> str:
-        return super().join(_with_word_starts(pieces) if self.config.kind == "word" else pieces)
+        if self.config.kind == "word":
+            pieces = _with_word_starts(pieces)
+        return super().join(pieces)
 
     @override
     def content(self) -> bytes:
@@ -451,20 +493,21 @@ class WordTokenizer(Tokenizer):
 
 
 def _with_word_starts(pieces: Iterable[str]) -> list[str]:
-    """The pieces of a text of kind word, where a word that follows another without a mark gets one.
+    """Returns pieces of kind word in which a word that follows another word without a mark gets one.
 
-    No text is cut in this way, but a model may write "mid", "-", "year", "year". Without a mark the text would be
+    A text is never cut like this, but a model may write "mid", "-", "year", "year". Without a mark the text would be
     "mid-yearyear", a word that the model did not write.
     """
     marked: list[str] = []
     for piece in pieces:
-        if marked and _is_cut_in_a_word(marked[-1], piece):
-            piece = WORD_START + piece
-        marked.append(piece)
+        if marked and _would_merge(marked[-1], piece):
+            marked.append(WORD_START + piece)
+        else:
+            marked.append(piece)
     return marked
 
 
-def _is_cut_in_a_word(before: str, piece: str) -> bool:
+def _would_merge(left: str, right: str) -> bool:
     """Whether a word crosses the boundary between two pieces when they are joined."""
-    place = len(before)
-    return any(word.start() < place < word.end() for word in _word().finditer(before + piece))
+    boundary = len(left)
+    return any(word.start() < boundary < word.end() for word in _word().finditer(left + right))

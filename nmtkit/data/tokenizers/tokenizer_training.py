@@ -1,9 +1,10 @@
-"""Learning tokenizers from an even sample of the training pairs, and the labels of all of them."""
+"""Learns tokenizers from an even sample of the training pairs, and the labels from all of them."""
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from nmtkit.core.columns import Column, label_type
 from nmtkit.core.errors import RecipeError
@@ -15,31 +16,34 @@ from nmtkit.data.tokenizers.vocabulary import LabelVocabulary, split_labels
 from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
 MAX_SAMPLE_CHARACTERS = 1 << 27
-"""Limits a sample of long documents."""
+"""Maximum number of characters in a sample of long documents."""
 PAIR = (Column("src"), Column("tgt"))
 """The columns of two texts."""
 
 
 class TokenizerSample:
-    """At most `most` pairs, spread evenly over a corpus that is read once.
+    """At most `max_size` pairs, spread evenly over a corpus that is read once.
 
     Every `stride`-th pair is taken; the stride doubles (1, 2, 4, 8, ...) whenever the sample becomes too large. With
-    weights a pair counts as often as its file's weight relative to the smallest one, and may be taken several times.
+    weights a pair counts as often as its file's weight relative to the smallest weight, and may be taken several times.
     Labels are counted in all examples.
     """
 
-    def __init__(self, most: int, weights: Sequence[float] = (), columns: Sequence[Column] = PAIR) -> None:
-        self._most = most
+    def __init__(self, max_size: int, weights: Sequence[float] = (), columns: Sequence[Column] = PAIR) -> None:
+        self._max_size = max_size
         self.texts = [column.name for column in columns if column.type == "text"]
         self.label_type = label_type(columns)
         self.labels: Counter[str] = Counter()
-        self._lengths = [weight / min(weights) for weight in weights]
+        self._relative_weights = [weight / min(weights) for weight in weights]
         self._end = 0.0
+        """Sum of the relative weights of all pairs seen."""
         self._stride = 1
+        self.examples: list[Example] = []
+        """The sample."""
         self._characters = 0
-        self.kept: list[Example] = []
+        """Number of characters in the sample."""
         self.total = 0
-        """Pairs seen."""
+        """Number of pairs seen."""
 
     def add_block(self, block: Block) -> None:
         """Samples from the next pairs."""
@@ -51,15 +55,20 @@ class TokenizerSample:
         self.total += 1
         if pair.labels is not None:
             self.labels.update(split_labels(pair.labels, self.label_type))
+        # A pair occupies an interval as long as its weight, and is taken once for each multiple of the stride from
+        # the interval's begin to before its end.
         begin = self._end
-        self._end += self._lengths[pair.file] if self._lengths else 1.0
-        # Once for each multiple of the stride from its begin to before its end.
-        for _ in range(math.ceil(self._end / self._stride) - math.ceil(begin / self._stride)):
-            self.kept.append(pair)
+        weight = self._relative_weights[pair.file] if self._relative_weights else 1.0
+        self._end += weight
+        times = math.ceil(self._end / self._stride) - math.ceil(begin / self._stride)
+        for _ in range(times):
+            self.examples.append(pair)
             self._characters += _characters(pair)
-        while len(self.kept) > self._most or (self._characters > MAX_SAMPLE_CHARACTERS and len(self.kept) > 1):
-            self.kept = self.kept[::2]
-            self._characters = sum(map(_characters, self.kept))
+        while len(self.examples) > self._max_size or (
+            self._characters > MAX_SAMPLE_CHARACTERS and len(self.examples) > 1
+        ):
+            self.examples = self.examples[::2]
+            self._characters = sum(map(_characters, self.examples))
             self._stride *= 2
 
 
@@ -71,31 +80,47 @@ def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: 
     """Learns tokenizers from a sample, and records their sizes in the report."""
     if config.is_imported:
         raise RecipeError(f"tokenizer.kind: {config.kind} comes with an imported model and cannot be learned; take bpe")
-    lines = {name: [text for pair in sample.kept if (text := getattr(pair, name)) is not None] for name in sample.texts}
-    columns: Mapping[str, Tokenizer]
+    lines: dict[str, list[str]] = {}
+    for column in sample.texts:
+        texts = [getattr(example, column) for example in sample.examples]
+        lines[column] = [text for text in texts if text is not None]
+    columns: dict[str, Tokenizer] = {}
     if config.joint and len(lines) == 2:
-        columns = dict.fromkeys(lines, _learn(config, [*chain.from_iterable(lines.values())], "text"))
+        all_lines = list(chain.from_iterable(lines.values()))
+        columns = dict.fromkeys(lines, _learn(config, all_lines, "text"))
     else:
-        called = {"src": "source text", "tgt": "target text"}
-        columns = {name: _learn(config.for_column(name), texts, called[name]) for name, texts in lines.items()}
-    labels = LabelVocabulary.build(sample.labels) if sample.label_type else None
-    rows = sample.kept[0].features if sample.kept else None
-    tokenizers = Tokenizers(config, columns, labels, 0 if rows is None else rows.shape[1])
+        descriptions = {"src": "source text", "tgt": "target text"}
+        for column, texts in lines.items():
+            columns[column] = _learn(config.for_column(column), texts, descriptions[column])
+    labels = None
+    if sample.label_type is not None:
+        labels = LabelVocabulary.build(sample.labels)
+    features = 0
+    if sample.examples:
+        rows = sample.examples[0].features
+        if rows is not None:
+            features = rows.shape[1]
     if report is not None and columns:
-        sizes = {f"{name}_size": len(tokenizer.vocabulary) for name, tokenizer in columns.items()}
-        report.tokenizer = {"kind": config.kind, **sizes, "pairs_used": len(sample.kept), "pairs": sample.total}
-    return tokenizers
+        facts: dict[str, Any] = {"kind": config.kind}
+        for column, tokenizer in columns.items():
+            facts[f"{column}_size"] = len(tokenizer.vocabulary)
+        facts["pairs_used"] = len(sample.examples)
+        facts["pairs"] = sample.total
+        report.tokenizer = facts
+    return Tokenizers(config=config, columns=columns, labels=labels, features=features)
 
 
 def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
-    """A note if a text has fewer subwords than its vocabulary was meant to have; empty if it has enough."""
-    facts = []
-    for name, tokenizer in tokenizers.items():
-        settings = config if tokenizers.shared else config.for_column(name)
-        has_fewer = settings.kind in ("bpe", "unigram") and len(tokenizer.vocabulary) < settings.vocab_size
-        side = "" if tokenizers.shared or len(tokenizers) == 1 else f"{name}: "
-        fact = f"{side}{len(tokenizer.vocabulary):,} of {settings.vocab_size:,}"
-        if has_fewer and fact not in facts:
+    """Returns a note on texts with fewer subwords than `vocab_size`; "" if all vocabularies are full."""
+    facts: list[str] = []
+    for column, tokenizer in tokenizers.items():
+        settings = config if tokenizers.shared else config.for_column(column)
+        if settings.kind not in ("bpe", "unigram") or len(tokenizer.vocabulary) >= settings.vocab_size:
+            continue
+        fact = f"{len(tokenizer.vocabulary):,} of {settings.vocab_size:,}"
+        if len(tokenizers) > 1 and not tokenizers.shared:
+            fact = f"{column}: {fact}"
+        if fact not in facts:  # texts that share a vocabulary have the same fact
             facts.append(fact)
     if not facts:
         return ""
@@ -103,12 +128,16 @@ def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
 
 
 def _learn(config: TokenizerConfig, lines: Sequence[str], what: str) -> Tokenizer:
-    for name in config.special_tokens if not config.cuts_words else ():
+    if config.cuts_words:
+        return WordTokenizer.learn(config, lines, what)
+    for name in config.special_tokens:
+        # sentencepiece would learn the text without the name, so that its letters might become unknown; WordPiece would
+        # have the name twice. Names in brackets are not searched, because they are rare in text.
         if name[0] not in "<[" and any(name in line for line in lines):
             raise RecipeError(
-                f"tokenizer.specials: the {what} has {name!r} in it, and would be learned without; give the special "
-                f"token, or tag, a name that no text has, such as <{name}>"
+                f"tokenizer.specials: the {what} contains {name!r}, but a special token must not occur in a text; "
+                f"give it, or the tag, another name, such as <{name}>"
             )
     if config.kind == "wordpiece":
         return WordPieceTokenizer.learn(config, lines, what)
-    return (WordTokenizer if config.cuts_words else SentencePieceTokenizer).learn(config, lines, what)
+    return SentencePieceTokenizer.learn(config, lines, what)

@@ -1,10 +1,9 @@
-"""The tokenizers of all text columns, and what else a run knows of its columns."""
+"""The tokenizers of all text columns, and further facts about the columns of a run."""
 
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_errors
@@ -23,15 +22,18 @@ from nmtkit.data.tokenizers.vocabulary import (
 )
 from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
 
-_SETTINGS, _SUMS, _LABELS = "tokenizer.json", "sums.json", "labels.vocab"
-"""Files of the settings, checksums and labels."""
+# Names of files.
+_SETTINGS = "tokenizer.json"
+_SUMS = "sums.json"
+_LABELS = "labels.vocab"
 
 
 class Tokenizers(dict[str, Tokenizer]):
-    """The tokenizers of the text columns, made with settings `config`; the vocabulary of labels if there are any.
+    """The tokenizers of the text columns by name, with their settings `config`.
 
-    `features` is the number of numbers in a row of features, 0 without features.
-    With a joint vocabulary both are the same object; those of imported models are then two with the same vocabulary.
+    `labels` is the vocabulary of labels, if there are any. `features` is the width of a row of features, 0 without
+    features. With a joint vocabulary both texts have the same tokenizer; imported models then have two tokenizers with
+    the same vocabulary.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Tokenizers(dict[str, Tokenizer]):
 
     @property
     def shared(self) -> bool:
-        """Whether two texts have one vocabulary."""
+        """Whether two texts share a vocabulary."""
         return len(self) == 2 and self.src.vocabulary is self.tgt.vocabulary
 
     @property
@@ -70,92 +72,117 @@ class Tokenizers(dict[str, Tokenizer]):
         return any(tokenizer.config.sampling > 0 for tokenizer in self.values())
 
     def text_forms(self) -> TextForms:
-        """The forms of texts that the model sees, by which equal texts are found."""
+        """Returns, by column, the function that gives the form of a text that the model sees.
+
+        Texts with the same form count as duplicates.
+        """
         return {column: tokenizer.normalized for column, tokenizer in self.items()}
 
     @property
     def checksum(self) -> str:
-        """The checksum by which weights know their vocabulary."""
-        return bytes_checksum(b"".join(name.encode() + content for name, content in self._contents().items()))
+        """A checksum of all vocabularies, which is saved with weights."""
+        parts = [name.encode() + content for name, content in self._contents().items()]
+        return bytes_checksum(b"".join(parts))
 
     def with_source_prefix(self, prefix: str) -> "Tokenizers":
         """Returns the tokenizers of an imported model with this text before every source."""
         config = parse(TokenizerConfig, self.config.model_dump() | {"source_prefix": prefix}, "tokenizer")
-        columns = {
-            column: HuggingFaceTokenizer(config, tokenizer.content(), tokenizer.vocabulary, column)
-            for column, tokenizer in self.items()
-        }
-        return Tokenizers(config, columns, self.labels, self.features)
+        columns = {}
+        for column, tokenizer in self.items():
+            columns[column] = HuggingFaceTokenizer(config, tokenizer.content(), tokenizer.vocabulary, column)
+        return Tokenizers(config=config, columns=columns, labels=self.labels, features=self.features)
 
     def _contents(self) -> dict[str, bytes]:
-        """The content of each file, by name."""
-        one_a_table = {"joint": self.src} if self.shared else {**self}
-        sides = {**self} if self.config.kind == "marian" else one_a_table
-        files = {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
+        """Returns the content of each file by its name."""
+        # A shared vocabulary is stored once; Marian has a sentencepiece model per side even then.
+        vocabularies: Mapping[str, Tokenizer] = {"joint": self.src} if self.shared else self
+        models = self if self.config.kind == "marian" else vocabularies
+        contents = {}
+        for name, tokenizer in models.items():
+            contents[f"{name}{tokenizer.suffix}"] = tokenizer.content()
         if self.config.is_imported:
-            files |= {f"{name}{WordTokenizer.suffix}": side.vocabulary.content() for name, side in one_a_table.items()}
-        return files | ({_LABELS: self.labels.content()} if self.labels is not None else {})
+            for name, tokenizer in vocabularies.items():
+                contents[f"{name}{WordTokenizer.suffix}"] = tokenizer.vocabulary.content()
+        if self.labels is not None:
+            contents[_LABELS] = self.labels.content()
+        return contents
 
     def save(self, folder: Path) -> None:
         """Writes all files that `load` needs into the folder."""
-        facts: dict[str, Any] = {} if len(self) == 2 else {"texts": [*self]}
-        facts |= {"features": self.features} if self.features else {}
-        settings = json.dumps(self.config.model_dump() | facts, indent=2, ensure_ascii=False) + "\n"
-        contents = {**self._contents(), _SETTINGS: settings.encode("utf-8")}
+        settings = self.config.model_dump()
+        if len(self) != 2:
+            settings["texts"] = [*self]
+        if self.features:
+            settings["features"] = self.features
+        contents = self._contents()
+        contents[_SETTINGS] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+        checksums = {name: bytes_checksum(content) for name, content in contents.items()}
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            # The checksums go first and come last: at no moment are there those of other files.
-            for stale in (_SUMS, _LABELS):  # labels of a classifier that was in the folder are not of another model
-                (folder / stale).unlink(missing_ok=True)
+            # The checksums are removed first and written last, so that they never belong to other files. Labels are
+            # removed because an earlier model in this folder may have had some.
+            for name in (_SUMS, _LABELS):
+                (folder / name).unlink(missing_ok=True)
             for name, content in contents.items():
                 (folder / name).write_bytes(content)
-            of_files = {name: bytes_checksum(content) for name, content in contents.items()}
-            (folder / _SUMS).write_text(json.dumps(of_files, indent=1) + "\n", encoding="utf-8")
+            (folder / _SUMS).write_text(json.dumps(checksums, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizers":
         """Reads what `save` wrote; CheckpointError names a file that is missing or damaged."""
         check_sums(folder / _SUMS)
-        settings = folder / _SETTINGS
+        path = folder / _SETTINGS
         try:
-            given = dict(parse_json(read_vocabulary_file(settings, "it"), settings.name))
-            texts, features = list[str](given.pop("texts", TEXT_COLUMNS)), int(given.pop("features", 0))
-            given.setdefault("normalization", "nfkc")  # the default before there was nfkc_numbers
-            given.pop("train_lines", None)  # a setting of earlier versions, which tells how the tokenizer was learned
-            config = parse(TokenizerConfig, given, str(settings))
+            settings = dict(parse_json(read_vocabulary_file(path, "it"), path.name))
+            texts = list[str](settings.pop("texts", TEXT_COLUMNS))
+            features = int(settings.pop("features", 0))
+            settings.setdefault("normalization", "nfkc")  # the default before nfkc_numbers existed
+            settings.pop("train_lines", None)  # a setting of earlier versions, which only affected learning
+            config = parse(TokenizerConfig, settings, str(path))
         except (DataError, RecipeError, TypeError, ValueError) as fault:
-            raise CheckpointError(f"{settings}: damaged ({fault}); {RESTORE_HINT}") from fault
-        joint = config.joint and len(texts) == 2
-        names = {column: "joint" if joint else column for column in texts}
-        labels = LabelVocabulary.load(folder / _LABELS) if os.path.lexists(folder / _LABELS) else None
+            raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault
+        labels = None
+        if os.path.lexists(folder / _LABELS):
+            labels = LabelVocabulary.load(folder / _LABELS)
+        is_joint = config.joint and len(texts) == 2
+        columns: dict[str, Tokenizer] = {}
         if config.is_imported:
-            tables = {
-                name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}", config.special_tokens)
-                for name in dict.fromkeys(names.values())
-            }
-            files = {side: folder / (side if config.kind == "marian" else of) for side, of in names.items()}
-            return cls(config, {side: load_tokenizer(config, files[side], tables[names[side]], side) for side in names})
-        tokenizers = {
-            name: load_tokenizer(config if joint else config.for_column(name), folder / name)
-            for name in dict.fromkeys(names.values())
-        }
-        return cls(config, {column: tokenizers[name] for column, name in names.items()}, labels, features)
+            vocabularies: dict[str, Vocabulary] = {}
+            for column in texts:
+                name = "joint" if is_joint else column
+                if name not in vocabularies:
+                    vocabulary_file = folder / f"{name}{WordTokenizer.suffix}"
+                    vocabularies[name] = Vocabulary.load(vocabulary_file, config.special_tokens)
+                stem = folder / (column if config.kind == "marian" else name)
+                columns[column] = load_tokenizer(config, stem, vocabularies[name], column)
+            return cls(config, columns)
+        if is_joint:
+            columns = dict.fromkeys(texts, load_tokenizer(config, folder / "joint"))
+        else:
+            for column in texts:
+                columns[column] = load_tokenizer(config.for_column(column), folder / column)
+        return cls(config=config, columns=columns, labels=labels, features=features)
 
 
 def load_tokenizer(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None, column: str = "") -> Tokenizer:
-    """Reads the tokenizer of a file without its ending; CheckpointError if it is missing or damaged.
+    """Reads a tokenizer from its file; CheckpointError if it is missing or damaged.
 
-    Those of imported models have the vocabulary `table`, and those of Hugging Face are for a column.
+    Args:
+        config: Settings.
+        stem: Path of the file without its suffix.
+        table: The vocabulary of an imported model, whose ids differ from those in the file.
+        column: The text column, for a tokenizer of Hugging Face.
     """
     if config.cuts_words or config.kind == "wordpiece":
-        own = WordTokenizer if config.cuts_words else WordPieceTokenizer
-        return own(config, Vocabulary.load(stem.with_suffix(own.suffix), config.special_tokens))
-    kind = HuggingFaceTokenizer if config.kind == "huggingface" else SentencePieceTokenizer
-    path = stem.with_suffix(kind.suffix)
+        word_tokenizer = WordTokenizer if config.cuts_words else WordPieceTokenizer
+        vocabulary = Vocabulary.load(stem.with_suffix(word_tokenizer.suffix), config.special_tokens)
+        return word_tokenizer(config, vocabulary)
+    suffix = HuggingFaceTokenizer.suffix if config.kind == "huggingface" else SentencePieceTokenizer.suffix
+    path = stem.with_suffix(suffix)
     content = read_vocabulary_file(path)
     try:
         if config.kind == "huggingface":
-            assert table is not None, "it has no ids of its own"
+            assert table is not None, "a tokenizer of Hugging Face needs a vocabulary"
             return HuggingFaceTokenizer(config, content, table, column)
         return SentencePieceTokenizer(config, content, table)
     except CheckpointError as fault:

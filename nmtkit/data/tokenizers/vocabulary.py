@@ -12,31 +12,35 @@ from nmtkit.core.errors import CheckpointError, DataError, shorten
 from nmtkit.core.files import bytes_checksum
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-RESTORE_HINT = "copy the folder again; of the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"
-"""The remedy for a damaged file."""
+RESTORE_HINT = "copy the folder again; from the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"
+"""Remedy for a damaged file, in messages."""
 V = TypeVar("V", bound="Vocabulary")
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 class Vocabulary:
-    """Tokens by id. The first four are PAD, UNK, BOS and EOS, then come `further` special ones, which no text gives.
+    """Tokens by id: PAD, UNK, BOS and EOS, then `further` special tokens, then the tokens of texts.
 
-    Tokens are distinct and not empty.
+    Tokens are distinct and not empty. Special tokens are never recognized in a text.
     """
 
     reserved: ClassVar[tuple[str, ...]] = SPECIALS
 
     def __init__(self, tokens: Sequence[str], further: Sequence[str] = ()) -> None:
         specials = [*self.reserved, *further]
-        self.specials = tuple(further)
-        self.n_specials = len(specials)
         if [*tokens[: len(specials)]] != specials:
             raise CheckpointError(f"vocabulary: it must begin with {' '.join(specials)}; {RESTORE_HINT}")
+        self.specials = tuple(further)
+        self.n_specials = len(specials)
         self.tokens = list(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens)}
-        self._text_ids = {token: n for token, n in self._ids.items() if n >= self.n_specials or n == UNK}
         if len(self._ids) != len(self.tokens) or "" in self._ids:
             raise CheckpointError(f"vocabulary: a token is empty or repeated; {RESTORE_HINT}")
+        self._text_ids: dict[str, int] = {}
+        """The ids of tokens that texts may contain; UNK may be the spelling of an unknown token."""
+        for token, number in self._ids.items():
+            if number >= self.n_specials or number == UNK:
+                self._text_ids[token] = number
 
     @classmethod
     def build(
@@ -46,14 +50,19 @@ class Vocabulary:
         min_frequency: int = 1,
         further: Sequence[str] = (),
     ) -> V:
-        """The most frequent tokens; equal counts in code-point order. `max_size` includes the special ones."""
+        """Makes a vocabulary of the most frequent tokens; equal counts are in code-point order.
+
+        `max_size` includes the special tokens.
+        """
         specials = [*cls.reserved, *further]
-        kept = sorted(
-            (token for token, count in counts.items() if count >= min_frequency and token and token not in specials),
-            key=lambda token: (-counts[token], token),
-        )
-        room = None if max_size is None else max(0, max_size - len(specials))
-        return cls([*specials, *kept[:room]], further)
+        frequent = []
+        for token, count in counts.items():
+            if count >= min_frequency and token and token not in specials:
+                frequent.append(token)
+        frequent.sort(key=lambda token: (-counts[token], token))
+        if max_size is not None:
+            frequent = frequent[: max(0, max_size - len(specials))]
+        return cls([*specials, *frequent], further)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -65,7 +74,7 @@ class Vocabulary:
         return isinstance(other, Vocabulary) and self.tokens == other.tokens
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
-        """The ids of tokens; UNK for unknown ones."""
+        """Returns the ids of tokens; UNK for unknown ones."""
         get = self._ids.get
         return [get(token, UNK) for token in tokens]
 
@@ -74,30 +83,44 @@ class Vocabulary:
         return [self._text_ids.get(token, UNK) for token in tokens]
 
     def extend(self, src_tokens: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Gives the unknown words of a source the ids V, V+1, ... in the order of their first occurrence.
+        """Assigns the ids V, V+1, ... to the unknown words of a source, in the order of their first occurrence.
 
-        Called on the *target* vocabulary: extended ids are what the decoder can emit (See et al. 2017, section 2.2).
-        Returns the id of each source token, and the unknown words in the order of their ids.
+        This is a method of the *target* vocabulary: extended ids are what the decoder can write (See et al. 2017,
+        section 2.2). Returns the id of each source token, and the unknown words in the order of their ids.
         """
         ids: list[int] = []
-        extra: dict[str, int] = {}
+        oov_ids: dict[str, int] = {}
         for token in src_tokens:
-            known = self._text_ids.get(token)
-            ids.append(extra.setdefault(token, len(self.tokens) + len(extra)) if known is None else known)
-        return ids, list(extra)
+            number = self._text_ids.get(token)
+            if number is None:
+                next_id = len(self.tokens) + len(oov_ids)
+                number = oov_ids.setdefault(token, next_id)
+            ids.append(number)
+        return ids, list(oov_ids)
 
     def extended_target_ids(self, tgt_tokens: Iterable[str], oov: Sequence[str]) -> list[int]:
-        """The target's ids; extended ones for unknown words of the source (`oov`), else UNK."""
-        extra = {token: len(self.tokens) + number for number, token in enumerate(oov)}
-        return [self._text_ids[token] if token in self._text_ids else extra.get(token, UNK) for token in tgt_tokens]
+        """Returns the ids of a target, which may be extended ids of unknown words of the source (`oov`)."""
+        oov_ids = {token: len(self.tokens) + number for number, token in enumerate(oov)}
+        ids = []
+        for token in tgt_tokens:
+            number = self._text_ids.get(token)
+            if number is None:
+                number = oov_ids.get(token, UNK)
+            ids.append(number)
+        return ids
 
     def tokens_of(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """The tokens of ids; ids from V upwards are in `oov`."""
+        """Returns the tokens of ids; the words of ids from V upwards are in `oov`."""
+        if not oov:
+            return [self.tokens[number] for number in ids]
         size = len(self.tokens)
-        return [self.tokens[number] if number < size else oov[number - size] for number in ids]
+        tokens = []
+        for number in ids:
+            tokens.append(self.tokens[number] if number < size else oov[number - size])
+        return tokens
 
     def content(self) -> bytes:
-        """The content of its file: a token a line, UTF-8; line n (from 0) is id n."""
+        """Returns the content of its file: one token per line, UTF-8; line n (from 0) is id n."""
         return ("\n".join(self.tokens) + "\n").encode("utf-8")
 
     @classmethod
@@ -110,16 +133,16 @@ class Vocabulary:
         if not text.endswith("\n"):
             raise CheckpointError(f"{path}: truncated (no line end after the last token); {RESTORE_HINT}")
         try:
-            # Not splitlines(): a token may hold one of the rarer line separators of Unicode.
+            # Not splitlines(): a token may contain one of Unicode's rarer line separators.
             return cls(text[:-1].split("\n"), further)
         except CheckpointError as fault:
             raise CheckpointError(f"{path}: {fault}") from fault
 
 
 def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
-    """Reads a file of a run's vocabulary, which messages call `what`; CheckpointError if it cannot be read."""
+    """Reads a file of a run's vocabulary; CheckpointError, which calls the file `what`, if it cannot be read."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading a named pipe would block
             raise OSError(errno.EINVAL, "not a file")
         return path.read_bytes()
     except OSError as fault:
@@ -127,15 +150,15 @@ def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
 
 
 def check_sums(path: Path) -> None:
-    """Compares files with their checksums, which `path` beside them has; CheckpointError if one is damaged."""
-    if not os.path.lexists(path):  # a copy without it can still be used
+    """Compares files with their checksums in the file `path`, in the same folder; CheckpointError if one differs."""
+    if not os.path.lexists(path):  # a copy without checksums can still be used
         return
     try:
-        expected = json.loads(read_vocabulary_file(path))
-        for name in expected:
-            own = path.with_name(name)
-            if os.path.lexists(own) and bytes_checksum(read_vocabulary_file(own)) != expected[name]:
-                raise CheckpointError(f"{own}: damaged (its checksum is another); {RESTORE_HINT}")
+        checksums = json.loads(read_vocabulary_file(path))
+        for name in checksums:
+            file = path.with_name(name)
+            if os.path.lexists(file) and bytes_checksum(read_vocabulary_file(file)) != checksums[name]:
+                raise CheckpointError(f"{file}: damaged (its checksum differs); {RESTORE_HINT}")
     except (ValueError, TypeError, RecursionError) as fault:
         raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault
 
@@ -146,16 +169,18 @@ class LabelVocabulary(Vocabulary):
     reserved: ClassVar[tuple[str, ...]] = ()
 
     def encode(self, labels: Sequence[str], place: str) -> list[int]:
-        """The ids of the labels of an example at `place`; DataError if it has none, or one that train has not."""
+        """Returns the ids of the labels of an example; DataError, with its `place`, for a missing or unknown label."""
         if not labels or "" in labels:
             raise DataError(f"{place}: there is no label; write it there, or leave the example out")
         for label in labels:
             if label not in self:
-                known = shorten(", ".join(self.tokens))
-                raise DataError(f"{place}: train has no label {shorten(label)!r}, only {known}; correct it")
+                train_labels = shorten(", ".join(self.tokens))
+                raise DataError(f"{place}: train has no label {shorten(label)!r}, only {train_labels}; correct it")
         return self.ids(labels)
 
 
 def split_labels(line: str, kind: ColumnType | None) -> list[str]:
-    """The labels in a line: "labels" are separated by white space, a "label" is all of it."""
-    return line.split() if kind == "labels" else [line.strip()]
+    """Returns the labels in a line: "labels" are separated by white space, a "label" is the whole line."""
+    if kind == "labels":
+        return line.split()
+    return [line.strip()]

@@ -1,15 +1,15 @@
-"""WordPiece, and the merges of which subwords are made.
+"""WordPiece, and the merges that make subwords.
 
 Schuster and Nakajima 2012, "Japanese and Korean Voice Search", section 3, and Wu et al. 2016, section 4.1: a vocabulary
-begins with all characters. It grows by the two neighbours that, joined, raise the likelihood of the text most. A word
-is cut into the longest tokens that there are, from its left. BPE (Sennrich et al. 2016, Algorithm 1) joins the most
-frequent neighbours instead.
+begins with all characters. It grows by joining the two neighbours that raise the likelihood of the text most. A word is
+cut into the longest tokens of the vocabulary, from left to right. BPE (Sennrich et al. 2016, Algorithm 1) joins the
+most frequent neighbours instead.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,43 +23,53 @@ Pair = tuple[str, str]
 
 
 class Merges:
-    """Words as symbols, at first their characters, and how often two of them are neighbours."""
+    """Words as sequences of symbols, at first their characters, with counts of symbols and of neighbouring pairs.
+
+    Symbols and pairs are numbered in the order in which they are first seen; arrays are indexed by these numbers and
+    longer than needed.
+    """
 
     def __init__(self, words: Mapping[str, int]) -> None:
         self.words = [([*word], count) for word, count in words.items()]
-        """The symbols of each word, and how often it occurs."""
-        self._symbols: dict[str, int] = {}
-        self._pairs: dict[Pair, int] = {}
-        self._places: list[set[int]] = []
-        # By number of a symbol: how often it occurs. By number of a pair: its two symbols, and how often it occurs.
-        self._single, self._sides, self._together = np.zeros(64), np.zeros((64, 2), np.int64), np.zeros(64)
+        """The symbols of each word, and how often the word occurs."""
+        self._symbol_numbers: dict[str, int] = {}
+        self._symbol_counts = np.zeros(64)
+        self._pair_numbers: dict[Pair, int] = {}
+        self._pair_counts = np.zeros(64)
+        self._pair_symbols = np.zeros((64, 2), np.int64)
+        """The numbers of the two symbols of each pair."""
+        self._pair_words: list[set[int]] = []
+        """The words that contain a pair, or did so earlier."""
         for number in range(len(self.words)):
             self._count(number, 1)
 
-    def _count(self, number: int, sign: int) -> None:
-        """Adds the symbols and neighbours of a word, or takes them away."""
-        symbols, count = self.words[number]
+    def _count(self, word_number: int, sign: int) -> None:
+        """Adds the symbols and pairs of a word to the counts (sign 1), or subtracts them (sign -1)."""
+        symbols, count = self.words[word_number]
         for symbol in symbols:
-            row = self._symbols.setdefault(symbol, len(self._symbols))
-            self._single = _with_row(self._single, row)
-            self._single[row] += sign * count
+            number = self._symbol_numbers.setdefault(symbol, len(self._symbol_numbers))
+            self._symbol_counts = _with_row(self._symbol_counts, number)
+            self._symbol_counts[number] += sign * count
         for pair in pairwise(symbols):
-            row = self._pairs.setdefault(pair, len(self._pairs))
-            if row == len(self._places):
-                self._places.append(set())
-                self._sides, self._together = _with_row(self._sides, row), _with_row(self._together, row)
-                self._sides[row] = [self._symbols[symbol] for symbol in pair]
-            self._together[row] += sign * count
-            self._places[row].add(number)
+            number = self._pair_numbers.setdefault(pair, len(self._pair_numbers))
+            if number == len(self._pair_words):  # a new pair
+                self._pair_words.append(set())
+                self._pair_counts = _with_row(self._pair_counts, number)
+                self._pair_symbols = _with_row(self._pair_symbols, number)
+                self._pair_symbols[number] = [self._symbol_numbers[symbol] for symbol in pair]
+            self._pair_counts[number] += sign * count
+            self._pair_words[number].add(word_number)
 
     def count(self, pair: Pair) -> int:
-        """How often two symbols are neighbours."""
-        return int(self._together[self._pairs[pair]]) if pair in self._pairs else 0
+        """Returns how often two symbols are neighbours."""
+        if pair not in self._pair_numbers:
+            return 0
+        return int(self._pair_counts[self._pair_numbers[pair]])
 
     def join(self, pair: Pair) -> list[int]:
-        """Makes two neighbours one symbol everywhere; gives the numbers of the words that have them."""
+        """Joins two neighbours to one symbol in all words; returns the numbers of the words that contained them."""
         changed = []
-        for number in sorted(self._places[self._pairs[pair]]):
+        for number in sorted(self._pair_words[self._pair_numbers[pair]]):
             symbols, count = self.words[number]
             joined: list[str] = []
             for symbol in symbols:
@@ -75,59 +85,80 @@ class Merges:
         return changed
 
     def most_likely(self) -> Pair | None:
-        """The neighbours a, b that raise the likelihood most, by `c(ab) log(c(ab) N / (c(a) c(b)))`; None if none do.
+        """Returns the pair a, b whose merge raises the likelihood most; None if no merge raises it.
 
-        c are counts of N symbols. Of equal ones it is the first that was seen.
+        The gain is `c(ab) log(c(ab) N / (c(a) c(b)))`, where c are counts of N symbols. Of pairs with equal gains the
+        one that was seen first is returned.
         """
-        if not self._pairs:
+        n_pairs = len(self._pair_numbers)
+        if n_pairs == 0:
             return None
-        together, sides = self._together[: len(self._pairs)], self._sides[: len(self._pairs)]
-        apart = np.maximum(self._single[sides].prod(-1), 1)
-        gains = together * np.log(np.maximum(together * self._single.sum() / apart, 1))
+        counts = self._pair_counts[:n_pairs]  # (P,)
+        symbol_counts = self._symbol_counts[self._pair_symbols[:n_pairs]]  # (P, 2)
+        # The maximum with 1 avoids a division by zero, and the logarithm of zero, for pairs that no longer occur.
+        products = np.maximum(symbol_counts.prod(axis=-1), 1)  # (P,)
+        ratios = counts * self._symbol_counts.sum() / products  # (P,)
+        gains = counts * np.log(np.maximum(ratios, 1))  # (P,)
         best = int(gains.argmax())
-        return [*self._pairs][best] if gains[best] > 0 else None
+        if gains[best] <= 0:
+            return None
+        return [*self._pair_numbers][best]
 
 
 def _with_row(array: "np.ndarray[Any, Any]", row: int) -> "np.ndarray[Any, Any]":
-    """An array that has the row, all new ones zero."""
-    return array if row < len(array) else np.concatenate([array, np.zeros_like(array)])
+    """Returns an array that has the row: the array itself, or one of twice the length, filled up with zeros."""
+    if row < len(array):
+        return array
+    return np.concatenate([array, np.zeros_like(array)])
 
 
 class WordPieceTokenizer(WordTokenizer):
-    """Words and punctuation as kind word has them, cut into tokens; one that cannot be cut is unknown as a whole."""
+    """Words and punctuation as in kind word, cut into tokens; a word that cannot be cut is unknown as a whole."""
 
     @classmethod
     @override
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordPieceTokenizer":
-        """The vocabulary's order is that of the merges; RecipeError if it is too small for all characters."""
+        """Learns a vocabulary in the order of the merges; RecipeError if it is too small for all characters."""
         specials = [*SPECIALS, *config.special_tokens]
-        cutter = cls(config, Vocabulary(specials, config.special_tokens))
-        words = Counter(word for line in lines for word in WordTokenizer.tokens(cutter, line))
+        # A tokenizer without words, which is enough to split lines.
+        splitter = cls(config, Vocabulary(specials, config.special_tokens))
+        words: Counter[str] = Counter()
+        for line in lines:
+            words.update(WordTokenizer.tokens(splitter, line))
         if not words:
             raise DataError(f"tokenizer: no words to learn from: the {what} is empty")
-        tokens = sorted({*"".join(words)})
-        room = config.vocab_size - len(specials)
-        if room < len(tokens):
+        characters = sorted({*"".join(words)})
+        max_tokens = config.vocab_size - len(specials)
+        if max_tokens < len(characters):
             raise RecipeError(
                 f"tokenizer.vocab_size: {config.vocab_size} is too small for this {what}: every character needs a "
-                f"token; use at least {len(specials) + len(tokens)}"
+                f"token; use at least {len(specials) + len(characters)}"
             )
-        merges, learned = Merges(words), dict.fromkeys(tokens)
-        while len(learned) < room and (pair := merges.most_likely()) is not None:
+        merges = Merges(words)
+        learned = dict.fromkeys(characters)  # a dictionary, because different pairs may give the same token
+        while len(learned) < max_tokens:
+            pair = merges.most_likely()
+            if pair is None:
+                break
             merges.join(pair)
-            learned["".join(pair)] = None  # in two ways one token may come about
+            learned["".join(pair)] = None
         return cls(config, Vocabulary([*specials, *learned], config.special_tokens))
 
     @override
     def tokens(self, text: str) -> list[str]:
-        return [token for word in super().tokens(text) for token in self._cut(word)]
+        words = super().tokens(text)
+        return list(chain.from_iterable(map(self._cut, words)))
 
     def _cut(self, word: str) -> list[str]:
-        """The longest tokens from the left: Wu et al. 2016, section 4.1; the word itself where one is missing."""
-        tokens, begin = [], 0
+        """Cuts a word into the longest tokens from the left (Wu et al. 2016, section 4.1).
+
+        Returns the word itself if a rest of it begins with no token.
+        """
+        tokens = []
+        begin = 0
         while begin < len(word):
-            ends = range(len(word), begin, -1)
-            end = next((end for end in ends if word[begin:end] in self.vocabulary), None)
+            longest_first = range(len(word), begin, -1)
+            end = next((end for end in longest_first if word[begin:end] in self.vocabulary), None)
             if end is None:
                 return [word]
             tokens.append(word[begin:end])
@@ -137,27 +168,35 @@ class WordPieceTokenizer(WordTokenizer):
 
 @dataclass(frozen=True)
 class Merge:
-    """A step of a tokenizer's learning."""
+    """A step in learning a tokenizer."""
 
     pair: Pair
     count: int
-    """How often the two were neighbours."""
+    """How often the two symbols were neighbours."""
     words: list[list[str]]
-    """The four most frequent words that they are in, as they are cut behind it."""
+    """The symbols, after the merge, of the four most frequent words that contain the pair."""
 
 
 def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
-    """The merges of a tokenizer of kind bpe or wordpiece, in their order, in a text; RecipeError for other kinds.
+    """Yields the merges of a tokenizer of kind bpe or wordpiece, in their order, in a text.
 
-    A token that no two symbols of the text give is passed over.
+    Raises a RecipeError for other kinds. A token that is not made of two symbols in this text is skipped.
     """
     if tokenizer.config.kind not in ("bpe", "wordpiece"):
         raise RecipeError(f"tokenizer.kind: {tokenizer.config.kind} has no merges; take bpe or wordpiece")
-    words = Counter(WORD_START + word for line in text for word in tokenizer.prepared(line).split())
+    words: Counter[str] = Counter()
+    for line in text:
+        words.update(WORD_START + word for word in tokenizer.prepared(line).split())
     merges = Merges(words)
     for token in tokenizer.vocabulary.tokens[tokenizer.vocabulary.n_specials :]:
+        # The vocabulary does not say which two symbols make a token: the pair that is most frequent now.
         pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
-        pair = max(pairs, key=merges.count, default=None)
-        if pair is not None and (count := merges.count(pair)):
-            changed = sorted((merges.words[number] for number in merges.join(pair)), key=lambda word: -word[1])
-            yield Merge(pair, count, [symbols for symbols, _ in changed[:4]])
+        if not pairs:
+            continue
+        pair = max(pairs, key=merges.count)
+        count = merges.count(pair)
+        if count == 0:
+            continue
+        changed = [merges.words[number] for number in merges.join(pair)]
+        changed.sort(key=lambda word: -word[1])  # the most frequent words first
+        yield Merge(pair=pair, count=count, words=[symbols for symbols, _ in changed[:4]])
