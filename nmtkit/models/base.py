@@ -39,7 +39,7 @@ from typing_extensions import TypeVar, override
 from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import Settings, TaggedUnion
+from nmtkit.core.settings import Settings, TaggedUnion, model_validator
 from nmtkit.data.batches.batch import ABSENT, Batch, CopySource, Rows
 from nmtkit.data.embeddings import Side
 from nmtkit.data.tokenizers.vocabulary import UNK
@@ -128,6 +128,22 @@ class ModelConfig(Settings):
 
     kind: str
     """Which model."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_shorthands(cls, settings: Any) -> Any:
+        if not isinstance(settings, Mapping):
+            return settings
+        expanded = dict(settings)
+        for shorthand, keys in cls.shorthands.items():
+            if expanded.get(shorthand) is None:
+                continue
+            conflicts = [key for key in keys if key in settings]
+            if conflicts:
+                raise ValueError(f"`{shorthand}` sets {' and '.join(keys)}: remove {conflicts[0]} or `{shorthand}`")
+            value = expanded.pop(shorthand)
+            expanded.update(dict.fromkeys(keys, value))
+        return expanded
 
     @property
     def copies(self) -> bool:

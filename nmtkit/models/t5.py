@@ -2,14 +2,16 @@
 
 A Transformer with these changes (section 2.1):
 
-    positions       no vectors of positions; each head adds a learned number to an energy, by the distance of query and
-                    key, in self-attention: that of the encoder's layers is shared by them, and so is the decoder's
+    positions       no position vectors; in self-attention each head adds a learned bias to an energy, which depends on
+                    the distance of query and key; all layers of the encoder share one table, and all of the decoder
     normalization   before each sub-layer, by the root mean square, without a bias
-    linear maps     without biases; energies are not divided by sqrt(D), and A heads of size D may differ from H
+    linear layers   without biases; energies are not divided by sqrt(D), and A * D may differ from H
     output          the decoder's states are multiplied by 1 / sqrt(H) before the output layer, which is tied
 
-`gated` is the form of T5 v1.1, mT5 and Flan-T5: the feed-forward part is gelu(x W) * (x V) W_2 (Shazeer 2020, "GLU
-Variants Improve Transformer"); these models have an output layer of their own, and do not scale what it reads.
+`gated` is the variant of T5 v1.1, mT5 and Flan-T5: the feed-forward part is gelu(x W) * (x V) W_2 (Shazeer 2020, "GLU
+Variants Improve Transformer"). These models have a separate output layer and do not scale its input.
+
+Letters as in `nmtkit.models.transformer`; P is the number of positions so far in search.
 """
 
 import math
@@ -17,6 +19,7 @@ from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Field, Width, model_validator
@@ -35,19 +38,19 @@ class T5Config(StacksConfig):
     kind: Literal["t5"] = "t5"
     """Which model."""
     head_size: Width = Field(default=64, ge=1)
-    """Width of a head (d_kv)."""
+    """Size of a head (d_kv)."""
     relative_buckets: int = Field(default=32, ge=4, le=4096)
     """Buckets of distances, a multiple of 4."""
     relative_distance: int = Field(default=128, ge=2, le=65536)
-    """The distance from which on all are in one bucket; more than half of relative_buckets."""
+    """All distances from this one on share a bucket; must be above half of relative_buckets."""
     gated: bool = False
-    """Gate the feed-forward part, as T5 v1.1, mT5 and Flan-T5 do; they take activation gelu_tanh."""
+    """Gate the feed-forward part, as T5 v1.1, mT5 and Flan-T5 do; they use activation gelu_tanh."""
     scale_output: bool = True
-    """Multiply what the output layer reads by 1 / sqrt(hidden_size); T5 v1.1, mT5 and Flan-T5 do not."""
+    """Multiply the input of the output layer by 1 / sqrt(hidden_size); T5 v1.1, mT5 and Flan-T5 do not."""
     norm: Literal["pre"] = "pre"
     """Normalize before each sub-layer."""
     norm_epsilon: float = Field(default=1e-6, gt=0.0, le=1e-2)
-    """What a normalization adds to the mean square."""
+    """Constant that a normalization adds to the mean square."""
     embedding_norm: ClassVar[bool] = False
     scale_embeddings: ClassVar[bool] = False
     positions: ClassVar[str] = "relative"
@@ -60,7 +63,7 @@ class T5Config(StacksConfig):
 
     @property
     def layer_form(self) -> LayerForm:
-        """That of section 2.1."""
+        """Variant of the layers described in section 2.1."""
         return LayerForm(self.head_size, bias=False, rms_norm=True, scaled=False, gated=self.gated)
 
 
@@ -69,68 +72,87 @@ class T5(Transformer):
     """The Transformer of T5; see the head of this file."""
 
     Config: ClassVar[type[ModelConfig]] = T5Config
-    first_entry = 1  # before them are positions
+    first_entry = 1  # entry 0 of the cache has the positions
 
     def __init__(self, config: T5Config, sizes: VocabularySizes) -> None:
-        super().__init__(cast(TransformerConfig, config), sizes)  # as far as `Transformer` reads it
+        # A T5Config has all settings that `Transformer` reads, but does not inherit from TransformerConfig.
+        super().__init__(cast(TransformerConfig, config), sizes)
         self.encoder_norm = nn.Sequential(self.encoder_norm, Dropout(config.dropout))
         self.decoder_norm = nn.Sequential(self.decoder_norm, Dropout(config.dropout))
         self.output_scale = self.width**-0.5 if config.scale_output else 1.0
         self._initialise(config)
 
+    @override
     @staticmethod
     def _positions(config: TransformerConfig, side: Side) -> RelativePositions:
-        own = cast(T5Config, cast(StacksConfig, config))
-        return RelativePositions(own.heads, own.relative_buckets, own.relative_distance, bidirectional=side == "src")
+        t5_config = cast(T5Config, cast(StacksConfig, config))
+        return RelativePositions(
+            heads=t5_config.heads,
+            buckets=t5_config.relative_buckets,
+            max_distance=t5_config.relative_distance,
+            bidirectional=side == "src",
+        )
 
     @torch.no_grad()
     def _initialise(self, config: T5Config) -> None:
-        """As the authors: energies have a variance of 1 though nothing divides them."""
-        width, inner = self.width, config.heads * config.head_size
+        """Initialises weights as the authors: energies, which nothing divides by sqrt(D), have a variance of 1."""
+        queries_size = config.heads * config.head_size
         for name, parameter in self.named_parameters():
             if name.endswith(("embedding.weight", "output.weight")):
                 nn.init.normal_(parameter)
             elif name.endswith("positions.weight"):
-                nn.init.normal_(parameter, std=width**-0.5)
+                nn.init.normal_(parameter, std=self.width**-0.5)
             elif parameter.dim() > 1:
                 nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
-                if name.endswith((".query.weight", "query_keys_values.weight")):  # energies of a copy are divided
-                    parameter[:inner] *= config.head_size**-0.5
-        for part in self.modules():
-            if isinstance(part, Experts):
-                part.initialize()
+                # The first rows of `query_keys_values` are the query. `copy_query` is not scaled, because the energies
+                # of the copy attention are divided by sqrt(H).
+                if name.endswith((".query.weight", "query_keys_values.weight")):
+                    parameter[:queries_size] *= config.head_size**-0.5
+        for module in self.modules():
+            if isinstance(module, Experts):
+                module.initialize()
 
+    @override
     def positions(self, most: int) -> tuple[str, Tensor]:
-        """It has none."""
-        raise RecipeError("a t5 has no position vectors: it learns numbers for distances")
+        raise RecipeError("a t5 model has no position vectors to show: it learns biases for distances")
 
-    def _enter(self, side: Side, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        entering: Tensor = self.dropout(self._words(side, ids))
-        return entering
+    @override
+    def _embed(self, side: Side, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        embedded: Tensor = self.dropout(self._word_vectors(side, ids))  # (B, T, H), or (B, K, H) with a cache
+        return embedded
 
+    @override
     def _encoder_bias(self, bias: Tensor) -> Tensor:
-        by_distance: Tensor = self.src_positions(_distances(bias.shape[-1], bias.device))
-        return bias + by_distance
+        distances = _distances(bias.shape[-1], bias.device)  # (1, S, S)
+        distance_bias: Tensor = self.src_positions(distances)  # (1, A, S, S)
+        return bias + distance_bias  # (B, A, S, S)
 
+    @override
     def _decoder_bias(self, states: Tensor, cache: KVCache | None) -> Tensor:
         if cache is None:
-            distances = _distances(states.shape[1], states.device)
-            bias: Tensor = self.tgt_positions(distances).masked_fill(distances > 0, -math.inf)
-            return bias
-        own = cache.positions()  # (B,1), or (1,K) of a prompt
-        cache.append(0, own.expand(*states.shape[:2]).flatten())
-        bias = self.tgt_positions(cache.read(0)[:, None] - own[..., None])  # (B,A,1 or K,P*K)
-        visible = cache.bias()
-        return bias if visible is None else bias + visible
+            distances = _distances(states.shape[1], states.device)  # (1, T, T)
+            bias: Tensor = self.tgt_positions(distances)  # (1, A, T, T)
+            return bias.masked_fill(distances > 0, -math.inf)
+        # Prompts of different lengths put hypotheses at different positions, so the cache stores positions like keys.
+        query_positions = cache.positions()  # (B, 1), or (1, K) of a prompt
+        rows, beam_size, _ = states.shape
+        cache.append(0, query_positions.expand(rows, beam_size).flatten())
+        key_positions = cache.read(0)[:, None]  # (B, 1, P*K)
+        distances = key_positions - query_positions[..., None]  # (B, 1 or K, P*K)
+        distance_bias: Tensor = self.tgt_positions(distances)  # (B, A, 1 or K, P*K)
+        ancestor_bias = cache.bias()  # (B, 1, K, P*K)
+        return distance_bias if ancestor_bias is None else distance_bias + ancestor_bias
 
+    @override
     def _decode(
         self, states: Tensor, memory: TransformerMemory, cache: KVCache | None, shown: slice | None
     ) -> tuple[Tensor, Tensor | None]:
-        states, weights = super()._decode(states, memory, cache, shown)
+        states, weights = super()._decode(states, memory, cache=cache, shown=shown)
         return states * self.output_scale, weights
 
 
 def _distances(length: int, device: torch.device) -> Tensor:
-    """From every position to every other, `(1,P,P)`."""
-    positions = torch.arange(length, device=device)
-    return (positions - positions[:, None])[None]
+    """Returns the distance from every query position to every key position, `(1, P, P)`."""
+    positions = torch.arange(length, device=device)  # (P,)
+    distances = positions - positions[:, None]  # (P, P)
+    return distances[None]

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.layers.elementary import dropout
 from nmtkit.models import convs2s
@@ -133,3 +135,10 @@ def test_states_vary_as_much_behind_the_layers_as_before_them(rate: float) -> No
         windows = torch.cat([dropout(states.roll(offset, 1), rate, True) for offset in (1, 0, -1)], -1)
         states = layer(windows, states)
         assert 0.7 < float(states.var()) / 0.01 < 1.4
+
+
+def test_layers_sets_the_layers_of_both_sides() -> None:
+    config = parse(convs2s.ConvS2SConfig, {"kind": "convs2s", "layers": 2}, "test")
+    assert (config.encoder_layers, config.decoder_layers) == (2, 2)
+    with pytest.raises(RecipeError, match="`layers` sets encoder_layers and decoder_layers: remove decoder_layers or"):
+        parse(convs2s.ConvS2SConfig, {"kind": "convs2s", "layers": 2, "decoder_layers": 3}, "test")

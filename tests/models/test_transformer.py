@@ -76,7 +76,7 @@ def check_copying(model: Transformer, attention: Tensor) -> None:
     output = told(model, PAIR)
     torch.testing.assert_close(output.attention[0], attention, rtol=0, atol=1e-12)
     torch.testing.assert_close(output.log_probs[0].exp(), mixed_by_hand(model, attention), rtol=0, atol=1e-12)
-    with pytest.raises(RecipeError, match="copies by the attention that it shows"):
+    with pytest.raises(RecipeError, match="copies with the attention that it shows"):
         model.show(1, 1)
 
 
