@@ -13,26 +13,26 @@ from functools import cache
 from typing import Literal, TypeAlias
 
 Normalization = Literal["nfkc_numbers", "nfkc", "none"]
-"""The rules by which a text is normalized."""
+"""Rules by which a text is normalized; see `normalize`."""
 
 TextForms: TypeAlias = Mapping[str, Callable[[str], str]]
-"""For each column, the function that gives the form in which its texts are compared."""
+"""For each column, the function that returns the form in which its texts are compared."""
 
 DEFAULT: Normalization = "nfkc_numbers"
-"""The rules used where the tokenizer is not known yet."""
+"""Rules that apply before the tokenizer is known."""
 
 OTHER_SPACES = (
     "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 )
 OTHER_SPACES += "\u2028\u2029\u202f\u205f\u3000"
-"""All white space but the space itself."""
+"""All white space except the space itself."""
 
 REMOVED = "\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x7f\x8f\x9f"
 REMOVED += "\u061c\u200e\u200f\ufeff"
 """Characters that nfkc_numbers removes: control characters, marks of writing direction and the byte-order mark."""
 
 BLANKED = "\u200b\ufffd"
-"""Characters besides white space that nfkc_numbers turns into a space: the zero-width space and the replacement
+"""Characters that are not white space but become a space in nfkc_numbers: the zero-width space and the replacement
 character."""
 
 _REMOVED = re.compile(f"[{re.escape(REMOVED)}]")
@@ -43,12 +43,12 @@ _ALL_LETTERS = range(0x20000)
 
 
 def normalize(text: str, rules: Normalization) -> str:
-    """Returns the text in the form that the rules ask for, with single spaces between its words.
+    """Returns the text normalized by the rules, with single spaces between its words.
 
     * nfkc_numbers: NFKC, but numbers keep their value: superscripts, subscripts, fractions and enclosed numbers stay as
       they are. Invisible characters are removed, except for the zero-width joiner and non-joiner.
-    * nfkc: all of Unicode's NFKC, which turns "10⁵" into "105" and "2½" into "21⁄2".
-    * none: only white space changes.
+    * nfkc: Unicode's NFKC without exceptions, which turns "10⁵" into "105" and "2½" into "21⁄2".
+    * none: only white space is normalized.
     """
     if rules == "nfkc":
         text = unicodedata.normalize("NFKC", text)
@@ -61,7 +61,7 @@ def normalize(text: str, rules: Normalization) -> str:
 
 
 def comparable(text: str) -> str:
-    """Returns the form by which equal texts are found where no tokenizer says how it normalizes them."""
+    """Returns the form in which texts are compared if no tokenizer determines how they are normalized."""
     return normalize(text, DEFAULT)
 
 
@@ -75,18 +75,21 @@ def _nfkc_with_exceptions(text: str) -> str:
         return text
     exceptions = nfkc_exceptions()
     parts = []
-    for part in _exceptions_pattern().split(text):  # every second part is an exception
-        parts.append(exceptions[part] if part in exceptions else unicodedata.normalize("NFKC", part))
+    for part in _exceptions_pattern().split(text):  # text and exceptions in turn
+        if part in exceptions:
+            parts.append(exceptions[part])
+        else:
+            parts.append(unicodedata.normalize("NFKC", part))
     return "".join(parts)
 
 
 @cache
 def nfkc_exceptions() -> Mapping[str, str]:
-    """Returns the characters that nfkc_numbers changes in another way than NFKC, and what each becomes.
+    """Returns the characters that nfkc_numbers and NFKC treat differently, and what each becomes in nfkc_numbers.
 
-    Superscripts, subscripts, fractions and enclosed numbers stay as they are. Units such as "㎡" become "m²".
+    Superscripts, subscripts, fractions and enclosed numbers do not change. Units such as "㎡" become "m²".
     """
-    # Japanese text has the full-width tilde for the wave dash; sentencepiece's rules do not change it either.
+    # Japanese text uses the full-width tilde as a wave dash; sentencepiece's rules do not change it either.
     exceptions = {"\uff5e": "\uff5e"}
     for code in _ALL_LETTERS:
         letter = chr(code)
@@ -101,7 +104,8 @@ def nfkc_exceptions() -> Mapping[str, str]:
         decomposition = unicodedata.decomposition(letter)
         if letter in exceptions or not decomposition.startswith("<square>"):
             continue
-        parts = [chr(int(part, 16)) for part in decomposition.split()[1:]]
+        codes = decomposition.split()[1:]  # after the tag <square>
+        parts = [chr(int(code, 16)) for code in codes]
         if any(part in exceptions for part in parts):
             exceptions[letter] = "".join(parts)
     return exceptions

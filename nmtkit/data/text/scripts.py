@@ -1,9 +1,10 @@
-"""Scripts: which script a letter belongs to, and which texts are written without spaces between words.
+"""Scripts of letters, and recognition of text that is written without spaces between words.
 
-The Unicode names of the letters decide this. The average length of words is no help: short lines of Chinese look like
+Both use the Unicode names of the letters. The average length of words does not work: short lines of Chinese look like
 words, and German compounds look like text without spaces.
 """
 
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -17,7 +18,7 @@ SCRIPTS = (
     *("Sinhala", "Lao", "Tibetan", "Myanmar", "Ethiopic", "Cherokee", "Khmer", "Mongolian", "Bopomofo", "Thaana"),
     *("Syriac", "Tifinagh", "Nko", "Javanese", "Balinese", "Tai"),
 )
-"""Scripts by number; 0 is any other character. Tai are Tai Le, New Tai Lue, Tai Tham and Tai Viet."""
+"""Scripts by number; 0 is for all other characters. Tai comprises Tai Le, New Tai Lue, Tai Tham and Tai Viet."""
 UNSPACED = (
     *("Han", "Hiragana", "Katakana", "Bopomofo", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer"),
     *("Javanese", "Balinese", "Tai"),
@@ -28,11 +29,11 @@ EAST_ASIAN = ("Han", "Hiragana", "Katakana", "Bopomofo")
 UNSPACED_LANGUAGES = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
 """Languages that use these scripts."""
 UNSPACED_SHARE = 0.3
-"""A text with at least this share of its letters in these scripts counts as written without spaces. The share is below
+"""A text counts as written without spaces if at least this share of its letters is in these scripts. The share is below
 one half because a Han character corresponds to two or three Latin letters: a third of the letters makes up most of the
 words."""
 
-_OTHER_NAMES = {"CJK": "Han", "Ideographic": "Han", "Katakana-hiragana": "Katakana", "New": "Tai"}
+_OTHER_NAMES = {"Ideographic": "Han", "Katakana-hiragana": "Katakana", "New": "Tai"}
 _NUMBERS = {name: number for number, name in enumerate(SCRIPTS)}
 _FIRST_UNSPACED = "\u0e00"  # Thai: no character of such a script has a smaller code
 _HAN_RANGES = (
@@ -62,7 +63,10 @@ _OTHER_UNSPACED_BLOCKS = (
 
 
 def script_name(letter: str) -> str:
-    """The script of a character by its Unicode name, such as "Latin"; the first word of the name for other scripts."""
+    """Returns the script of a character, such as "Latin".
+
+    For a script that is not in `SCRIPTS` it is the first word of the character's Unicode name; "" without a name.
+    """
     if ord(letter) < 0x80:
         return "Latin" if letter.isalpha() else ""
     words = unicodedata.name(letter, "").split()
@@ -70,24 +74,26 @@ def script_name(letter: str) -> str:
         del words[0]
     if not words:
         return ""
-    name = words[0].capitalize() if words[0] != "CJK" else words[0]
+    if words[0] == "CJK":
+        return "Han"
+    name = words[0].capitalize()
     return _OTHER_NAMES.get(name, name)
 
 
 def script_of(letter: str) -> int:
-    """The number of a letter's script."""
+    """Returns the index of a letter's script in `SCRIPTS`."""
     return _NUMBERS.get(script_name(letter), 0)
 
 
 def is_unspaced(language: str) -> bool:
-    """Whether a language, such as zh_CN, is written without spaces between words."""
+    """Returns whether a language, such as zh_CN, is written without spaces between words."""
     return re.split(r"[-_@.]", language)[0].lower() in UNSPACED_LANGUAGES
 
 
 def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
-    """The share of each script among the letters of a text, from the counts of its characters; empty without letters.
+    """Returns the share of each script among the letters of a text, the most frequent first; empty without letters.
 
-    The most frequent script comes first.
+    `characters` are the counts of the text's characters.
     """
     scripts: Counter[str] = Counter()
     for character, count in characters.items():
@@ -98,7 +104,7 @@ def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
 
 
 def unspaced_script(characters: Mapping[str, int]) -> str:
-    """The main script without spaces of a text that is written without them; empty for all other texts."""
+    """Returns the main unspaced script of a text that is written without spaces; "" for all other texts."""
     shares = script_shares(characters)
     unspaced = [script for script in shares if script in UNSPACED]
     if not unspaced or sum(shares[script] for script in unspaced) < UNSPACED_SHARE:
@@ -107,18 +113,18 @@ def unspaced_script(characters: Mapping[str, int]) -> str:
 
 
 def unspaced_script_of_lines(lines: Sequence[str]) -> str:
-    """The main script without spaces of some lines, unless they were cut into words; empty for all other lines."""
+    """Returns the main unspaced script of lines that are written without spaces; "" if they were cut into words."""
     counts = count_characters(lines)
     script = unspaced_script(counts)
     letters = sum(count for character, count in counts.items() if character.isalpha())
     words = sum(len(line.split()) for line in lines)
-    # Lines that were cut into words have about 1.7 letters to a word in Chinese, and about 4 in Thai.
-    longest_words = 2.5 if script in EAST_ASIAN else 7.0
-    return script if letters > longest_words * words else ""
+    # Lines that were cut into words have about 1.7 letters per word in Chinese, and about 4 in Thai.
+    max_letters_per_word = 2.5 if script in EAST_ASIAN else 7.0
+    return script if letters > max_letters_per_word * words else ""
 
 
 def count_characters(lines: Iterable[str]) -> Counter[str]:
-    """How often each character occurs in some lines."""
+    """Returns how often each character occurs in some lines."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)
@@ -127,12 +133,13 @@ def count_characters(lines: Iterable[str]) -> Counter[str]:
 
 @cache
 def unspaced_class() -> str:
-    """The letters, marks and digits of all scripts without spaces, for use within a regular expression."""
+    """Returns the letters, marks and digits of unspaced scripts, for use in brackets of a regular expression."""
     ranges = [*_HAN_RANGES]
     for start, end in _OTHER_UNSPACED_BLOCKS:
         for code in range(start, end + 1):
             character = chr(code)
-            if script_name(character) in UNSPACED and unicodedata.category(character)[0] in "LMN":
+            is_letter_mark_or_digit = unicodedata.category(character)[0] in "LMN"
+            if is_letter_mark_or_digit and script_name(character) in UNSPACED:
                 ranges.append((code, code))
     return "".join(f"{chr(start)}-{chr(end)}" for start, end in ranges)
 
@@ -144,30 +151,31 @@ def _unspaced_run() -> re.Pattern[str]:
 
 @cache
 def mark_class() -> str:
-    """Accents and vowel signs, which belong to the letter before them, for use within a regular expression."""
-    return "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+    """Returns accents and vowel signs, which belong to the letter before them, for use in a regular expression."""
+    characters = [chr(code) for code in range(0x300, 0x10000)]
+    return "".join(character for character in characters if unicodedata.category(character).startswith("M"))
 
 
 @cache
 def word_pattern() -> re.Pattern[str]:
-    """Matches the words of any language: runs of letters, marks and digits; of scripts without spaces each letter."""
+    """Returns a pattern for words: runs of letters, marks and digits; in unspaced scripts each letter with its marks."""
     unspaced = unspaced_class()
     marks = mark_class()
     return re.compile(rf"[{unspaced}][{marks}]*|(?:(?![{unspaced}])[^\W_]|[{marks}])+")
 
 
 def unspaced_runs(text: str) -> list[str]:
-    """The runs of characters of scripts without spaces in a text."""
+    """Returns the runs of characters of unspaced scripts in a text."""
     if max(text, default="") < _FIRST_UNSPACED:
         return []
     return _unspaced_run().findall(text)
 
 
 def count_words(text: str) -> int:
-    """The words of a text; in scripts without spaces between words, two characters count as a word."""
-    dense = sum(map(len, unspaced_runs(text)))
-    if not dense:
+    """Returns the number of words in a text; in unspaced scripts, two characters count as a word."""
+    unspaced_characters = sum(map(len, unspaced_runs(text)))
+    if not unspaced_characters:
         return len(text.split())
-    rest = _unspaced_run().sub(" ", text)
-    words = [word for word in rest.split() if any(map(str.isalnum, word))]
-    return len(words) + -(-dense // 2)
+    spaced_text = _unspaced_run().sub(" ", text)
+    words = [word for word in spaced_text.split() if any(map(str.isalnum, word))]
+    return len(words) + math.ceil(unspaced_characters / 2)

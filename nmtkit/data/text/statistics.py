@@ -1,4 +1,4 @@
-"""Statistics of a corpus that presets depend on."""
+"""Statistics of a corpus, by which presets are chosen."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -10,7 +10,7 @@ from nmtkit.data.text.normalization import comparable
 from nmtkit.data.text.scripts import EAST_ASIAN, script_shares, unspaced_runs, unspaced_script
 
 MAX_SAMPLE_CHARACTERS = 500_000
-"""Characters of each side that are stored, to find out how large a vocabulary the text can fill."""
+"""Number of characters of each side that are stored, to find out how large a vocabulary the text can fill."""
 
 
 @dataclass(frozen=True)
@@ -18,20 +18,20 @@ class SideStatistics:
     """Statistics of one side."""
 
     words: int
-    """Running words; estimated from characters if words are not separated by white space."""
+    """Number of words; estimated from characters if words are not separated by white space."""
     distinct_words: int
-    """Word types, and types of two adjacent characters where no space separates words; counting stops at about
+    """Number of word types; in text without spaces, of pairs of adjacent characters. It is not counted beyond about
     200,000."""
     characters: int
-    """Character types after normalization."""
+    """Number of character types after normalization."""
     frequent_characters: int
-    """Character types that make up 99.95 % of the text."""
+    """Number of character types that make up 99.95 % of the text."""
     spaced: bool
     """Whether words are separated by white space."""
     length: int
     """The 95th percentile of the words in a line."""
     sample: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """The first lines of the text; of a small text all of them."""
+    """First lines of the text; all lines of a small text."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,21 @@ class CorpusStatistics:
     """Statistics of a corpus."""
 
     pairs: int
-    """Pairs without an empty side."""
+    """Number of pairs without an empty side."""
     src: SideStatistics
     tgt: SideStatistics
     both: SideStatistics
     """Both sides as one text, for a joint vocabulary."""
     one_script: bool
-    """Whether both sides use the same script, so that a joint vocabulary fits."""
+    """Whether both sides use the same script, so that a joint vocabulary makes sense."""
     one_text: bool = False
-    """Whether an example is one text, which then stands on both sides."""
+    """Whether an example is a single text, which is then counted on both sides."""
     held_out: int = 0
-    """Pairs of the same text that are held out for validation and test, beside `pairs`."""
+    """Number of further pairs that are held out for validation and test; not included in `pairs`."""
 
     @property
     def amount(self) -> str:
-        """So many pairs of so many words, or texts."""
+        """Numbers of pairs and words, for messages."""
         if self.one_text:
             return f"{self.pairs:,} texts of {self.tgt.words:,} words"
         return f"{self.pairs:,} pairs of {self.src.words:,} and {self.tgt.words:,} words"
@@ -62,14 +62,14 @@ class CorpusStatistics:
 class _Side:
     """Counts one side in bounded memory."""
 
-    most_words = 200_000
+    max_types = 200_000
 
     def __init__(self) -> None:
         self.words = 0
         self.letters = 0
-        self.distinct: set[str] = set()
-        self.characters: Counter[str] = Counter()
-        self.lengths: Counter[int] = Counter()
+        self.types: set[str] = set()
+        self.characters: Counter[str] = Counter()  # of sampled lines
+        self.lengths: Counter[int] = Counter()  # words in a line, of sampled lines
         self.sample: list[str] = []
         self._sample_characters = 0
 
@@ -84,52 +84,66 @@ class _Side:
         if self._sample_characters < MAX_SAMPLE_CHARACTERS:
             self.sample.append(line)
             self._sample_characters += len(line)
-        if len(self.distinct) < self.most_words:
+        if len(self.types) < self.max_types:
             self._add_types(line, words)
 
     def _add_types(self, line: str, words: list[str]) -> None:
         if not unspaced_runs(line):
-            self.distinct.update(words)
+            self.types.update(words)
             return
         for word in words:
             runs = unspaced_runs(word)
             if not runs:
-                self.distinct.add(word)
+                self.types.add(word)
             for run in runs:
-                self.distinct.update(first + second for first, second in pairwise(run))
+                self.types.update(first + second for first, second in pairwise(run))
 
 
 def _side_statistics(*sides: _Side) -> SideStatistics:
-    words = sum(side.words for side in sides)
-    letters = sum(side.letters for side in sides)
-    lengths = sum((side.lengths for side in sides), Counter[int]())
-    characters = sum((side.characters for side in sides), Counter[str]())
+    """Returns the statistics of one side, or of both sides as one text."""
+    words = 0
+    letters = 0
+    types: set[str] = set()
+    lengths = Counter[int]()
+    characters = Counter[str]()
+    sample: list[str] = []
+    for side in sides:
+        words += side.words
+        letters += side.letters
+        types |= side.types
+        lengths += side.lengths
+        characters += side.characters
+        sample += side.sample
     for character in [*characters]:
         if character.isspace():
             del characters[character]
-    shortest = sorted(lengths)
-    length = shortest[_count_for_share([lengths[words_in_line] for words_in_line in shortest], 0.95) - 1]
     script = unspaced_script(characters)
+    sorted_lengths = sorted(lengths)
+    lines_by_length = [lengths[length] for length in sorted_lengths]
+    usual_length = sorted_lengths[_count_for_share(lines_by_length, 0.95) - 1]
     if script:
         # A word of Chinese or Japanese has about 1.7 characters, one of Thai or Khmer about 4 with its vowel signs.
         characters_per_word = 1.7 if script in EAST_ASIAN else 4.0
-        length = round(length * letters / max(words, 1) / characters_per_word)
+        usual_length = round(usual_length * letters / max(words, 1) / characters_per_word)
         words = round(letters / characters_per_word)
+    character_counts = [count for _, count in characters.most_common()]
     return SideStatistics(
         words=words,
-        distinct_words=len(set().union(*(side.distinct for side in sides))),
+        distinct_words=len(types),
         characters=len(characters),
-        frequent_characters=_count_for_share([count for _, count in characters.most_common()], 0.9995),
+        frequent_characters=_count_for_share(character_counts, 0.9995),
         spaced=not script,
-        length=length,
-        sample=tuple(line for side in sides for line in side.sample),
+        length=usual_length,
+        sample=tuple(sample),
     )
 
 
 def _count_for_share(counts: list[int], share: float) -> int:
-    """How many of the first counts make up this share of all."""
+    """Returns how many of the first counts make up this share of the sum."""
+    if not counts:
+        return 0
     sums = list(accumulate(counts))
-    return bisect_left(sums, share * sums[-1]) + 1 if sums else 0
+    return bisect_left(sums, share * sums[-1]) + 1
 
 
 class CorpusCounter:
@@ -149,22 +163,27 @@ class CorpusCounter:
         """Counts a pair, unless a side is empty."""
         if not src.strip() or not tgt.strip():
             return
-        sampled = self.pairs % (1 + self.pairs // self._all_up_to) == 0
+        # All of the first 100,000 pairs, then every second one up to 200,000, every third one up to 300,000, ...
+        sampling_step = 1 + self.pairs // self._all_up_to
+        is_sampled = self.pairs % sampling_step == 0
         self.pairs += 1
-        self._src.add(src, sampled)
-        self._tgt.add(tgt, sampled)
+        self._src.add(src, is_sampled)
+        self._tgt.add(tgt, is_sampled)
 
     def statistics(self, one_text: bool = False) -> CorpusStatistics:
-        """The statistics; DataError without any pair."""
+        """Returns the statistics; DataError if no pair was counted."""
         if not self.pairs:
             raise DataError("no pair has text on both sides; nothing can be learned from these files")
-        src, tgt = script_shares(self._src.characters), script_shares(self._tgt.characters)
-        shared = sum(min(share, tgt.get(script, 0.0)) for script, share in src.items()) if src and tgt else 1.0
+        src_shares = script_shares(self._src.characters)
+        tgt_shares = script_shares(self._tgt.characters)
+        overlap = 1.0  # text without letters fits any script
+        if src_shares and tgt_shares:
+            overlap = sum(min(share, tgt_shares.get(script, 0.0)) for script, share in src_shares.items())
         return CorpusStatistics(
-            self.pairs,
-            _side_statistics(self._src),
-            _side_statistics(self._tgt),
-            _side_statistics(self._src, self._tgt),
-            shared >= 0.5,
-            one_text,
+            pairs=self.pairs,
+            src=_side_statistics(self._src),
+            tgt=_side_statistics(self._tgt),
+            both=_side_statistics(self._src, self._tgt),
+            one_script=overlap >= 0.5,
+            one_text=one_text,
         )
