@@ -30,115 +30,131 @@ from nmtkit.models.base import Model, ModelOutput, as_decoder, as_seq2seq
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One line, or as much of it as is read: a source, or the prompt of a model without one. If empty it has no ids."""
+    """One line as the model reads it: a source, or the prompt of a model without a source. An empty line has no ids."""
 
     ids: list[int]
-    """Without EOS."""
+    """Token ids without EOS, tags first; maybe only the beginning of the line."""
     tokens: list[str]
     """The tokens of `ids`; for a model that copies, unknown words in their own spelling."""
     extended: list[int] | None = None
-    """Their ids in the extended target vocabulary; None for a model that does not copy."""
+    """Ids of `tokens` in the extended target vocabulary; None for a model that does not copy."""
     oov: tuple[str, ...] = ()
-    """The words that the target vocabulary lacks; the i-th has the extended id V+i."""
+    """Words of the line that the target vocabulary lacks; the i-th has the extended id V+i."""
     left_out: int = 0
-    """Tokens at the end of the line that are not read."""
+    """Number of tokens at the end of the line that are not read."""
     text: str = ""
     """The line itself."""
     request: Request | None = None
-    """The constraints of its translation; None if there are none."""
+    """Constraints on the translation; None if there are none."""
     prefix: tuple[int, ...] = ()
-    """Forced first target tokens, extended ids."""
+    """Extended ids of the first target tokens, if they are forced."""
     terms: TermTokens | None = None
-    """Lexical constraints as tokens."""
+    """Terms that the translation must contain, or must not, as tokens."""
     is_prompt: bool = False
-    tags: int = 0  # how many of `ids` are tags, which come first
+    tags: int = 0
+    """Number of tags at the beginning of `ids`."""
     features: Rows | None = None
-    """Rows of numbers `(R,F)`, in place of text."""
+    """Rows of numbers `(R, F)`, which a model reads instead of text."""
 
     @property
     def length(self) -> int:
-        """Tokens, or rows of numbers."""
+        """Number of tokens, or of rows of numbers."""
         return len(self.ids if self.features is None else self.features)
 
     @property
-    def is_asked(self) -> bool:
-        """Whether something is asked of its translation."""
+    def is_constrained(self) -> bool:
+        """Whether the translation has constraints or forced first tokens."""
         return self.request is not None or bool(self.prefix)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to answer; a model without a source writes from nothing, too."""
+        """Whether there is nothing to translate; an empty prompt is no empty line, since the model can continue it."""
         return not self.length and not self.is_prompt
 
 
 @dataclass(frozen=True)
 class TargetLine:
-    """One given translation, without EOS."""
+    """A given translation of a line."""
 
     ids: list[int]
+    """Token ids without EOS."""
     extended: list[int]
-    """The same, but words of its source that the vocabulary lacks have their extended ids."""
+    """Extended ids: words of the source that the target vocabulary lacks have ids from V on, instead of UNK."""
 
-    def behind(self, source: SourceLine) -> "TargetLine":
-        """The whole text where the source is a prompt, else this."""
-        before = source.ids if source.is_prompt else []
-        return TargetLine(before + self.ids, before + self.extended)
+    def after_prompt(self, source: SourceLine) -> "TargetLine":
+        """Returns prompt and translation as one text if the source is a prompt, else the translation."""
+        if not source.is_prompt:
+            return self
+        return TargetLine(source.ids + self.ids, source.ids + self.extended)
 
 
-def require_list(**given: object) -> None:
-    """Refuses a text where lines are meant, by the name of the argument: its letters would be taken for lines."""
-    for name, lines in given.items():
+def require_list(**arguments: object) -> None:
+    """Raises DataError if an argument, passed by its name, is a single string: its letters would count as lines."""
+    for name, lines in arguments.items():
         if isinstance(lines, str | bytes):
-            raise DataError(f"{name}: one text was given, and a list of texts is wanted: put it into a list")
+            raise DataError(f"{name}: one text was given instead of a list of texts: put it into a list")
 
 
-def require_pairs(sources: Sequence[object], others: Sequence[object] | None, what: str = "target") -> None:
-    """Raises DataError unless there are as many `others`, if any are given, as sources."""
-    if others is not None and len(others) != len(sources):
-        raise DataError(f"{len(sources)} source lines but {len(others)} {what} lines: they must be pairs")
+def require_pairs(sources: Sequence[object], partners: Sequence[object] | None, what: str = "target") -> None:
+    """Raises DataError unless there is a partner for each source; None means that there are no partners at all."""
+    if partners is not None and len(partners) != len(sources):
+        raise DataError(f"{len(sources)} source lines but {len(partners)} {what} lines: they must be pairs")
 
 
-# The most bytes of log-probabilities of given targets that are in memory at a time.
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+"""The most bytes of log-probabilities that scoring of given targets holds at a time."""
 MIN_ROWS = {"cpu": 32, "cuda": 128}
 MAX_OVERSHOOT = {"cpu": 4, "cuda": 16}
-"""A batch has at least MIN_ROWS rows, even above the budget, up to MAX_OVERSHOOT times. Few articles would fit into it,
-and every step reads the whole matrix of the output layer, however few rows there are."""
+"""A batch has at least MIN_ROWS rows, even if it then exceeds the token budget, up to MAX_OVERSHOOT times. Only a few
+articles would fit into the budget, and each step reads the whole output matrix, for one row as for many."""
 MIN_COUNTED_LENGTH = 16
-"""Shorter sentences count as ones of so many tokens: the output layer gives as many numbers for a row of any."""
+"""Shorter sentences count as this many tokens: the output layer costs the same for a row, however short its source."""
 WINDOW = {"cpu": 1024, "cuda": 16384}
-"""Lines that are read together at a time, as many as make batches of nearly one length."""
+"""Number of lines that are read together: enough to make batches of nearly one length."""
 MAX_SHOWN_LANGUAGES = 8
 MIN_SENTENCES_PER_SEARCH = 8
-"""A search of fewer sentences is not worth a core of its own."""
+"""A search of fewer sentences does not get a core to itself."""
 
 
 INTERNAL_NAMES = frozenset(
-    (
-        *("batch_budget", "batch_tokens", "batches", "encode_requests", "encode_sources", "encode_target_tokens"),
-        *(
-            "encode_targets",
-            "end",
-            "external_engine",
-            "facts",
-            "falls_back",
-            "opened",
-            "outline",
-            "reads",
-            "replacer",
-            "require_attention",
-            "require_language_model",
-        ),
-        *("in_direction", "needs_language"),
-        *("score_targets", "shortlist", "speed", "speed_config", "steps", "tag_ids", "tags", "token_classes"),
-        *("translation", "window", "workers"),
-    )
+    {
+        "batch_budget",
+        "batch_tokens",
+        "batches",
+        "encode_requests",
+        "encode_sources",
+        "encode_target_tokens",
+        "encode_targets",
+        "eos_token",
+        "external_engine",
+        "facts",
+        "falls_back",
+        "in_direction",
+        "needs_language",
+        "opened",
+        "outline",
+        "reads",
+        "replacer",
+        "require_attention",
+        "require_language_model",
+        "score_targets",
+        "shortlist",
+        "speed",
+        "speed_config",
+        "steps",
+        "tag_ids",
+        "tags",
+        "token_classes",
+        "translation",
+        "window",
+        "workers",
+    }
 )
-"""Attributes of `TextModel` and its subclasses that other packages of nmtkit use, and users do not need."""
+"""Attributes of `TextModel` and its subclasses that only other packages of nmtkit need."""
 
 
 class ListsPublicNames(type):
-    """Keeps internal names out of `dir` and `help` of a class."""
+    """Metaclass that hides `INTERNAL_NAMES` from `dir` and `help` of a class."""
 
     @override
     def __dir__(cls) -> list[str]:
@@ -146,10 +162,10 @@ class ListsPublicNames(type):
 
 
 class ModelOnDemand:
-    """A model whose weights are read when they are first needed, as where another library searches with its own copy.
+    """A model whose weights are read when they are first needed; an external engine searches with its own copy.
 
     Args:
-        outline: a model of the same shape whose weights mean nothing.
+        outline: a model of the same shape with uninitialized weights.
         device: where the model will be.
         load: reads the model.
     """
@@ -159,11 +175,11 @@ class ModelOnDemand:
         self.device = device
         self._load = load
         self._model: Model | None = None
-        self._lock = Lock()  # searches run in threads
+        self._lock = Lock()  # several threads may need the model at once
 
     @property
     def model(self) -> Model:
-        """The model, read once."""
+        """The model; read at the first access."""
         with self._lock:
             if self._model is None:
                 self._model = self._load()
@@ -171,7 +187,7 @@ class ModelOnDemand:
 
     @property
     def is_read(self) -> bool:
-        """Whether the model has been needed."""
+        """Whether the weights have been read."""
         return self._model is not None
 
 
@@ -180,25 +196,25 @@ class TextModel(metaclass=ListsPublicNames):
     """A model with its tokenizers."""
 
     opened: Model | ModelOnDemand
-    """The model in evaluation mode, on its device; or what reads it when it is first needed."""
+    """The model in evaluation mode, on its device, or a `ModelOnDemand`."""
     tokenizers: Tokenizers
     _: KW_ONLY
     name: str = ""
-    """What to call the model in titles and messages."""
-    articles: bool = False
-    """Whether sources are articles: fewer are read at a time, and pictures are laid out otherwise."""
+    """Name of the model in titles and messages."""
+    reads_articles: bool = False
+    """Whether sources are articles: fewer are read at a time, and pictures have another layout."""
     max_source_tokens: int | None = None
-    """Only so many tokens of a source are read; None reads all."""
+    """The model reads at most this many tokens of a source; None: all."""
     tags: str = ""
-    """Special tokens before every source that has none of its own, see `nmtkit.data.text.config.SplitFiles.tags`."""
+    """Special tokens before sources without tags, with spaces between them; see `SplitFiles.tags` of recipes."""
     needs_language: bool = False
-    """Whether every source needs the tag of a language, since the model has read no others."""
+    """Whether every source needs the tag of a language, as all training sources had one."""
     batch_tokens: int | None = None
-    """Padded source tokens in a batch; None takes what `speed` says, and more for long sources."""
+    """Padded source tokens in a batch; None: as in `speed`, and more for long sources."""
     speed: SearchSpeedConfig | None = None
-    """None: `default_speed_config`."""
+    """Speed settings; None: `default_speed_config`."""
     parameters: int = 0
-    """How many numbers the model has learned, as counted before it was quantized."""
+    """Number of parameters, counted before the model was quantized."""
 
     @override
     def __dir__(self) -> list[str]:
@@ -209,15 +225,19 @@ class TextModel(metaclass=ListsPublicNames):
         return f"<{type(self).__name__} {', '.join(self.facts())}>"
 
     def facts(self) -> list[str]:
-        """The parts of `repr`: name, kind of model, size, languages, device."""
-        facts = [self.name, self.outline.config.kind] if self.name else [self.outline.config.kind]
+        """Returns the parts of `repr`: name, kind of model, size, languages, device."""
+        facts = []
+        if self.name:
+            facts.append(self.name)
+        facts.append(self.outline.config.kind)
         if self.parameters:
             facts.append(f"{self.parameters:,} parameters")
         languages = self.languages
         if languages:
             shown = ", ".join(languages[:MAX_SHOWN_LANGUAGES])
-            more = len(languages) - MAX_SHOWN_LANGUAGES
-            facts.append(f"languages {shown}" + (f" and {more} others" if more > 0 else ""))
+            if len(languages) > MAX_SHOWN_LANGUAGES:
+                shown += f" and {len(languages) - MAX_SHOWN_LANGUAGES} others"
+            facts.append(f"languages {shown}")
         if self.tags:
             facts.append(f"source begins with {self.tags}")
         facts.append(f"on {self.device}")
@@ -230,7 +250,7 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def outline(self) -> Model:
-        """The model, or one of the same shape whose weights are not read: for its settings, sizes and abilities."""
+        """A model of the same shape, maybe without weights: for the settings, sizes and abilities of the model."""
         return self.opened.outline if isinstance(self.opened, ModelOnDemand) else self.opened
 
     @property
@@ -242,39 +262,44 @@ class TextModel(metaclass=ListsPublicNames):
 
     @property
     def window(self) -> int:
-        """The best number of lines to be read together, if so many are available."""
+        """The best number of lines to read together, if they are available."""
         return WINDOW.get(self.device.type, WINDOW["cuda"])
 
     @property
     def languages(self) -> list[str]:
-        """The languages that it can be told to write, if it was trained for several."""
-        specials = [name for tokenizer in self.tokenizers.values() for name in tokenizer.vocabulary.specials]
-        return [language for language in dict.fromkeys(map(language_of_tag, specials)) if language]
+        """Languages that the user can choose for the output, if the model was trained for several."""
+        languages: dict[str, None] = {}  # an ordered set
+        for tokenizer in self.tokenizers.values():
+            for special in tokenizer.vocabulary.specials:
+                language = language_of_tag(special)
+                if language:
+                    languages[language] = None
+        return list(languages)
 
     @property
-    def end(self) -> str:
-        """The EOS token."""
+    def eos_token(self) -> str:
+        """The spelling of EOS."""
         return self.tokenizers.tgt.vocabulary.tokens[EOS]
 
     @property
     def speed_config(self) -> SearchSpeedConfig:
-        """The given speed settings, or the defaults."""
+        """Speed settings, by default those of the device."""
         return self.speed or default_speed_config(self.device)
 
     @property
     def batch_budget(self) -> int:
-        """Padded source tokens in a batch, as given or by the speed settings."""
+        """Padded source tokens in a batch, by default as in the speed settings."""
         return self.batch_tokens or self.speed_config.batch_tokens
 
     @property
     def reads(self) -> Literal["text", "features", "prompt"]:
-        """What a line is to the model: what it reads, text or rows of numbers, or the prompt that it goes on with."""
+        """What a line is to the model: source text, source features (rows of numbers), or a prompt to continue."""
         if as_decoder(self.outline) is not None and as_seq2seq(self.outline) is None:
             return "prompt"
         return "text" if "src" in self.outline.sizes else "features"
 
     def require_attention(self, purpose: str) -> None:
-        """Raises NmtkitError if the model has no attention over a text, which the purpose needs."""
+        """Raises NmtkitError if the model has no attention over a source text; `purpose` continues the message."""
         if self.reads != "text" or not self.outline.has_attention:
             raise NmtkitError(
                 f"the model {self.name!r} ({self.outline.config.kind}) has no attention to a text to {purpose}; "
@@ -282,7 +307,7 @@ class TextModel(metaclass=ListsPublicNames):
             )
 
     def require_language_model(self) -> None:
-        """Raises NmtkitError unless the model goes on with a text word by word, and reads nothing else."""
+        """Raises NmtkitError unless the model is a decoder without a source."""
         if self.reads != "prompt":
             raise NmtkitError(
                 f"the model {self.name!r} ({self.outline.config.kind}) is not a language model; name a run with a "
@@ -292,46 +317,82 @@ class TextModel(metaclass=ListsPublicNames):
     def encode_sources(
         self, lines: Sequence[str | Rows], tags: Sequence[str] = (), languages: Sequence[tuple[str, str]] = ()
     ) -> list[SourceLine]:
-        """Cuts lines into tokens, as many of each as are read; raises a DataError for what the model cannot read.
+        """Cuts lines into tokens, at most `max_source_tokens` of each.
 
-        `tags` are the special tokens before each line, if there are any, with spaces between. `languages` are those of
-        each line and its translation, where they differ from the model's.
+        Args:
+            lines: texts, or rows of numbers `(R, F)`.
+            tags: special tokens before each line, separated by spaces; by default the model's.
+            languages: the source and target language of each line, if they may differ from the model's.
+
+        Raises:
+            DataError: the model does not read such a line.
         """
         if any(map(any, languages)):
             return self._encode_by_direction(lines, tags, languages)
-        reads, limit = self.reads, self.max_source_tokens
+        reads_features = self.reads == "features"
         size = self.tokenizers.features
-        wanted = f"rows of {size} numbers, at least one" if reads == "features" else "text"
         for number, line in enumerate(lines, start=1):
-            fits = not isinstance(line, str) and line.shape[1:] == (size,) and len(line) > 0
-            if not (fits if reads == "features" else isinstance(line, str)):
-                raise DataError(f"example {number}: the model {self.name!r} reads {wanted}, which this is not")
-        if reads == "features":
+            if reads_features:
+                is_readable = not isinstance(line, str) and line.shape[1:] == (size,) and len(line) > 0
+            else:
+                is_readable = isinstance(line, str)
+            if not is_readable:
+                expected = f"rows of {size} numbers, at least one" if reads_features else "text"
+                raise DataError(
+                    f"example {number}: the model {self.name!r} reads {expected}, and this is something else"
+                )
+        if reads_features:
             return [SourceLine([], [], features=cast(Rows, rows)) for rows in lines]
-        texts, are_prompts = cast(Sequence[str], lines), reads == "prompt"
-        tokenizer = self.tokenizers.tgt if are_prompts else self.tokenizers.src
-        spelled = [tokenizer.tokens(line) for line in texts] if self.outline.config.copies else None
-        cut = [tokenizer.vocabulary.text_ids(own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
-        tags = tags or [self.tags] * len(texts)
+        return self._encode_texts(cast(Sequence[str], lines), tags or [self.tags] * len(lines))
+
+    def _encode_texts(self, texts: Sequence[str], tags: Sequence[str]) -> list[SourceLine]:
+        is_prompt = self.reads == "prompt"
+        tokenizer = self.tokenizers.tgt if is_prompt else self.tokenizers.src
+        copies = self.outline.config.copies
+        spelled: list[list[str]] = []
+        if copies:  # unknown words are copied in their own spelling, so ids are not enough
+            spelled = [tokenizer.tokens(text) for text in texts]
+            ids_of_texts = [tokenizer.vocabulary.text_ids(tokens) for tokens in spelled]
+        else:
+            ids_of_texts = tokenizer.encode_many(list(texts))
         for words in dict.fromkeys(tags):
-            if self.needs_language and not any(map(language_of_tag, words.split())):
+            has_language = any(map(language_of_tag, words.split()))
+            if self.needs_language and not has_language:
                 raise RecipeError(
                     f"the model {self.name!r} is multilingual: name the language to write: --to {self.languages[0]} "
                     f"(it writes {shorten(', '.join(self.languages), 200)})"
                 )
-        before = {one: self.tag_ids(one) for one in dict.fromkeys(tags)}
-        start = () if are_prompts or "tgt" not in self.tokenizers else tuple(self.tokenizers.tgt.encode(""))
+        ids_of_tags = {words: self.tag_ids(words) for words in dict.fromkeys(tags)}
+        prefix: tuple[int, ...] = ()
+        if not is_prompt and "tgt" in self.tokenizers:
+            prefix = tuple(self.tokenizers.tgt.encode(""))  # what the tokenizer puts before every target
         sources = []
-        for number, (line, whole) in enumerate(zip(texts, cut, strict=True)):
-            first = before[tags[number]] if line.strip() else []
-            ids = whole[: None if limit is None else max(0, limit - len(first))] if line.strip() else []
-            tokens = tokenizer.pieces(ids) if spelled is None else spelled[number][: len(ids)]
-            extended, oov = (None, []) if spelled is None else self.tokenizers.tgt.vocabulary.extend(tokens)
-            left_out = len(whole) - len(ids)
-            ids, tokens = [*first, *ids], [*tokenizer.pieces(first), *tokens]
-            extended = None if extended is None else [*first, *extended]
-            source = SourceLine(ids, tokens, extended, tuple(oov), left_out, line, prefix=start, tags=len(first))
-            sources.append(replace(source, is_prompt=are_prompts))
+        for number, (text, text_ids) in enumerate(zip(texts, ids_of_texts, strict=True)):
+            tag_ids: list[int] = []
+            ids: list[int] = []
+            if text.strip():
+                tag_ids = ids_of_tags[tags[number]]
+                ids = text_ids
+                if self.max_source_tokens is not None:
+                    ids = text_ids[: max(0, self.max_source_tokens - len(tag_ids))]
+            tokens = spelled[number][: len(ids)] if copies else tokenizer.pieces(ids)
+            extended = None
+            oov: list[str] = []
+            if copies:
+                extended_text, oov = self.tokenizers.tgt.vocabulary.extend(tokens)
+                extended = [*tag_ids, *extended_text]
+            source = SourceLine(
+                ids=[*tag_ids, *ids],
+                tokens=[*tokenizer.pieces(tag_ids), *tokens],
+                extended=extended,
+                oov=tuple(oov),
+                left_out=len(text_ids) - len(ids),
+                text=text,
+                prefix=prefix,
+                is_prompt=is_prompt,
+                tags=len(tag_ids),
+            )
+            sources.append(source)
         return sources
 
     def _encode_by_direction(
@@ -339,23 +400,29 @@ class TextModel(metaclass=ListsPublicNames):
     ) -> list[SourceLine]:
         sources: dict[int, SourceLine] = {}
         for direction in dict.fromkeys(languages):
-            rows = [row for row, languages_of_row in enumerate(languages) if languages_of_row == direction]
-            encoded = self.in_direction(*direction).encode_sources(
-                [lines[row] for row in rows], [tags[row] for row in rows] if tags else ()
-            )
+            rows = [row for row, row_languages in enumerate(languages) if row_languages == direction]
+            lines_of_rows = [lines[row] for row in rows]
+            tags_of_rows = [tags[row] for row in rows] if tags else []
+            encoded = self.in_direction(*direction).encode_sources(lines_of_rows, tags_of_rows)
             sources.update(zip(rows, encoded, strict=True))
         return [sources[row] for row in range(len(lines))]
 
     def in_direction(self, source: str, target: str) -> Self:
-        """Returns the same model with tokenizers for these languages; an empty name leaves a side as it is."""
+        """Returns the same model with tokenizers for these languages; an empty name keeps the language of a side."""
         if not (source or target):
             return self
         return replace(self, tokenizers=in_direction(self.tokenizers, source or None, target or None))
 
     def tag_ids(self, tags: str) -> list[int]:
-        """The ids of special tokens before a source, with spaces between; a DataError for one that was not learned."""
-        vocabulary = (self.tokenizers.tgt if self.reads == "prompt" else self.tokenizers.src).vocabulary
-        if unknown := [word for word in tags.split() if word not in vocabulary.specials]:
+        """Returns the ids of special tokens before a source, which are separated by spaces.
+
+        Raises:
+            DataError: the model has not learned one of them.
+        """
+        tokenizer = self.tokenizers.tgt if self.reads == "prompt" else self.tokenizers.src
+        vocabulary = tokenizer.vocabulary
+        unknown = [tag for tag in tags.split() if tag not in vocabulary.specials]
+        if unknown:
             names = ", ".join(token for token in vocabulary.specials if not SENTINEL.fullmatch(token))
             remedy = f"its tags are: {names}" if names else "it was trained without tags: leave --to or the tag out"
             raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; {remedy}")
@@ -364,7 +431,13 @@ class TextModel(metaclass=ListsPublicNames):
     def encode_requests(
         self, requests: Sequence[Request], terminology: Terminology | None, config: SearchConfig
     ) -> list[SourceLine]:
-        """Cuts source lines into tokens, and the constraints on their translations; terminology is for all lines."""
+        """Cuts source lines, and the constraints on their translations, into tokens.
+
+        Args:
+            requests: source lines with constraints.
+            terminology: a glossary for all lines.
+            config: the search settings, which must allow constraints if there are any.
+        """
         if terminology is not None:
             config.reject_constraints()
             if self.reads != "text":
@@ -374,34 +447,44 @@ class TextModel(metaclass=ListsPublicNames):
         languages = [request.languages for request in requests]
         sources = self.encode_sources([request.source for request in requests], tags, languages)
         for number, request in enumerate(requests):
-            if request.prefix or request.must or request.must_not:
-                source = sources[number]
-                if source.is_empty:
-                    raise DataError(
-                        f"{request.where}: it has a prefix or terms but no source to translate; add the source"
-                    )
-                (prefix,) = self.encode_targets([request.prefix], [source])
-                terms = encode_terms(request, self.tokenizers.tgt, source.oov, config.max_length)
-                if terms is not None:
-                    config.reject_constraints()
-                sources[number] = replace(source, request=request, prefix=tuple(prefix.extended), terms=terms)
+            if not (request.prefix or request.must or request.must_not):
+                continue
+            source = sources[number]
+            if source.is_empty:
+                raise DataError(f"{request.where}: it has a prefix or terms but no source to translate; add the source")
+            (prefix,) = self.encode_targets([request.prefix], [source])
+            terms = encode_terms(request, self.tokenizers.tgt, oov=source.oov, max_length=config.max_length)
+            if terms is not None:
+                config.reject_constraints()
+            sources[number] = replace(source, request=request, prefix=tuple(prefix.extended), terms=terms)
         return sources
 
     def encode_targets(self, lines: Sequence[str], sources: Sequence[SourceLine]) -> list[TargetLine]:
-        """Cuts the translations of some sources into tokens."""
+        """Cuts the translations of encoded sources into tokens."""
         tokenizer = self.tokenizers.tgt
-        if self.outline.config.copies:
-            return [self._target(tokenizer.tokens(line), source) for line, source in zip(lines, sources, strict=True)]
-        return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
+        if not self.outline.config.copies:
+            return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
+        targets = []
+        for line, source in zip(lines, sources, strict=True):
+            targets.append(self._extended_target(tokenizer.tokens(line), source))
+        return targets
 
     def encode_target_tokens(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
-        """A translation that is given token for token; `number` is the pair's, for the message."""
-        ids = self.tokenizers.tgt.vocabulary.ids(tokens)  # of marks too, such as the token of a language
-        target = self._target(tokens, source) if self.outline.config.copies else TargetLine(ids, ids)
-        known = self.tokenizers.tgt.pieces(target.extended, source.oov)
-        if known != list(tokens):
-            # Marks such as </s> are in no translation, so that fewer may be known than there are.
-            missing = next(one for one, other in zip_longest(tokens, known) if one != other)
+        """Encodes a translation that is given as tokens.
+
+        Raises:
+            DataError: neither the vocabulary nor the source has a token; the message names the pair by `number`.
+        """
+        if self.outline.config.copies:
+            target = self._extended_target(tokens, source)
+        else:
+            ids = self.tokenizers.tgt.vocabulary.ids(tokens)  # special tokens too, such as the one of a language
+            target = TargetLine(ids, ids)
+        spelled = self.tokenizers.tgt.pieces(target.extended, source.oov)
+        if spelled != list(tokens):
+            # `spelled` is shorter if `tokens` has BOS, EOS or PAD, which are in no translation.
+            pairs = zip_longest(tokens, spelled)
+            missing = next(token for token, spelled_token in pairs if token != spelled_token)
             source_too = ", nor has its source" if self.outline.config.copies else ""
             raise DataError(
                 f"pair {number}: the model's vocabulary has no token {missing!r}{source_too}; "
@@ -409,46 +492,66 @@ class TextModel(metaclass=ListsPublicNames):
             )
         return target
 
-    def _target(self, tokens: Sequence[str], source: SourceLine) -> TargetLine:
-        # What neither the vocabulary nor the source has is UNK.
+    def _extended_target(self, tokens: Sequence[str], source: SourceLine) -> TargetLine:
         vocabulary = self.tokenizers.tgt.vocabulary
         extended = vocabulary.extended_target_ids(tokens, source.oov)
-        return TargetLine([UNK if number >= len(vocabulary) else number for number in extended], extended)
+        ids = [UNK if token_id >= len(vocabulary) else token_id for token_id in extended]
+        return TargetLine(ids, extended)
 
     def batches(
         self, sources: Sequence[SourceLine], targets: Sequence[TargetLine]
     ) -> Iterator[tuple[list[int], Batch]]:
-        """The pairs whose source is not empty in batches on the CPU, each with their numbers."""
-        filled = [number for number, source in enumerate(sources) if not source.is_empty]
-        targets = [target.behind(source) for source, target in zip(sources, targets, strict=True)]
-        lengths = [max(sources[number].length, len(targets[number].ids)) + 1 for number in filled]
+        """Yields batches on the CPU, each with the numbers of its pairs; pairs with an empty source are left out."""
+        whole_targets = [target.after_prompt(source) for source, target in zip(sources, targets, strict=True)]
+        pairs = []
+        lengths = []
+        for number, (source, target) in enumerate(zip(sources, whole_targets, strict=True)):
+            if not source.is_empty:
+                pairs.append(number)
+                lengths.append(max(source.length, len(target.ids)) + 1)
         for members in bucket_by_length(np.array(lengths, dtype=np.int64), self.batch_budget):
-            numbers = [filled[member] for member in members]
-            yield numbers, make_batch([sources[number] for number in numbers], [targets[number] for number in numbers])
+            numbers = [pairs[member] for member in members]
+            batch_sources = [sources[number] for number in numbers]
+            batch_targets = [whole_targets[number] for number in numbers]
+            yield numbers, make_batch(batch_sources, batch_targets)
 
     def score_targets(self, batch: Batch, attend: bool) -> tuple[ModelOutput, Tensor]:
-        """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.
+        """Reads the sources and targets of a batch (on the CPU) in one forward pass.
 
-        The output layer is gone through in parts: all log-probabilities of a batch, `(B,T,X)`, may not fit into memory.
+        The output layer is computed in chunks of rows: the log-probabilities `(B, T, X)` of a batch may not fit into
+        memory.
+
+        Args:
+            batch: pairs of sources and targets.
+            attend: whether the output needs the attention.
+
+        Returns:
+            The output at all positions, on the model's device, and the log-probability of each target token, EOS
+            included, `(B, T)`, on the CPU; 0 at padding.
         """
-        moved = batch.to(self.device)
-        readout, memory = self.model.read(moved, attend)
-        kept = readout.gather(batch.targets.mask)
-        targets = send(batch.targets.extended[batch.targets.mask], self.device)  # (M,)
-        size = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cpu"])
-        rows = max(1, size // (4 * (self.outline.sizes["tgt"] + batch.n_oov)))
-        parts = []
-        for first in range(0, len(targets), rows):
-            part = slice(first, first + rows)
-            log_probs = self.model.predict(kept.select(part), memory)
-            parts.append(log_probs.gather(-1, targets[part, None])[:, 0].float())
-        chosen = torch.zeros(batch.targets.mask.shape)
-        chosen[batch.targets.mask] = torch.cat(parts).cpu()
-        return readout, chosen
+        readout, memory = self.model.read(batch.to(self.device), attend)
+        mask = batch.targets.mask  # (B, T)
+        rows = readout.gather(mask)  # M rows, one for each target token
+        target_ids = send(batch.targets.extended[mask], self.device)  # (M,)
+        chunk_bytes = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cpu"])
+        row_bytes = 4 * (self.outline.sizes["tgt"] + batch.n_oov)
+        chunk_rows = max(1, chunk_bytes // row_bytes)
+        chunks = []
+        for first in range(0, len(target_ids), chunk_rows):
+            chunk = slice(first, first + chunk_rows)
+            log_probs = self.model.predict(rows.select(chunk), memory)  # (chunk_rows, X)
+            target_log_probs = log_probs.gather(-1, target_ids[chunk, None])[:, 0]  # (chunk_rows,)
+            chunks.append(target_log_probs.float())
+        scores = torch.zeros(mask.shape)  # (B, T)
+        scores[mask] = torch.cat(chunks).cpu()
+        return readout, scores
 
 
 def bucket_width(columns: int, *limits: int) -> int:
-    """Columns rounded up to 16, 20, 24, 32, 40, 48, 64, ..., or a nearer limit: steps are captured once per width."""
+    """Rounds a number of columns up to 16, 20, 24, 32, 40, 48, 64, ..., or to a limit that is nearer.
+
+    Each width of a batch needs CUDA graphs of its own, so there should be few widths.
+    """
     power = 16
     while 2 * power < columns:
         power *= 2
@@ -459,53 +562,71 @@ def bucket_width(columns: int, *limits: int) -> int:
 def make_batch(
     sources: Sequence[SourceLine], targets: Sequence[TargetLine] | None = None, width: int | None = None
 ) -> Batch:
-    """One batch of them on the CPU, as wide as its longest source or wider; all were read for the same model."""
-    ids, extended = [source.ids for source in sources], [one.extended for one in sources if one.extended is not None]
+    """Makes a batch on the CPU.
+
+    Args:
+        sources: lines that were encoded for one model.
+        targets: their translations, if they are given; those of prompts begin with the prompt.
+        width: columns of the sources, at least the longest source and EOS; None: no more than that.
+    """
+    ids = [source.ids for source in sources]
+    extended = [source.extended for source in sources if source.extended is not None]
     features = [source.features for source in sources if source.features is not None]
+    is_prompt = sources[0].is_prompt
     batch = collate(
-        None if features or sources[0].is_prompt else ids,
-        None if targets is None else [target.ids for target in targets],
-        extended or None,
-        None if targets is None else [target.extended for target in targets],
+        src=None if features or is_prompt else ids,
+        tgt=None if targets is None else [target.ids for target in targets],
+        src_extended=extended or None,
+        tgt_extended=None if targets is None else [target.extended for target in targets],
         n_oov=max(len(source.oov) for source in sources),
         width=width,
         features=features or None,
     )
-    if sources[0].is_prompt and targets is None:
+    if is_prompt and targets is None:
         batch = replace(batch, prompt=_padded(ids))
-    if any(source.is_asked for source in sources):
-        return _with_requests(batch, sources)
+    if any(source.is_constrained for source in sources):
+        return _with_constraints(batch, sources)
     return batch
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Returns rows of ids as `(B, T)`, padded with PAD on the right."""
     longest = max(map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.long)
+    padded = torch.full((len(rows), longest), PAD, dtype=torch.long)  # (B, T)
+    for number, row in enumerate(rows):
+        padded[number, : len(row)] = torch.tensor(row, dtype=torch.long)
+    return padded
 
 
-def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
-    copied = None
-    prefixes = [_closed_prefix(source) for source in sources]
-    prefix = _padded(prefixes) if any(prefixes) else None
+def _with_constraints(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
+    """Adds the forced prefixes and the terms of its sources to a batch."""
+    prefixes = [_prefix_ids(source) for source in sources]
+    prefix = _padded(prefixes) if any(prefixes) else None  # (B, P)
     if not any(source.terms for source in sources):
         return replace(batch, prefix=prefix)
-    if sources[0].extended is not None:
-        copied = torch.zeros(batch.inputs.ids.shape, dtype=torch.bool)
+    copied_starts: Tensor | None = None
+    if sources[0].extended is not None:  # the model copies
+        copied_starts = torch.zeros(batch.inputs.ids.shape, dtype=torch.bool)  # (B, S)
         for row, source in enumerate(sources):
-            copied[row, : len(source.tokens)] = torch.tensor([starts_word(token) for token in source.tokens])
-    terms = [source.terms or TermTokens((), (), False) for source in sources]
+            starts = [starts_word(token) for token in source.tokens]
+            copied_starts[row, : len(starts)] = torch.tensor(starts)
+    no_terms = TermTokens(must=(), must_not=(), in_order=False)
+    terms = [source.terms or no_terms for source in sources]
     constraints = Constraints(
-        positive=pad_terms([one.must for one in terms], 1),
-        in_order=torch.tensor([one.in_order for one in terms]),
-        negative=pad_terms([one.must_not for one in terms], 0),
-        copied_starts=copied,
+        positive=pad_terms([sentence.must for sentence in terms], min_terms=1),
+        in_order=torch.tensor([sentence.in_order for sentence in terms]),
+        negative=pad_terms([sentence.must_not for sentence in terms], min_terms=0),
+        copied_starts=copied_starts,
     )
     return replace(batch, prefix=prefix, terms=constraints)
 
 
-def _closed_prefix(source: SourceLine) -> list[int]:
-    """The ids that a translation begins with; the last word of a prefix that a user gave is whole."""
-    given = "" if source.request is None else source.request.prefix
-    if given and not starts_word(given[-1]):  # a letter; words may follow "l'" or "(" without a space
-        return [*source.prefix, NEW_WORD]
-    return [*source.prefix]
+def _prefix_ids(source: SourceLine) -> list[int]:
+    """Returns the forced first ids of a translation; a new word must follow the last word of a user's prefix."""
+    prefix = list(source.prefix)
+    text = "" if source.request is None else source.request.prefix
+    # The prefix may also end in a mark, such as l' or (, and a word may follow it without a space.
+    ends_in_letter = bool(text) and not starts_word(text[-1])
+    if ends_in_letter:
+        prefix.append(NEW_WORD)
+    return prefix

@@ -344,7 +344,7 @@ class JobQueue:
             jobs: list[Job] = []
             while window and len(jobs) < slots:
                 is_similar = SIMILAR_SHARE * columns <= _columns(window) <= columns
-                if not is_similar or window[0].source.is_asked:
+                if not is_similar or window[0].source.is_constrained:
                     break
                 jobs.append(window.popleft())
             self._drop_empty_window()

@@ -23,25 +23,25 @@ class Request:
     """A source line with constraints on its translation."""
 
     source: Any
-    """Text; for a model that reads features rows of numbers `(R,F)`."""
+    """Text, or rows of numbers `(R, F)` for a model that reads features."""
     prefix: str = ""
-    """The translation begins with these words; the tokenizer takes the last as whole."""
+    """The translation begins with these words; the last one is a whole word."""
     must: tuple[str, ...] = ()
     """The translation contains each of them as whole words."""
     must_not: tuple[str, ...] = ()
-    """It contains none of them."""
+    """The translation contains none of them."""
     in_order: bool = False
     """Whether `must` come in this order."""
     tags: str = ""
-    """Special tokens before the source, with spaces between, see `SplitFiles.tags`."""
+    """Special tokens before the source, separated by spaces, see `SplitFiles.tags`."""
     languages: tuple[str, str] = ("", "")
-    """The languages of source and target, for an imported multilingual model; empty ones are the model's own."""
+    """The languages of source and target, for an imported multilingual model; empty: the model's default."""
     where: str = ""
-    """What messages call the line."""
+    """Name of the line in messages."""
 
     @classmethod
     def of(cls, line: "str | Rows | Request", where: str = "a line") -> "Request":
-        """The request that a line is, or which asks for nothing else; `where` is what messages call it."""
+        """Returns a line as a request, by default without constraints; `where` is its name in messages."""
         if isinstance(line, Request):
             return line if line.where else replace(line, where=where)
         return cls(line, where=where)
@@ -56,7 +56,7 @@ class Request:
 
     @classmethod
     def of_json(cls, line: str, where: str) -> "Request":
-        """Reads an object with "source", and if wanted "prefix", "must", "must_not" and "in_order"."""
+        """Reads a JSON object with "source", and maybe "prefix", "must", "must_not" and "in_order"."""
         if not line.strip():
             return cls("", where=where)
         record = parse_record(line, where)
@@ -64,14 +64,18 @@ class Request:
         for key, value in record.items():
             if key not in kinds:
                 raise DataError(f"{where}: unknown field {key!r}; expected {', '.join(kinds)}")
-            if not isinstance(value, kinds[key]) or (kinds[key] is list and not is_list_of_strings(value)):
-                wanted = {str: "a string", list: "a list of strings", bool: "true or false"}[kinds[key]]
-                raise DataError(f"{where}: field {key!r} is not {wanted}")
+            is_valid = isinstance(value, kinds[key])
+            if kinds[key] is list:
+                is_valid = is_valid and is_list_of_strings(value)
+            if not is_valid:
+                expected = {str: "a string", list: "a list of strings", bool: "true or false"}[kinds[key]]
+                raise DataError(f"{where}: field {key!r} is not {expected}")
         if "source" not in record:
             raise DataError(f"{where}: no field 'source'")
-        given = {**record, "must": tuple(record.get("must", ())), "must_not": tuple(record.get("must_not", ()))}
-        given["source"] = " ".join(given["source"].splitlines())
-        return cls(**given, where=where)
+        record["source"] = " ".join(record["source"].splitlines())
+        record["must"] = tuple(record.get("must", ()))
+        record["must_not"] = tuple(record.get("must_not", ()))
+        return cls(**record, where=where)
 
 
 @dataclass(frozen=True)
@@ -97,41 +101,54 @@ def words_of(text: str) -> list[str]:
 
 
 def starts_word(token: str) -> bool:
-    """Whether a token begins a word, or is none of its letters: the word before it then is whole."""
+    """Returns whether a token begins a word, or is a mark; the word before it is then complete."""
     return token.startswith(WORD_START) or words_of("x" + token)[0] == "x"
 
 
 def word_starts(tokenizer: Tokenizer, device: torch.device) -> Tensor:
-    """Which tokens of a vocabulary begin a word, or are none of its letters `(V,)`, bool."""
-    rest = [starts_word(token) for token in tokenizer.vocabulary.tokens[len(SPECIALS) :]]
-    return torch.tensor([False] * len(SPECIALS) + rest, device=device)
+    """Returns which tokens of a vocabulary begin a word, or are marks, `(V,)`, bool."""
+    specials = [False] * len(SPECIALS)
+    tokens = [starts_word(token) for token in tokenizer.vocabulary.tokens[len(SPECIALS) :]]
+    return torch.tensor(specials + tokens, device=device)
 
 
 def find_sublist(term: Sequence[object], words: Sequence[object], begin: int = 0) -> int:
-    """Where words, or tokens, stand in a row among others, from `begin`; -1 where they do not."""
+    """Returns the index of a sub-list (of words or tokens) at or after `begin`, or -1."""
     size = len(term)
-    return next((at for at in range(begin, len(words) - size + 1) if list(words[at : at + size]) == list(term)), -1)
+    for start in range(begin, len(words) - size + 1):
+        if list(words[start : start + size]) == list(term):
+            return start
+    return -1
 
 
 def unmet_constraints(request: Request, tokenizer: Tokenizer, text: str) -> list[str]:
-    """What a translation lacks of its request, or has against it, in words; terms are read as the tokenizer does."""
+    """Returns messages about the terms that a translation lacks, or contains though it must not.
+
+    Terms are compared as the tokenizer writes them, word by word.
+    """
 
     def words_of_term(term: str) -> list[str]:
         return words_of(tokenizer.join(tokenizer.tokens(term)))
 
-    words, begin, unmet = words_of(text), 0, []
+    words = words_of(text)
+    unmet = []
+    begin = 0  # of the words in which the next term must be
     for term in request.must:
-        own = words_of_term(term)
-        at = find_sublist(own, words, begin)
-        if at < 0:
-            unmet.append(f"lacks {term!r}" + (" in its place" if begin else ""))
+        term_words = words_of_term(term)
+        start = find_sublist(term_words, words, begin)
+        if start < 0:
+            place = " in its place" if begin else ""
+            unmet.append(f"lacks {term!r}{place}")
         elif request.in_order:
-            begin = at + len(own)
-    return unmet + [f"has {term!r}" for term in request.must_not if find_sublist(words_of_term(term), words) >= 0]
+            begin = start + len(term_words)
+    for term in request.must_not:
+        if find_sublist(words_of_term(term), words) >= 0:
+            unmet.append(f"has {term!r}")
+    return unmet
 
 
 def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
-    """The tokens of a term; without the mark of a word where its script has none."""
+    """Returns the tokens of a term; without the mark of a word start if its script has no spaces."""
     tokens = tokenizer.tokens(term)
     bare = tokens[0].removeprefix(WORD_START) if tokens else ""
     if unspaced_runs(bare[:1]) and bare in tokenizer.vocabulary:
@@ -139,50 +156,70 @@ def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
     return tokens
 
 
-def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], longest: int) -> TermTokens | None:
-    """The terms of a request in tokens; None where it has none.
+def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], max_length: int) -> TermTokens | None:
+    """Encodes the terms of a request; None if it has none.
 
-    The model can copy words `oov` that the vocabulary lacks. A translation has at most `longest` tokens, EOS counted.
+    Args:
+        request: a source line with constraints.
+        tokenizer: the target's.
+        oov: words of the source that the target vocabulary lacks, and that the model can copy.
+        max_length: the most tokens of a translation, EOS included.
     """
-    vocabulary = tokenizer.vocabulary
-
-    def of(term: str, refused: bool) -> tuple[int, ...]:
-        tokens = term_tokens(tokenizer, term)
-        if not words_of(term) or not tokens:
-            raise DataError(f"{request.where}: a term is empty")
-        ids = vocabulary.extended_target_ids(tokens, oov)
-        lacking = [token for token, known in zip(tokens, vocabulary.tokens_of(ids, oov), strict=True) if token != known]
-        if lacking and not refused:
+    terms = request.must
+    if not request.in_order:
+        terms = tuple(dict.fromkeys(terms))  # without order, a term that is listed twice is one constraint
+    must = []
+    for term in terms:
+        ids, missing = _term_ids(request, term, tokenizer=tokenizer, oov=oov)
+        if missing:
             raise DataError(
                 f"{request.where}: the term {term!r} cannot be written: the model has no token for "
-                f"{lacking[0].removeprefix(WORD_START)!r}"
+                f"{missing[0].removeprefix(WORD_START)!r}"
             )
-        return () if lacking else tuple(ids)
+        must.append(ids)
+    must_not = []
+    for term in request.must_not:
+        ids, missing = _term_ids(request, term, tokenizer=tokenizer, oov=oov)
+        if not missing:  # the model cannot write the other terms anyway
+            must_not.append(ids)
+    for ids, term in zip(must, terms, strict=True):
+        if any(find_sublist(forbidden, ids) >= 0 for forbidden in must_not):
+            raise DataError(f"{request.where}: the term {term!r} contains one that the translation must not contain")
+    if not must and not must_not:
+        return None
+    # Each term may need a boundary token after it, and the translation needs EOS.
+    needed = sum(len(ids) + 1 for ids in must) + len(tokenizer.tokens(request.prefix)) + 1
+    if must and needed > max_length:
+        raise DataError(f"{request.where}: its terms take {needed} tokens, more than max_length {max_length}: raise it")
+    return TermTokens(tuple(must), tuple(must_not), request.in_order)
 
-    distinct = request.must if request.in_order else tuple(dict.fromkeys(request.must))
-    must = tuple(of(term, False) for term in distinct)
-    must_not = tuple(ids for term in request.must_not if (ids := of(term, True)))
-    for ids, term in zip(must, distinct, strict=True):
-        for refused in must_not:
-            if find_sublist(refused, ids) >= 0:
-                raise DataError(f"{request.where}: the term {term!r} holds one that the translation must not contain")
-    room = sum(len(ids) + 1 for ids in must) + len(tokenizer.tokens(request.prefix)) + 1
-    if must and room > longest:
-        raise DataError(f"{request.where}: its terms take {room} tokens, more than max_length {longest}: raise it")
-    return TermTokens(must, must_not, request.in_order) if must or must_not else None
+
+def _term_ids(
+    request: Request, term: str, *, tokenizer: Tokenizer, oov: Sequence[str]
+) -> tuple[tuple[int, ...], list[str]]:
+    """Returns the extended ids of a term, and its tokens that the model can neither generate nor copy."""
+    tokens = term_tokens(tokenizer, term)
+    if not words_of(term) or not tokens:
+        raise DataError(f"{request.where}: a term is empty")
+    ids = tokenizer.vocabulary.extended_target_ids(tokens, oov)
+    spelled = tokenizer.vocabulary.tokens_of(ids, oov)
+    missing = [token for token, written in zip(tokens, spelled, strict=True) if token != written]
+    return tuple(ids), missing
 
 
 def parse_dictionary(lines: Iterable[str], where: str) -> dict[str, str]:
-    """Reads translations of words or terms: "SOURCE TAB TARGET" on each line; empty lines are skipped."""
+    """Reads translations of words or terms: SOURCE TAB TARGET on each line; empty lines are skipped."""
     entries: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        source, _, target = (side.strip() for side in line.partition("\t"))
+        source, _, target = line.partition("\t")
+        source = source.strip()
+        target = target.strip()
         if not source or not target or "\t" in target:
             raise DataError(f"{where}, line {number}: {line!r} is not SOURCE TAB TARGET with a word on both sides")
         if entries.setdefault(source, target) != target:
-            raise DataError(f"{where}, line {number}: {source!r} has two translations; leave one")
+            raise DataError(f"{where}, line {number}: {source!r} has two translations; remove one of them")
     return entries
 
 
@@ -192,35 +229,41 @@ class Terminology:
     def __init__(self, entries: Mapping[str, str]) -> None:
         self.entries = dict(entries)
         """The translation of each source term."""
-        self._by_first: dict[str, list[tuple[list[str], str]]] = {}
+        self._by_first_word: dict[str, list[tuple[list[str], str]]] = {}  # source words and target, longest first
         for source, target in entries.items():
             words = words_of(comparable(source))
             if not words or not words_of(target):
                 raise DataError(f"the term {source!r} with the translation {target!r} is empty; leave it out")
-            self._by_first.setdefault(words[0], []).append((words, target))
-        for terms in self._by_first.values():
+            self._by_first_word.setdefault(words[0], []).append((words, target))
+        for terms in self._by_first_word.values():
             terms.sort(key=lambda term: -len(term[0]))
 
     def applied(self, request: Request) -> Request:
-        """The request with the translations of all terms of its source; of terms that overlap the longest is taken."""
-        words, at, targets = words_of(comparable(request.source)), 0, []
-        while at < len(words):
-            for term, target in self._by_first.get(words[at], []):
-                if words[at : at + len(term)] == term:
+        """Returns the request with the translations of all terms of its source; of terms that overlap, the longest."""
+        words = words_of(comparable(request.source))
+        targets = []
+        position = 0
+        while position < len(words):
+            for term, target in self._by_first_word.get(words[position], []):
+                if words[position : position + len(term)] == term:
                     targets.append(target)
-                    at += len(term) - 1
+                    position += len(term)
                     break
-            at += 1
-        more = tuple(term for term in dict.fromkeys(targets) if term not in request.must)
-        return replace(request, must=(*request.must, *more))
+            else:
+                position += 1
+        new_targets = [target for target in dict.fromkeys(targets) if target not in request.must]
+        return replace(request, must=(*request.must, *new_targets))
 
 
-def pad_terms(terms: Sequence[Sequence[Sequence[int]]], least: int) -> Tensor:
-    """Terms of B sentences as `(B,U,L)`, U at least `least`, PAD behind them."""
-    count = max(least, *map(len, terms))
-    length = max((len(term) for of_one in terms for term in of_one), default=1)
-    padded = torch.full((len(terms), count, length), PAD)
-    for row, of_one in enumerate(terms):
-        for place, term in enumerate(of_one):
-            padded[row, place, : len(term)] = torch.tensor(term)
+def pad_terms(terms: Sequence[Sequence[Sequence[int]]], min_terms: int) -> Tensor:
+    """Returns the terms of B sentences as `(B, U, L)`, padded with PAD on the right; U is at least `min_terms`."""
+    count = min_terms
+    length = 1
+    for sentence_terms in terms:
+        count = max(count, len(sentence_terms))
+        length = max([length, *map(len, sentence_terms)])
+    padded = torch.full((len(terms), count, length), PAD)  # (B, U, L)
+    for row, sentence_terms in enumerate(terms):
+        for number, term in enumerate(sentence_terms):
+            padded[row, number, : len(term)] = torch.tensor(term)
     return padded

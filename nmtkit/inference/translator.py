@@ -21,7 +21,7 @@ from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers.languages import forces_first_token
 from nmtkit.decoding.batching import Engine, NumberedBatch, StepMode
 from nmtkit.decoding.beam_search import TokenClasses
-from nmtkit.decoding.hypotheses import Hypothesis, score_given
+from nmtkit.decoding.hypotheses import Hypothesis, ranking_score
 from nmtkit.decoding.rules import RULES
 from nmtkit.decoding.settings import SearchConfig, max_lengths
 from nmtkit.decoding.shortlist import Shortlist
@@ -279,7 +279,7 @@ class Translator(TextModel):
         rule = None
         if self.config.rule is not None:
             rule = RULES.get(self.config.rule).from_tokenizers(self.tokenizers, self.device)
-        return TokenClasses(starts=cache(partial(word_starts, self.tokenizers.tgt, self.device)), rule=rule)
+        return TokenClasses(word_starts=cache(partial(word_starts, self.tokenizers.tgt, self.device)), rule=rule)
 
     def _build_decoder(self, outputs: _Outputs) -> JobDecoder:
         """Returns the decoder of the external engine if it can search; otherwise nmtkit's."""
@@ -514,7 +514,7 @@ class Translator(TextModel):
                     if is_at_limit and self.config.effective_at_limit == "end":
                         token_log_probs[-1] = 0.0
                     weights = None if attention is None else attention[row, positions, : source_lengths[row]]  # (T, S)
-                    score = score_given(
+                    score = ranking_score(
                         self.config, target.extended, log_probs=token_log_probs, attention=weights, prompt=prompt
                     )
                     hypothesis = Hypothesis(

@@ -245,4 +245,4 @@ def test_a_model_without_copying_has_the_same_picture_without_p_gen(news: Path) 
     (picture,) = replace(translator, opened=model).pictures([ARTICLE], [SUMMARY])
     assert picture.is_summary
     assert (picture.p_gen, picture.copied) == (None, frozenset())
-    assert not replace(translator, opened=model, articles=False).pictures([ARTICLE])[0].is_summary
+    assert not replace(translator, opened=model, reads_articles=False).pictures([ARTICLE])[0].is_summary

@@ -31,7 +31,7 @@ def test_an_unknown_argument_is_answered_with_the_nearest_name() -> None:
 
 def test_search_settings_are_arguments_of_load(trained: Path) -> None:
     translator = Translator.load(trained, "cpu", beam_size=2, length_penalty="none")
-    assert (translator.config.hypotheses, translator.config.length_penalty) == (2, "none")
+    assert (translator.config.n_hypotheses, translator.config.length_penalty) == (2, "none")
     older = Translator.load(trained, "cpu", search_settings={"beam_size": 2, "length_penalty": "none"})
     assert older.config == translator.config
     with pytest.raises(RecipeError, match="beam_size"):
@@ -57,8 +57,18 @@ def test_repr_names_the_run_and_its_size(trained: Path) -> None:
 def test_dir_lists_what_is_meant_for_users() -> None:
     names = {name for name in dir(Translator) if not name.startswith("_")}
     assert names == {
-        *("align", "articles", "cost_of_terms", "device", "head_pictures", "languages", "load", "max_source_tokens"),
-        *("model", "name", "parameters", "pictures", "replacing_unknown", "rescore", "search", "stream"),
+        *("align", "cost_of_terms", "device", "head_pictures", "languages", "load", "max_source_tokens"),
+        *(
+            "model",
+            "name",
+            "parameters",
+            "pictures",
+            "replacing_unknown",
+            "reads_articles",
+            "rescore",
+            "search",
+            "stream",
+        ),
         *("terminology", "translate", "with_terms"),
     }
     translator = untrained("rnnsearch", WORDS)

@@ -79,7 +79,7 @@ def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> No
     ("request_", "message"),
     [
         (Request("ba", must=("Ünheard",)), "line 1: the term 'Ünheard' cannot be written"),
-        (Request("ba", must=("BA CE",), must_not=("CE",)), "line 1: the term 'BA CE' holds one that"),
+        (Request("ba", must=("BA CE",), must_not=("CE",)), "line 1: the term 'BA CE' contains one that"),
         (Request("ba", must=(" ".join(["BA"] * 300),)), "more than max_length 256"),
         (Request("", prefix="BA"), "line 1: it has a prefix or terms but no source"),
         (Request("ba", must=(" ",)), "line 1: a term is empty"),
@@ -139,10 +139,10 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
     asked = json.dumps({"source": "ba ce", "must": ["JE"]}) + "\n"
     for words, given in ((["--terms", "terms.tsv"], "fo gu\nba ce\n"), (["--jsonl"], '{"source": "ba"}\n' + asked)):
         for several, message in (
-            (["--samples", "2"], "terms need one beam: leave out samples"),
+            (["--samples", "2"], "terms need a single beam: remove samples"),
             (
                 ["--beam-size", "4", "--search", "diversity_groups=2"],
-                "terms need one beam: leave out samples and diversity_groups",
+                "terms need a single beam: remove samples and diversity_groups",
             ),
         ):
             refused = console(*run, "-q", *words, *several, stdin=given)

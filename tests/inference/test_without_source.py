@@ -129,12 +129,12 @@ def test_what_a_model_cannot_read_is_named() -> None:
     system = translator(Captioner(len(VOCABULARY)))
     with pytest.raises(DataError, match="example 2: the model 'mine' reads rows of 3 numbers"):
         system.search([FEATURES[0], "the dog"])
-    with pytest.raises(DataError, match=r"example 1: .* at least one, which this is not"):
+    with pytest.raises(DataError, match=r"example 1: .* at least one, and this is something else"):
         system.search([FEATURES[0][:0]])
     with pytest.raises(DataError, match=r"example 1: .* reads rows of 3 numbers"):
         system.search([FEATURES[0][:, :2]])
     for text_reader in (translator(AttendingModel(len(VOCABULARY))), untrained("rnnsearch", WORDS)):
-        with pytest.raises(DataError, match=r"example 1: the model '\w*' reads text, which this is not"):
+        with pytest.raises(DataError, match=r"example 1: the model '\w*' reads text, and this is something else"):
             text_reader.search([FEATURES[0]])
 
 

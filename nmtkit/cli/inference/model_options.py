@@ -92,7 +92,7 @@ opens_model: Decorator = pass_as("how", _model_options)
 
 def window_lines(system: TextModel) -> int:
     """How many lines of input are read together."""
-    return max(1, system.window // (4 if system.articles else 1))  # articles are longer
+    return max(1, system.window // (4 if system.reads_articles else 1))  # articles are longer
 
 
 def open_model(how: DecodingOptions, task: str | None = None) -> Translator:

@@ -66,4 +66,4 @@ def test_pictures_are_learned_and_captioned(
     records = [json.loads(line) for line in succeeded(console(*how, "test.npz", "--json")).out.splitlines()]
     assert [record["best"]["text"] for record in records] == found
     np.save("wider.npy", np.zeros((2, 6, 5, 3), np.uint8))
-    refused(console(*how, "wider.npy"), "reads rows of 12 numbers, at least one, which this is not")
+    refused(console(*how, "wider.npy"), "reads rows of 12 numbers, at least one, and this is something else")
