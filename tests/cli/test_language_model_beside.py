@@ -45,10 +45,10 @@ def test_scores_include_the_weighted_log_probability_of_the_language_model(runs:
 
 REFUSED = {
     "translate -m mine text": {
-        "--lm mine": "rnnsearch cannot stand beside rnnsearch",
+        "--lm mine": "rnnsearch cannot be combined with rnnsearch",
         "--search lm_weight=0.1": "name its run with --lm",
     },
-    "generate -m lm text": {"--lm lm": "transformer_lm cannot stand beside transformer_lm"},
+    "generate -m lm text": {"--lm lm": "transformer_lm cannot be combined with transformer_lm"},
     "rerank -m mine --channel no-run text": {
         # Before anything is translated.
         "--tune text --metrics rouge": "rouge1, rouge2, rougeL, rougeLsum: name one of them",
@@ -89,7 +89,7 @@ def test_the_tokenizer_of_another_run_is_used_unchanged(runs: Path, console: Com
     assert "is that of" in succeeded(console("check", "lm.yaml", "--run", "runs/other")).out
     Path("other.yaml").write_text(LANGUAGE_MODEL + "tokenizer: {vocab_size: 50}\n")
     done = console("preprocess", "other.yaml", "--run", "runs/other")
-    refused(done, "`tokenizer.vocab_size` is 50, and there 8000")
+    refused(done, "`tokenizer.vocab_size` is 50, but 8000")
 
 
 def test_reranking_prints_the_best_of_its_candidates_and_tunes_its_weights(runs: Path, console: Command) -> None:

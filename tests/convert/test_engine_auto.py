@@ -179,7 +179,7 @@ def test_a_precision_of_ctranslate2_chooses_it_or_is_an_error(
     done = succeeded(console("translate", "-m", "run", "--precision", "int8", lines))
     assert "engine ctranslate2, int8\n" in done.err
     done = succeeded(console("translate", "-m", "run", "--precision", "int8", "--min-length", "3", lines))
-    assert "engine ctranslate2, int8; what it forbids changes its other scores\n" in done.err
+    assert "engine ctranslate2, int8; forbidden tokens change its other scores\n" in done.err
     asked = console("translate", "-m", trained, "--precision", "int8", lines)
     refused(asked, "precision int8 needs ctranslate2: ctranslate2 has no rnnsearch model; leave that out")
 

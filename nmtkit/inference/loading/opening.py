@@ -1,5 +1,6 @@
-"""Loading the model of a run to translate with it."""
+"""Opens the model of a run for inference: finds it, and chooses engine, precision, languages and processes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,261 +45,300 @@ from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.run import InferenceConfig, Run, find_run
 from nmtkit.training.checkpoints.weights import count_parameters
 
-OTHER_ENGINE = "ctranslate2"
-"""The other library that searches, see `ENGINES`, and the name of its package."""
-OTHER_BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Padded source tokens in one of its batches."""
+CTRANSLATE2 = "ctranslate2"
+"""Name of the external engine (see `ENGINES`), and of its Python package."""
+CTRANSLATE2_BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
+"""Padded source tokens in a batch of CTranslate2."""
 
 
-def load_from_options(how: DecodingOptions, task: str | None = None, notify: Notify = ignore) -> TextModel:
-    """Finds a trained run and opens it; `task` is what it must be trained for, None anything.
+def load_from_options(options: DecodingOptions, task: str | None = None, notify: Notify = ignore) -> TextModel:
+    """Finds a trained run and opens it.
 
-    `notify` receives the run, its weights and the device, and what differs from the recipe.
+    Args:
+        options: which run, and how it decodes.
+        task: the task that the run must be trained for; None allows any.
+        notify: receives the run, its weights and the device, and what differs from the recipe.
     """
-    run, why = find_run(how.model, task=task, mean=how.ensemble, weights=how.ensemble_weights)
-    for one in run.members():
-        trained_for = one.inference.task
+    run, why = find_run(options.model, task=task, mean=options.ensemble, weights=options.ensemble_weights)
+    for member in run.members():
+        trained_for = member.inference.task
         if task is not None and trained_for != task:
             command = TASKS.get(trained_for).command
-            use = f"use `nmtkit {command}`, or name" if command else "name"
-            raise NmtkitError(f"{one.folder.path} ({why}) was trained for {trained_for}: {use} another run with -m RUN")
-    system = open_system(run, how, notify)
+            remedy = f"use `nmtkit {command}`, or name another run" if command else "name another run"
+            raise NmtkitError(f"{member.folder.path} ({why}) was trained for {trained_for}: {remedy} with -m RUN")
+    system = open_system(run, options, notify)
     require_languages(system.tokenizers.config)
     if system.languages and _reads_language_tags(run):
         system = replace(system, needs_language=True)
-    chosen = chosen_languages(system.tokenizers.config)
-    if any(chosen.values()):
-        notify(f"languages: it reads {chosen['src'] or 'any'} and writes {chosen['tgt'] or 'its own'}")
-    names = dict.fromkeys(how.device.split(","))
-    place = ", ".join(names) if "," in how.device else devices.describe(system.device)
-    for one in run.members():
-        path = one.weights(how.weights)
-        stage = f"{path.parent.name}/" if path.parent.parent == one.folder.checkpoints else ""
-        notify(f"model {one.folder.path} ({why}), {stage}{path.name}, on {place}")
+    languages = chosen_languages(system.tokenizers.config)
+    if any(languages.values()):
+        source_language = languages["src"] or "any language"
+        target_language = languages["tgt"] or "its default language"
+        notify(f"languages: the model reads {source_language} and writes {target_language}")
+    device_names = list(dict.fromkeys(options.device.split(",")))
+    is_one_device = "," not in options.device
+    device = devices.describe(system.device) if is_one_device else ", ".join(device_names)
+    for member in run.members():
+        path = member.weights(options.weights)
+        is_of_stage = path.parent.parent == member.folder.checkpoints
+        stage = f"{path.parent.name}/" if is_of_stage else ""
+        notify(f"model {member.folder.path} ({why}), {stage}{path.name}, on {device}")
     return system
 
 
 def _reads_language_tags(run: Run) -> bool:
-    """Whether every source that a run was trained on begins with the tag of a language."""
-    tags = run.recipe.data.train.tags
-    return bool(tags) and all(any(map(language_of_tag, words.split())) for words in tags)
+    """Returns whether every training source began with the tag of a language."""
+    tags_by_file = run.recipe.data.train.tags
+    return bool(tags_by_file) and all(any(map(language_of_tag, tags.split())) for tags in tags_by_file)
 
 
-def _in_direction(model: Model, tokenizers: Tokenizers, how: DecodingOptions) -> tuple[Tokenizers, str]:
+def _in_direction(model: Model, tokenizers: Tokenizers, options: DecodingOptions) -> tuple[Tokenizers, str]:
     """Returns the tokenizers for the languages of the options, and the tags before every source."""
     if language_names(tokenizers.config.specials):
-        directed = in_direction(tokenizers, how.source_language, how.to)
+        directed = in_direction(tokenizers, options.source_language, options.to)
         decoder = as_decoder(model)
-        if how.to is not None and decoder is not None:
+        if options.to is not None and decoder is not None:
             for member in members_of(decoder):
                 copy_first_input(member.embedding("tgt"), directed)
         return directed, ""
-    if how.source_language is not None:
+    if options.source_language is not None:
         raise RecipeError(
-            f"--from {how.source_language}: only imported multilingual models have tokens of source languages; "
+            f"--from {options.source_language}: only imported multilingual models have tokens for source languages; "
             "leave it out"
         )
-    return tokenizers, "" if how.to is None else language_tag(how.to)
+    return tokenizers, "" if options.to is None else language_tag(options.to)
 
 
-def open_translator(run: Run, how: DecodingOptions, notify: Notify = ignore) -> Translator:
-    """As `open_system`, for a run that writes text."""
-    return as_translator(open_system(run, how, notify))
+def open_translator(run: Run, options: DecodingOptions, notify: Notify = ignore) -> Translator:
+    """Opens a run that writes text, see `open_system`."""
+    return as_translator(open_system(run, options, notify))
 
 
 def as_translator(system: TextModel) -> Translator:
-    """The same; RecipeError if its model writes no text."""
+    """Returns the system as a translator.
+
+    Raises:
+        RecipeError: its model writes no text.
+    """
     if not isinstance(system, Translator):
         raise RecipeError(f"the model {system.name!r} ({system.outline.config.kind}) writes no text; name another run")
     return system
 
 
-def open_system(run: Run, how: DecodingOptions, notify: Notify = ignore) -> TextModel:
+def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> TextModel:
     """Opens a run, as a `Translator` if its model writes text; `notify` receives what differs from its recipe."""
-    if how.engine != "nmtkit":
-        translator = _open_for_ctranslate2(run, how, notify)
+    if options.engine != "nmtkit":
+        translator = _open_for_ctranslate2(run, options, notify)
         if translator is not None:
             return translator
-        how = replace(how, engine="nmtkit")
-    places = [devices.choose(name) for name in how.device.split(",")]
-    if (how.workers or 1) > 1 and (len(places) > 1 or places[0].type != "cpu"):
-        raise NmtkitError(f"--workers is for one CPU, and --device is {how.device}: leave one of them out")
-    if len(places) > 1:
-        return _for_workers(run, how, places, notify)
-    (place,) = places
-    opened, tokenizers, trained = run.open_for_inference(place, how.weights)
-    if how.lm is not None or how.lm_weight is not None:
-        opened = _with_language_model(opened, tokenizers, how, place, notify)
-    tokenizers, tags = _in_direction(opened, tokenizers, how)
-    model = as_decoder(opened)
-    if model is None:
-        if how.search_settings or how.shortlist or (how.workers or 1) > 1 or how.precision not in ("auto", "fp32"):
-            needs = "what a search needs, --workers and --precision"
-            raise RecipeError(f"{run.folder.path}: {trained.model.kind} writes no text: leave out {needs}")
-        devices.prepare(place, threads=how.threads)
+        options = replace(options, engine="nmtkit")
+    chosen_devices = [devices.choose(name) for name in options.device.split(",")]
+    device = chosen_devices[0]
+    if (options.workers or 1) > 1 and (len(chosen_devices) > 1 or device.type != "cpu"):
+        raise NmtkitError(f"--workers is for one CPU, and --device is {options.device}: leave one of them out")
+    if len(chosen_devices) > 1:
+        return _open_for_devices(run, options, chosen_devices, notify)
+    model, tokenizers, trained = run.open_for_inference(device, options.weights)
+    if options.lm is not None or options.lm_weight is not None:
+        model = _with_language_model(model, tokenizers, options=options, device=device, notify=notify)
+    tokenizers, tags = _in_direction(model, tokenizers, options)
+    decoder = as_decoder(model)
+    if decoder is None:
+        has_search_options = options.search_settings or options.shortlist or (options.workers or 1) > 1
+        if has_search_options or options.precision not in ("auto", "fp32"):
+            raise RecipeError(
+                f"{run.folder.path}: {trained.model.kind} writes no text: "
+                "leave out the options of a search, --workers and --precision"
+            )
+        devices.prepare(device, threads=options.threads)
         return TextModel(
-            opened,
+            model,
             tokenizers,
             name=trained.name,
-            max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
+            max_source_tokens=options.max_source_tokens or trained.max_source_tokens,
             tags=tags,
-            batch_tokens=how.batch_tokens,
-            parameters=count_parameters(opened),
+            batch_tokens=options.batch_tokens,
+            parameters=count_parameters(model),
         )
-    shortlist = None if how.shortlist is None else read_shortlist(Path(how.shortlist), tokenizers).to(place)
-    config = _search_config(trained, how, notify)
-    if how.layer is not None or how.head is not None:
-        headed = as_multi_head(model)
-        if headed is None:
-            raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
-        headed.show(how.layer, "mean" if how.head is None else how.head)
-    precision = _requested_precision(model, how.precision)
-    devices.prepare(place, threads=how.threads)
-    outputs = [getattr(one, "output", None) or one for one in members_of(model)] if shortlist is not None else []
-    parameters = count_parameters(model)  # quantized they are no parameters any more
-    prepare_for_inference(model, precision, outputs)
+    shortlist = None
+    if options.shortlist is not None:
+        shortlist = read_shortlist(Path(options.shortlist), tokenizers).to(device)
+    config = _search_config(trained, options, notify)
+    if options.layer is not None or options.head is not None:
+        multi_head = as_multi_head(decoder)
+        if multi_head is None:
+            raise RecipeError(f"{decoder.config.kind} has one attention, not layers of heads to choose from")
+        multi_head.show(options.layer, "mean" if options.head is None else options.head)
+    precision = _requested_precision(decoder, options.precision)
+    devices.prepare(device, threads=options.threads)
+    output_layers = []
+    if shortlist is not None:  # it reads single rows of the output layer
+        output_layers = [getattr(member, "output", None) or member for member in members_of(decoder)]
+    parameters = count_parameters(decoder)  # before quantized weights cease to be parameters
+    prepare_for_inference(decoder, precision, output_layers)
+    names = dict.fromkeys(member.inference.name for member in run.members())
     return Translator(
-        model,
+        decoder,
         tokenizers,
         config,
-        name=" + ".join(dict.fromkeys(one.inference.name for one in run.members())),
-        articles=TASKS.get(trained.task).monolingual,
-        max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
+        name=" + ".join(names),
+        reads_articles=TASKS.get(trained.task).monolingual,
+        max_source_tokens=options.max_source_tokens or trained.max_source_tokens,
         tags=tags,
-        batch_tokens=how.batch_tokens,
-        speed=default_speed_config(place, precision),
+        batch_tokens=options.batch_tokens,
+        speed=default_speed_config(device, precision),
         parameters=parameters,
-        workers=build_workers(how, place),
+        workers=build_workers(options, device),
         shortlist=shortlist,
     )
 
 
-def _open_for_ctranslate2(run: Run, how: DecodingOptions, notify: Notify) -> Translator | None:
-    """Opens a run whose searches are CTranslate2's; None where our own engine is to search.
+def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) -> Translator | None:
+    """Opens a run for searches by CTranslate2; returns None if nmtkit is to search.
 
-    With engine `auto` CTranslate2 searches if it is installed and finds the same; if not, `notify` gets the reason.
-    NmtkitError has the reason where CTranslate2 is asked for, by its name or by a precision that it alone has.
+    With engine `auto`, CTranslate2 searches if it is installed and finds the same; if not, `notify` gets the reason.
+
+    Raises:
+        NmtkitError: CTranslate2 is required, by its name or by a precision that only it has, and cannot search.
     """
     if not issubclass(MODELS.get(run.inference.model.kind), Decoder):
         return None
-    is_required = how.engine == OTHER_ENGINE or how.precision in get_args(CTranslate2Precision)
-    if not is_required and find_spec(OTHER_ENGINE) is None:
+    is_required = options.engine == CTRANSLATE2 or options.precision in get_args(CTranslate2Precision)
+    if not is_required and find_spec(CTRANSLATE2) is None:
         return None
-    kind = ENGINES.get(OTHER_ENGINE)
-    reason = kind.unsupported_run(run, how)
+    kind = ENGINES.get(CTRANSLATE2)
+    reason = kind.unsupported_run(run, options)
     if not reason:
         messages: list[str] = []
-        trained = run.inference_of(how.weights)
-        config = _search_config(trained, how, messages.append)
-        outline, tokenizers = run.outline(how.weights)
-        is_first_input = how.to is not None and begins_with_language(tokenizers)
-        tokenizers, tags = _in_direction(outline, tokenizers, how)
+        trained = run.inference_of(options.weights)
+        config = _search_config(trained, options, messages.append)
+        outline, tokenizers = run.outline(options.weights)
+        language_is_first_input = options.to is not None and begins_with_language(tokenizers)
+        tokenizers, tags = _in_direction(outline, tokenizers, options)
         forces_language = forces_first_token(tokenizers)
         reason = kind.unsupported_search(config, forces_language, exact=not is_required)
-        if is_first_input:
-            reason = f"{OTHER_ENGINE} cannot write another language than the run with a model that begins with one"
+        if language_is_first_input:
+            reason = f"{CTRANSLATE2} cannot change the language of a model whose first input is a language"
     if not reason:
-        place = devices.choose(how.device)
-        devices.prepare(place, threads=how.threads)
-        precision = "fp32" if how.precision == "auto" else how.precision
+        device = devices.choose(options.device)
+        devices.prepare(device, threads=options.threads)
+        precision = "fp32" if options.precision == "auto" else options.precision
         try:
-            other = kind(run, how.weights, place, precision)
+            engine = kind(run, options.weights, device=device, precision=precision)
         except CheckpointError:
             raise
         except NmtkitError as fault:
             reason = str(fault)
     if reason:
         if is_required:
-            asked = "" if how.engine == OTHER_ENGINE else f"precision {how.precision} needs {OTHER_ENGINE}: "
-            raise NmtkitError(f"{asked}{reason}; leave that out, or take --engine nmtkit")
+            if options.engine != CTRANSLATE2:
+                reason = f"precision {options.precision} needs {CTRANSLATE2}: {reason}"
+            raise NmtkitError(f"{reason}; leave that out, or take --engine nmtkit")
         notify(f"engine nmtkit: {reason}")
         return None
     for message in messages:
         notify(message)
     is_exact = not kind.unsupported_search(config, forces_language, exact=True)
-    notify(f"engine {OTHER_ENGINE}, {precision}{'' if is_exact else '; what it forbids changes its other scores'}")
-    own_precision = precision if place.type == "cuda" and precision in ("fp16", "bf16") else "fp32"
-    own = replace(how, engine="nmtkit", precision=own_precision, workers=1)
+    warning = "" if is_exact else "; forbidden tokens change its other scores"
+    notify(f"engine {CTRANSLATE2}, {precision}{warning}")
+    # nmtkit's own copy of the model, for what CTranslate2 cannot do, such as rescoring.
+    has_same_precision = device.type == "cuda" and precision in ("fp16", "bf16")
+    nmtkit_options = replace(options, engine="nmtkit", precision=precision if has_same_precision else "fp32", workers=1)
     return Translator(
-        ModelOnDemand(outline, place, lambda: open_translator(run, own).model),
+        ModelOnDemand(outline, device, lambda: open_translator(run, nmtkit_options).model),
         tokenizers,
         config,
         name=run.inference.name,
-        articles=TASKS.get(trained.task).monolingual,
-        max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
+        reads_articles=TASKS.get(trained.task).monolingual,
+        max_source_tokens=options.max_source_tokens or trained.max_source_tokens,
         tags=tags,
-        batch_tokens=how.batch_tokens,
+        batch_tokens=options.batch_tokens,
         speed=SearchSpeedConfig(
             precision=precision,
-            batch_tokens=OTHER_BATCH_TOKENS.get(place.type, OTHER_BATCH_TOKENS["cuda"]),
-            engine=OTHER_ENGINE,
+            batch_tokens=CTRANSLATE2_BATCH_TOKENS.get(device.type, CTRANSLATE2_BATCH_TOKENS["cuda"]),
+            engine=CTRANSLATE2,
         ),
         parameters=count_parameters(outline),
-        external_engine=other,
+        external_engine=engine,
         falls_back=not is_required,
     )
 
 
 def _with_language_model(
-    model: Model, own: Tokenizers, how: DecodingOptions, place: torch.device, notify: Notify
+    model: Model, tokenizers: Tokenizers, *, options: DecodingOptions, device: torch.device, notify: Notify
 ) -> ShallowFusion:
-    """The model and the language model that the options name, in shallow fusion."""
-    if how.lm is None:
+    """Combines a model with the language model that the options name, by shallow fusion."""
+    if options.lm is None:
         raise RecipeError("lm_weight is the weight of a language model: name its run with --lm RUN as well")
-    run, _ = find_run(how.lm)
-    opened, others, _ = run.open_for_inference(place)
-    reader, speaker, path = as_seq2seq(model), as_decoder(opened), run.folder.path
-    if reader is None or speaker is None or as_seq2seq(speaker) is not None:
-        kinds = f"{opened.config.kind} cannot stand beside {model.config.kind}"
-        raise RecipeError(f"{path}: --lm names a language model, for a model that reads a source; {kinds}")
-    if others.tgt.vocabulary != own.tgt.vocabulary:
+    run, _ = find_run(options.lm)
+    path = run.folder.path
+    lm, lm_tokenizers, _ = run.open_for_inference(device)
+    seq2seq = as_seq2seq(model)
+    lm_decoder = as_decoder(lm)
+    if seq2seq is None or lm_decoder is None or as_seq2seq(lm) is not None:
+        raise RecipeError(
+            f"{path}: --lm names a language model, for a model that reads a source; "
+            f"{lm.config.kind} cannot be combined with {model.config.kind}"
+        )
+    if lm_tokenizers.tgt.vocabulary != tokenizers.tgt.vocabulary:
         raise RecipeError(
             f"{path}: its vocabulary differs from the target vocabulary of the model, so its ids mean other "
             "words: train the language model with the model's tokenizer (in its recipe `init_from: {tokenizer: RUN}`)"
         )
-    weight = DEFAULT_LM_WEIGHT if how.lm_weight is None else how.lm_weight
+    weight = DEFAULT_LM_WEIGHT if options.lm_weight is None else options.lm_weight
     notify(f"language model {path}, weight {weight:g}; scores include its part")
-    return ShallowFusion(reader, speaker, weight)
+    return ShallowFusion(seq2seq, lm_decoder, weight)
 
 
-def _search_config(trained: InferenceConfig, how: DecodingOptions, notify: Notify) -> SearchConfig:
-    settings = how.search_settings or {}
+def _search_config(trained: InferenceConfig, options: DecodingOptions, notify: Notify) -> SearchConfig:
+    """Returns the search settings of a run, changed by the options."""
+    settings = options.search_settings or {}
     config = change_search(trained.search, settings)
-    if "beam_size" not in settings and isinstance(config, BeamConfig) and how.n_best > config.beam_size:
-        wider = -(-how.n_best // config.n_groups) * config.n_groups
-        notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
-        config = config.changed({"beam_size": wider})
-    config.reject_unused(settings, TASKS.get(trained.task).columns[0].name == "src")
-    is_open = isinstance(config, MbrConfig) and "mbr" not in settings and "samples" in settings
-    if is_open and how.n_best == config.n_hypotheses > 1:
+    if "beam_size" not in settings and isinstance(config, BeamConfig) and options.n_best > config.beam_size:
+        hypotheses_per_group = math.ceil(options.n_best / config.n_groups)
+        beam_size = hypotheses_per_group * config.n_groups
+        notify(f"beam size {beam_size} instead of {config.beam_size}, for --n-best {options.n_best}")
+        config = config.changed({"beam_size": beam_size})
+    reads_source_text = TASKS.get(trained.task).columns[0].name == "src"
+    config.reject_unused(settings, reads_source_text)
+    # `--samples N --n-best N` asks for all samples, but a recipe with `kind: mbr` would choose among them.
+    recipe_chooses_mbr = isinstance(config, MbrConfig) and "mbr" not in settings and "samples" in settings
+    if recipe_chooses_mbr and options.n_best == config.n_hypotheses > 1:
         metric = trained.search.metric if isinstance(trained.search, MbrConfig) else "chrf"
-        one = f"say --mbr {metric}, or --mbr none for all"
-        raise RecipeError(f"`search.kind: mbr` of the recipe chooses one of the samples: {one}")
+        raise RecipeError(
+            f"`search.kind: mbr` of the recipe chooses one of the samples: say --mbr {metric}, or --mbr none for all"
+        )
     return config
 
 
-def build_workers(how: DecodingOptions, place: torch.device) -> Workers | None:
-    """Returns the processes that search on one device; None if this process does."""
-    threads = torch.get_num_threads()
-    if place.type != "cpu" or how.workers == 1:
+def build_workers(options: DecodingOptions, device: torch.device) -> Workers | None:
+    """Returns the processes that search on one device; None if this process searches."""
+    if device.type != "cpu" or options.workers == 1:
         return None
-    if how.workers is None:
-        gains = threads > 1 and devices.can_fork()
-        return Workers(["cpu"] * threads, min_lines=MIN_LINES_FOR_WORKERS) if gains else None
-    return Workers(["cpu"] * how.workers, None if devices.can_fork() else partial(_open_on_device, how))
+    can_fork = devices.can_fork()
+    if options.workers is not None:
+        return Workers(["cpu"] * options.workers, None if can_fork else partial(_open_on_device, options))
+    threads = torch.get_num_threads()
+    if threads == 1 or not can_fork:
+        return None
+    return Workers(["cpu"] * threads, min_lines=MIN_LINES_FOR_WORKERS)
 
 
-def _for_workers(run: Run, how: DecodingOptions, places: Sequence[torch.device], notify: Notify) -> Translator:
-    """A translator whose searches run in a process for each device."""
-    how = replace(how, model=[str(one.folder.path) for one in run.members()], workers=1)
-    # This process searches no line: it only tokenizes and joins text.
-    translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
-    workers = Workers([str(place) for place in places], partial(_open_on_device, how))
-    return replace(translator, speed=default_speed_config(places[0]), workers=workers)
+def _open_for_devices(
+    run: Run, options: DecodingOptions, worker_devices: Sequence[torch.device], notify: Notify
+) -> Translator:
+    """Returns a translator whose searches run in a process for each device."""
+    paths = [str(member.folder.path) for member in run.members()]
+    worker_options = replace(options, model=paths, workers=1)
+    open_worker = partial(_open_on_device, worker_options)
+    workers = Workers([str(device) for device in worker_devices], open_worker)
+    # This process searches for no line: it only tokenizes and joins text.
+    translator = open_translator(run, replace(worker_options, device="cpu", precision="fp32"), notify)
+    return replace(translator, speed=default_speed_config(worker_devices[0]), workers=workers)
 
 
-def _open_on_device(how: DecodingOptions, device: str) -> Translator:
-    return as_translator(load_from_options(replace(how, device=device, workers=1)))
+def _open_on_device(options: DecodingOptions, device: str) -> Translator:
+    return as_translator(load_from_options(replace(options, device=device, workers=1)))
 
 
 def _requested_precision(model: Model, precision: Literal[PrecisionChoice, CTranslate2Precision]) -> Precision:

@@ -1,4 +1,4 @@
-"""The options of opening a trained model, as keywords of `Translator.load` and as one object."""
+"""The options of loading a trained model, as keywords of `Translator.load` and as one object."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -26,53 +26,52 @@ class DecodingOptions:
     """Options of loading a trained model: which run, on which device, and how it decodes."""
 
     model: str | Path | Sequence[str | Path] | None = None
-    """The run's folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run. Several
-    search together, as an ensemble."""
+    """The run's folder or its name under `runs/`; None: `$NMTKIT_MODEL`, or else the newest finished run. Several runs
+    make an ensemble."""
     ensemble: Mean = "probabilities"
-    """The mean that an ensemble takes, see `nmtkit.models.ensemble`."""
+    """How an ensemble averages its members, see `nmtkit.models.ensemble`."""
     ensemble_weights: Sequence[float] | None = None
-    """How much each run of an ensemble counts; None: all the same."""
+    """Weight of each run of an ensemble; None: equal weights."""
     lm: str | Path | None = None
-    """The run of a language model that searches beside the model, by shallow fusion: see
-    `nmtkit.models.language.shallow_fusion`. Its vocabulary is that of the model's target; scores include its part."""
+    """The run of a language model for shallow fusion, see `nmtkit.models.language.shallow_fusion`. It must have the
+    target vocabulary of the model; scores include its part."""
     lm_weight: float | None = None
-    """How much the language model counts, beta; None: `DEFAULT_LM_WEIGHT`."""
+    """Weight beta of the language model; None: `DEFAULT_LM_WEIGHT`."""
     device: str = "auto"
-    """Several, separated by commas, get a process each."""
+    """Name of the device. Several names, separated by commas, get a process each."""
     weights: str = "auto"
-    """`auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
+    """Which weights: `auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
     threads: int | None = None
-    """CPU threads; None is torch's choice."""
+    """CPU threads; None: torch decides."""
     precision: Literal[PrecisionChoice, CTranslate2Precision] = "auto"
-    """Precision of matrix products. `auto` is fp32 where CTranslate2 searches, and on a CPU; else fp16, or bf16 where a
-    number of the model would be too large for fp16."""
+    """Precision of matrix products. `auto`: fp32 if CTranslate2 searches, and on a CPU; otherwise fp16, or bf16 if the
+    numbers of the model overflow fp16."""
     engine: EngineChoice = "auto"
-    """What searches. auto: the library CTranslate2, if it is installed and finds the same texts and scores, else nmtkit
-    itself; see `nmtkit.convert.ctranslate2_search`. With `ctranslate2` an error says what the library lacks."""
+    """Which engine searches. `auto`: CTranslate2, if it is installed and finds the same texts and scores, else nmtkit;
+    see `nmtkit.convert.ctranslate2_search`. `ctranslate2`: an error says what the library lacks for this search."""
     workers: int | None = None
-    """Processes that search on a CPU, each with one core, instead of this one. None: a fork for each core if there are
-    many lines and `nmtkit.core.device.can_fork`; see `nmtkit.inference.loading.speed`."""
+    """Number of processes that search on a CPU, each on one core. None: a fork for each core if there are many lines,
+    and this process can fork (`nmtkit.core.device.can_fork`); see `nmtkit.inference.loading.speed`."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch."""
     search_settings: Mapping[str, object] | None = None
-    """Keys of the recipe's `search` group that differ, e.g. `{"beam_size": 1}`; see `change_search`."""
+    """Changed keys of the recipe's `search` group, e.g. `{"beam_size": 1}`; see `change_search`."""
     n_best: int = 1
-    """The beam has at least this many hypotheses, unless the settings name its size."""
+    """Minimum size of the beam, unless `search_settings` has its size."""
     max_source_tokens: int | None = None
-    """Only so many tokens of a source are read; None as in training, where a recipe for summaries says
-    `data.over_long: truncate`, else all."""
+    """Maximum number of source tokens that the model reads. None: as in training if the recipe has
+    `data.over_long: truncate`, as for summaries; otherwise all."""
     layer: int | None = None
-    """The decoder layer of a Transformer whose attention is shown, from 1; None as the recipe says, here and below."""
+    """The decoder layer of a Transformer whose attention is shown, from 1; None, here and below: as in the recipe."""
     head: int | None = None
     """The attention head that is shown, from 1."""
     shortlist: Path | None = None
-    """A file of candidates, which searches then keep to; see `nmtkit.decoding.shortlist`."""
+    """A file with the only candidates of a search; see `nmtkit.decoding.shortlist`."""
     to: str | None = None
-    """The language to write, for a multilingual model: the `tgt_lang` of a training corpus, or a token of an imported
+    """The target language, for a multilingual model: the `tgt_lang` of a training corpus, or a token of an imported
     model, such as de_DE or deu_Latn. Default: the language that the model was fine-tuned for."""
     source_language: str | None = None
-    """The language of the source, for an imported multilingual model. Default: the language that it was fine-tuned
-    for."""
+    """The source language, for an imported multilingual model. Default: the language that it was fine-tuned for."""
 
 
 def options_from_keywords(
@@ -99,24 +98,31 @@ def options_from_keywords(
 
 
 def _keywords() -> list[str]:
-    """Names of the keywords, in their order."""
+    """Returns the names of the keywords in their order."""
     names = [field.name for field in fields(DecodingOptions) if field.name not in ("model", "device", "weights")]
     return [*names, *SEARCH_FIELDS, "mbr"]
 
 
 def with_keywords(load: Load) -> Load:
-    """Gives a function that takes any keyword the signature with all of them, for `inspect` and `help`."""
-    plain = inspect.signature(load)
-    parameters = [one for one in plain.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    options = {field.name: field for field in fields(DecodingOptions)}
+    """Decorates a function with `**options`: gives it a signature with all keywords, for `inspect` and `help`."""
+    signature = inspect.signature(load)
+    parameters = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            parameters.append(parameter)
+    options = {option.name: option for option in fields(DecodingOptions)}
     for name in _keywords():
-        default = options[name].default if name in options else None  # None: as in the recipe
+        default = None  # as in the recipe
+        annotation: Any
         if name in options:
-            annotation: Any = options[name].type
+            default = options[name].default
+            annotation = options[name].type
+        elif name == "mbr":
+            annotation = Literal["chrf", "bleu", "none"]
         else:
-            annotation = Literal["chrf", "bleu", "none"] if name == "mbr" else SEARCH_FIELDS[name].annotation
+            annotation = SEARCH_FIELDS[name].annotation
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
-    load.__signature__ = plain.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect looks for
+    load.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
     return load

@@ -1,15 +1,15 @@
-"""How a search uses this machine: precision, batches, processes and threads, by a rule. Nothing is measured.
+"""How a search uses the machine: precision, batches, processes and threads, by a fixed rule without measurements.
 
     CPU   fp32, batches of 4,096 padded source tokens
-          from 256 lines on that are there at once: a process for each core, which searches by one thread
-          else, from 16 lines on: a thread for each core, which searches by itself
-          fewer lines: one search by one thread
-    CUDA  fp16, or bf16 where a number of the model is too large for fp16; batches of 16,384 padded source tokens
+          256 lines or more that are available at once: a process for each core, which searches with one thread
+          otherwise 16 lines or more: a thread for each core; each thread makes its own search
+          fewer lines: one search with one thread
+    CUDA  fp16, or bf16 if the numbers of the model overflow fp16; batches of 16,384 padded source tokens
 
 A search makes many small products. Threads that share one of them mostly wait for each other, so on a CPU every search
 has one thread, unless the user asks for more threads and there are too few lines for several searches.
-`Translator.search` and `nmtkit.core.device.threads_for` carry the rule out; a user changes it by --precision,
---batch-tokens, --workers and --threads.
+`Translator.search` and `nmtkit.core.device.threads_for` carry the rule out; the options --precision, --batch-tokens,
+--workers and --threads override it.
 """
 
 from copy import deepcopy
@@ -24,12 +24,12 @@ from nmtkit.layers.linear import Precision, cast_to_16_bits
 from nmtkit.models.base import Model, as_seq2seq
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
-"""Padded source tokens in a batch. Every step of a search has its costs, which many sentences share; the caches of a
-CPU overflow with too many."""
+"""Padded source tokens in a batch. Many sentences share the overhead of a step, but too many overflow the caches of a
+CPU."""
 MIN_LINES_FOR_WORKERS = 256
-"""Lines that must be there at once for processes to be worth their start."""
+"""Number of lines, available at once, for which starting processes is worth it."""
 FP16_PROBE_TOKENS = 64
-"""Words of the source that shows whether a model's numbers fit into fp16."""
+"""Number of tokens of the text by which `fits_fp16` tests a model."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,15 @@ class SearchSpeedConfig:
     """Speed settings of a search."""
 
     precision: str
-    """Precision of matrix products; the name of a type of another library where that searches."""
+    """Precision of matrix products; with an external engine the library's name of it."""
     batch_tokens: int
     """Padded source tokens in a batch."""
     engine: str = ""
-    """The other library that searches, if one does."""
+    """The external engine that searches, if any."""
 
     def __str__(self) -> str:
-        return f"{self.engine} {self.precision}".lstrip() + f", batches of {self.batch_tokens}"
+        precision = f"{self.engine} {self.precision}" if self.engine else self.precision
+        return f"{precision}, batches of {self.batch_tokens}"
 
 
 def default_speed_config(device: torch.device, precision: Precision = "fp32") -> SearchSpeedConfig:
@@ -53,7 +54,7 @@ def default_speed_config(device: torch.device, precision: Precision = "fp32") ->
 
 
 def default_precision(model: Model) -> Precision:
-    """Returns the precision for a model on its device."""
+    """Returns the precision of a search with a model on its device."""
     device = next(model.parameters()).device
     if device.type != "cuda":
         return "fp32"
@@ -62,28 +63,28 @@ def default_precision(model: Model) -> Precision:
 
 @torch.no_grad()
 def fits_fp16(model: Model, tokens: int = FP16_PROBE_TOKENS) -> bool:
-    """Returns whether all numbers that the model computes from a text in fp16 are finite.
+    """Returns whether everything that the model computes from a text in fp16 is finite.
 
-    The text has tokens from all over the vocabulary: `tokens` of them, or half as many, and so on, if the model knows
-    fewer positions. False for a model that reads other inputs than text, for which this cannot be tried.
+    The text has `tokens` tokens from all over the vocabulary; half as many, and so on, if the model has fewer
+    positions. False for a model that reads other inputs than text, for which this cannot be tested.
     """
     if as_seq2seq(model) is not None and "src" not in model.sizes:
         return False
     half = deepcopy(model)
     cast_to_16_bits(half, torch.float16)
     ids = torch.linspace(UNK, min(model.sizes.values()) - 1, tokens).long().tolist()
-    finite: list[bool] = []
+    is_finite: list[bool] = []
 
-    def look(part: torch.Tensor) -> torch.Tensor:
-        finite.append(bool(part.isfinite().all()))
-        return part
+    def check(tensor: torch.Tensor) -> torch.Tensor:
+        is_finite.append(bool(tensor.isfinite().all()))
+        return tensor
 
     batch = collate([ids], [ids]).to(next(model.parameters()).device)
     try:
-        parts = half.read(batch)
+        output, memory = half.read(batch)
     except DataError:  # the text is too long for the model
         return not tokens or fits_fp16(model, tokens // 2)
-    for part in parts:
-        if part is not None:
-            part.mapped(look)
-    return all(finite)
+    output.mapped(check)
+    if memory is not None:
+        memory.mapped(check)
+    return all(is_finite)

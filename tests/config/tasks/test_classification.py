@@ -107,7 +107,7 @@ def test_evaluation_has_two_scores_and_a_table(trained: Path, console: Command) 
     refused(console("evaluate", *how, "--plot", "table.txt"), "is not a picture format")
     refused(console("evaluate", *how, "--plot", picture, "-o", picture), "-o would overwrite a file")
     for more in (["--workers", "2"], ["--precision", "bf16"], ["--beam-size", "2"]):
-        refused(console("evaluate", *how, *more), "leave out what a search needs, --workers and --precision")
+        refused(console("evaluate", *how, *more), "leave out the options of a search, --workers and --precision")
 
 
 def test_attention_is_drawn_on_the_text(trained: Path, console: Command) -> None:
