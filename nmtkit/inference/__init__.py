@@ -1,4 +1,4 @@
-"""Text to text with any model: translations, summaries, and the attention behind them."""
+"""Text to text with any model: translations, summaries, and their attention."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nmtkit.inference.long_texts import Summarizer as Summarizer
     from nmtkit.inference.translator import Translator as Translator
 
-# The translation of a line does without what long texts need.
+# Translating a line does not import what long texts need.
 __getattr__ = lazy_names(
     __name__, {"ParagraphTranslator": "long_texts", "Summarizer": "long_texts", "Translator": "translator"}
 )

@@ -25,14 +25,14 @@ class Answers:
     texts: list[str]
     """The answer to each example; empty if the task has no answers."""
     cut: int = 0
-    """Number of examples of which only the beginning was read."""
+    """Number of examples that were not read to their end."""
     tokens: int = 0
-    """Tokens that a search has written, EOS included."""
+    """Number of tokens that a search has written, EOS included."""
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """A test set, what the model answered to it, and the scores."""
+    """A test set, the answers of a model, and their scores."""
 
     examples: Sequence[Example]
     outputs: list[str]
@@ -40,11 +40,11 @@ class TestResult:
     scores: list[Score]
     """Empty if an example lacks its reference."""
     seconds: float
-    """Time that the answers took, without opening the model."""
+    """Time for the answers, without opening the model."""
     cut: int = 0
-    """Number of examples of which only the beginning was read, as in training."""
+    """Number of examples that were not read to their end."""
     tokens: int = 0
-    """Tokens that a search has written, EOS included."""
+    """Number of tokens that a search has written, EOS included."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RankedLabel:
 
 
 def read_examples(task: Task, examples: Sequence[Example]) -> list[Any]:
-    """Returns what the model reads of each example: its first column, with its tags and languages if it has any."""
+    """Returns the first column of each example, which the model reads, with its tags and languages if it has any."""
     lines = []
     for example in examples:
         line = getattr(example, task.columns[0].name)
@@ -69,8 +69,8 @@ def read_examples(task: Task, examples: Sequence[Example]) -> list[Any]:
 def answer(task: Task, system: TextModel, examples: Sequence[Example]) -> Answers:
     """Returns the answers of a model to examples, which need only the first column of the task.
 
-    They are found by `Task.predict` if the task has one, else as its class says: by a search, or as the most probable
-    labels. All examples are in memory: commands pass windows of them.
+    `Task.predict` finds them if the task has this function; otherwise the class of the task decides between a search
+    and the most probable labels. All examples are in memory, so commands pass windows of them.
     """
     if task.predict is not None:
         return Answers(list(task.predict(system, examples)))
@@ -83,7 +83,8 @@ def answer(task: Task, system: TextModel, examples: Sequence[Example]) -> Answer
 
 def _search(task: GenerationTask, system: TextModel, examples: Sequence[Example]) -> Answers:
     translator = cast(Translator, system)
-    best = [ranked[0] for ranked in translator.search(read_examples(task, examples), need_log_probs=False)]
+    n_best_lists = translator.search(read_examples(task, examples), need_log_probs=False)
+    best = [n_best[0] for n_best in n_best_lists]
     return Answers(
         texts=[translation.text for translation in best],
         cut=sum(translation.src_left_out > 0 for translation in best),
@@ -104,47 +105,48 @@ def rank_labels(task: LabellingTask, system: TextModel, examples: Sequence[Examp
     """Yields all labels for each example, the most probable first; for a task with one label per example."""
     names = _label_names(system)
     for log_probs in label_log_probs(task, system, examples):
-        order = log_probs.argsort(descending=True, stable=True).tolist()
+        ranking = log_probs.argsort(descending=True, stable=True).tolist()
         probabilities = log_probs.exp().tolist()
-        yield [RankedLabel(names[label], probabilities[label]) for label in order]
+        yield [RankedLabel(names[label], probabilities[label]) for label in ranking]
 
 
 def _label_names(system: TextModel) -> Sequence[str]:
     labels = system.tokenizers.labels
-    assert labels is not None, "a task with this column has them"
+    assert labels is not None, "a task that predicts labels has them"
     return labels.tokens
 
 
 def label_log_probs(task: LabellingTask, system: TextModel, examples: Sequence[Example]) -> Iterator[Tensor]:
-    """Returns the log-probabilities of all labels for each example `(V,)`, or for each of its tokens `(S,V)`."""
+    """Returns the log-probabilities of all labels for each example `(V,)`, or for each of its tokens `(S, V)`."""
     requests = [Request.of(line) for line in read_examples(task, examples)]
     lines = system.encode_sources(
-        [request.source for request in requests],
-        [request.tags or system.tags for request in requests],
-        [request.languages for request in requests],
+        lines=[request.source for request in requests],
+        tags=[request.tags or system.tags for request in requests],
+        languages=[request.languages for request in requests],
     )
-    by_line: dict[int, Tensor] = {}
+    log_probs_by_line: dict[int, Tensor] = {}
     with torch.inference_mode(), threads_for(len(lines)):
         for numbers in bucket_by_length([line.length + 1 for line in lines], system.batch_budget):
             batch = make_batch([lines[number] for number in numbers]).to(system.device)
-            log_probs = system.model.predict(*system.model.read(batch)).cpu()  # (B,V) or (B,S,V)
-            for number, of_line in zip(numbers, log_probs, strict=True):
-                if of_line.dim() > 1:
-                    of_line = of_line[: lines[number].length]  # EOS has no label
-                by_line[number] = of_line
-    return (by_line[number] for number in range(len(lines)))
+            output, memory = system.model.read(batch)
+            log_probs = system.model.predict(output, memory).cpu()  # (B, V) or (B, S, V)
+            for number, line_log_probs in zip(numbers, log_probs, strict=True):
+                if line_log_probs.dim() > 1:
+                    line_log_probs = line_log_probs[: lines[number].length]  # EOS has no label
+                log_probs_by_line[number] = line_log_probs
+    return (log_probs_by_line[number] for number in range(len(lines)))
 
 
 def judge(
     task: Task, system: TextModel, examples: Sequence[Example], metrics: Sequence[str], options: Options
 ) -> TestResult:
-    """Returns the answers of a model and their scores by some metrics; without metrics it answers nothing.
+    """Returns the answers of a model and their scores; without metrics there are no answers.
 
     Loss and perplexity, which every task has, are computed elsewhere.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     answers = answer(task, system, examples) if metrics else Answers([])
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - start
     return TestResult(
         examples=examples,
         outputs=answers.texts,
@@ -158,11 +160,13 @@ def judge(
 def score_answers(
     task: Task, outputs: Sequence[str], examples: Sequence[Example], metrics: Sequence[str], options: Options
 ) -> list[Score]:
-    """Returns the scores of answers by some metrics, in their order; none if an example lacks its reference."""
-    references = [getattr(example, task.references) for example in examples] if metrics else []
-    if not metrics or None in references:
+    """Returns the score of each metric; none if an example lacks its reference."""
+    if not metrics:
+        return []
+    references = [getattr(example, task.references) for example in examples]
+    if None in references:
         return []
     sources = None
-    if "src" in [column.name for column in task.columns]:
+    if any(column.name == "src" for column in task.columns):
         sources = [example.src for example in examples]
-    return score_all(task.comparable(outputs), [task.comparable(references)], metrics, options, sources)
+    return score_all(task.comparable(outputs), [task.comparable(references)], metrics, options=options, sources=sources)

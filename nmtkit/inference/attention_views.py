@@ -1,4 +1,4 @@
-"""What a model looks at while it writes: alignments of words, pictures of attention, views of every head."""
+"""Attention of a model to its source: word alignments, pictures of attention, and the attention of every head."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from nmtkit.plots.documents import DocumentPicture
 
 EXAMPLE_PICTURES: Registry[type[ExamplePicture]] = Registry("picture", {"features": "nmtkit.zoo.captioning.pictures"})
-"""How attention over something else than text is drawn, by the column that the model reads."""
+"""Pictures of attention over other inputs than text, by the column that the model reads."""
 
 
 class ExamplePicture(ABC):
-    """The attention of one answer over an example that is no text."""
+    """The attention of an answer over an example that is not text."""
 
     @classmethod
     @abstractmethod
     def of(cls, reader: TextModel, rows: Rows, answer: Translation) -> Self:
-        """The picture of an answer, which has attention `(T,S)` if the model has, to rows of numbers `(R,F)`.
+        """Returns the picture of an answer to rows of numbers `(R, F)`.
 
         Raises:
             NmtkitError: there is nothing to draw.
@@ -48,7 +48,7 @@ class ExamplePicture(ABC):
 
     @abstractmethod
     def save(self, path: str | Path, style: FigureStyle) -> None:
-        """Writes a figure; its format is that of the path."""
+        """Writes a figure in the format of the file name."""
 
 
 def align(
@@ -59,72 +59,97 @@ def align(
     tgt_words: Sequence[str] | None = None,
     first: int = 1,
 ) -> list[SoftAlignment]:
-    """How much each word of given translations looks at each source word; its `links()` are the alignment.
+    """Returns how strongly each target word attends to each source word; `SoftAlignment.links` makes it an alignment.
 
-    The model reads the pair, and the row of a target token is its attention in the step that writes the token (a
-    Transformer shows the layer that its recipe names). Words are what white space separates: the n-th word of the text
-    is word n, whatever the tokenizer makes of it. Tokens are merged to words: the columns of a source word's tokens are
-    added, the rows of a target word's tokens averaged. EOS has neither row nor column. A pair with an empty side has no
-    weights.
+    The model reads each pair. The row of a target token is the attention in the step that writes the token (a
+    Transformer shows the layer that its recipe names). Words are separated by white space, and counted in the text,
+    however the tokenizer cuts them. Tokens are merged into words: columns of a source word's tokens are added, rows of
+    a target word's tokens are averaged. EOS has neither row nor column. A pair with an empty side has no weights.
 
-    `src_words` and `tgt_words` are the same lines with white space added between words, if words are to be counted
-    otherwise (see `nmtkit.data.tokenizers.words.cut_words`). `first` is the number of the first pair, for messages.
+    Args:
+        reader: the model.
+        sources: source lines.
+        targets: their translations.
+        src_words: the source lines with white space added between words, if words are to be counted in another way (see
+            `nmtkit.data.tokenizers.words.cut_words`).
+        tgt_words: the same for the target lines.
+        first: number of the first pair, for messages.
     """
     reader.require_attention("align words by")
     require_list(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)
     for what, lines in (("target", targets), ("source word", src_words), ("target word", tgt_words)):
         require_pairs(sources, lines, what)
-    numbers = range(first, first + len(sources))
-    none = [None] * len(sources)
-    src = cut_words(reader.tokenizers.src, sources, src_words or none, [f"source line {number}" for number in numbers])
-    tgt = cut_words(reader.tokenizers.tgt, targets, tgt_words or none, [f"target line {number}" for number in numbers])
+    pair_numbers = range(first, first + len(sources))
+    not_segmented = [None] * len(sources)
+    src = cut_words(
+        reader.tokenizers.src,
+        lines=sources,
+        segmented=src_words or not_segmented,
+        places=[f"source line {number}" for number in pair_numbers],
+    )
+    tgt = cut_words(
+        reader.tokenizers.tgt,
+        lines=targets,
+        segmented=tgt_words or not_segmented,
+        places=[f"target line {number}" for number in pair_numbers],
+    )
     tags = reader.tag_ids(reader.tags)
-    alignments = [
-        SoftAlignment(
-            source.words,
-            target.words,
-            np.zeros((len(target.words), len(source.words))),
-            source.ids_by_word(),
-            target.ids_by_word(),
+    alignments = []
+    src_lines = []
+    tgt_lines = []
+    for source, target in zip(src, tgt, strict=True):
+        alignment = SoftAlignment(
+            src_words=source.words,
+            tgt_words=target.words,
+            weights=np.zeros((len(target.words), len(source.words))),  # (T, S), for pairs with an empty side
+            src_ids=source.ids_by_word(),
+            tgt_ids=target.ids_by_word(),
         )
-        for source, target in zip(src, tgt, strict=True)
-    ]
+        alignments.append(alignment)
+        has_both_sides = bool(source.ids and target.ids)
+        src_lines.append(SourceLine([*tags, *source.ids] if has_both_sides else [], tokens=[]))
+        tgt_lines.append(TargetLine(target.ids, target.ids))
 
-    @torch.no_grad()  # here and not above: it holds in its own thread only
-    def align_batch(part: tuple[list[int], Batch]) -> None:
-        numbers, batch = part[0], part[1].to(reader.device)
-        attention = reader.model.read(batch, need_attention=True)[0].attention
-        assert attention is not None
-        for weights, number in zip(attention.float().cpu().numpy(), numbers, strict=True):  # (T,S)
-            source, target = src[number], tgt[number]
-            merged = merge_to_words(weights[: len(target.ids), len(tags) :], source.shares, target.shares)
+    @torch.no_grad()  # not on the outer function: it applies only to the thread in which it is entered
+    def align_batch(numbered_batch: tuple[list[int], Batch]) -> None:
+        numbers, batch = numbered_batch
+        output, _ = reader.model.read(batch.to(reader.device), need_attention=True)
+        assert output.attention is not None
+        attention = output.attention.float().cpu().numpy()  # (B, T', S'), tokens
+        for weights, number in zip(attention, numbers, strict=True):
+            source = src[number]
+            target = tgt[number]
+            weights_of_text = weights[: len(target.ids), len(tags) :]  # without EOS of the target and without tags
+            merged = merge_to_words(weights_of_text, source.shares, target.shares)  # (T, S), words
             alignments[number] = replace(alignments[number], weights=merged)
 
-    both = [SourceLine([*tags, *s.ids] if s.ids and t.ids else [], []) for s, t in zip(src, tgt, strict=True)]
-    batches = reader.batches(both, [TargetLine(target.ids, target.ids) for target in tgt])
     with devices.threads_for(len(src)):
-        devices.map_batches(align_batch, batches, reader.device)
+        devices.map_batches(align_batch, reader.batches(src_lines, tgt_lines), reader.device)
     return alignments
 
 
 def picture(reader: TextModel, translation: Translation, number: int, subwords: bool = False) -> AttentionPicture:
-    """The attention of a translation, of the source line of this number.
+    """Returns the attention of a translation as a picture.
 
-    Tokens are merged to words with the punctuation after them, unless `subwords` are to be shown apart.
+    Args:
+        reader: the model.
+        translation: a translation with attention.
+        number: number of its source line, for messages.
+        subwords: whether to show tokens; otherwise tokens are merged into words with the punctuation after them.
     """
     from nmtkit.plots import AttentionPicture
 
     if translation.attention is None:
         raise _no_known_letters(number)
-    src_tokens = [*translation.src_tokens, reader.end]
-    tgt_tokens = [*translation.tokens, reader.end][: translation.attention.shape[0]]
-    weights = translation.attention.astype(np.float64)  # (T,S)
+    src_tokens = [*translation.src_tokens, reader.eos_token]
+    tgt_tokens = [*translation.tokens, reader.eos_token][: translation.attention.shape[0]]
+    weights = translation.attention.astype(np.float64)  # (T, S)
     windows = _windows(reader, translation, len(tgt_tokens))
     p_gen: NDArray[np.float64] | None = None  # (T,)
-    copied: frozenset[int] = frozenset()
+    copied: frozenset[int] = frozenset()  # numbers of rows
     if translation.p_gen is not None and translation.copied is not None:
         p_gen = np.array(translation.p_gen)
-        copied = frozenset(token for token, place in enumerate(translation.copied) if place is not None)
+        copied = frozenset(row for row, origin in enumerate(translation.copied) if origin is not None)
     columns: Sequence[str] = src_tokens
     rows: Sequence[str] = tgt_tokens
     if not subwords:
@@ -141,59 +166,78 @@ def picture(reader: TextModel, translation: Translation, number: int, subwords: 
         windows=windows,
         p_gen=p_gen,
         copied=copied,
-        article=reader.articles,
+        article=reader.reads_articles,
         left_out=translation.src_left_out,
     )
 
 
 @torch.no_grad()
 def _windows(reader: TextModel, translation: Translation, rows: int) -> list[SourceWindow]:
-    """The window in each row of a translation's attention, for which the pair is read again; none if global."""
+    """Returns the window of each row of a translation's attention; none if the attention is global.
+
+    Centres are not kept by a search, so the model reads the pair again.
+    """
     from nmtkit.plots import SourceWindow
 
     half_width = window_half_width(reader.model)
     if half_width is None:
         return []
     tags = reader.tag_ids(reader.tags)
-    ids = [*tags, *reader.tokenizers.src.vocabulary.text_ids(translation.src_tokens[len(tags) :])]
-    src = SourceLine(ids, translation.src_tokens)
-    batch = make_batch([src], [reader.encode_target_tokens(translation.tokens, src, 1)]).to(reader.device)
-    centres = reader.model.read(batch, need_attention=True)[0].centres  # (1,T)
-    assert centres is not None
-    return [SourceWindow(centre, centre - half_width, centre + half_width) for centre in centres[0, :rows].tolist()]
+    text_ids = reader.tokenizers.src.vocabulary.text_ids(translation.src_tokens[len(tags) :])
+    source = SourceLine([*tags, *text_ids], translation.src_tokens)
+    target = reader.encode_target_tokens(translation.tokens, source, number=1)
+    batch = make_batch([source], [target]).to(reader.device)
+    output, _ = reader.model.read(batch, need_attention=True)
+    assert output.centres is not None  # (1, T)
+    windows = []
+    for centre in output.centres[0, :rows].tolist():
+        windows.append(SourceWindow(centre, centre - half_width, centre + half_width))
+    return windows
 
 
 @torch.no_grad()
 def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentPicture]:
-    """What a classifier looks at in each text, under its label and the label's probability."""
+    """Returns the attention of a classifier over each text, titled with the label and its probability."""
     from nmtkit.plots.documents import DocumentPicture
 
     reader.require_attention("draw")
-    tokenizer, labels, pictures = reader.tokenizers.src, reader.tokenizers.labels, []
+    tokenizer = reader.tokenizers.src
+    labels = reader.tokenizers.labels
     assert labels is not None, "a classifier has labels"
+    pictures = []
     for number, (text, source) in enumerate(zip(texts, reader.encode_sources(texts), strict=True), start=1):
-        cut = split_sentences(text) if tokenizer.config.sentences else [text]
-        if source.is_empty or not (sentences := [tokens for tokens in map(tokenizer.tokens, cut) if tokens]):
+        sentences = split_sentences(text) if tokenizer.config.sentences else [text]
+        tokens_by_sentence = [tokens for tokens in map(tokenizer.tokens, sentences) if tokens]
+        if source.is_empty or not tokens_by_sentence:
             raise _no_known_letters(number)
         output, memory = reader.model.read(make_batch([source]).to(reader.device), need_attention=True)
-        assert output.attention is not None
-        probability, best = reader.model.predict(output, memory)[0].exp().max(-1)
-        weights = output.attention[0].double().cpu().numpy()[: source.length]
-        words, own, first = [], [], 0
-        for tokens in sentences:
-            if known := tokens[: max(0, len(weights) - first)]:  # of a text that is not read to its end
-                begins = [word.start for word in display_word_spans(known)]
-                words.append(_words(known))
-                own.append(np.add.reduceat(weights[first : first + len(known)], begins))
+        assert output.attention is not None  # (1, S)
+        probability, label = reader.model.predict(output, memory)[0].exp().max(-1)
+        weights = output.attention[0].double().cpu().numpy()[: source.length]  # (S,)
+        words_by_sentence = []
+        weights_by_sentence = []
+        first = 0  # position of the sentence in the text
+        for tokens in tokens_by_sentence:
+            read_tokens = tokens[: max(0, len(weights) - first)]  # the model may not have read the end of the text
+            if read_tokens:
+                word_starts = [word.start for word in display_word_spans(read_tokens)]
+                sentence_weights = weights[first : first + len(read_tokens)]
+                words_by_sentence.append(_words(read_tokens))
+                weights_by_sentence.append(np.add.reduceat(sentence_weights, word_starts))  # sums by word
             first += len(tokens) + 1  # its end mark
-        title = f"{reader.name}: {labels.tokens[int(best)]} ({float(probability):.2f})"
-        pictures.append(DocumentPicture(words, own, title=title, left_out=source.left_out))
+        picture = DocumentPicture(
+            words_by_sentence,
+            weights_by_sentence,
+            title=f"{reader.name}: {labels.tokens[int(label)]} ({float(probability):.2f})",
+            left_out=source.left_out,
+        )
+        pictures.append(picture)
     return pictures
 
 
 @torch.no_grad()
 def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[AttentionPicture]:
-    """Where a language model looks among the words before each word of a text: the mean of its layers."""
+    """Returns the attention of a language model to the earlier words of each text, as a mean of its layers."""
     from nmtkit.plots import AttentionPicture
 
     model = as_looking_back(reader.model)
@@ -205,15 +249,16 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
         if source.is_empty:
             raise _no_known_letters(number)
         batch = Batch(targets=Targets.of_texts([source.ids])).to(reader.device)
-        read = reader.tokenizers.tgt.vocabulary.tokens[BOS], *source.tokens
-        weights = model.history_weights(batch)[0].mean(0).double().cpu().numpy()
-        columns, rows, merged = merge_subwords(read, read, weights)
+        inputs = [reader.tokenizers.tgt.vocabulary.tokens[BOS], *source.tokens]
+        layer_weights = model.history_weights(batch)[0]  # (L, T, T)
+        weights = layer_weights.mean(0).double().cpu().numpy()  # (T, T)
+        columns, rows, merged = merge_subwords(inputs, inputs, weights)
         pictures.append(AttentionPicture(columns, rows, merged, title=reader.name, left_out=source.left_out))
     return pictures
 
 
 def require_heads(reader: TextModel, what: str = "layers of attention heads") -> MultiHeadModel:
-    """The model, which is one of layers of attention heads; raises NmtkitError if it is not."""
+    """Returns the model if it has layers of multi-head attention; raises NmtkitError otherwise."""
     model = as_multi_head(reader.model)
     if model is None:
         kind = reader.outline.config.kind
@@ -223,7 +268,7 @@ def require_heads(reader: TextModel, what: str = "layers of attention heads") ->
 
 @torch.no_grad()
 def head_pictures(reader: TextModel, sources: Sequence[str], translations: Sequence[Translation]) -> list[HeadsPicture]:
-    """Where every head of every layer looks while given translations are read; see `Translator.head_pictures`."""
+    """Returns the attention of every head of every layer for given translations; see `Translator.head_pictures`."""
     from nmtkit.plots import HeadsPicture
 
     model = require_heads(reader)
@@ -235,18 +280,20 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
         tgt.append(reader.encode_target_tokens(translation.tokens, source, number))
     pictures: dict[int, HeadsPicture] = {}
     for numbers, batch in reader.batches(src, tgt):
-        weights = model.attentions(batch.to(reader.device))
-        sides = weights.encoder, weights.decoder, weights.cross  # (B,L,A,S,S), (B,L,A,T,T), (B,L,A,T,S)
-        encoder, decoder, cross = (torch.stack(side, 1).float().cpu().numpy() for side in sides)
+        attentions = model.attentions(batch.to(reader.device))
+        encoder = torch.stack(attentions.encoder, 1).float().cpu().numpy()  # (B, L, A, S, S)
+        decoder = torch.stack(attentions.decoder, 1).float().cpu().numpy()  # (B, L, A, T, T)
+        cross = torch.stack(attentions.cross, 1).float().cpu().numpy()  # (B, L, A, T, S)
         for row, number in enumerate(numbers):
-            translation, columns = translations[number], len(src[number].ids) + 1
-            rows = len(translation.tokens) + translation.finished
+            translation = translations[number]
+            src_length = len(src[number].ids) + 1  # with EOS
+            tgt_length = len(translation.tokens) + translation.finished  # with EOS if it is finished
             pictures[number] = HeadsPicture(
-                [*translation.src_tokens, reader.end],
-                [*translation.tokens, reader.end][:rows],
-                encoder[row, :, :, :columns, :columns],
-                decoder[row, :, :, :rows, :rows],
-                cross[row, :, :, :rows, :columns],
+                [*translation.src_tokens, reader.eos_token],
+                [*translation.tokens, reader.eos_token][:tgt_length],
+                encoder[row, :, :, :src_length, :src_length],
+                decoder[row, :, :, :tgt_length, :tgt_length],
+                cross[row, :, :, :tgt_length, :src_length],
                 title=reader.name,
                 score=translation.score,
                 left_out=translation.src_left_out,
@@ -255,7 +302,7 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
 
 
 def positions(reader: TextModel, most: int) -> tuple[NDArray[np.float32], str]:
-    """The first position vectors of the model's source `(P,H)`, at most so many, and a title for them."""
+    """Returns the first position vectors of the source `(P, H)`, P at most `most`, and a title for them."""
     kind, vectors = require_heads(reader, "position vectors").positions(most)
     return vectors.detach().float().cpu().numpy(), f"{reader.name}: {kind} positions"
 
@@ -267,42 +314,54 @@ def _no_known_letters(number: int) -> DataError:
 def merge_subwords(
     src_pieces: Sequence[str], tgt_pieces: Sequence[str], weights: NDArray[Any]
 ) -> tuple[list[str], list[str], NDArray[np.float64]]:
-    """Joins pieces into displayed words (`display_word_spans`): both sides, and the weights `(T,S)` of words.
+    """Merges the pieces of both sides into displayed words (see `display_word_spans`), and their attention.
 
-    Columns (source) of one word are *added*: looking at a word is looking at any of its pieces. Rows (target) of one
-    word are *averaged*: the word looks where its pieces look on average. So rows that sum to one still do.
+    Columns (source) of one word are *added*: attending to a word is attending to any of its pieces. Rows (target) of
+    one word are *averaged*. So rows that sum to one still do.
+
+    Args:
+        src_pieces: S' source pieces.
+        tgt_pieces: T' target pieces.
+        weights: attention `(T', S')`.
+
+    Returns:
+        S source words, T target words, and the attention `(T, S)`.
     """
     shape = (len(tgt_pieces), len(src_pieces))
     assert weights.shape == shape, f"weights {weights.shape} for pieces {shape}"
-    return _words(src_pieces), _words(tgt_pieces), merge_to_words(weights, _shares(src_pieces), _shares(tgt_pieces))
+    merged = merge_to_words(weights, _shares(src_pieces), _shares(tgt_pieces))
+    return _words(src_pieces), _words(tgt_pieces), merged
 
 
 def merge_windows(
     src_pieces: Sequence[str], tgt_pieces: Sequence[str], windows: Sequence[SourceWindow]
 ) -> list[SourceWindow]:
-    """Windows over pieces become windows over the words that `merge_subwords` makes of the pieces.
+    """Turns windows over pieces into windows over the words of `merge_subwords`.
 
-    There is a window for each target piece, in source pieces (0 is the middle of the first one), or none at all. A
-    piece is as wide as its word's column divided by its pieces, or as a column outside of the text. The centre of a
-    target word is the mean of its pieces' centres, and its window spans all that any of them could see.
+    Each target piece has a window, in source pieces (0 is the middle of the first one), or there are no windows. A
+    piece is as wide as the column of its word divided by the number of its pieces; outside of the text it is as wide as
+    a column. The centre of a target word is the mean of its pieces' centres, and its window covers all their windows.
     """
     from nmtkit.plots import SourceWindow
 
     if not windows:
         return []
     assert len(windows) == len(tgt_pieces), f"{len(windows)} windows for {len(tgt_pieces)} pieces"
-    # Where words begin and end, in pieces.
-    edges = [start - 0.5 for start in (*(word.start for word in display_word_spans(src_pieces)), len(src_pieces))]
+    # Where words begin, and where the last one ends: in pieces and in words.
+    word_starts = [word.start for word in display_word_spans(src_pieces)]
+    piece_edges = np.array([*word_starts, len(src_pieces)]) - 0.5
+    word_edges = np.arange(len(piece_edges)) - 0.5
 
-    def place(piece: float) -> float:
-        outside = min(piece - edges[0], 0.0) + max(piece - edges[-1], 0.0)
-        return float(np.interp(piece, edges, np.arange(len(edges)) - 0.5) + outside)
+    def word_position(piece: float) -> float:
+        outside = min(piece - piece_edges[0], 0.0) + max(piece - piece_edges[-1], 0.0)
+        return float(np.interp(piece, piece_edges, word_edges) + outside)
 
     merged = []
     for word in display_word_spans(tgt_pieces):
-        own = [windows[piece] for piece in word]
-        centre = sum(place(window.centre) for window in own) / len(own)
-        left, right = min(place(window.left) for window in own), max(place(window.right) for window in own)
+        word_windows = [windows[piece] for piece in word]
+        centre = sum(word_position(window.centre) for window in word_windows) / len(word_windows)
+        left = min(word_position(window.left) for window in word_windows)
+        right = max(word_position(window.right) for window in word_windows)
         merged.append(SourceWindow(centre, left, right))
     return merged
 
@@ -310,21 +369,29 @@ def merge_windows(
 def merge_gates(
     tgt_pieces: Sequence[str], p_gen: Sequence[float], copied: Iterable[int]
 ) -> tuple[NDArray[np.float64], frozenset[int]]:
-    """The p_gen `(T,)` of the words that `merge_subwords` makes, and which were copied, from those of their pieces.
+    """Merges the p_gen of pieces into the p_gen of the words of `merge_subwords`; the same for copied pieces.
 
-    The pieces with a letter or a digit speak for their word, since a comma that joins a copied name is mostly
-    generated; in a word without any, all pieces do. The word's p_gen is the mean of theirs, and the word was copied
-    if all of them were.
+    Only pieces with a letter or a digit count, since a comma after a copied name is mostly generated; if a word has
+    none, all its pieces count. The p_gen of the word is their mean, and the word was copied if all of them were.
+
+    Args:
+        tgt_pieces: target pieces.
+        p_gen: p_gen of each piece.
+        copied: indices of the pieces that were copied.
+
+    Returns:
+        The p_gen of each word `(T,)`, and the indices of the words that were copied.
     """
     assert len(p_gen) == len(tgt_pieces), f"p_gen of {len(p_gen)} for {len(tgt_pieces)} pieces"
     pieces_copied = frozenset(copied)
-    merged, words_copied = [], []
+    words_p_gen = []
+    words_copied = []
     for word, pieces in enumerate(display_word_spans(tgt_pieces)):
-        speaking = [i for i in pieces if any(map(str.isalnum, tgt_pieces[i]))] or pieces
-        merged.append(sum(p_gen[i] for i in speaking) / len(speaking))
-        if pieces_copied.issuperset(speaking):
+        counted = [piece for piece in pieces if any(map(str.isalnum, tgt_pieces[piece]))] or pieces
+        words_p_gen.append(sum(p_gen[piece] for piece in counted) / len(counted))
+        if pieces_copied.issuperset(counted):
             words_copied.append(word)
-    return np.array(merged), frozenset(words_copied)
+    return np.array(words_p_gen), frozenset(words_copied)
 
 
 def _shares(pieces: Sequence[str]) -> list[PieceShare]:
@@ -332,5 +399,8 @@ def _shares(pieces: Sequence[str]) -> list[PieceShare]:
 
 
 def _words(pieces: Sequence[str]) -> list[str]:
-    joined = ("".join(pieces[word.start : word.stop]) for word in display_word_spans(pieces))
-    return [word.replace(WORD_START, " ").strip() or WORD_START for word in joined]
+    words = []
+    for span in display_word_spans(pieces):
+        word = "".join(pieces[span.start : span.stop]).replace(WORD_START, " ").strip()
+        words.append(word or WORD_START)
+    return words

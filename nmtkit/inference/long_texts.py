@@ -1,4 +1,4 @@
-"""Lines longer than a model reads: cut into sentences or windows, each translated by itself, and put together again."""
+"""Lines longer than a model reads: they are cut into sentences or windows, which are translated and joined again."""
 
 import heapq
 import math
@@ -24,7 +24,7 @@ from nmtkit.inference.result import Translation
 from nmtkit.inference.translator import Translator
 
 _SPACED = re.compile(r"(?<![.!?…।۔؟])([.!?…।۔؟]+[\"'”’»)\]]*)\s+(?=(\S+))")
-"""Marks that end a sentence where white space follows, and the word behind it."""
+"""Marks that end a sentence before white space (group 1), and the next word (group 2)."""
 _UNSPACED = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’])\s*|(?<=[。！？｡][」』）”’])\s*")
 _SENTENCE_END = re.compile(r"[.!?…।۔؟。！？｡][\"'”’»)\]」』）]*$")
 _CLOSING_UNSPACED = "」』）”’"
@@ -33,75 +33,88 @@ _TITLE = re.compile(
     "Mrs?|Ms|Dr|Prof|Rev|Hon|Gov|Sen|Rep|Gen|Col|Capt|Lt|Sgt|St|Mt|Ste|Hrn?|Fr|Mme|Mlle|MM|Sra?|Srta|Dra|Sig|Dott|"
     "vs|cf|ca|approx|bzw|evtl|ggf|inkl|vgl|sog|env"
 )
-"""Words before a point that never ends a sentence ..."""
+"""Abbreviations whose point never ends a sentence."""
 _BEFORE_NUMBER = re.compile(
     "[Nn]os?|Nrn?|[Vv]ol|[Ff]igs?|Abb|Tab|Eq|[Aa]rt|Abs|pp?|Bd|pág|Jan|Feb|Mar|Apr|Aug|Sept?|Oct|Nov|Dec"
 )
-"""... and those where it does not if a number follows."""
+"""Abbreviations whose point does not end a sentence if a number follows."""
 
 MAX_ABBREVIATION_LETTERS = 40
-"""The most letters of a word before a full stop that are looked at."""
+"""Only this many letters before a full stop are searched for an abbreviation."""
 PARAGRAPH_WORDS = 120
-"""Up to this mean number of words, lines are taken for paragraphs and not for articles."""
-PARAGRAPH_SENTENCES, PARAGRAPH_BYTES = 3, 100
-"""A line with so many sentences and so much text is taken for a paragraph: lines to train on are seldom more than two
+"""Lines with at most this mean number of words are paragraphs, not articles."""
+PARAGRAPH_SENTENCES = 3
+PARAGRAPH_BYTES = 100
+"""A line with at least this many sentences and bytes is a paragraph; training lines seldom have more than two
 sentences."""
 
 
 def segment_sentences(line: str) -> list[str]:
-    """The sentences of a line, in order; an empty line has none.
+    """Splits a line into sentences; an empty line has none.
 
-    A sentence ends at ". ! ? …", and the quotes and brackets that close there, where white space and then no small
-    letter follow; at the Chinese and Japanese marks "。！？" wherever they stand; at "। ۔ ؟". A point ends none after a
+    A sentence ends at ". ! ? …", and the quotes and brackets that close there, if white space and then no small letter
+    follow; at the Chinese and Japanese marks "。！？" in any context; at "। ۔ ؟". A point ends no sentence after a
     title (Dr.), a single capital letter (J. Smith), letters with points between them (e.g., z.B., U.S.), a number of
-    one or two digits (German: am 3. Mai), and words such as "Fig." before a number. So two sentences stay one where the
-    first ends in such a word. Not known are other abbreviations before a capital letter, sentences that begin with a
-    small letter, and languages that end sentences otherwise (Thai, Lao).
+    one or two digits (German: am 3. Mai), and words such as "Fig." before a number. So two sentences stay together if
+    the first ends in such a word. Other abbreviations before a capital letter, sentences that begin with a small
+    letter, and languages that end sentences in another way (Thai, Lao) are not recognized.
     """
-    sentences, begin = [], 0
-    for end in _SPACED.finditer(line):
-        word = line[max(begin, end.end(1) - MAX_ABBREVIATION_LETTERS) : end.end(1)].split()[-1]
-        if _ends(word, end[2]):
-            sentences.append(line[begin : end.end(1)])
-            begin = end.end()
-    sentences.append(line[begin:])
-    return [part.strip() for piece in sentences for part in _UNSPACED.split(piece) if part.strip()]
+    pieces = []
+    begin = 0
+    for match in _SPACED.finditer(line):
+        end = match.end(1)
+        last_word = line[max(begin, end - MAX_ABBREVIATION_LETTERS) : end].split()[-1]
+        if _ends_sentence(last_word, next_word=match[2]):
+            pieces.append(line[begin:end])
+            begin = match.end()
+    pieces.append(line[begin:])
+    sentences = []
+    for piece in pieces:
+        for part in _UNSPACED.split(piece):
+            sentence = part.strip()
+            if sentence:
+                sentences.append(sentence)
+    return sentences
 
 
-def _ends(word: str, following: str) -> bool:
-    """Whether a sentence ends between two words; the first has the mark."""
-    first = following.lstrip(_OPENING)[:1]
-    if first.islower():
+def _ends_sentence(last_word: str, next_word: str) -> bool:
+    """Returns whether a sentence ends between two words, of which the first has the end mark."""
+    first_letter = next_word.lstrip(_OPENING)[:1]
+    if first_letter.islower():
         return False
-    word = word.lstrip(_OPENING)
-    if not word.endswith(".") or word.endswith(".."):
+    last_word = last_word.lstrip(_OPENING)
+    if not last_word.endswith(".") or last_word.endswith(".."):
         return True
-    word = word[:-1]
-    if first.isdigit() and _BEFORE_NUMBER.fullmatch(word):
+    last_word = last_word[:-1]
+    if first_letter.isdigit() and _BEFORE_NUMBER.fullmatch(last_word):
         return False
-    short = re.fullmatch(r"\d\d?|[^\W\d_]", word) and not word.islower()
-    return not (short or _TITLE.fullmatch(word) or re.fullmatch(r"(\w\.)+\w", word))
+    is_ordinal_or_initial = re.fullmatch(r"\d\d?|[^\W\d_]", last_word) and not last_word.islower()
+    has_inner_points = re.fullmatch(r"(\w\.)+\w", last_word)
+    return not (is_ordinal_or_initial or _TITLE.fullmatch(last_word) or has_inner_points)
 
 
 def join_sentences(sentences: Iterable[str]) -> str:
-    """One line of the sentences: a space between them, but none behind a mark such as "。"; empty ones are left out."""
+    """Joins sentences by a space, but without one after a mark such as "。"; empty sentences are left out."""
     text = ""
-    for sentence in filter(None, sentences):
-        ended = text.rstrip(_CLOSING_UNSPACED)[-1:] or "。"
-        text += ("" if ended in "。！？｡" else " ") + sentence
+    for sentence in sentences:
+        if not sentence:
+            continue
+        last_mark = text.rstrip(_CLOSING_UNSPACED)[-1:]
+        needs_space = bool(last_mark) and last_mark not in "。！？｡"
+        text += f" {sentence}" if needs_space else sentence
     return text
 
 
 def looks_like_paragraph(line: str) -> bool:
-    """Whether a line holds far more than the lines that models are trained on; see `PARAGRAPH_SENTENCES`."""
+    """Returns whether a line has much more text than the lines of a training corpus; see `PARAGRAPH_SENTENCES`."""
     is_long = len(line.encode("utf-8", "replace")) >= PARAGRAPH_BYTES
     return is_long and len(segment_sentences(line)) >= PARAGRAPH_SENTENCES
 
 
 def looks_like_one_article(lines: Sequence[str]) -> bool:
-    """Whether lines look like the paragraphs of one article.
+    """Returns whether lines look like the paragraphs of one article.
 
-    Such lines are short, and a blank line separates them at least twice. Articles with one to a line are longer, and
+    Such lines are short, and blank lines separate them at least twice. Lines that are whole articles are longer, and
     blank lines between them are rare.
     """
     paragraphs = [line for line in lines if line.strip()]
@@ -118,19 +131,19 @@ class JoinedTranslation:
     """The translation of one line that was cut into parts."""
 
     text: str
-    """The translations of the parts, joined in order."""
+    """The joined translations of the parts."""
     parts: list[Translation]
-    """Empty for an empty line."""
+    """Translations of the parts in their order; none for an empty line."""
     kind: str
-    """What the parts are: sentences or windows."""
+    """Kind of the parts: sentences or windows."""
     source: str = ""
     """The whole line."""
     others: tuple["JoinedTranslation", ...] = ()
-    """The next best combinations of translations of the parts, if more than one was asked for."""
+    """The next best combinations of translations of the parts, if more than one is wanted."""
 
     @property
     def score(self) -> float:
-        """Sum of the scores of the parts, which are ranked independently of each other."""
+        """Sum of the scores of the parts."""
         return sum(part.score for part in self.parts)
 
     @property
@@ -140,7 +153,7 @@ class JoinedTranslation:
 
     @property
     def tokens(self) -> list[str]:
-        """Target pieces of all parts, without EOS."""
+        """Target tokens of all parts, without EOS."""
         return [token for part in self.parts for token in part.tokens]
 
     @property
@@ -157,38 +170,42 @@ class JoinedTranslation:
 def best_combinations(alternatives: Sequence[Sequence[Translation]], count: int, cut_last: bool) -> list[list[int]]:
     """Chooses an alternative for each part, in the `count` combinations with the highest total score.
 
-    This is exact: the beginning of one of the best combinations is among the best combinations of the first parts. With
-    `cut_last`, combinations with fewer translations that were cut at the length limit come first, as in a search with
-    `at_limit: behind`.
+    This is exact: the beginning of one of the best combinations is among the best combinations of the first parts.
+
+    Args:
+        alternatives: translations of each part.
+        count: number of combinations.
+        cut_last: whether combinations with fewer translations that were cut at the length limit come first, as in a
+            search with `at_limit: behind`.
 
     Returns:
         The index of the translation of each part, for each combination, best first.
     """
-    combinations: list[tuple[int, float, list[int]]] = [(0, 0.0, [])]
+    combinations: list[tuple[int, float, list[int]]] = [(0, 0.0, [])]  # minus cut translations, score, indices
     for translations in alternatives:
         extended = []
-        for penalty, score, chosen in combinations:
+        for finish_rank, score, indices in combinations:
             for index, translation in enumerate(translations):
-                is_penalized = cut_last and not translation.finished
-                extended.append((penalty - is_penalized, score + translation.score, [*chosen, index]))
+                is_cut = cut_last and not translation.finished
+                extended.append((finish_rank - is_cut, score + translation.score, [*indices, index]))
         combinations = heapq.nlargest(count, extended, key=lambda combination: combination[:2])
-    return [chosen for _, _, chosen in combinations]
+    return [indices for _, _, indices in combinations]
 
 
 @dataclass(frozen=True)
 class LongTextTranslator(ABC):
-    """Cuts each line into parts, translates each part by itself, and joins the translations; lines stay lines."""
+    """Cuts each line into parts, translates the parts, and joins their translations to one line."""
 
     translator: Translator
     kind: ClassVar[str]
-    """What the parts are."""
+    """Kind of the parts, in the plural."""
 
     @abstractmethod
     def cut(self, line: str) -> list[str]:
-        """The parts of a line."""
+        """Returns the parts of a line."""
 
     def join(self, parts: Sequence[Translation]) -> str:
-        """One line of the translations of its parts."""
+        """Joins the translations of the parts of a line."""
         return " ".join(part.text for part in parts if part.text)
 
     def stream(
@@ -200,8 +217,8 @@ class LongTextTranslator(ABC):
         scores; all but the first are in `JoinedTranslation.others`. The prefix of a request applies to its first part,
         and `must_not` to all parts.
         """
-        lines: deque[tuple[str, int]] = deque()  # each line whose result is not out, and the number of its parts
-        alternatives: list[list[Translation]] = []
+        lines: deque[tuple[str, int]] = deque()  # lines without a result yet, and the number of their parts
+        alternatives: list[list[Translation]] = []  # translations of the parts of the first of these lines
         streamed = self.translator.stream(self._cut_windows(windows, lines), n_best, need_copies=need_copies)
         with closing(streamed) as groups:
             for group in groups:
@@ -217,28 +234,35 @@ class LongTextTranslator(ABC):
                     yield results
 
     def _joined(self, source: str, alternatives: Sequence[Sequence[Translation]], n_best: int) -> JoinedTranslation:
-        cut_last = self.translator.config.limit_rule == "behind"
+        cut_last = self.translator.config.effective_at_limit == "behind"
+        combinations = best_combinations(alternatives, n_best, cut_last)
         results = []
-        for indices in best_combinations(alternatives, n_best, cut_last):
+        for indices in combinations:
             parts = [translations[index] for translations, index in zip(alternatives, indices, strict=True)]
-            results.append(JoinedTranslation(self.join(parts), parts, self.kind, source))
+            result = JoinedTranslation(text=self.join(parts), parts=parts, kind=self.kind, source=source)
+            results.append(result)
         return replace(results[0], others=tuple(results[1:]))
 
     def _cut_windows(
         self, windows: Iterable[Sequence[str | Request]], lines: deque[tuple[str, int]]
     ) -> Iterator[list[str | Request]]:
-        """The parts of several lines at a time; a line that has none has an empty one."""
+        """Yields the parts of the lines of each window, and adds these lines to `lines`; an empty line has one part."""
         for window in windows:
-            parts: list[str | Request] = []
+            window_parts: list[str | Request] = []
             for line in window:
-                own_parts = self._cut_line(line) if isinstance(line, str) else self._cut_request(line)
-                source = line if isinstance(line, str) else line.source
-                lines.append((source, len(own_parts)))
-                parts += own_parts or [""]
-            yield parts
+                parts: Sequence[str | Request]
+                if isinstance(line, str):
+                    source = line
+                    parts = self._cut_line(line)
+                else:
+                    source = line.source
+                    parts = self._cut_request(line)
+                lines.append((source, len(parts)))
+                window_parts += parts or [""]
+            yield window_parts
 
     def _cut_line(self, line: str) -> list[str]:
-        tag = self.translator.tokenizers.src.tag(line)  # the language of all parts
+        tag = self.translator.tokenizers.src.tag(line)  # the language of the line, which each part needs
         return [tag + part for part in self.cut(line[len(tag) :])]
 
     def _cut_request(self, request: Request) -> list[Request]:
@@ -258,13 +282,13 @@ class LongTextTranslator(ABC):
     def search(
         self, lines: Sequence[str | Request], need_copies: bool = False, n_best: int = 1
     ) -> list[JoinedTranslation]:
-        """The translation of each line with its parts; see `stream` and `Translator.search`."""
+        """Returns the translation of each line with its parts; see `stream` and `Translator.search`."""
         require_list(lines=lines)
         with closing(self.stream([lines], need_copies, n_best)) as groups:
             return [result for group in groups for result in group]
 
     @overload
-    def translate(  # type: ignore[overload-overlap]  # as `Translator.translate`
+    def translate(  # type: ignore[overload-overlap]  # a string is also a sequence of strings
         self, lines: str, terms: Mapping[str, str] | None = None
     ) -> str: ...
 
@@ -272,19 +296,20 @@ class LongTextTranslator(ABC):
     def translate(self, lines: Sequence[str], terms: Mapping[str, str] | None = None) -> list[str]: ...
 
     def translate(self, lines: str | Sequence[str], terms: Mapping[str, str] | None = None) -> str | list[str]:
-        """The text for each line, or for the one that is given by itself; an empty line gives an empty line.
+        """Returns the text for each line, or for a single string; the text for an empty line is empty.
 
         `terms` is a glossary for this call; the terms of a part are those that occur in it.
         """
         if terms is not None:
-            return replace(self, translator=self.translator.with_terms(terms)).translate(lines)
+            translator = self.translator.with_terms(terms)
+            return replace(self, translator=translator).translate(lines)
         if isinstance(lines, str):
             return self.translate([lines])[0]
         return [result.text for result in self.search(lines)]
 
 
 class ParagraphTranslator(LongTextTranslator):
-    """Translates a paragraph on one line sentence by sentence; sentences are those of `segment_sentences`."""
+    """Translates each line sentence by sentence; see `segment_sentences`."""
 
     kind = "sentences"
 
@@ -299,7 +324,7 @@ class ParagraphTranslator(LongTextTranslator):
 
 @dataclass(frozen=True)
 class SummaryLimit:
-    """The most sentences and words of a summary. Whole sentences are kept, as many as fit."""
+    """Maximum number of sentences and words of a summary, which keeps as many whole sentences as fit."""
 
     sentences: int | None = None
     words: int | None = None
@@ -307,39 +332,39 @@ class SummaryLimit:
     def shorten(self, summaries: Sequence[Translation]) -> str:
         """Shortens the summary of an article, or the summaries of its windows, which are joined.
 
-        Of several windows the first sentence of each is taken, then the second of each, and so on, as long as the
-        limits allow; they are printed in the order of the article. An incomplete last sentence, where the search
-        reached its limit of tokens, is dropped unless it is the only one. If not even one sentence has few enough
-        words, the first one is cut after them and ends in "…".
+        From several windows it takes the first sentence of each, then the second of each, and so on, as long as the
+        limits allow; they are written in the order of the article. An incomplete last sentence, cut by the length limit
+        of the search, is dropped unless it is the only one. If even the first sentence has too many words, it is cut
+        and ends in "…".
         """
-        texts = [self._complete_sentences(summary) for summary in summaries]
-        chosen: list[list[str]] = [[] for _ in texts]
-        is_full = [False for _ in texts]
+        windows = [self._complete_sentences(summary) for summary in summaries]  # sentences of each window
+        chosen: list[list[str]] = [[] for _ in windows]
+        is_full = [False for _ in windows]
         sentences_left = math.inf if self.sentences is None else self.sentences
         words_left = math.inf if self.words is None else self.words
-        for level in range(max(map(len, texts), default=0)):
-            for window, sentences in enumerate(texts):
-                if level >= len(sentences) or is_full[window] or sentences_left == 0:
+        for position in range(max(map(len, windows), default=0)):
+            for window, sentences in enumerate(windows):
+                if position >= len(sentences) or is_full[window] or sentences_left == 0:
                     continue
-                words = count_words(sentences[level])
+                words = count_words(sentences[position])
                 if words > words_left:
                     is_full[window] = True
                     continue
-                chosen[window].append(sentences[level])
+                chosen[window].append(sentences[position])
                 sentences_left -= 1
                 words_left -= words
         shortened = " ".join(join_sentences(sentences) for sentences in chosen if sentences)
-        first = next((sentences[0] for sentences in texts if sentences), "")
-        if not shortened and first and self.words is not None:
-            return first_words(first, self.words) + " …"
+        first_sentence = next((sentences[0] for sentences in windows if sentences), "")
+        if not shortened and first_sentence and self.words is not None:
+            return first_words(first_sentence, self.words) + " …"
         return shortened
 
     @staticmethod
     def _complete_sentences(summary: Translation) -> list[str]:
         text = summary.text
-        # Text without capitals, or with the tags of CNN/DailyMail, shows the ends of its sentences otherwise.
-        splits_plainly = text.islower() or "</" in text
-        sentences = split_sentences(text) if splits_plainly else segment_sentences(text)
+        # `segment_sentences` needs capitals. Lower-case text, and text with the tags of CNN/DailyMail, has other marks.
+        has_plain_marks = text.islower() or "</" in text
+        sentences = split_sentences(text) if has_plain_marks else segment_sentences(text)
         if not summary.finished and len(sentences) > 1 and not _SENTENCE_END.search(sentences[-1]):
             sentences.pop()
         return sentences
@@ -352,12 +377,12 @@ def _word() -> re.Pattern[str]:
 
 
 def count_words(text: str) -> int:
-    """Words as white space separates them, without lone punctuation; a Chinese or Japanese character is a word."""
+    """Counts words between white space, without lone punctuation; a Chinese or Japanese character is a word."""
     return sum(1 for _ in _word().finditer(text))
 
 
 def first_words(text: str, count: int) -> str:
-    """The beginning of a text, up to its word number `count`."""
+    """Returns the first `count` words of a text."""
     words = list(islice(_word().finditer(text), count))
     return text[: words[-1].end()]
 
@@ -366,24 +391,25 @@ def first_words(text: str, count: int) -> str:
 class Summarizer(LongTextTranslator):
     """Summarizes articles in windows of whole sentences, or within limits of sentences and words.
 
-    Nothing of the article is left out, and nothing is read twice; but no window knows of the others, so the summary
-    grows with the article and may tell in one part what it told in another. Summarizing the summary makes it shorter.
-    With windows, `max_source_tokens` of the translator is ignored.
+    Nothing of the article is left out, and nothing is read twice. But windows are summarized independently, so the
+    summary grows with the article and may repeat itself. Summarizing the summary makes it shorter. With windows,
+    `max_source_tokens` of the translator is ignored.
     """
 
     window: int | None = None
-    """The most tokens of a window; None summarizes an article at once, as far as the translator reads it."""
+    """Maximum number of tokens of a window; None: one window, as much of an article as the translator reads."""
     sentences: int | None = None
-    """The most sentences of a summary, see `SummaryLimit`."""
+    """Maximum number of sentences of a summary, see `SummaryLimit`."""
     words: int | None = None
-    """The most words of a summary."""
+    """Maximum number of words of a summary."""
     kind = "windows"
 
     summarize = LongTextTranslator.translate
 
     def __post_init__(self) -> None:
         if self.window is not None:
-            object.__setattr__(self, "translator", replace(self.translator, max_source_tokens=None))
+            translator = replace(self.translator, max_source_tokens=None)
+            object.__setattr__(self, "translator", translator)  # the class is frozen
 
     @override
     def join(self, parts: Sequence[Translation]) -> str:
@@ -393,15 +419,16 @@ class Summarizer(LongTextTranslator):
 
     @override
     def cut(self, line: str) -> list[str]:
-        """The windows of an article, as many sentences as fit into each; without `window` the article.
+        """Returns the windows of an article, with as many sentences as fit into each; without `window` the article.
 
         Sentences are split by `split_sentences`. A sentence that is longer than a window is cut between words; a
         word, as white space separates them, is never cut.
         """
         if self.window is None:
             return [line] if line.strip() else []
-        sentences, tokenizer = split_sentences(line), self.translator.tokenizers.src
-        pieces: list[tuple[str, int]] = []
+        tokenizer = self.translator.tokenizers.src
+        sentences = split_sentences(line)
+        pieces: list[tuple[str, int]] = []  # sentences, and parts of long ones, with their number of tokens
         for sentence, ids in zip(sentences, tokenizer.encode_many(sentences), strict=True):
             if len(ids) <= self.window:
                 pieces.append((sentence, len(ids)))
@@ -413,12 +440,12 @@ class Summarizer(LongTextTranslator):
 
 
 def _packed(pieces: Sequence[tuple[str, int]], size: int) -> list[tuple[str, int]]:
-    """Joins texts in a row while their tokens fit into `size`; each with its number of tokens."""
+    """Joins consecutive texts while their tokens fit into `size`; a text comes with its number of tokens."""
     packed: list[tuple[str, int]] = []
     for text, length in pieces:
-        if packed and packed[-1][1] + length <= size:
-            before, total = packed[-1]
-            packed[-1] = (f"{before} {text}", total + length)
+        packed_text, packed_length = packed[-1] if packed else ("", 0)
+        if packed and packed_length + length <= size:
+            packed[-1] = (f"{packed_text} {text}", packed_length + length)
         else:
             packed.append((text, length))
     return packed

@@ -8,7 +8,7 @@ from decimal import Decimal
 from itertools import pairwise
 
 SMALL = 12
-"""Whole numbers up to this are often written as words, or are months."""
+"""Whole numbers up to this one are often written as words, or are months."""
 
 _URL = re.compile(r"(?:https?://|www\.)[^\s<>\"'`“”«»()]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _SCHEME = re.compile(r"^https?://")
@@ -19,6 +19,7 @@ _CLOCK = re.compile(r"(?<![\d.,:])([01]?\d|2[0-4])(?:[:hH]| [hH] )([0-5]\d)(?![\
 _AFTERNOON = re.compile(r"(?<!\d)(\d|1[01])\s?[pP]\.?\s?[mM]\b")
 _NUMBER = re.compile(r"\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\d)(?:[.,٫]\d+)?|\d+(?:[.,٫٬'’]\d+)*")
 _FULL_WIDTH = re.compile(r"(?<=[０-９])[，、．](?=[０-９])")
+_ASCII_MARKS = {"，": ",", "、": ",", "．": "."}
 _GROUPS = re.compile(r"\d{1,3}(?:([.,٬'’ \u00a0\u2009\u202f])\d{3}(?:\1\d{3})*|(?:,\d\d)+,\d{3})")
 _ROMAN = re.compile(
     r"(?<![^\W\d_])(?=[IVXLCDM]{2})M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?![A-Z])"
@@ -31,13 +32,13 @@ _DECIMAL_MARKS = ".,٫"
 
 @dataclass(frozen=True)
 class WrittenNumber:
-    """A number as it is written in a text."""
+    """A number and its spelling in a text."""
 
     text: str
     value: Decimal | None
     """None for several numbers, as in 28.11.2026."""
     parts: tuple[Decimal, ...] = ()
-    """The numbers between its separators if each may be a number by itself."""
+    """The numbers between its separators, if each of them may be a number of its own."""
     is_scaled: bool = False
     """Whether a multiplier such as 万 follows."""
 
@@ -54,13 +55,13 @@ class WrittenNumber:
 
     @property
     def values(self) -> tuple[Decimal, ...]:
-        """All values that it may mean."""
+        """All values that the number may have."""
         return self.parts if self.value is None else (self.value, *self.parts)
 
 
 @dataclass(frozen=True)
 class ClockTime:
-    """A time of day as it is written in a text."""
+    """A time of day and its spelling in a text."""
 
     text: str
     hour: int
@@ -68,7 +69,7 @@ class ClockTime:
 
     @property
     def values(self) -> tuple[Decimal, Decimal]:
-        """Hour and minute."""
+        """The hour and the minute."""
         return Decimal(self.hour), Decimal(self.minute)
 
 
@@ -82,7 +83,9 @@ class _Figures:
 
     @classmethod
     def of(cls, text: str) -> "_Figures":
-        clocks = [ClockTime(match.group(), int(match[1]), int(match[2])) for match in _CLOCK.finditer(text)]
+        clocks = []
+        for match in _CLOCK.finditer(text):
+            clocks.append(ClockTime(match.group(), hour=int(match[1]), minute=int(match[2])))
         numbers = list(_written_numbers(_CLOCK.sub(" ; ", text)))
         values: set[Decimal] = set()
         for clock in clocks:
@@ -94,7 +97,7 @@ class _Figures:
         return cls(clocks, numbers, values)
 
     def pairs(self) -> set[tuple[Decimal, Decimal]]:
-        """Numbers that follow each other, as hour and minute do."""
+        """Returns pairs of consecutive numbers, which may be hour and minute."""
         pairs = {clock.values for clock in self.clocks}
         for number in self.numbers:
             pairs.update(pairwise(number.parts))
@@ -120,34 +123,35 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
     read = _Figures.of(_URL.sub(" ", source))
     translation = _URL.sub(" ", translation)
     written = _Figures.of(translation)
-    found = written.values | set(_roman_numbers(translation))
+    values = written.values | set(_roman_numbers(translation))
     pairs = written.pairs()
     digits = {number.digits for number in written.numbers}
     scaled_digits = {number.digits for number in written.numbers if number.is_scaled}
 
     for clock in read.clocks:
         hours = {Decimal(hour) for hour in (clock.hour, clock.hour % 12, (clock.hour + 12) % 24)}
-        has_hour = clock.hour <= SMALL or bool(hours & found)
-        has_minute = clock.minute <= SMALL or clock.minute in found
+        has_hour = clock.hour <= SMALL or bool(hours & values)
+        has_minute = clock.minute <= SMALL or clock.minute in values
         if not (has_hour and has_minute):
             missing.append(clock.text)
     for number in read.numbers:
-        if number.is_small or number.value in found:
+        if number.is_small or number.value in values:
             continue
         if number.digits in scaled_digits or (number.is_scaled and number.digits in digits):
             continue
         if number.parts and number.parts in pairs:  # 14.30 and 14:30
             continue
-        if _decades(number.value) & found:
+        if _decades(number.value) & values:
             continue
         is_date_or_list = number.value is None or " " in number.text
-        if is_date_or_list and all(part <= SMALL or part in found for part in number.parts):
+        if is_date_or_list and all(part <= SMALL or part in values for part in number.parts):
             continue
         missing.append(number.text)
 
-    # A number that the source lacks stands in the place of one that is missing: of a large one, if one is.
-    replacing = found - read.values
-    small = [number for number in read.numbers if number.is_small and number.value not in found]
+    # Each number that only the translation has replaces a missing number of the source: first the large ones, which are
+    # reported above. If more are left, they replace small numbers, which then were not written as words.
+    replacing = values - read.values
+    small = [number for number in read.numbers if number.is_small and number.value not in values]
     if len(replacing) > len(missing):
         for number in small:
             assert number.value is not None
@@ -157,7 +161,7 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
 
 
 def _decades(value: Decimal | None) -> set[Decimal]:
-    """The other form of a decade: 1990 for 90, and 90 for 1990."""
+    """Returns the other forms of a decade: 1990 (1890, 2090) for 90, and 90 for 1990."""
     if value is None or value % 10 != 0:
         return set()
     if 10 <= value <= 90:
@@ -172,7 +176,7 @@ def _urls(text: str) -> list[str]:
 
 
 def _written_numbers(text: str) -> Iterator[WrittenNumber]:
-    text = _FULL_WIDTH.sub(lambda match: "." if match.group() == "．" else ",", text)
+    text = _FULL_WIDTH.sub(lambda match: _ASCII_MARKS[match.group()], text)
     for match in _NUMBER.finditer(text):
         is_scaled = _MULTIPLIER.match(text, match.end()) is not None
         yield replace(_read_number(match.group()), is_scaled=is_scaled)
@@ -183,17 +187,18 @@ def _read_number(text: str) -> WrittenNumber:
     separators = re.findall(r"\D", text)
     if not separators:
         return WrittenNumber(text, parts[0])
-    if _GROUPS.fullmatch(text):
+    if _GROUPS.fullmatch(text):  # thousands, but 12 345 may also be two numbers
+        is_ambiguous = " " in separators
         value = Decimal(re.sub(r"\D", "", text))
-        may_be_several = " " in separators
-        return WrittenNumber(text, value, tuple(parts) if may_be_several else ())
-    mark = separators[-1]
-    before, _, after = text.rpartition(mark)
-    is_whole = len(separators) == 1 or _GROUPS.fullmatch(before) is not None
-    if mark in _DECIMAL_MARKS and is_whole and mark not in before:
-        value = Decimal(re.sub(r"\D", "", before) + "." + after)
-        return WrittenNumber(text, value.normalize(), tuple(parts) if len(separators) == 1 else ())
-    return WrittenNumber(text, None, tuple(parts))
+        return WrittenNumber(text, value, parts=tuple(parts) if is_ambiguous else ())
+    last_mark = separators[-1]
+    whole, _, fraction = text.rpartition(last_mark)
+    is_whole_number = len(separators) == 1 or _GROUPS.fullmatch(whole) is not None
+    if last_mark in _DECIMAL_MARKS and is_whole_number and last_mark not in whole:
+        value = Decimal(re.sub(r"\D", "", whole) + "." + fraction)
+        is_ambiguous = len(separators) == 1  # 14.30 may be a time
+        return WrittenNumber(text, value.normalize(), parts=tuple(parts) if is_ambiguous else ())
+    return WrittenNumber(text, value=None, parts=tuple(parts))
 
 
 def _roman_numbers(text: str) -> Iterator[Decimal]:
@@ -201,5 +206,8 @@ def _roman_numbers(text: str) -> Iterator[Decimal]:
         values = [_ROMAN_DIGITS[letter] for letter in match.group()]
         total = 0
         for value, following in pairwise([*values, 0]):
-            total += -value if value < following else value
+            if value < following:  # IV is 5 - 1
+                total -= value
+            else:
+                total += value
         yield Decimal(total)

@@ -1,11 +1,12 @@
 """Noisy-channel reranking: Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for NMT".
 
-P(y|x) is proportional to P(x|y) P(y): a channel model, which translates back, says how well a candidate y explains the
-source x, and a language model how good a text it is. Among the n best of a direct model the best has the highest
+P(y|x) is proportional to P(x|y) P(y): a channel model, which translates back, measures how well a candidate y explains
+the source x, and a language model measures how good a text y is. Of the n best candidates of a direct model, the best
+has the highest
 
     1/t log P(y|x) + lambda/s (log P(x|y) + log P(y)),
 
-t and s being the tokens of y and x. Here each of the two models has a lambda, tuned on a validation set.
+where t and s are the numbers of tokens of y and x. Here each of the two models has a lambda, tuned on a validation set.
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,11 @@ from nmtkit.inference.translator import Translator
 from nmtkit.metrics import METRICS, Options, score_all
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
-"""The weights that tuning tries."""
+"""Weights that tuning tries for each model."""
 
 
 class ChannelWeights(Settings):
-    """What `rerank --tune` writes: the lambda of each model."""
+    """The lambda of each model; the content of the file that `rerank --tune` writes."""
 
     channel: float = Field(default=1.0, ge=0.0)
     lm: float = Field(default=1.0, ge=0.0)
@@ -30,57 +31,84 @@ class ChannelWeights(Settings):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A translation and its three terms, in nats a token: 1/t log P(y|x), 1/s log P(x|y) and 1/s log P(y)."""
+    """A translation and its three log-probabilities, in nats per token."""
 
     text: str
     direct: float
+    """1/t log P(y|x)."""
     channel: float = 0.0
+    """1/s log P(x|y)."""
     lm: float = 0.0
+    """1/s log P(y)."""
     finished: bool = True
-    """False where the search reached its length limit before EOS."""
+    """False if the search reached its length limit before EOS."""
 
     def score(self, weights: ChannelWeights) -> float:
-        """What it is ranked by."""
+        """Returns the ranking score."""
         return self.direct + weights.channel * self.channel + weights.lm * self.lm
 
 
 def score_candidates(
-    sources: Sequence[str], found: Sequence[Sequence[Translation]], channel: Translator, lm: Translator | None
+    sources: Sequence[str], n_best_lists: Sequence[Sequence[Translation]], channel: Translator, lm: Translator | None
 ) -> list[list[Candidate]]:
-    """The candidates found for each source with their terms; an empty one counts only where there is no other."""
-    kept = [[one for one in several if one.text.strip()] for several in found]
-    texts = [one.text for several in kept for one in several]
-    repeated = [source for source, several in zip(sources, kept, strict=True) for _ in several]
-    spoken = [0.0] * len(texts) if lm is None else [one.log_prob for one in lm.rescore([""] * len(texts), texts)]
-    beside = zip(channel.rescore(texts, repeated), spoken, strict=True)
+    """Scores the translations that a direct model found for each source by the channel and the language model.
 
-    def candidate(one: Translation) -> Candidate:
-        back, said = next(beside)
-        t, s = len(one.token_log_probs), len(back.token_log_probs)
-        return Candidate(one.text, one.log_prob / t, back.log_prob / s, said / s, one.finished)
-
-    return [
-        [candidate(one) for one in several] or [Candidate("", whole[0].log_prob)]
-        for several, whole in zip(kept, found, strict=True)
-    ]
+    Empty translations are left out. If a source has no others, its only candidate is the empty one.
+    """
+    numbers = []  # the source of each translation
+    translations = []
+    for number, n_best in enumerate(n_best_lists):
+        for translation in n_best:
+            if translation.text.strip():
+                numbers.append(number)
+                translations.append(translation)
+    texts = [translation.text for translation in translations]
+    back_translations = channel.rescore(texts, [sources[number] for number in numbers])
+    lm_log_probs = [0.0] * len(texts)
+    if lm is not None:
+        lm_log_probs = [result.log_prob for result in lm.rescore([""] * len(texts), texts)]
+    candidates_by_source: list[list[Candidate]] = [[] for _ in sources]
+    scored = zip(numbers, translations, back_translations, lm_log_probs, strict=True)
+    for number, translation, back_translation, lm_log_prob in scored:
+        target_length = len(translation.token_log_probs)
+        source_length = len(back_translation.token_log_probs)
+        candidate = Candidate(
+            text=translation.text,
+            direct=translation.log_prob / target_length,
+            channel=back_translation.log_prob / source_length,
+            lm=lm_log_prob / source_length,
+            finished=translation.finished,
+        )
+        candidates_by_source[number].append(candidate)
+    for candidates, n_best in zip(candidates_by_source, n_best_lists, strict=True):
+        if not candidates:
+            candidates.append(Candidate("", n_best[0].log_prob))
+    return candidates_by_source
 
 
 def rerank(candidates: Sequence[Candidate], weights: ChannelWeights) -> list[Candidate]:
-    """The same, best first; of equal scores the earlier."""
-    return sorted(candidates, key=lambda one: -one.score(weights))
+    """Sorts candidates by score, best first; equal ones keep their order."""
+    return sorted(candidates, key=lambda candidate: -candidate.score(weights))
 
 
 def tune_weights(
-    candidates: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str, options: Options | None = None
+    n_best_lists: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str, options: Options | None = None
 ) -> tuple[ChannelWeights, float, float]:
-    """The weights whose choices have the best score, the smallest of equal ones; it, and that of the direct model."""
+    """Searches the grid for the weights whose best candidates have the best score; of equal ones the smallest.
+
+    Returns:
+        The weights, their score, and the score of the direct model alone.
+    """
     sign = 1.0 if METRICS.get(metric).higher_is_better else -1.0
-    scores, known = dict[ChannelWeights, float](), dict[tuple[str, ...], float]()
+    scores: dict[ChannelWeights, float] = {}
+    scores_of_texts: dict[tuple[str, ...], float] = {}  # many weights choose the same candidates
     for channel, lm in product(GRID, GRID):
         weights = ChannelWeights(channel=channel, lm=lm)
-        texts = tuple(rerank(several, weights)[0].text for several in candidates)
-        if texts not in known:
-            known[texts] = score_all(texts, [references], [metric], options)[0].value
-        scores[weights] = known[texts]
-    best = max(scores, key=lambda one: (sign * scores[one], -one.channel - one.lm))
-    return best, scores[best], scores[ChannelWeights(channel=0.0, lm=0.0)]
+        texts = tuple(rerank(candidates, weights)[0].text for candidates in n_best_lists)
+        if texts not in scores_of_texts:
+            (score,) = score_all(texts, [references], [metric], options)
+            scores_of_texts[texts] = score.value
+        scores[weights] = scores_of_texts[texts]
+    best = max(scores, key=lambda weights: (sign * scores[weights], -weights.channel - weights.lm))
+    direct_only = ChannelWeights(channel=0.0, lm=0.0)
+    return best, scores[best], scores[direct_only]

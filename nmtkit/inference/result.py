@@ -21,34 +21,34 @@ class Translation:
 
     text: str
     score: float
-    """What it is ranked by: the log-probability after length and coverage penalties, or its expected chrF or BLEU."""
+    """Ranking score: log-probability with length and coverage penalties; with MBR the expected chrF or BLEU."""
     log_prob: float
     """Sum over the target's tokens and EOS, in nats."""
     tokens: list[str]
-    """Target pieces that were written, without EOS."""
+    """Target tokens without EOS."""
     token_log_probs: list[float]
-    """One a token, EOS last."""
+    """Log-probability of each token, EOS last."""
     src_tokens: list[str]
-    """Source pieces, without EOS; of a model without a source those of the prompt, with which `text` begins."""
+    """Source tokens without EOS; for a model without a source the tokens of the prompt, with which `text` begins."""
     finished: bool = True
-    """False where the search reached its length limit before EOS."""
+    """False if the search reached its length limit before EOS."""
     attention: NDArray[np.float32] | None = None
-    """`(T,S)`: a row for each of `tokens` and EOS, a column for each of `src_tokens` and EOS."""
+    """`(T, S)`: a row for each of `tokens` and EOS, a column for each of `src_tokens` and EOS."""
     replaced: list[Replacement] = field(default_factory=list)
-    """Unknown words of `tokens` that `text` has other words for; see `Translator.replacing_unknown`."""
+    """Unknown words of `tokens` that `text` has replaced; see `Translator.replacing_unknown`."""
     p_gen: list[float] | None = None
-    """One a token, EOS last: how likely the model was to generate and not to copy. None where it does not copy, or was
-    not asked, here and below."""
+    """For each token, EOS last, the probability of generating instead of copying. None, here and below, if the model
+    does not copy, or if it was not requested."""
     copied: list[int | None] | None = None
-    """For each of `tokens` which of `src_tokens` it was copied from, or None; see `copied_positions`."""
+    """For each of `tokens` the index in `src_tokens` of its origin, or None; see `copied_positions`."""
     src_left_out: int = 0
-    """Tokens at the end of the source that were not read; see `TextModel`."""
+    """Number of tokens at the end of the source that were not read; see `TextModel.max_source_tokens`."""
     unmet_constraints: tuple[str, ...] = ()
-    """Messages about terms that `text` should contain and lacks, or contains and should not."""
+    """Messages about terms that `text` lacks, or contains though it must not."""
     source: str = ""
     """The line that was translated."""
     request: Request | None = None
-    """Prefix and terms that the translation had to have; None if there were none."""
+    """Constraints on the translation; None if there were none."""
 
     @property
     def missing_numbers(self) -> tuple[str, ...]:
@@ -57,22 +57,24 @@ class Translation:
 
 
 def merge_and_rerank(candidates: Sequence[Translation], config: SearchConfig) -> list[Translation]:
-    """All that was found for a line, each text once; by minimum Bayes risk those first that are most like all others.
+    """Returns the results for a line, each text once; for minimum Bayes risk (MBR) by their expected utility.
 
-    See `nmtkit.metrics.mbr`. Samples count as often as they were drawn.
+    See `nmtkit.metrics.mbr`. A sample that was drawn several times has a higher weight.
     """
-    first: dict[str, Translation] = {}
+    by_text: dict[str, Translation] = {}  # the first candidate with each text
     counts: dict[str, int] = {}
-    for one in candidates:
-        first.setdefault(one.text, one)
-        counts[one.text] = counts.get(one.text, 0) + 1
+    for candidate in candidates:
+        by_text.setdefault(candidate.text, candidate)
+        counts[candidate.text] = counts.get(candidate.text, 0) + 1
     if not isinstance(config, MbrConfig):
-        return list(first.values())
+        return list(by_text.values())
     from nmtkit.metrics.mbr import expected_utilities
 
-    utilities = expected_utilities(list(first), list(counts.values()), config.metric)
-    weighed = [replace(one, score=utility) for one, utility in zip(first.values(), utilities, strict=True)]
-    return sorted(weighed, key=lambda one: -one.score)
+    utilities = expected_utilities(list(by_text), list(counts.values()), config.metric)
+    reranked = []
+    for candidate, utility in zip(by_text.values(), utilities, strict=True):
+        reranked.append(replace(candidate, score=utility))
+    return sorted(reranked, key=lambda candidate: -candidate.score)
 
 
 EMPTY = Translation("", 0.0, 0.0, [], [], [])
@@ -98,26 +100,28 @@ class Ranked(Protocol):
         """Target pieces."""
 
 
-def moses_line(number: int, one: Ranked) -> str:
-    """A result as a line of an n-best list of Moses, which Marian writes too and rerankers read.
+def moses_line(number: int, result: Ranked) -> str:
+    """Returns a result as a line of a Moses n-best list, which Marian writes too and rerankers read.
 
     "NUMBER ||| TEXT ||| LogProb= L Length= T ||| SCORE", with the number of the source line, from 0, the
-    log-probability in nats, and the number of target tokens without EOS. A "|||" of the text is escaped as in Moses.
+    log-probability in nats, and the number of target tokens without EOS. A "|||" in the text is escaped as in Moses.
     """
-    text = one.text.replace("|||", "&#124;&#124;&#124;")
-    return f"{number} ||| {text} ||| LogProb= {one.log_prob:.6f} Length= {len(one.tokens)} ||| {one.score:.6f}"
+    text = result.text.replace("|||", "&#124;&#124;&#124;")
+    features = f"LogProb= {result.log_prob:.6f} Length= {len(result.tokens)}"
+    return f"{number} ||| {text} ||| {features} ||| {result.score:.6f}"
 
 
 @dataclass(frozen=True)
 class CopiedSpan:
-    """Target tokens in a row that were copied from source tokens in a row. Ranges are [first, behind the last]."""
+    """Consecutive target tokens that were copied from consecutive source tokens. Ranges are (first, last + 1)."""
 
     text: str
     tokens: tuple[int, int]
-    """Of the target."""
+    """Range of target tokens."""
     source_tokens: tuple[int, int]
+    """Range of source tokens."""
     source_words: tuple[int, int]
-    """The words that the source tokens belong to, separated by white space."""
+    """Range of the white-space separated words that contain the source tokens."""
 
 
 def copied_positions(
@@ -127,43 +131,66 @@ def copied_positions(
     attention: NDArray[Any],
     src_extended: Sequence[int],
 ) -> list[int | None]:
-    """The source position that each target token was copied from, or None where it was generated.
+    """Returns the source position that each target token was copied from, or None if the token was generated.
 
-    A model that copies gives a token the probability p_gen * P_vocab + (1 - p_gen) * sum a_i, over the source positions
-    i where it stands (See et al. 2017, equation 9). The token counts as copied if the second part is larger than the
-    first: more than half of the probability. Its position is the one of those with the most attention, the first of
-    equals. A word that the vocabulary lacks is always copied.
+    A model that copies gives a token w the probability p_gen * P_vocab(w) + (1 - p_gen) * sum of a_i over the source
+    positions i with word w (See et al. 2017, equation 9). The token counts as copied if the second part is larger than
+    the first: more than half of the probability. Its position is the first one with the most attention. A word that the
+    vocabulary lacks is always copied.
 
-    Target and source are extended ids, without EOS, attention is `(T,S)`; what follows the T-th token is not looked at.
+    Args:
+        ids: T extended ids, without EOS.
+        log_probs: log-probability of each token; here and below, values after the T-th are ignored.
+        p_gen: generation probability of each token.
+        attention: weights `(T, S)`; columns after the S-th are ignored.
+        src_extended: S extended ids of the source, without EOS.
     """
-    count, length = len(ids), len(src_extended)
-    if not count or not length:
-        return [None] * count
-    same = np.asarray(ids)[:, None] == np.asarray(src_extended)  # (T,S)
-    weights = attention[:count, :length].astype(np.float64) * same
-    copied = (1.0 - np.asarray(p_gen[:count], dtype=np.float64)) * weights.sum(1)  # (T,)
-    decided = copied > 0.5 * np.exp(np.asarray(log_probs[:count], dtype=np.float64))
-    return [int(place) if yes else None for place, yes in zip(weights.argmax(1), decided, strict=True)]
+    target_length = len(ids)
+    source_length = len(src_extended)
+    if not target_length or not source_length:
+        return [None] * target_length
+    is_same_word = np.asarray(ids)[:, None] == np.asarray(src_extended)  # (T, S)
+    weights = attention[:target_length, :source_length].astype(np.float64) * is_same_word  # (T, S)
+    p_copy = 1.0 - np.asarray(p_gen[:target_length], dtype=np.float64)  # (T,)
+    copy_probabilities = p_copy * weights.sum(1)  # (T,)
+    probabilities = np.exp(np.asarray(log_probs[:target_length], dtype=np.float64))  # (T,)
+    is_copied = copy_probabilities > 0.5 * probabilities  # (T,)
+    most_attended = weights.argmax(1)  # (T,)
+    positions: list[int | None] = []
+    for position, copied in zip(most_attended, is_copied, strict=True):
+        positions.append(int(position) if copied else None)
+    return positions
 
 
 def copied_spans(
     tokenizer: Tokenizer, tokens: Sequence[str], src_tokens: Sequence[str], copied: Sequence[int | None]
 ) -> list[CopiedSpan]:
-    """Joins copied tokens to spans: a span goes on while the next target token was copied from the next source token.
+    """Joins copied tokens into spans: a span ends where the next token was not copied from the next source token.
 
-    The tokenizer is that of the target, and `copied` is what `copied_positions` gives.
+    Args:
+        tokenizer: the target's.
+        tokens: target tokens.
+        src_tokens: source tokens.
+        copied: result of `copied_positions`.
     """
-    words = [word for word, span in enumerate(word_spans(src_tokens)) for _ in span]
+    word_of_token = []
+    for word, word_span in enumerate(word_spans(src_tokens)):
+        word_of_token += [word] * len(word_span)
     spans = []
     start = 0
     while start < len(copied):
-        source = copied[start]
+        source_start = copied[start]
         end = start + 1
-        if source is not None:
-            while end < len(copied) and copied[end] == source + end - start:
+        if source_start is not None:
+            while end < len(copied) and copied[end] == source_start + end - start:
                 end += 1
-            last = source + end - start
-            text, source_words = tokenizer.join(tokens[start:end]), (words[source], words[last - 1] + 1)
-            spans.append(CopiedSpan(text, (start, end), (source, last), source_words))
+            source_end = source_start + end - start
+            span = CopiedSpan(
+                text=tokenizer.join(tokens[start:end]),
+                tokens=(start, end),
+                source_tokens=(source_start, source_end),
+                source_words=(word_of_token[source_start], word_of_token[source_end - 1] + 1),
+            )
+            spans.append(span)
         start = end
     return spans

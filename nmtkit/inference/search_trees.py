@@ -1,4 +1,4 @@
-"""The search of a line as a tree, in words."""
+"""The search of a line as a tree with the tokens in words."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,12 +16,20 @@ from nmtkit.plots.trees import Fate, RankedResult, SearchTree, TreeNode
 def search_tree(
     translator: Translator, line: str, place: str = "the sentence", number: int = 0
 ) -> tuple[SearchTree, list[Translation]]:
-    """What every step of the search of a line decided, and what it found, best first; messages call the line `place`.
+    """Searches for the translation of a line and records the decisions of every step.
 
-    It is the search that `Translator.search` makes of the line by itself, or as line `number`, from 0, of several, on
-    which samples depend, and finds the same with the same numbers. It keeps all hypotheses that ended, or were cut at
-    the length limit, as many as the beam is wide at most; of groups, or with minimum Bayes risk, each text once. What a
-    rule blocked is in the tree where its step would have looked at it.
+    The search is the one that `Translator.search` makes, with the same results and scores. It keeps all finished
+    hypotheses, and those that reached the length limit, up to the beam size; with groups or MBR, each text once. Tokens
+    that a rule blocked are in the tree if their step would otherwise have considered them.
+
+    Args:
+        translator: the model and the search.
+        line: the source line.
+        place: name of the line in messages.
+        number: number of the line in the input, from 0, on which samples depend.
+
+    Returns:
+        The tree, and the translations, best first.
     """
     (source,) = translator.encode_sources([line])
     if source.is_empty:
@@ -37,98 +45,128 @@ def search_tree(
     with devices.threads_for(1):
         trace = engine.trace(make_batch([source]), number)
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
-    steps, places = list[list[TreeNode]](), {0: 0}
+    steps: list[list[TreeNode]] = []
+    node_of_slot = {0: 0}  # number of the node of each hypothesis that survived the previous step
     for step in trace.steps:
-        steps.append(_tree_nodes(translator, step, source, places))
-        places = {one.slot: place for place, one in enumerate(_ranked(step)) if one.slot is not None}
-    if translator.config.chooses_afterwards:
+        steps.append(_tree_nodes(translator, step, source, node_of_slot))
+        node_of_slot = {}
+        for node, candidate in enumerate(_ranked(step)):
+            if candidate.slot is not None:
+                node_of_slot[candidate.slot] = node
+    if translator.config.needs_all_hypotheses:
         translations = merge_and_rerank(translations, translator.config)
     tree = SearchTree(
         source=line.strip(),
         name=translator.name,
         settings=describe_search(translator.config),
-        beam_size=translator.config.hypotheses,
+        beam_size=translator.config.n_hypotheses,
         steps=steps,
-        results=[_result(steps, one) for one in translations],
+        results=[_ranked_result(steps, translation) for translation in translations],
         stopped=_stop_reason(translator.config, trace),
     )
     return tree, translations
 
 
 def describe_search(config: SearchConfig) -> str:
-    """Describes a search: beam size, length penalty, and every setting that is not the default."""
-    penalty = "" if config.length_penalty == "none" else f":{config.alpha:g}"
-    width = f"{'samples' if isinstance(config, SamplingConfig) else 'beam size'} {config.hypotheses}"
-    first = [width, f"length penalty {config.length_penalty}{penalty}"]
-    others = config.model_dump(exclude_defaults=True, exclude={"beam_size", "samples", "length_penalty", "alpha"})
-    return ", ".join(first + [f"{name} {value}" for name, value in others.items()])
+    """Describes a search: beam size, length penalty, and all settings that differ from the default."""
+    size_name = "samples" if isinstance(config, SamplingConfig) else "beam size"
+    length_penalty = config.length_penalty
+    if length_penalty != "none":
+        length_penalty += f":{config.alpha:g}"
+    parts = [f"{size_name} {config.n_hypotheses}", f"length penalty {length_penalty}"]
+    described = {"beam_size", "samples", "length_penalty", "alpha"}
+    for name, value in config.model_dump(exclude_defaults=True, exclude=described).items():
+        parts.append(f"{name} {value}")
+    return ", ".join(parts)
 
 
-ORDER: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
+FATES: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
+"""What happens to a candidate, in the order of the nodes of a step."""
 
 
 def _ranked(step: Sequence[TracedCandidate]) -> list[TracedCandidate]:
-    """Those that were kept first, by their slots, of which some may be empty: samples end one by one."""
-    return sorted(step, key=lambda one: (ORDER.index(_fate(one)), one.slot or 0))
+    """Sorts the candidates of a step by fate; those that survived are in the order of their slots."""
+    return sorted(step, key=lambda candidate: (FATES.index(_fate(candidate)), candidate.slot or 0))
 
 
 def _tree_nodes(
-    translator: Translator, step: Sequence[TracedCandidate], source: SourceLine, places: Mapping[int, int]
+    translator: Translator, step: Sequence[TracedCandidate], source: SourceLine, node_of_slot: Mapping[int, int]
 ) -> list[TreeNode]:
-    """The continuations of a step as `_ranked`; `places` are those of the slots among the nodes of the step before."""
-    config = translator.config
-
-    def tree_node(one: TracedCandidate) -> TreeNode:
-        (token,) = translator.tokenizers.tgt.pieces([one.token], source.oov) or [translator.end]
-        chosen = [other for other in step if not other.rule and other.group == one.group]
-        if one.token == EOS and not one.rule:
-            last = [other.log_prob for other in chosen[: config.hypotheses // config.groups]][-1:]
-        else:
-            last = [other.log_prob for other in chosen if other.slot is not None][-1:]
-        return TreeNode(
-            token=token,
-            parent=places[one.parent],
-            fate=_fate(one),
-            token_log_prob=one.token_log_prob,
-            log_prob=one.log_prob,
-            margin=one.log_prob - last[0] if last else None,
-            score=None if one.rule else one.score,
-            rule=one.rule,
+    """Returns the nodes of a step, ranked; `node_of_slot` has the numbers of their parents in the previous step."""
+    nodes = []
+    for candidate in _ranked(step):
+        pieces = translator.tokenizers.tgt.pieces([candidate.token], source.oov)  # none for EOS
+        threshold = _survival_threshold(translator.config, candidate, step)
+        node = TreeNode(
+            token=pieces[0] if pieces else translator.eos_token,
+            parent=node_of_slot[candidate.parent],
+            fate=_fate(candidate),
+            token_log_prob=candidate.token_log_prob,
+            log_prob=candidate.log_prob,
+            margin=None if threshold is None else candidate.log_prob - threshold,
+            score=None if candidate.rule else candidate.score,
+            rule=candidate.rule,
         )
+        nodes.append(node)
+    return nodes
 
-    return [tree_node(one) for one in _ranked(step)]
+
+def _survival_threshold(
+    config: SearchConfig, candidate: TracedCandidate, step: Sequence[TracedCandidate]
+) -> float | None:
+    """Returns the log-probability that a candidate had to reach, or None.
+
+    EOS had to be among the first candidates of its group, as many as the group has hypotheses. Another token had to be
+    among those that survived the step.
+    """
+    group = [other for other in step if not other.rule and other.group == candidate.group]  # best first
+    if candidate.token == EOS and not candidate.rule:
+        successful = group[: config.n_hypotheses // config.n_groups]
+    else:
+        successful = [other for other in group if other.slot is not None]
+    return successful[-1].log_prob if successful else None
 
 
-def _fate(one: TracedCandidate) -> Fate:
-    if one.rule:
+def _fate(candidate: TracedCandidate) -> Fate:
+    if candidate.rule:
         return "blocked"
-    return "ended" if one.ended else "pruned" if one.slot is None else "kept"
+    if candidate.ended:
+        return "ended"
+    return "pruned" if candidate.slot is None else "kept"
 
 
-def _result(steps: Sequence[Sequence[TreeNode]], one: Translation) -> RankedResult:
-    """A translation with the place of its last token."""
-    step = len(one.token_log_probs) - 1
-    last: tuple[Fate, float] = ("ended" if one.finished else "kept", one.log_prob)
-    number = [(node.fate, node.log_prob) for node in steps[step]].index(last)
-    return RankedResult(one.text, one.score, one.log_prob, one.finished, step, number)
+def _ranked_result(steps: Sequence[Sequence[TreeNode]], translation: Translation) -> RankedResult:
+    """Returns a translation with the position of its last token in the tree."""
+    step = len(translation.token_log_probs) - 1
+    fate: Fate = "ended" if translation.finished else "kept"
+    nodes = [(node.fate, node.log_prob) for node in steps[step]]
+    return RankedResult(
+        text=translation.text,
+        score=translation.score,
+        log_prob=translation.log_prob,
+        finished=translation.finished,
+        step=step,
+        number=nodes.index((fate, translation.log_prob)),
+    )
 
 
 _STOP_REASONS = {
     "exact": "no other could become better than the best",
     "huggingface": "no other is better at its present length",
 }
-"""Why a search with ended hypotheses stops before its limit, by its rule."""
+"""Why a search with ended hypotheses stops before the length limit, by `search.stop`."""
 
 
 def _stop_reason(config: SearchConfig, trace: SearchTrace) -> str:
-    ended = sum(one.ended for step in trace.steps for one in step)
-    count = f"{ended} {'hypothesis' if ended == 1 else 'hypotheses'} ended"
+    ended = sum(candidate.ended for step in trace.steps for candidate in step)
+    noun = "hypothesis" if ended == 1 else "hypotheses"
+    count = f"{ended} {noun} ended"
     if isinstance(config, SamplingConfig) and ended == config.samples:
         return "The search stopped: all samples ended"
-    if config.effective_stop == "first_k" and ended >= config.hypotheses:
-        return f"The search stopped: {count}, and the beam is {config.hypotheses} wide"
+    if config.effective_stop == "first_k" and ended >= config.n_hypotheses:
+        return f"The search stopped: {count}, and the beam is {config.n_hypotheses} wide"
     if len(trace.steps) >= trace.limit:
         return f"The search stopped at the length limit of {trace.limit} tokens; {count}"
     if ended and config.effective_stop in _STOP_REASONS:
         return f"The search stopped: {count}, and {_STOP_REASONS[config.effective_stop]}"
-    return f"The search stopped: {count}, and no hypothesis was left to go on with"
+    return f"The search stopped: {count}, and no hypothesis was left to continue"

@@ -121,5 +121,5 @@ def test_only_the_same_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(DataError, match="damaged"):
         written(tmp_path / "begun", translator)
     (tmp_path / "begun" / "progress.json").unlink()
-    with pytest.raises(DataError, match="not of this command"):
+    with pytest.raises(DataError, match="this command did not write"):
         written(tmp_path / "begun", translator)

@@ -15,7 +15,7 @@ def test_the_tree_finds_what_the_search_finds(name: str) -> None:
     translator = copying(name)
     for line in (LINES[0], LINES[5]):
         tree, found = search_tree(translator, line)
-        (searched,) = translator.search([line], translator.config.hypotheses, need_attention=True)
+        (searched,) = translator.search([line], translator.config.n_hypotheses, need_attention=True)
         assert [one.tokens for one in found] == [one.tokens for one in searched]
         assert [one.copied for one in found] == [one.copied for one in searched]
         assert [one.score for one in found] == pytest.approx([one.score for one in searched], abs=1e-12)

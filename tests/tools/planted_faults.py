@@ -232,8 +232,8 @@ FAULTS = (
     ),
     Fault(
         name="training: the worst checkpoint counts as the best",
-        before="preference(sign * entry.value, entry.loss, entry.update), reverse=True",
-        after="preference(sign * entry.value, entry.loss, entry.update), reverse=False",
+        before="sorted(self.kept, key=sort_key, reverse=True)",
+        after="sorted(self.kept, key=sort_key, reverse=False)",
         tests=("training/test_checkpoint.py", "training", "runs"),
     ),
     # ---------------------------------------------------------------------------------------------- inference
@@ -245,15 +245,15 @@ FAULTS = (
     ),
     Fault(
         name="inference: an unknown word is replaced by its neighbour",
-        before="token, word = source.pointed_to(attention[place, first : first + len(source.tokens)])",
-        after="token, word = source.pointed_to(attention[place - 1, first : first + len(source.tokens)])",
+        before="weights = attention[position, first : first + len(source.tokens)]  # (S,)",
+        after="weights = attention[position - 1, first : first + len(source.tokens)]",
         tests=("inference",),
     ),
     # ---------------------------------------------------------------------------------------------- config
     Fault(
         name="inference: the label of EOS is printed too",
-        before="of_line = of_line[: lines[number].length]  # EOS has no label",
-        after="of_line = of_line[: lines[number].length + 1]",
+        before="line_log_probs = line_log_probs[: lines[number].length]  # EOS has no label",
+        after="line_log_probs = line_log_probs[: lines[number].length + 1]",
         tests=("inference", "config/tasks"),
     ),
     Fault(
