@@ -1,7 +1,8 @@
-"""The run, or the runs of parts, whose weights training begins with (`init_from`), recorded in `origin.json`.
+"""The origin of initial weights (`init_from`): a run, or a run for each part; it is recorded in `origin.json`.
 
-Of a part is said which of its weights go where, by name, shape and token. So an encoder can begin as BERT, a decoder as
-GPT, or both as BERT: Rothe et al. 2020.
+Weights of a part are copied by name, and rows of embeddings by token. So an encoder can be initialised from BERT, a
+decoder from GPT, or both from BERT: Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence Generation
+Tasks".
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nmtkit.config import Recipe
 from nmtkit.config.renamed import columns_of_json
@@ -24,7 +25,7 @@ from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.data.text.config import COLUMNS, SplitFiles
 from nmtkit.data.tokenizers.languages import copy_first_input, language_names, tie_shared_rows, with_affixes
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
-from nmtkit.data.tokenizers.vocabulary import read_vocabulary_file
+from nmtkit.data.tokenizers.vocabulary import Vocabulary, read_vocabulary_file
 from nmtkit.models.abilities import part_of
 from nmtkit.models.base import MODELS, PARTS, Model
 from nmtkit.runs.folder import Notify, RunFolder
@@ -33,97 +34,124 @@ from nmtkit.training.checkpoints.weights import assign_weights, read_weights
 from nmtkit.training.parallel import processes
 
 _MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint", "affixes")
-"""Settings besides dropout that may differ: the attention that is shown, whether a pair shares one tokenizer, and the
+"""Settings that may differ, as dropout may: which attention is shown, whether a pair shares one tokenizer, and the
 languages of an imported tokenizer."""
 
 
 class WeightsOrigin(Settings):
-    """Some weights of a run; paths are absolute."""
+    """A file with weights of a run; paths are absolute."""
 
     run: str = ""
     weights: str = ""
     sha256: str = ""
-    """The file of the weights."""
+    """Checksum of the file."""
     taken: str = ""
-    """Of a part, once training has begun: which of its weights were taken."""
+    """Which weights of a part were copied; recorded when training begins."""
 
 
 class FineTuningOrigin(WeightsOrigin):
-    """The content of `origin.json`. With parts it is only the run that gives the tokenizers, if one does."""
+    """The content of `origin.json`. With parts, its run is only the source of the tokenizers, if any."""
 
     vocabulary: str = ""
-    """Checksum of the vocabulary; empty where the tokenizers are the recipe's own."""
+    """Checksum of the vocabulary; empty if the run makes its own tokenizers."""
     parts: dict[str, WeightsOrigin] = Field(default_factory=dict)
     test: SplitFiles | None = None
-    """A test set of the text it was trained on."""
+    """Test set of the original text, to measure forgetting."""
     before: dict[str, float] = Field(default_factory=dict)
-    """Scores of the origin on the test sets of its own text and of the new one."""
+    """Scores before fine-tuning on the test sets of the original and the new text."""
 
 
 def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOrigin | None:
-    """The origin that a recipe names with `init_from`, if any; it must not be `folder`, that of the new run."""
+    """Returns the origin that a recipe names with `init_from`, if any; it must not be `folder`, the new run."""
     if recipe.init_from is None:
         return None
     if recipe.init_from.test and not (recipe.init_from.run and TASKS.get(recipe.task).references):
         why = "a test set is scored before and after only of a whole `run` of a task with references: leave it out"
         raise RecipeError(f"recipe {recipe.name}: `init_from.test`: {why}")
     sources = {key: find_run(run)[0] for key, run in recipe.init_from.runs.items()}
-    if folder is not None and folder.path.resolve() in [one.folder.path.resolve() for one in sources.values()]:
+    source_folders = [source.folder.path.resolve() for source in sources.values()]
+    if folder is not None and folder.path.resolve() in source_folders:
         raise RecipeError(
             f"recipe {recipe.name}: `init_from` is the folder to train in; name another one for the training: --run DIR"
         )
     origins = {}
     for key, source in sources.items():
         weights = source.weights(recipe.init_from.checkpoint)
-        run, path = map(os.path.abspath, (source.folder.path, weights))
-        origins[key] = WeightsOrigin(run=run, weights=path, sha256=file_sha256(weights))
+        origins[key] = WeightsOrigin(
+            run=os.path.abspath(source.folder.path), weights=os.path.abspath(weights), sha256=file_sha256(weights)
+        )
         if key in PARTS:
+            # A trial on the meta device, without weights, finds shapes that do not fit before the training begins.
             with torch.device("meta"):
                 model = MODELS.get(recipe.model.kind)(recipe.model, recipe.max_vocabulary_sizes)
-                _take(model, key, build_model(source.newest_stage().recipe, source.load_tokenizers()))
+                source_model = build_model(source.newest_stage().recipe, source.load_tokenizers())
+                _copy_and_describe(model, key, source_model)
     parts = {part: origins[part] for part in PARTS if part in origins}
-    giving = "run" if "run" in sources else "tokenizer"
-    if giving not in sources:
+    tokenizers_key = "run" if "run" in sources else "tokenizer"
+    if tokenizers_key not in sources:
         return FineTuningOrigin(parts=parts)
-    _require_same_model(recipe, sources[giving], ("model", "tokenizer") if giving == "run" else ("tokenizer",))
+    source = sources[tokenizers_key]
+    origin = origins[tokenizers_key]
+    if tokenizers_key == "run":
+        _require_same_settings(recipe, source, ("model", "tokenizer"))
+    else:
+        _require_same_settings(recipe, source, ("tokenizer",))
+        origin = WeightsOrigin(run=origin.run)
     return FineTuningOrigin(
-        **vars(origins[giving] if giving == "run" else WeightsOrigin(run=origins[giving].run)),
+        **vars(origin),
         parts=parts,
-        vocabulary=sources[giving].load_tokenizers().checksum,
-        test=recipe.init_from.test or _absolute_test_set(sources[giving].recipe),
+        vocabulary=source.load_tokenizers().checksum,
+        test=recipe.init_from.test or _absolute_test_set(source.recipe),
     )
 
 
 def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
-    """If its files exist and have targets."""
+    """Returns the test set of a recipe with absolute paths; None if it has no targets, or if a file is missing."""
     files = recipe.data.splits().get("test")
-    if files is None or not (files.tgt or not files.src) or not all(map(os.path.exists, files.paths())):
+    if files is None:
         return None
-    kinds = (*COLUMNS, "jsonl", "stories", "story_lists")
-    whole = {kind: [os.path.abspath(path) for path in getattr(files, kind)] for kind in kinds}
-    return files.model_copy(update={**whole, "alignment": [], "src_words": [], "tgt_words": [], "alignment_base": None})
+    has_targets = files.tgt or not files.src
+    if not has_targets or not all(map(os.path.exists, files.paths())):
+        return None
+    changes: dict[str, Any] = {"alignment": [], "src_words": [], "tgt_words": [], "alignment_base": None}
+    for kind in (*COLUMNS, "jsonl", "stories", "story_lists"):
+        changes[kind] = [os.path.abspath(path) for path in getattr(files, kind)]
+    return files.model_copy(update=changes)
 
 
-def _require_same_model(recipe: Recipe, source: Run, groups: Sequence[str]) -> None:
-    both = source.newest_stage().recipe, next(iter(recipe.by_stage().values()))
-    faults = [one for key in groups for one in _differing(key, *(getattr(of, key).model_dump() for of in both))]
+def _require_same_settings(recipe: Recipe, source: Run, groups: Sequence[str]) -> None:
+    """Raises RecipeError if groups of settings differ from those of the run whose weights are used."""
+    first_stage = next(iter(recipe.by_stage().values()))
+    source_stage = source.newest_stage().recipe
+    faults = []
+    for group in groups:
+        theirs = getattr(source_stage, group).model_dump()
+        ours = getattr(first_stage, group).model_dump()
+        faults += _differences(group, theirs=theirs, ours=ours)
     if faults:
-        own, keys = " and ".join(groups), " and ".join(f"`{key}`" for key in groups)
+        names = " and ".join(groups)
+        keys = " and ".join(f"`{group}`" for group in groups)
         raise RecipeError(
-            f"recipe {recipe.name}: `init_from` is {source.folder.path}, and its weights fit only its own {own}; "
+            f"recipe {recipe.name}: `init_from` is {source.folder.path}, and its weights fit only its own {names}; "
             f"leave {keys} out of the recipe to take those:",
             *(f"  {fault}" for fault in faults),
         )
 
 
-def _differing(group: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    if old.get("kind") != new.get("kind"):
-        return [f"`{group}.kind` is {new.get('kind')!r}, and there {old.get('kind')!r}"]
-    return [
-        f"`{group}.{key}` is {new.get(key)!r}, and there {old.get(key)!r}"
-        for key in dict.fromkeys((*old, *new))
-        if old.get(key) != new.get(key) and "dropout" not in key and key not in _MAY_DIFFER
-    ]
+def _differences(group: str, *, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """Describes settings of a group that differ from those of another run, and must not."""
+    our_kind = ours.get("kind")
+    their_kind = theirs.get("kind")
+    if our_kind != their_kind:
+        return [f"`{group}.kind` is {our_kind!r}, but {their_kind!r} in that run"]
+    differences = []
+    for key in dict.fromkeys((*theirs, *ours)):
+        our_value = ours.get(key)
+        their_value = theirs.get(key)
+        may_differ = "dropout" in key or key in _MAY_DIFFER
+        if our_value != their_value and not may_differ:
+            differences.append(f"`{group}.{key}` is {our_value!r}, but {their_value!r} in that run")
+    return differences
 
 
 def record_origin(origin: FineTuningOrigin, folder: RunFolder) -> None:
@@ -135,7 +163,7 @@ def record_origin(origin: FineTuningOrigin, folder: RunFolder) -> None:
 
 
 def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
-    """The recorded origin of a run, if it has one."""
+    """Returns the recorded origin of a run, if it has one."""
     path = folder.origin
     if not path.is_file():
         return None
@@ -145,149 +173,235 @@ def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
             recorded = {**recorded, "test": columns_of_json(recorded.get("test"))}
         return parse(FineTuningOrigin, recorded, str(path))
     except (DataError, RecipeError) as fault:
-        raise CheckpointError(f"{path}: damaged ({fault}); train anew with --overwrite") from fault
+        raise CheckpointError(f"{path}: damaged ({fault}); start the training again with --overwrite") from fault
 
 
 def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
-    """The tokenizers of the origin; raises CheckpointError if they are missing or have changed.
+    """Returns the tokenizers of the origin for a task.
 
-    That of a single text is the one of all texts; of two texts a task of one takes its own.
+    If the origin has a single text, its tokenizer serves all texts of the task; a task with a single text uses the
+    tokenizer of this text.
+
+    Raises:
+        CheckpointError: the tokenizers are missing or have changed.
     """
     tokenizers = Run(RunFolder(Path(origin.run))).load_tokenizers()
     if tokenizers.checksum != origin.vocabulary:
         raise CheckpointError(f"{origin.run}: its vocabulary has changed; start the training again")
     texts = [column.name for column in TASKS.get(recipe.task).columns if column.type == "text"]
-    if len(tokenizers) == 1 < len(texts):
-        return Tokenizers(recipe.tokenizer.changed({"joint": True}), dict.fromkeys(texts, *tokenizers.values()))
-    if len(tokenizers) > len(texts) == 1:
+    if len(tokenizers) == 1 and len(texts) > 1:
+        (tokenizer,) = tokenizers.values()
+        return Tokenizers(recipe.tokenizer.changed({"joint": True}), dict.fromkeys(texts, tokenizer))
+    if len(tokenizers) > 1 and len(texts) == 1:
         return Tokenizers(recipe.tokenizer, {texts[0]: tokenizers[texts[0]]})
     affixes = recipe.tokenizer.affixes
     if language_names(tokenizers.config.specials) and affixes != tokenizers.config.affixes:
-        return with_affixes(tokenizers, affixes)  # type: ignore[arg-type]
+        return with_affixes(tokenizers, affixes)
     return tokenizers
 
 
 def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder, notify: Notify) -> None:
-    """Loads the recorded weights, if there are any, and says so; what was taken of parts is recorded as well.
+    """Loads the recorded initial weights into a model, if there are any; records which weights of parts were copied.
 
-    Raises CheckpointError if they are missing, changed, or of another model.
+    Raises:
+        CheckpointError: they are missing, have changed, or belong to another model.
     """
     origin = read_origin(folder)
     if origin is None or not (origin.weights or origin.parts):
         return
-    for one in origin.parts.values() or [origin]:
-        if os.path.isfile(one.weights) and file_sha256(Path(one.weights)) != one.sha256:
-            raise CheckpointError(f"{one.weights}: changed since this training was prepared; use --overwrite")
+    for weights_origin in origin.parts.values() or [origin]:
+        path = weights_origin.weights
+        if os.path.isfile(path) and file_sha256(Path(path)) != weights_origin.sha256:
+            raise CheckpointError(f"{path}: changed since this training was prepared; use --overwrite")
     if not origin.parts:
         assign_weights(model, read_weights(Path(origin.weights), origin.vocabulary), Path(origin.weights))
         if "tgt" in tokenizers:
             copy_first_input(model.embedding("tgt"), tokenizers)
         notify(f"fine-tuning: it starts from {origin.weights}")
         return
-    for part, one in origin.parts.items():
-        source, before, _ = Run(RunFolder(Path(one.run))).open_model(torch.device("cpu"), one.weights)
-        origin.parts[part] = one.model_copy(update={"taken": _take(model, part, source, tokenizers, before)})
-        notify(f"{part} from {one.weights}: {origin.parts[part].taken}")
+    for part, part_origin in origin.parts.items():
+        run = Run(RunFolder(Path(part_origin.run)))
+        source, source_tokenizers, _ = run.open_model(torch.device("cpu"), part_origin.weights)
+        taken = _copy_and_describe(model, part, source, tokenizers=(tokenizers, source_tokenizers))
+        origin.parts[part] = part_origin.model_copy(update={"taken": taken})
+        notify(f"{part} from {part_origin.weights}: {taken}")
     if processes.rank() == 0:
         write_json(folder.origin, origin.model_dump(mode="json"))
 
 
-def _take(model: Model, part: str, source: Model, *tokenizers: Tokenizers) -> str:
-    """As `take_part`; it also says what differs in the settings that both models have."""
-    old, new, kind = source.config.model_dump(), model.config.model_dump(), source.config.kind
-    group, own = "model", new.get(part)
-    if isinstance(own, dict) and own.get("kind") == kind:  # the settings of this part are a group of their own
-        group, new = f"model.{part}", own
-    shared = [key for key in old if key not in ("kind", "tie") and None not in (old[key], new.get(key))]
-    differences = _differing(group, *({key: one[key] for key in shared} for one in (old, new)))
-    return "; ".join([take_part(model, part, source, differences, tokenizers), *differences])
+def _copy_and_describe(
+    model: Model, part: str, source: Model, tokenizers: tuple[Tokenizers, Tokenizers] | None = None
+) -> str:
+    """Copies a part as `copy_part`; also describes how the settings that both models have differ."""
+    theirs = source.config.model_dump()
+    ours = model.config.model_dump()
+    group = "model"
+    part_settings = ours.get(part)
+    if isinstance(part_settings, dict) and part_settings.get("kind") == source.config.kind:
+        # The settings of this part are a group of their own, such as `model.src_embedding`.
+        group = f"model.{part}"
+        ours = part_settings
+    shared = []
+    for key, value in theirs.items():
+        if key not in ("kind", "tie") and value is not None and ours.get(key) is not None:
+            shared.append(key)
+    differences = _differences(
+        group, theirs={key: theirs[key] for key in shared}, ours={key: ours[key] for key in shared}
+    )
+    copied = copy_part(model, part, source, differences=differences, tokenizers=tokenizers)
+    return "; ".join([copied, *differences])
 
 
 def keep_public_form(model: Model, tokenizers: Tokenizers) -> None:
-    """Lets training change an imported model only in ways that its public form has, so that it can be exported.
+    """Restricts the training of an imported model so that it can still be exported to its public form.
 
-    Rows of embeddings and output layer that are one row there stay equal (see `tie_shared_rows`). The bias of the
-    output layer, which is no weight there, stays as it is.
+    Rows of embeddings and output layer that are one row in the public form stay equal (see `tie_shared_rows`). The bias
+    of the output layer, which the public form lacks, is frozen.
     """
     bias = dict(model.named_parameters()).get("output.bias")
     if bias is not None:
         bias.requires_grad_(False)
-    for name, parameter in model.named_parameters():  # a tied matrix comes once
-        if name in _OF_TOKENS and parameter.ndim == 2:
-            tie_shared_rows(parameter, tokenizers.get(_OF_TOKENS[name]))
+    for name, parameter in model.named_parameters():  # lists a tied matrix only once
+        if name in _TOKEN_WEIGHTS and parameter.ndim == 2:
+            tie_shared_rows(parameter, tokenizers.get(_TOKEN_WEIGHTS[name]))
 
 
 _OTHER_SIDE = {"encoder": "decoder", "src_": "tgt_", "decoder": "encoder", "tgt_": "src_"}
-_OF_TOKENS = {
+_TOKEN_WEIGHTS = {
     "src_embedding.weight": "src",
     "tgt_embedding.weight": "tgt",
     "output.weight": "tgt",
     "output.bias": "tgt",
     "output_bias": "tgt",
 }
-"""Weights with a row for each token of a text."""
+"""Weights with a row for each token of a text, and the column of the text."""
 
 
 def _token_weights(model: Model) -> dict[str, str]:
-    """The weights of a model with a row for each token of a text, and the column of that text."""
-    modules = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
-    return _OF_TOKENS | {f"{name}.weight": "src" for name in modules if name.startswith("src_embedding.")}
+    """Returns the weights of a model with a row for each token of a text, and the column of the text."""
+    token_weights = dict(_TOKEN_WEIGHTS)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.startswith("src_embedding."):
+            token_weights[f"{name}.weight"] = "src"
+    return token_weights
 
 
-def take_part(
-    model: Model, part: str, source: Model, differences: Sequence[str], tokenizers: Sequence[Tokenizers] = ()
+def copy_part(
+    model: Model,
+    part: str,
+    source: Model,
+    differences: Sequence[str] = (),
+    tokenizers: tuple[Tokenizers, Tokenizers] | None = None,
 ) -> str:
-    """Copies one of `PARTS` from another model; says which weights were taken, grown, left at random, and not used.
+    """Copies one of `PARTS` from another model.
 
-    A model without this part gives that of the other side: an encoder goes on as a decoder (BERT2BERT). `tokenizers`
-    are those of both: rows of embeddings are taken by token. On the meta device they are not needed. Raises a
-    RecipeError with shapes, and the `differences` of settings, if nothing fits or something does not.
+    If the other model lacks this part, the part of the other side is used: an encoder initialises a decoder
+    (BERT2BERT).
+
+    Args:
+        model: the model that is initialised.
+        part: name of the part.
+        source: the other model.
+        differences: descriptions of settings that differ, for the error message.
+        tokenizers: those of both models, by which rows of embeddings are copied; not needed on the meta device.
+
+    Returns:
+        A description: which weights were taken, have more rows than before, were left at random, or were not used.
+
+    Raises:
+        RecipeError: a shape does not fit, a frozen weight is missing, or the other model has no such weights.
     """
-    given = part_of(source, part)
-    if not given:
-        of_other_side = part_of(source, _other_side(part))
-        given = {_other_side(name): weight for name, weight in of_other_side.items()}
-    there = {name: one for name, one in model.state_dict(keep_vars=True).items() if name.startswith(PARTS[part])}
-    unique = {id(there[name]): name for name in sorted(there, key=lambda name: name in given)}  # tied ones once
-    own = {name: there[name] for name in unique.values()}
-    taken, grown = [name for name in own if name in given], list[str]()
-    faults = []
-    for name, weight in own.items():
-        is_frozen = isinstance(weight, nn.Parameter) and not weight.requires_grad
-        # Frozen weights of another part, such as ELMo in the embedding of an encoder, come from that part's run.
-        if is_frozen and name.startswith(f"{part}.") and name not in given:
-            faults.append(f"{name} is never trained, and not there")
-    of_tokens = _token_weights(model)
-    for name in taken:
-        first = int(name in of_tokens or name.endswith("_positions.table"))  # of these the number of rows may differ
-        if own[name].shape[first:] != given[name].shape[first:]:
-            faults.append(f"{name} is {[*own[name].shape]}, and there {[*given[name].shape]}")
-    if faults or not taken:
-        faults = faults[:3] or [f"that {source.config.kind} has none of {', '.join(_grouped(own))}"]
+    theirs = part_of(source, part)
+    if not theirs:
+        for name, weight in part_of(source, _other_side(part)).items():
+            theirs[_other_side(name)] = weight
+    weights = {}
+    for name, weight in model.state_dict(keep_vars=True).items():
+        if name.startswith(PARTS[part]):
+            weights[name] = weight
+    # A tied weight has several names, and only one is used: if possible one that the other model has, too. Those names
+    # come last, so that they replace others.
+    name_by_id = {}
+    for name in sorted(weights, key=lambda name: name in theirs):
+        name_by_id[id(weights[name])] = name
+    ours = {name: weights[name] for name in name_by_id.values()}
+    taken = [name for name in ours if name in theirs]
+
+    token_weights = _token_weights(model)
+    faults = _misfits(part, ours=ours, theirs=theirs, token_weights=token_weights)
+    if not taken and not faults:
+        faults.append(f"that {source.config.kind} has none of {', '.join(_grouped(ours))}")
+    if faults:
         raise RecipeError(
             f"`init_from.{part}`: its weights do not fit; take another run, or change the settings of the model:",
-            *(f"  {fault}" for fault in (*faults, *differences)),
+            *(f"  {fault}" for fault in (*faults[:3], *differences)),
         )
+
+    grown = []
     for name in taken:
-        weight, count = own[name], min(len(own[name]), len(given[name]))
-        new, old = [*range(count)], [*range(count)]
-        if name in of_tokens and tokenizers:
-            words, known = (one.get(of_tokens[name], next(iter(one.values()))).vocabulary for one in tokenizers)
-            new = [row for row, token in enumerate(words.tokens) if token in known]
-            old = known.ids(words.tokens[row] for row in new)
+        weight = ours[name]
+        our_rows = list(range(min(len(weight), len(theirs[name]))))
+        their_rows = our_rows
+        if name in token_weights and tokenizers is not None:
+            our_vocabulary, their_vocabulary = (_vocabulary(side, token_weights[name]) for side in tokenizers)
+            our_rows = [row for row, token in enumerate(our_vocabulary.tokens) if token in their_vocabulary]
+            their_rows = their_vocabulary.ids(our_vocabulary.tokens[row] for row in our_rows)
         with torch.no_grad():
-            weight[new] = given[name][old].to(weight)
-        grown += [f"{name} by {len(weight) - len(new):,} of {len(weight):,}"] if len(new) < len(weight) else []
-    left, unused = [name for name in own if name not in given], [name for name in given if name not in own]
-    said = {"taken": taken, "grown": grown, "left at random": left, "not used": unused}
-    return "; ".join(f"{what}: {', '.join(_grouped(names))}" for what, names in said.items() if names)
+            weight[our_rows] = theirs[name][their_rows].to(weight)
+        if len(our_rows) < len(weight):
+            grown.append(f"{name} by {len(weight) - len(our_rows):,} of {len(weight):,}")
+
+    groups = {
+        "taken": taken,
+        "grown": grown,
+        "left at random": [name for name in ours if name not in theirs],
+        "not used": [name for name in theirs if name not in ours],
+    }
+    return "; ".join(f"{group}: {', '.join(_grouped(names))}" for group, names in groups.items() if names)
+
+
+def _misfits(
+    part: str, *, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], token_weights: Mapping[str, str]
+) -> list[str]:
+    """Describes weights of a part whose shapes differ, and frozen weights that the other model lacks."""
+    faults = []
+    for name, weight in ours.items():
+        is_frozen = isinstance(weight, nn.Parameter) and not weight.requires_grad
+        # Frozen weights of another part, such as ELMo in the embedding of an encoder, come from that part's run.
+        if is_frozen and name.startswith(f"{part}.") and name not in theirs:
+            faults.append(f"{name} is never trained, and that run lacks it")
+    for name, weight in ours.items():
+        if name not in theirs:
+            continue
+        our_shape = list(weight.shape)
+        their_shape = list(theirs[name].shape)
+        may_have_other_rows = name in token_weights or name.endswith("_positions.table")
+        first_axis = 1 if may_have_other_rows else 0
+        if our_shape[first_axis:] != their_shape[first_axis:]:
+            faults.append(f"{name} is {our_shape}, but {their_shape} in that run")
+    return faults
+
+
+def _vocabulary(tokenizers: Tokenizers, column: str) -> Vocabulary:
+    """Returns the vocabulary of a text; a model of another task may have only one text, by another name."""
+    tokenizer = tokenizers.get(column)
+    if tokenizer is None:
+        tokenizer = next(iter(tokenizers.values()))
+    return tokenizer.vocabulary
 
 
 def _other_side(name: str) -> str:
-    """The name that a weight, or a part, has on the other side."""
-    return next((new + name.removeprefix(old) for old, new in _OTHER_SIDE.items() if name.startswith(old)), name)
+    """Returns the name of a weight, or of a part, on the other side."""
+    for prefix, other_prefix in _OTHER_SIDE.items():
+        if name.startswith(prefix):
+            return other_prefix + name.removeprefix(prefix)
+    return name
 
 
 def _grouped(names: Iterable[str]) -> list[str]:
-    """Names of weights without the number of their layer, no deeper than a sub-layer."""
-    return list(dict.fromkeys(".".join(re.sub(r"\.\d+\.", ".N.", name).split(".")[:3]) for name in names))
+    """Shortens names of weights to their sub-layer, without the number of the layer; each once."""
+    groups: dict[str, None] = {}  # an ordered set
+    for name in names:
+        without_number = re.sub(r"\.\d+\.", ".N.", name)
+        groups[".".join(without_number.split(".")[:3])] = None
+    return list(groups)

@@ -46,7 +46,7 @@ MISTAKES = {
     f"train {TEXT} --init-from": {
         "RUN --preset tiny": "leave --preset and --task out",
         "RUN --general half": "half: give a source and its target",
-        "RUN --set model.hidden_size=16": "`model.hidden_size` is 16, and there 48",
+        "RUN --set model.hidden_size=16": "`model.hidden_size` is 16, but 48",
         "nowhere": "nowhere: not the folder of a run",
     },
     "check": {

@@ -107,8 +107,8 @@ def test_another_model_is_refused_by_name(place: Path) -> None:
     changed = config.load(place / "tuned.yaml", ["model.hidden_size=32", "tokenizer.vocab_size=90"])
     with pytest.raises(RecipeError) as refused:
         begin_run(changed, str(place / "tuned"))
-    assert "`model.hidden_size` is 32, and there 48" in str(refused.value)
-    assert "`tokenizer.vocab_size` is 90, and there 100" in str(refused.value)
+    assert "`model.hidden_size` is 32, but 48" in str(refused.value)
+    assert "`tokenizer.vocab_size` is 90, but 100" in str(refused.value)
     assert not (place / "tuned").exists()
     own = config.load(place / "tuned.yaml")
     with pytest.raises(RecipeError, match="folder to train in"):

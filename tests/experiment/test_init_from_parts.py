@@ -17,7 +17,7 @@ from nmtkit.data.tokenizers.vocabulary import SPECIALS, Vocabulary
 from nmtkit.experiment.presets.fine_tuning import score_before
 from nmtkit.experiment.stages import train_stages
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.runs.origin import read_origin, take_part
+from nmtkit.runs.origin import copy_part, read_origin
 from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights
 from tests.support.begun_runs import begin_run
@@ -149,7 +149,7 @@ def test_biases_of_output_words_are_taken_by_token(kind: str) -> None:
     now, before = (one.output.bias if kind == "luong" else one.output_bias for one in models)
     torch.nn.init.normal_(before)
     tokenizers = [Tokenizers(config, {"tgt": WordTokenizer(config, one)}) for one in both]
-    take_part(models[0], "decoder", models[1], [], tokenizers)
+    copy_part(models[0], "decoder", models[1], tokenizers=(tokenizers[0], tokenizers[1]))
     assert torch.equal(now[both[0].ids(["a", "c"])], before[both[1].ids(["a", "c"])])
 
 
@@ -205,12 +205,12 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         (
             "{encoder: bert}",
             "model.hidden_size=6",
-            "is [18, 6], and there [24, 8]\n.*`model.hidden_size` is 6, and there 8",
+            "is [18, 6], but [24, 8] in that run\n.*`model.hidden_size` is 6, but 8",
         ),
         (
             "{encoder: bert}",
             "model={kind: luong, hidden_size: 8}",
-            "src_embedding.weight is .*`model.layers` is 1, and there 2",
+            "src_embedding.weight is .*`model.layers` is 1, but 2",
         ),
         ("{run: bert, encoder: gpt}", "seed=1", "give either `run`, for the whole model, or some of encoder, decoder"),
         ("{encoder: bert, tokenizer: gpt}", "tokenizer={kind: char}", "fit only its own tokenizer; leave `tokenizer`"),
@@ -218,7 +218,7 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         (
             "{src_embedding: elmo}",
             "model.src_embedding={kind: elmo}",
-            "is .*, 256], and there .*6]\n.*`model.src_embedding.hidden_size` is 256, and there 6",
+            "is .*, 256], but .*6] in that run\n.*`model.src_embedding.hidden_size` is 256, but 6",
         ),
         (
             "{src_embedding: elmo}",
@@ -228,7 +228,7 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         (
             "{src_embedding: bert}",
             "model.src_embedding={kind: elmo}",
-            "context.words.weight is never trained, and not there",
+            "context.words.weight is never trained, and that run lacks it",
         ),
         ("{encoder: bert}", "model.elmo={}", "`model.src_embedding`: elmo has weights of another run"),
         ("{encoder: elmo}", "seed=1", "that elmo has none of"),
