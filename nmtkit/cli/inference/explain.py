@@ -33,7 +33,7 @@ from nmtkit.plots.trees import SearchTree, save_search
 def run_explain(
     how: DecodingOptions, sentence: str | None, output: Path | None, as_json: bool, steps: int | None
 ) -> None:
-    """Carries out `nmtkit explain`."""
+    """Runs `nmtkit explain`."""
     if output is not None:
         if as_json:
             raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
@@ -44,9 +44,10 @@ def run_explain(
     translator = model_options.open_scorer(how)
     results = []
     for number, line in enumerate(lines, start=1):
-        tree, translations = search_tree(translator, line, f"line {number}", number - 1)
-        if translations[0].src_left_out:
-            tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
+        tree, translations = search_tree(translator, line, place=f"line {number}", number=number - 1)
+        left_out = translations[0].src_left_out
+        if left_out:
+            tell(f"line {number}: the last {left_out:,} source tokens were not read")
         results.append((tree, translations))
     if output is not None:
         save_search([tree for tree, _ in results], output)
@@ -61,22 +62,25 @@ def run_explain(
 
 
 def _record(printer: Printer, number: int, tree: SearchTree, translations: Sequence[Translation]) -> dict[str, Any]:
-    """A tree as an object; `best` and `others` are those of `translate --json`."""
+    """Returns a tree as a JSON object; `best` and `others` are the same as in `translate --json`."""
+    steps = []
+    for nodes in tree.steps:
+        steps.append([asdict(node) for node in nodes])
     return {
         "line": number,
         "source_tokens": translations[0].src_tokens,
         "settings": tree.settings,
         "beam_size": tree.beam_size,
-        "steps": [[asdict(one) for one in step] for step in tree.steps],
+        "steps": steps,
         "stopped": tree.stopped,
         "best": printer.record(translations[0]),
-        "others": [printer.record(one) for one in translations[1:]],
+        "others": [printer.record(translation) for translation in translations[1:]],
     }
 
 
 COMMANDS = ("set", "attention", "explain", "help", "quit")
 ALTERNATIVES = 3
-"""Results of each line, where nothing else is said."""
+"""Results of each line by default."""
 HELP = """\
   :set KEY=VALUE ...  change the search; the keys are those of `nmtkit recipe explain search`
   :attention          show the attention of the last translation
@@ -87,21 +91,24 @@ Any other line is translated; put a blank before one that begins with a colon.""
 
 
 def converse(translator: Translator, n_best: int) -> None:
-    """Translates lines that are typed, and shows `n_best` results of each, or a few; commands begin with a colon."""
-    with suppress(ImportError):  # not every Python has it; lines are then typed without editing and history
+    """Translates lines that the user types, and shows `n_best` results of each; commands begin with a colon."""
+    with suppress(ImportError):  # some builds of Python lack it; then lines cannot be edited, and there is no history
         importlib.import_module("readline")
     note(":help shows the commands, Ctrl-D ends.")
     if not translator.outline.has_attention:
         tell(f"{translator.name} ({translator.outline.config.kind}) has no attention: alignments are not shown")
-    last_line, last_translator = "", translator
+    last_line = ""
+    last_translator = translator  # translated the last line; `:set` may have changed the search since
     while True:
         try:
             line = input("> ")
             words = line.split() if line.startswith(":") else []
             match words:
                 case [":set", *assignments]:
-                    settings, of_opening = model_options.parse_search(assignments)  # these are refused by their names
-                    config = change_search(translator.config, settings | of_opening.model_dump(exclude_unset=True))
+                    settings, ensemble_settings = model_options.parse_search(assignments)
+                    # Settings of an ensemble apply only when a run is opened; `change_search` refuses them by name.
+                    all_settings = settings | ensemble_settings.model_dump(exclude_unset=True)
+                    config = change_search(translator.config, all_settings)
                     config.reject_unused(settings)
                     translator = replace(translator, config=config)
                 case [":explain" | ":attention"] if not last_line:
@@ -119,17 +126,18 @@ def converse(translator: Translator, n_best: int) -> None:
                 case [_, *_]:
                     tell(_advice(words))
                 case _ if line.strip():
-                    last_line, last_translator = line.strip(), translator
+                    last_line = line.strip()
+                    last_translator = translator
                     _show(translator, last_line, n_best if n_best > 1 else ALTERNATIVES)
         except (NmtkitError, UnicodeDecodeError) as fault:
             tell(str(fault))
         except (EOFError, KeyboardInterrupt):
-            click.echo()  # ends the line on which nothing more was typed
+            click.echo()  # ends the line of the prompt
             return
 
 
 def _advice(words: Sequence[str]) -> str:
-    """The message for a command that does not exist: what the user may have meant."""
+    """Returns the message for an unknown command, with what the user may have meant."""
     name = words[0].removeprefix(":")
     values = [word for word in words[1:] if word != "="]
     key, sign, value = name.partition("=")
@@ -147,24 +155,30 @@ def _advice(words: Sequence[str]) -> str:
 
 
 def _show(translator: Translator, line: str, n_best: int) -> None:
-    """Translates a line; shows the best result with its alignment, and `n_best`, if there are several."""
-    results = translator.search([line], min(n_best, translator.config.hypotheses))[0]
-    texts = [one.text if one.finished else f"{one.text}  (cut at the length limit)" for one in results]
+    """Translates a line; shows the best result, its alignment, and the `n_best` results if there are several."""
+    (results,) = translator.search([line], min(n_best, translator.config.n_hypotheses))
+    texts = []
+    for result in results:
+        texts.append(result.text if result.finished else f"{result.text}  (cut at the length limit)")
     terminal.say(texts[0])
     if translator.outline.has_attention and results[0].text:
-        terminal.say(wrapped(f"  {_aligned(translator, line, results[0].text)}", plain_console(sys.stdout).width))
-    for rank, (one, text) in enumerate(zip(results, texts, strict=True) if len(results) > 1 else [], start=1):
-        terminal.say(f"  {rank}  {one.score:.6f}  {text}")
+        alignment = _describe_alignment(translator, line, results[0].text)
+        terminal.say(wrapped(f"  {alignment}", plain_console(sys.stdout).width))
+    if len(results) > 1:
+        for rank, (result, text) in enumerate(zip(results, texts, strict=True), start=1):
+            terminal.say(f"  {rank}  {result.score:.6f}  {text}")
 
 
-def _aligned(translator: Translator, line: str, text: str) -> str:
-    """Each target word, with the source words that it is aligned to in brackets."""
+def _describe_alignment(translator: Translator, line: str, text: str) -> str:
+    """Returns the target words, each followed by the source words that are aligned to it, in brackets."""
     try:
-        (aligned,) = translator.align([line], [text])
-    except DataError as fault:  # by an imported tokenizer, words may have no tokens
+        (alignment,) = translator.align([line], [text])
+    except DataError as fault:  # an imported tokenizer may not cut the text into words
         return str(fault)
-    sources: list[list[str]] = [[] for _ in aligned.tgt_words]
-    for source, target in sorted(aligned.links()):
-        sources[target].append(aligned.src_words[source])
-    pairs = zip(aligned.tgt_words, sources, strict=True)
-    return " ".join(f"{word}[{' '.join(of)}]" if of else word for word, of in pairs)
+    aligned_words: list[list[str]] = [[] for _ in alignment.tgt_words]
+    for source, target in sorted(alignment.links()):
+        aligned_words[target].append(alignment.src_words[source])
+    words = []
+    for word, src_words in zip(alignment.tgt_words, aligned_words, strict=True):
+        words.append(f"{word}[{' '.join(src_words)}]" if src_words else word)
+    return " ".join(words)
