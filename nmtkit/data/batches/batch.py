@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.device import send
+from nmtkit.data.batches.shards import row_lengths
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
 Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -164,10 +165,11 @@ class Inputs(Rows):
 
         They become float32; bytes are scaled to 0..1. `width` is S; by default the largest number of rows, R.
         """
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (B,)
+        lengths = row_lengths(rows)  # (B,)
         if width is None:
             width = int(lengths.max())
-        mask = np.arange(width) < lengths[:, None]  # (B, S)
+        positions = np.arange(width)  # (S,)
+        mask = positions < lengths[:, None]  # (B, S)
         n_features = rows[0].shape[1]
         features = np.zeros((len(rows), width, n_features), dtype=np.float32)  # (B, S, F)
         # A mask is filled example by example, from left to right: the order of the concatenated rows.
@@ -196,7 +198,8 @@ class Targets(Rows):
         ids, mask = _padded(rows)
         shifted = np.full_like(ids, PAD)  # (B, T)
         shifted[:, 0] = BOS
-        shifted[:, 1:] = np.where(mask[:, 1:], ids[:, :-1], PAD)
+        previous = ids[:, :-1]  # (B, T - 1)
+        shifted[:, 1:] = np.where(mask[:, 1:], previous, PAD)
         plain = torch.from_numpy(ids)  # (B, T)
         copied = plain  # (B, T)
         if extended is not None:
@@ -316,7 +319,7 @@ def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.i
 
     `width` is S; by default the longest text with EOS.
     """
-    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (B,), without EOS
+    lengths = row_lengths(rows)  # (B,), without EOS
     if width is None:
         width = int(lengths.max()) + 1
     positions = np.arange(width)  # (S,)
@@ -326,7 +329,8 @@ def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.i
     ids[np.arange(len(rows)), lengths] = EOS
     # A mask is filled row by row, from left to right: the order of the concatenated rows. So no loop over tokens is
     # needed.
-    ids[is_token] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+    arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+    ids[is_token] = np.concatenate(arrays)
     return ids, mask
 
 
@@ -339,13 +343,16 @@ def _sentences(ends: npt.NDArray[np.bool_]) -> Tensor | None:
     if len(text) == len(ends):
         return None
     # `text` is sorted, so the search gives the index of the first sentence of the same text.
-    number = np.arange(len(text)) - np.searchsorted(text, text)  # (M,): number of the sentence in its text
-    begin = np.where(number == 0, 0, np.roll(end, 1) + 1)  # (M,): after the EOS of the previous sentence
+    first_sentence = np.searchsorted(text, text)  # (M,)
+    number = np.arange(len(text)) - first_sentence  # (M,): number of the sentence in its text
+    previous_end = np.roll(end, 1)  # (M,)
+    begin = np.where(number == 0, 0, previous_end + 1)  # (M,)
     n_words = np.maximum(end - begin, 1)  # (M,): without EOS, unless the sentence has nothing else
     offsets = np.arange(n_words.max())  # (W,)
     positions = begin[:, None] + offsets + 1  # (M, W), counted from 1
     is_word = offsets < n_words[:, None]  # (M, W)
-    words = np.zeros((len(ends), number.max() + 1, n_words.max()), dtype=np.int64)  # (B, N, W)
+    shape = (len(ends), number.max() + 1, n_words.max())
+    words = np.zeros(shape, dtype=np.int64)  # (B, N, W)
     words[text, number] = np.where(is_word, positions, 0)
     return torch.from_numpy(words)
 
@@ -396,8 +403,8 @@ def collate(
 def _label_ids(labels: Sequence[Numbers], width: int) -> Tensor:
     """Returns labels `(B,)` of examples, or `(B, S)` of positions, with S = `width` and -1 where there is none."""
     if labels[0].ndim == 2:
-        of_examples = np.concatenate(labels)[:, 0]  # (B,)
-        return torch.from_numpy(of_examples.astype(np.int64))
+        example_labels = np.concatenate(labels)[:, 0]  # (B,)
+        return torch.from_numpy(example_labels.astype(np.int64))
     padded = np.full((len(labels), width), -1, dtype=np.int64)  # (B, S)
     for row, ids in zip(padded, labels, strict=True):
         row[: len(ids)] = ids
@@ -406,10 +413,13 @@ def _label_ids(labels: Sequence[Numbers], width: int) -> Tensor:
 
 def _link_table(alignment: Sequences, tgt_width: int, src_width: int) -> Tensor:
     """Returns the links of all examples as a table `(B, T, S)`, True where tokens are linked; L links in all."""
-    lengths = np.fromiter(map(len, alignment), dtype=np.int64, count=len(alignment))  # (B,)
-    examples = np.repeat(np.arange(len(alignment)), lengths // 2)  # (L,): the example of each link
-    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in alignment])  # (2L,)
-    src_positions, tgt_positions = flat.reshape(-1, 2).T  # (L,) each
-    table = np.zeros((len(alignment), tgt_width, src_width), dtype=bool)  # (B, T, S)
+    size = len(alignment)
+    n_links = row_lengths(alignment) // 2  # (B,)
+    examples = np.repeat(np.arange(size), n_links)  # (L,): the example of each link
+    arrays = [np.asarray(row, dtype=np.int64) for row in alignment]
+    links = np.concatenate(arrays).reshape(-1, 2)  # (L, 2)
+    src_positions = links[:, 0]  # (L,)
+    tgt_positions = links[:, 1]  # (L,)
+    table = np.zeros((size, tgt_width, src_width), dtype=bool)  # (B, T, S)
     table[examples, tgt_positions, src_positions] = True
     return torch.from_numpy(table)

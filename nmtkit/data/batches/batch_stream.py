@@ -9,6 +9,7 @@ import torch
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
 from nmtkit.data.batches.batch import Batch, Numbers, collate
+from nmtkit.data.batches.shards import row_lengths
 from nmtkit.data.batches.shuffling import EpochOrder
 from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.vocabulary import UNK
@@ -113,8 +114,10 @@ def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numb
     missing_batches = -len(batches) % config.group
     possible_splits = len(order) - len(batches)
     for _ in range(min(missing_batches, possible_splits)):
-        largest = int(np.argmax([len(batch) for batch in batches]))
-        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+        sizes = [len(batch) for batch in batches]
+        largest = int(np.argmax(sizes))
+        halves = np.array_split(batches[largest], 2)
+        batches[largest : largest + 1] = halves
     return batches
 
 
@@ -207,7 +210,8 @@ def widths(
 
 def _column_widths(store: Store, column: str, numbers: Numbers, sampled: Mapping[str, Sequence[Any]] | None) -> Numbers:
     if sampled and column in sampled:
-        return np.array([len(ids) + 1 for ids in sampled[column]])
+        lengths = row_lengths(sampled[column])
+        return lengths + 1
     if store.has(column):
         return store.lengths(column, numbers) + 1
     return np.zeros(len(numbers), dtype=np.int32)
@@ -217,8 +221,9 @@ def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
     """Returns the batch that the model reads; everything random depends on the seeds only."""
     if corrupt is None:
         return batch
-    seed = int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0])
-    return corrupt(batch, torch.Generator().manual_seed(seed))
+    (seed,) = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
+    generator = torch.Generator().manual_seed(int(seed))
+    return corrupt(batch, generator)
 
 
 def widest_batch(store: Store, batch_tokens: int, limits: LengthLimits | None, corrupt: Corruption | None) -> Batch:
@@ -226,11 +231,14 @@ def widest_batch(store: Store, batch_tokens: int, limits: LengthLimits | None, c
 
     If the corpus is too small, examples are repeated.
     """
-    src_widths, tgt_widths = widths(store, limits, np.arange(len(store)))
+    numbers = np.arange(len(store))
+    src_widths, tgt_widths = widths(store, limits, numbers)
     example_widths = np.maximum(src_widths, tgt_widths)  # (n,)
     longest_first = np.argsort(-example_widths, kind="stable")  # (n,)
-    size = max(1, batch_tokens // int(example_widths.max()))
-    batch = load(store, np.resize(longest_first, size), limits)  # `resize` repeats the examples as often as needed
+    widest = int(example_widths.max())
+    size = max(1, batch_tokens // widest)
+    members = np.resize(longest_first, size)  # (size,); repeats the examples if there are too few
+    batch = load(store, members, limits)
     return corrupted(batch, corrupt, 0, 0, 0)
 
 
@@ -242,7 +250,8 @@ def sorted_batches(
     `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated. A batch is corrupted
     in the same way every time.
     """
-    src_widths, tgt_widths = widths(store, limits, np.arange(len(store)))
+    numbers = np.arange(len(store))
+    src_widths, tgt_widths = widths(store, limits, numbers)
     batches = length_batches(src_widths, tgt_widths, BatchConfig(batch_tokens=batch_tokens))
     for number, members in enumerate(batches):
         yield corrupted(load(store, members, limits), corrupt, number)

@@ -17,7 +17,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import ordered_map
-from nmtkit.data.batches.shards import VERSION, RaggedArray
+from nmtkit.data.batches.shards import VERSION, RaggedArray, row_lengths
 from nmtkit.data.batches.store import StoreWriter
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.checking import FilterDecisions, Lengths, PairChecker, SplitReport
@@ -151,13 +151,15 @@ class PairEncoder:
         for side, lines in chunk.texts.items():
             rows = self.tokenizers[side].encode_many(lines)
             if side == "src" and chunk.tags:
-                rows = [[*tags, *row] for tags, row in zip(self._tag_ids(chunk, side), rows, strict=True)]
-            lengths[side] = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (n,)
+                tag_ids = self._tag_ids(chunk, side)
+                rows = [[*tags, *row] for tags, row in zip(tag_ids, rows, strict=True)]
+            lengths[side] = row_lengths(rows)  # (n,)
             limit = self.limit(side)
             if limit is not None:
                 rows = [row[:limit] for row in rows]
             columns[side] = RaggedArray.from_rows(rows, self.dtype)
-            unknown[side] = np.fromiter((row.count(UNK) for row in rows), dtype=np.int64, count=len(rows))  # (n,)
+            unknown_counts = (row.count(UNK) for row in rows)
+            unknown[side] = np.fromiter(unknown_counts, dtype=np.int64, count=len(rows))  # (n,)
         if self.copying and "src" in chunk.texts:
             columns |= self._extended(chunk)
         if self.split == "train" and "links" in chunk.columns:
@@ -269,12 +271,14 @@ class UncountedBlock:
         """Counts the block in the checker's report; returns whether each example of the chunk is kept, `(n,)`."""
         encoded = self.encoded
         report = checker.count(split, self.decisions)
+        columns = encoded.columns
         is_kept = checker.lengths(split, self.chunk.lines, encoded.lengths)  # (n,)
         report.kept += int(is_kept.sum())
         for side, unknown in encoded.unknown.items():
-            report.count(side, encoded.columns[side].counts[is_kept], unknown[is_kept])
-        if "alignment" in encoded.columns:
-            n_positions = int(encoded.columns["alignment"].counts[is_kept].sum())
+            stored_lengths = columns[side].counts[is_kept]  # (kept,)
+            report.count(side, stored_lengths, unknown[is_kept])
+        if "alignment" in columns:
+            n_positions = int(columns["alignment"].counts[is_kept].sum())
             report.links = (report.links or 0) + n_positions // 2
         return is_kept
 

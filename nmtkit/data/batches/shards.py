@@ -2,7 +2,7 @@
 
 import errno
 import zlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -22,6 +22,11 @@ Counts: TypeAlias = npt.NDArray[np.int64]
 VERSION = 1
 
 
+def row_lengths(rows: Sequence[Sized]) -> Counts:
+    """Returns the length of each row, `(n,)`."""
+    return np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+
+
 @dataclass(frozen=True)
 class RaggedArray:
     """n rows of different lengths, concatenated. C items in all."""
@@ -34,16 +39,17 @@ class RaggedArray:
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike) -> "RaggedArray":
         """Concatenates rows of numbers."""
-        counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (n,)
-        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(counts.sum()))  # (C,)
+        counts = row_lengths(rows)  # (n,)
+        n_items = int(counts.sum())
+        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=n_items)  # (C,)
         return cls(counts, flat.astype(dtype))
 
     @classmethod
     def from_texts(cls, texts: Sequence[str]) -> "RaggedArray":
         """Concatenates the UTF-8 bytes of texts."""
         encoded = [text.encode("utf-8") for text in texts]
-        counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))  # (n,)
-        return cls(counts, np.frombuffer(b"".join(encoded), dtype=np.uint8))
+        flat = np.frombuffer(b"".join(encoded), dtype=np.uint8)  # (C,)
+        return cls(row_lengths(encoded), flat)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "RaggedArray":
         """Returns the rows where `keep`, `(n,)`, is True."""

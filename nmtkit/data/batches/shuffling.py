@@ -32,12 +32,15 @@ class EpochOrder:
         self._parts: list[Numbers] | None = None
         """The blocks of each part, as rows of `_begins`, `_ends` and `_shares`; None if the epoch is a single part."""
         # Files at the end of the list that have no examples have no size either: `sizes` may be the shorter list.
-        epoch_size = sum(size * weight for size, weight in zip(sizes, self._weights, strict=False))
+        weighted_sizes = [size * weight for size, weight in zip(sizes, self._weights, strict=False)]
+        epoch_size = sum(weighted_sizes)
         part_size = max(window, BLOCK)
         if epoch_size > part_size:
             n_parts = -int(-epoch_size // part_size)  # rounded up
             self._begins, self._ends, self._shares = self._cut_into_blocks()
-            self._parts = np.array_split(self._rng.permutation(len(self._begins)), n_parts)
+            n_blocks = len(self._begins)
+            blocks = self._rng.permutation(n_blocks)
+            self._parts = np.array_split(blocks, n_parts)
 
     def __len__(self) -> int:
         """Returns the number of parts."""
@@ -57,7 +60,8 @@ class EpochOrder:
         order = np.repeat((begins - positions).astype(self._dtype), counts)  # (n,)
         order += np.arange(len(order), dtype=self._dtype)
         if (shares < 1).any():
-            is_taken = rng.random(len(order), dtype=np.float32) < np.repeat(shares, counts)  # (n,)
+            draws = rng.random(len(order), dtype=np.float32)  # (n,)
+            is_taken = draws < np.repeat(shares, counts)  # (n,)
             order = order[is_taken]
         rng.shuffle(order)
         return order, rng
@@ -94,7 +98,8 @@ class EpochOrder:
             repeated += [file] * int(weight)
             fraction = weight % 1
             if fraction > 0:
-                repeated.append(file[self._rng.random(len(file)) < fraction])
+                is_taken = self._rng.random(len(file)) < fraction
+                repeated.append(file[is_taken])
         order = np.concatenate(repeated)
         if len(order) == 0:
             # All weights are small and no example was chosen, but an epoch has at least one batch.

@@ -141,6 +141,9 @@ class HuggingFaceTokenizer(Tokenizer):
         for name in (*self._before, *self._after, *start):
             if name != LANGUAGE and name not in self.vocabulary:
                 raise CheckpointError(f"tokenizer.affixes: {name!r} is not a token of the vocabulary")
+        # `pieces` leaves these out. EOS may be an affix, as before the language in mBART, and then is a piece.
+        self._hidden_ids = {PAD, BOS, EOS}
+        self._hidden_ids.difference_update(self.vocabulary.ids(self._before), self.vocabulary.ids(self._after))
         if start and start != [LANGUAGE]:
             self._set_first_input(start[0])
 
@@ -264,10 +267,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @override
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        # An affix may contain EOS, such as the one before the language in mBART, which is a piece then.
-        affixes = [name for name in (*self._before, *self._after) if name != LANGUAGE]
-        hidden = {PAD, BOS, EOS}.difference(self.vocabulary.ids(affixes))
-        visible = (number for number in ids if number not in hidden)
+        visible = (number for number in ids if number not in self._hidden_ids)
         return self.vocabulary.tokens_of(visible, oov)
 
     @override

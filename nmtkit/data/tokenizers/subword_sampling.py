@@ -177,19 +177,21 @@ class UnigramSampler(SubwordSampler):
         super().__init__(ids)
         self._scores = {piece: alpha * score for piece, score in scores.items()}
         lowest_score = min(scores.values(), default=0.0)
-        self._unknown_score = alpha * (lowest_score - _UNKNOWN_PENALTY)
+        unknown_score = lowest_score - _UNKNOWN_PENALTY
+        self._unknown_score = alpha * unknown_score
         self._max_length = max(map(len, scores), default=1)
         """Characters of the longest piece."""
-        self._words: dict[str, _Lattice] = {}
+        self._lattices: dict[str, _Lattice] = {}
+        """A cache by word."""
 
     @override
     def _sample_word(self, word: str, draw: Callable[[], float]) -> Sequence[int]:
-        lattice = self._words.get(word)
+        lattice = self._lattices.get(word)
         if lattice is None:
             lattice = self._lattice(word)
-            if len(self._words) >= _MAX_CACHED_LATTICES:
-                self._words.clear()
-            self._words[word] = lattice
+            if len(self._lattices) >= _MAX_CACHED_LATTICES:
+                self._lattices.clear()
+            self._lattices[word] = lattice
         firsts, bounds, piece_ids, ends = lattice
         ids: list[int] = []
         position = 0

@@ -36,7 +36,7 @@ TRAIN_LINES = 200_000
 
 
 class TokenizerConfig(Settings):
-    """Tokenization of text."""
+    """Settings of the tokenizers of all texts."""
 
     kind: Literal["bpe", "unigram", "char", "wordpiece", "word", "whitespace", "pieces", "marian", "huggingface"] = (
         "bpe"
@@ -165,8 +165,13 @@ class Tokenizer(ABC):
             return self._encoded(texts)
         # The sentences of all texts are encoded in one call, which is faster.
         sentences_by_text = [split_sentences(text) for text in texts]
-        encoded = iter(self._encoded(list(chain.from_iterable(sentences_by_text))))
-        return [_with_ends(islice(encoded, len(sentences))) for sentences in sentences_by_text]
+        all_sentences = list(chain.from_iterable(sentences_by_text))
+        encoded = iter(self._encoded(all_sentences))
+        rows = []
+        for sentences in sentences_by_text:
+            ids_of_text = islice(encoded, len(sentences))
+            rows.append(_with_ends(ids_of_text))
+        return rows
 
     def sample(self, text: str, generator: Random) -> list[int]:
         """Returns the ids of a tokenization that is sampled at the rate `config.sampling`.

@@ -89,16 +89,18 @@ def token_spans(
     tokenizer: Tokenizer, lines: Sequence[str], segmented: Sequence[str | None], places: Sequence[str]
 ) -> list[list[tuple[int, int]]]:
     """Returns the token range `(first, end)` of each word of each line; for the arguments see `cut_words`."""
-    spans = []
+    spans_by_line = []
     for segmentation in cut_words(tokenizer, lines, segmented, places):
-        spans.append([(first, first + len(parts)) for first, parts in segmentation.shares])
-    return spans
+        spans = [(first, first + len(parts)) for first, parts in segmentation.shares]
+        spans_by_line.append(spans)
+    return spans_by_line
 
 
 def _shares(tokenizer: Tokenizer, parts: Sequence[str], n_tokens: int) -> list[PieceShare]:
     """Returns the share of each part of a word in the tokens of the word."""
     if len(parts) == 1 or n_tokens == 0:
-        return [(0, [1.0] * n_tokens) for _ in parts]
+        whole_word = (0, [1.0] * n_tokens)
+        return [whole_word] * len(parts)
     tokens = tokenizer.tokens("".join(parts))
     token_lengths = [len(token.replace(WORD_START, "")) for token in tokens]
     part_lengths = [len(part) for part in parts]
@@ -134,7 +136,9 @@ def token_links(
     """
     pairs: set[tuple[int, int]] = set()
     for src_word, tgt_word in links:
-        pairs.update(product(range(*src[src_word]), range(*tgt[tgt_word])))
+        src_tokens = range(*src[src_word])
+        tgt_tokens = range(*tgt[tgt_word])
+        pairs.update(product(src_tokens, tgt_tokens))
     return sorted(pairs)
 
 
@@ -179,7 +183,8 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
 
 def share_table(words: Sequence[PieceShare]) -> NDArray[np.float64]:
     """Returns the share of each of W words in each of P pieces, up to the last piece of any word: `(W, P)`."""
-    n_pieces = max((first + len(parts) for first, parts in words), default=0)
+    ends = [first + len(parts) for first, parts in words]
+    n_pieces = max(ends, default=0)
     table = np.zeros((len(words), n_pieces))  # (W, P)
     for row, (first, parts) in zip(table, words, strict=True):
         row[first : first + len(parts)] = parts
@@ -194,7 +199,8 @@ def merge_to_words(
     Columns of a source word are summed, rows of a target word are averaged. A piece that belongs to two words counts
     for each with its share. The row of a word without pieces is zero.
     """
-    lengths = np.array([sum(parts) for _, parts in tgt_shares])[:, None]  # (T, 1): pieces of each target word
+    pieces_by_word = [sum(parts) for _, parts in tgt_shares]
+    lengths = np.array(pieces_by_word)[:, None]  # (T, 1)
     summed = _sum_pieces(tgt_shares, weights.astype(np.float64))  # (T, S')
     averaged = np.divide(summed, lengths, out=np.zeros_like(summed), where=lengths > 0)  # (T, S')
     return _sum_pieces(src_shares, averaged.T).T
@@ -204,12 +210,14 @@ def _sum_pieces(words: Sequence[PieceShare], pieces: NDArray[np.float64]) -> NDA
     """Returns the rows of pieces `(P, C)` summed by their share in each word: `(W, C)`."""
     sums = np.zeros((len(words), pieces.shape[1]))  # (W, C)
     for begin in range(0, len(words), WORDS_AT_ONCE):
-        chunk = words[begin : begin + WORDS_AT_ONCE]
+        end = begin + WORDS_AT_ONCE
+        chunk = words[begin:end]
         # The pieces of neighbouring words are neighbours too: the table of a chunk begins at its first piece.
-        chunk_begin = min(first for first, _ in chunk)
-        table = share_table([(first - chunk_begin, parts) for first, parts in chunk])
-        chunk_pieces = pieces[chunk_begin : chunk_begin + table.shape[1]]
-        sums[begin : begin + len(chunk)] = table @ chunk_pieces
+        first_piece = min(first for first, _ in chunk)
+        shifted = [(first - first_piece, parts) for first, parts in chunk]
+        table = share_table(shifted)  # (words, pieces of the chunk)
+        n_pieces = table.shape[1]
+        sums[begin:end] = table @ pieces[first_piece : first_piece + n_pieces]
     return sums
 
 

@@ -30,7 +30,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(shuffling, "BLOCK", 16)
     with StoreWriter(tmp_path, "train", "<u2", 2000) as writer:
         for begin in range(0, sum(SIZES), 10):
-            rows = RaggedArray.from_rows([[10 + number] * (1 + number % 7) for number in range(begin, begin + 10)], "<u2")
+            texts = [[10 + number] * (1 + number % 7) for number in range(begin, begin + 10)]
+            rows = RaggedArray.from_rows(texts, "<u2")
             file = int(np.searchsorted(np.cumsum(SIZES), begin, side="right"))
             writer.add({"src": rows, "tgt": rows}, [0] * file + [10])
             if writer.full:
