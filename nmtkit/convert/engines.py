@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.decoding.settings import SearchConfig, kind_of_search
-from nmtkit.models.abilities import as_headed
+from nmtkit.models.abilities import as_multi_head
 from nmtkit.models.base import ModelConfig, Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 
@@ -76,9 +76,9 @@ def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
         "min_length_ratio": (not config.min_length_ratio, "0"),
         "repetition_penalty": (config.repetition_penalty == 1.0, "1"),
         "certain_prefix": (not config.certain_prefix, "false"),
-        "diversity_groups": (config.groups == 1, "1"),
+        "diversity_groups": (config.n_groups == 1, "1"),
         "rule": (config.rule is None, "null"),
-        "at_limit": (config.limit_rule != "end" or engine != "ctranslate2", "behind or compete"),
+        "at_limit": (config.effective_at_limit != "end" or engine != "ctranslate2", "behind or compete"),
     }
     missing = {}
     for key, (is_supported, alternative) in supported.items():
@@ -110,7 +110,7 @@ def ctranslate2_options(config: SearchConfig) -> dict[str, Any]:
     """
     alpha = config.alpha if config.length_penalty == "average" else 0.0
     return {
-        "beam_size": config.hypotheses,
+        "beam_size": config.n_hypotheses,
         "length_penalty": alpha or _NEARLY_NONE,
         "max_decoding_length": config.max_length,
         "min_decoding_length": config.min_length,
@@ -139,6 +139,6 @@ def position_table(model: Seq2Seq, weights: Mapping[str, Tensor], side: str, len
     learned = f"{side}_positions.table"
     if learned in weights:
         return weights[learned]
-    headed = as_headed(model)
+    headed = as_multi_head(model)
     assert headed is not None
     return headed.positions(length)[1].cpu()

@@ -1,30 +1,31 @@
 """Beam search: how a batch of sentences begins, and the one step that is repeated.
 
-A step reads the last token of each hypothesis, and looks at the 2K best continuations of a sentence's K hypotheses.
-Those among the first K that end in EOS are finished; the K best of the others go on. Of equal scores the better
-parent's comes first, then the smaller id's. So the sentences of a batch do not influence each other, except that a
-large batch adds up logits in another order. All that a step decides stays on the device: nothing waits for it.
+A step reads the last token of each hypothesis, and considers the 2K best continuations of a sentence's K hypotheses.
+Those among the first K that end in EOS are finished; the K best of the others survive. Among equal scores the
+continuation of the better parent comes first, then the smaller id. So the sentences of a batch do not influence each
+other, except that a large batch adds up logits in another order. All decisions of a step are made on the device:
+nothing waits for it.
 
 Letters as in `nmtkit/models/base.py`, and:
 
     W  hypotheses per sentence in this step: 1 in the first, K after it; N = B*W
-    C  candidates per sentence and step: 2K, so that K remain when up to K of them end; in sampling K
+    C  candidates per sentence and step: 2K, so that K remain if up to K of them end; K when sampling
     G  groups of diverse beam search
     X  columns of the scores of a step: the vocabulary and what can be copied, or the words of a shortlist
 
-Penalties act at two places. They guide which continuations a step keeps, or they count in the ranking scores of
+Penalties act at two points. They guide which continuations a step chooses, or they count in the ranking scores of
 finished hypotheses, or both. None of them changes the log-probabilities that hypotheses report.
 
     penalty                      guides the choice of a step            counts in the ranking
     length penalty               no: its candidates have one length     divides the log-probability
     coverage penalty, gnmt       no                                     is added
-    coverage penalty, summary    yes, but for sampling                  is added
+    coverage penalty, summary    yes, except when sampling              is added
     repetition penalty           yes                                    is added to the log-probability
     diversity                    yes                                    no
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -60,16 +61,16 @@ from nmtkit.models.abilities import as_copying, has_source_end, predicts_by_soft
 from nmtkit.models.base import Decoder, ModelOutput
 
 MANY_LOGITS = 1 << 17
-"""A step with at least this many logits does without their softmax; with fewer, the softmax is faster."""
+"""A step with at least this many logits skips their softmax; with fewer, the softmax is faster."""
 DIVERSITY_STRENGTH = 0.5
 """Diverse beam search: cost of a word for each hypothesis of an earlier group that took it in the same step."""
 
 
 @dataclass(frozen=True)
 class TokenClasses:
-    """What a search must know of the tokens of a model, on the model's device."""
+    """Facts about the tokens of a model that some searches need, with tensors on the model's device."""
 
-    starts: Callable[[], Tensor] | None = None
+    word_starts: Callable[[], Tensor] | None = None
     """Returns the tokens that begin a word or are no part of one, `(V,)`, bool; called only for constraints."""
     rule: Rule | None = None
     """The rule that `search.rule` names."""
@@ -80,7 +81,7 @@ NO_TOKEN_CLASSES = TokenClasses()
 
 @dataclass(frozen=True)
 class StepResult(Rows):
-    """What is kept of a step until its sentences are read."""
+    """The result of a step, which is kept until its sentences are read."""
 
     candidates: Candidates
     tokens: Tensor
@@ -88,9 +89,9 @@ class StepResult(Rows):
     ranking: Tensor
     """Ranking scores of the candidates, `(B,C)`."""
     attention: Tensor | None
-    """Attention of the hypotheses before the step `(B,K,*)`, where asked for; in the first step all are the same."""
+    """Attention of the hypotheses that the step continues `(B,K,*)`, if needed; in the first step all are the same."""
     copy_gate: Tensor | None
-    """`(B,K,1)`."""
+    """Copy gate of these hypotheses `(B,K,1)`, if the model copies and attention is needed."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,22 @@ class Continuations:
     """Log-probabilities `(N,X)`, or logits if there are `log_sums`."""
     log_sums: Tensor | None = None
     """Log of the sum of the exponentials of the logits before the rules, `(N,)`."""
-    maxima: Tensor | None = None
+    block_maxima: Tensor | None = None
     """The maxima of blocks of `BLOCK` columns of the values `(N,blocks)`; None if they are not known."""
 
 
 class BeamSearch:
-    """Searches with one model and one set of settings; arguments as of `nmtkit.decoding.batching.Engine`."""
+    """Searches with one model and one set of settings.
+
+    Args:
+        model: any model, in eval mode; it is not changed.
+        config: the search settings.
+        n_best: hypotheses to return for each sentence, at most `config.n_hypotheses`.
+        need_attention: whether to return attention and p_gen.
+        shortlist: candidates for the words of the sources, on the model's device. Each sentence has only its own
+            candidates. None: the whole vocabulary.
+        token_classes: masks over the target vocabulary, and the rule that the settings name.
+    """
 
     def __init__(
         self,
@@ -119,34 +130,34 @@ class BeamSearch:
     ) -> None:
         self.model = model
         self.config = config
+        self.sampling = config if isinstance(config, SamplingConfig) else None
         self.n_best = n_best
         self.need_attention = need_attention
         self.shortlist = shortlist
         self.token_classes = token_classes
-        self.length_penalty = config.length_penalty_scorer()
-        self.coverage_penalty = config.coverage_penalty_scorer()
+        self.length_penalty = config.build_length_penalty()
+        self.coverage_penalty = config.build_coverage_penalty()
         self.device = next(model.parameters(), torch.empty(0)).device
 
     # ------------------------------------------------------------------------------------------------------ the step
 
     def step(self, state: SearchState) -> StepResult:
-        """Makes one step with every sentence, and moves `state` on to the next position.
+        """Makes one step with every sentence, and advances `state` to the next position.
 
         A step can be captured as a CUDA graph. So nothing here may read a number from the device, and no size may
-        depend on one. The tensors of a state are replaced by new ones, each with memory of its own; only the cache is
+        depend on one. The tensors of a state are replaced by new ones, each with memory of its own. Only the cache is
         written in place, at the present position, which may be written twice.
         """
         config = self.config
-        model = self.model
         sentences = state.sentences
         memory = sentences.memory
         constraints = state.constraints
         position = state.cache.position  # (B,)
-        longest = len(state.divisors) - 1
-        divisor = state.divisors.index_select(0, sentences.written(position, longest))[:, None]  # (B,1)
+        n_written = sentences.tokens_after_prompt(position, maximum=len(state.divisors) - 1)  # (B,)
+        divisor = state.divisors.index_select(0, n_written)[:, None]  # (B,1): for one token more than `n_written`
 
         # 1. The model reads the last token of each hypothesis.
-        output, model_state = model.advance(
+        output, model_state = self.model.advance(
             sentences.tokens.flatten(),
             state.hypotheses.model,
             memory,
@@ -154,148 +165,185 @@ class BeamSearch:
             need_attention=self.need_attention or self.coverage_penalty is not None,
         )
 
-        # 2. Coverage penalties, zero or less.
+        # 2. Coverage, and the coverage penalties of the hypotheses, zero or less.
         coverage = None  # (N,S)
         coverage_scores = None  # (B,W)
         if self.coverage_penalty is not None:
-            assert output.attention is not None
-            before = state.hypotheses.coverage
-            coverage = output.attention + (0.0 if before is None else before)  # always a new tensor
+            coverage = self._add_to_coverage(state.hypotheses.coverage, output)
             coverage_scores = self._coverage_scores(self.coverage_penalty, coverage, sentences)
 
-        # 3. The scores of all continuations under the rules, and what guides the choice among them.
-        guided_by_coverage = self._is_guided_by_coverage()
-        is_guided = guided_by_coverage or sentences.penalties is not None or sentences.diversity is not None
+        # 3. The scores of all continuations under the rules, and the scores that guide the choice among them.
+        is_guided_by_coverage = self._is_guided_by_coverage()
+        has_repetition_penalty = sentences.repetition_penalties is not None
+        is_guided = is_guided_by_coverage or has_repetition_penalty or sentences.diversity_penalties is not None
+        needs_log_probs = is_guided or not self._may_skip_softmax(sentences)
+        continuations = self._score_continuations(state, output, needs_log_probs)
         parent_scores = sentences.scores  # (B,W)
-        if is_guided or not self._may_stay_logits(sentences):
-            values = self.apply_rules(state, model.predict(output, memory))  # (N,X): log-probabilities
-            continuations = Continuations(values)
-        else:
-            continuations = self._continuations_from_logits(state, output)
-            if continuations.log_sums is not None:
-                parent_scores = parent_scores - continuations.log_sums.view(parent_scores.shape)
-        guided = continuations.values  # (N,X)
-        if sentences.penalties is not None:
+        if continuations.log_sums is not None:
+            parent_scores = parent_scores - continuations.log_sums.view(parent_scores.shape)
+        guided_values = continuations.values  # (N,X)
+        if sentences.repetition_penalties is not None:
             assert state.history is not None
-            guided = apply_repetition_penalty(guided, memory.columns_of(state.history), config.repetition_penalty)
-            parent_scores = parent_scores + sentences.penalties
-        if guided_by_coverage and coverage_scores is not None:
+            history = memory.columns_of(state.history)  # (N,t)
+            guided_values = apply_repetition_penalty(guided_values, history, config.repetition_penalty)
+            parent_scores = parent_scores + sentences.repetition_penalties
+        if is_guided_by_coverage and coverage_scores is not None:
             parent_scores = parent_scores + coverage_scores * divisor  # since it is added to the divided score
 
         # 4. The best continuations of each sentence.
-        candidates, diversity = self._choose(state, guided, parent_scores, continuations.maxima)
-        penalties = None  # (B,C): the repetition penalty of each candidate, zero or less
+        candidates, diversity_penalties = self._choose_candidates(
+            state, guided_values, parent_scores, continuations.block_maxima
+        )
+        token_penalties = None  # (B,C): repetition penalties of the last tokens, zero or less
         if is_guided:
-            candidates, added = with_model_scores(candidates, continuations.values, sentences.scores, guided)
-            if sentences.penalties is not None:
-                penalties = sentences.penalties.gather(1, candidates.parents) + added
+            candidates, token_penalties = restore_model_scores(
+                candidates, log_probs=continuations.values, guided_values=guided_values, parent_scores=sentences.scores
+            )
 
-        # 5. At the length limit hypotheses may have to end.
-        if config.limit_rule == "end":
+        # 5. At the length limit hypotheses may have to end, which costs nothing.
+        if config.effective_at_limit == "end":
             is_last = (position >= sentences.last_position)[:, None]  # (B,1)
-            scores = sentences.scores if constraints is None else constraints.enough(sentences.scores)
+            scores = sentences.scores  # (B,W)
+            if constraints is not None:
+                scores = constraints.mask_unmet_hypotheses(scores)
             candidates = end_at_limit(is_last, candidates, scores)
-            if penalties is not None and sentences.penalties is not None:
-                of_parents = sentences.penalties.gather(1, candidates.parents)
-                penalties = torch.where(is_last, of_parents, penalties)
+            if token_penalties is not None:
+                token_penalties = token_penalties.masked_fill(is_last, 0.0)
         tokens = memory.ids_of(candidates.columns)  # (B,C)
 
         # 6. Ranking scores: log-probability over length penalty, plus coverage penalty. The bound in
-        #    `_end_sentences` and `score_given` in `nmtkit.decoding.hypotheses` have the same formula.
-        summed = candidates.scores if penalties is None else candidates.scores + penalties  # (B,C)
-        ranking = summed / divisor
+        #    `_end_sentences` and `ranking_score` in `nmtkit.decoding.hypotheses` use the same formula.
+        ranking = candidates.scores  # (B,C)
+        repetition_penalties = None  # (B,K): of the survivors
+        if sentences.repetition_penalties is not None:
+            assert token_penalties is not None
+            parent_penalties = sentences.repetition_penalties.gather(1, candidates.parents)  # (B,C)
+            candidate_penalties = parent_penalties + token_penalties  # (B,C)
+            ranking = ranking + candidate_penalties
+            repetition_penalties = candidate_penalties.gather(1, candidates.survivors)
+        ranking = ranking / divisor
         if coverage_scores is not None:
             ranking = ranking + coverage_scores.gather(1, candidates.parents)
         if constraints is not None:
-            ranking = constraints.ranked(candidates.parents, tokens, candidates.scores, ranking)
+            ranking = constraints.mask_unmet_candidates(
+                parents=candidates.parents, tokens=tokens, scores=candidates.scores, ranking=ranking
+            )
 
-        # 7. The sentences after the step: which are done, and the tokens that their hypotheses go on with.
-        if penalties is not None:
-            penalties = penalties.gather(1, candidates.survivors)  # (B,K)
+        # 7. The sentences after the step: which are done, and the new tokens of their hypotheses.
         sentences = replace(
-            sentences, tokens=tokens.gather(1, candidates.survivors), penalties=penalties, diversity=diversity
+            sentences,
+            tokens=tokens.gather(1, candidates.survivors),
+            repetition_penalties=repetition_penalties,
+            diversity_penalties=diversity_penalties,
         )
         sentences = self._end_sentences(state, sentences, candidates, ranking)
 
         # 8. The new beam: each hypothesis inherits from its parent, at the next position.
         hypotheses = replace(state.hypotheses, model=model_state, coverage=coverage)
         parents = candidates.parents.gather(1, candidates.survivors)  # (B,K)
-        state.hypotheses = self._children(state, hypotheses, parents, sentences.tokens)
+        state.hypotheses = self._advance_beam(state, hypotheses, parents, sentences.tokens)
         state.sentences = sentences
         return StepResult(
             candidates=candidates,
             tokens=tokens,
             ranking=ranking,
-            attention=self._of_step(output.attention, len(ranking)),
-            copy_gate=self._of_step(output.copy_gate, len(ranking)),
+            attention=self._for_result(output.attention, len(ranking)),
+            copy_gate=self._for_result(output.copy_gate, len(ranking)),
         )
 
-    def _choose(
-        self, state: SearchState, values: Tensor, scores: Tensor, maxima: Tensor | None
+    def _choose_candidates(
+        self, state: SearchState, values: Tensor, parent_scores: Tensor, block_maxima: Tensor | None
     ) -> tuple[Candidates, Tensor | None]:
-        """Chooses the candidates by the way of searching that the settings name.
+        """Chooses the candidates of a step by the kind of search that the settings name.
 
         Args:
             state: the state of the search.
             values: scores of all continuations `(N,X)`.
-            scores: scores of the hypotheses that they continue `(B,W)`.
-            maxima: see `Continuations`.
+            parent_scores: scores of the hypotheses that they continue `(B,W)`.
+            block_maxima: see `Continuations`.
 
         Returns:
-            The candidates, and the diversity penalties of those that go on `(B,K)`; None for a single group.
+            The candidates, and the diversity penalties of the survivors `(B,K)`; None for a single group.
         """
-        config = self.config
         sentences = state.sentences
-        constraints = state.constraints
-        if sentences.diversity is not None:
-            candidates, added = diverse_candidates(
-                values, scores + sentences.diversity, config.hypotheses, config.groups
+        beam_size = self.config.n_hypotheses
+        if sentences.diversity_penalties is not None:
+            candidates, token_penalties = diverse_candidates(
+                log_probs=values,
+                scores=parent_scores + sentences.diversity_penalties,
+                beam_size=beam_size,
+                n_groups=self.config.n_groups,
             )
-            diversity = sentences.diversity.gather(1, candidates.parents) + added  # (B,C)
-            return candidates, diversity.gather(1, candidates.survivors)
+            parent_penalties = sentences.diversity_penalties.gather(1, candidates.parents)  # (B,C)
+            penalties = parent_penalties + token_penalties  # (B,C)
+            return candidates, penalties.gather(1, candidates.survivors)
+        constraints = state.constraints
         if constraints is not None:
-            return constraints.choose(values, scores, config.hypotheses, sentences.memory), None
-        if isinstance(config, SamplingConfig):
-            position = state.cache.position
-            return sample_step(values, scores, sentences.number, position, config, sentences.memory), None
-        return best_candidates(values, scores, config.hypotheses, maxima), None
+            candidates = constraints.choose(
+                log_probs=values, scores=parent_scores, beam_size=beam_size, memory=sentences.memory
+            )
+        elif self.sampling is not None:
+            candidates = sample_step(
+                log_probs=values,
+                scores=parent_scores,
+                lines=sentences.number,
+                positions=state.cache.position,
+                config=self.sampling,
+                memory=sentences.memory,
+            )
+        else:
+            candidates = best_candidates(
+                log_probs=values, scores=parent_scores, beam_size=beam_size, block_maxima=block_maxima
+            )
+        return candidates, None
 
     def _is_guided_by_coverage(self) -> bool:
-        """Whether the coverage penalty guides the choice of candidates, beside their log-probabilities."""
-        penalty = self.coverage_penalty
-        return penalty is not None and penalty.guides_choice and not isinstance(self.config, SamplingConfig)
+        """Whether the coverage penalty guides the choice of candidates, in addition to their log-probabilities."""
+        if self.coverage_penalty is None or self.sampling is not None:
+            return False
+        return self.coverage_penalty.guides_choice
+
+    def _add_to_coverage(self, coverage: Tensor | None, output: ModelOutput) -> Tensor:
+        """Returns the sum of all attention `(N,S)` after this step; a new tensor, as all that a step replaces."""
+        assert output.attention is not None, "a model without attention has no coverage penalty"
+        if coverage is None:
+            return output.attention.clone()
+        return output.attention + coverage
 
     def _coverage_scores(self, penalty: CoveragePenalty, coverage: Tensor, sentences: SentenceState) -> Tensor:
         """The coverage penalty of each hypothesis `(B,W)`, zero or less, from its coverage `(N,S)`."""
-        mask = sentences.memory.mask  # (B,S)
-        words = source_words(mask) if has_source_end(self.model) else mask
-        of_sentences = coverage.view(*sentences.scores.shape, -1)  # (B,W,S)
-        return coverage_score(penalty, of_sentences, words[:, None])
+        words = sentences.memory.mask  # (B,S)
+        if has_source_end(self.model):
+            words = source_words(words)
+        coverage = coverage.view(*sentences.scores.shape, -1)  # (B,W,S)
+        return coverage_score(penalty, coverage, words[:, None])
 
-    def _may_stay_logits(self, sentences: SentenceState) -> bool:
-        """Whether the best continuations can be found without the softmax, and it is worth it.
+    def _may_skip_softmax(self, sentences: SentenceState) -> bool:
+        """Whether the best continuations can be found without the softmax, and whether that is faster.
 
-        The softmax subtracts the same number from all logits of a hypothesis. So its parent's score may be lowered by
-        this number instead.
+        The softmax subtracts the same number from all logits of a hypothesis. So the score of the hypothesis may be
+        lowered by this number instead.
         """
-        is_large = sentences.scores.numel() * self.model.sizes["tgt"] >= MANY_LOGITS
-        needs_log_probs = (
-            isinstance(self.config, SamplingConfig)
-            or sentences.constraints is not None
-            or any(rule.needs_log_probs for rule in sentences.rules)
-        )
-        return is_large and predicts_by_softmax(self.model) and not needs_log_probs
+        n_logits = sentences.scores.numel() * self.model.sizes["tgt"]
+        if n_logits < MANY_LOGITS or not predicts_by_softmax(self.model):
+            return False
+        if self.sampling is not None or sentences.constraints is not None:
+            return False
+        return not any(rule.needs_log_probs for rule in sentences.rules)
 
-    def _continuations_from_logits(self, state: SearchState, output: ModelOutput) -> "Continuations":
-        """The scores of all continuations under the rules, without a softmax over the vocabulary."""
+    def _score_continuations(self, state: SearchState, output: ModelOutput, needs_log_probs: bool) -> Continuations:
+        """The scores of all continuations under the rules; without a softmax, unless it `needs_log_probs`."""
         memory = state.sentences.memory
+        if needs_log_probs:
+            log_probs = self.model.predict(output, memory)  # (N,X)
+            return Continuations(self.apply_rules(state, log_probs))
         logits = self.model.logits(output, memory)  # (N,V)
         log_sums, maxima = block_maxima(logits, BLOCK)  # (N,), (N,blocks)
         if output.copy_gate is not None:
             copying = as_copying(self.model)
             assert copying is not None, "a model with a gate can copy"
-            mixed = copying.copied(logits, output, memory, log_sums[:, None])  # (N,X): log-probabilities
-            return Continuations(self.apply_rules(state, mixed))
+            log_probs = copying.copied(logits, output, memory, log_sums[:, None])  # (N,X)
+            return Continuations(self.apply_rules(state, log_probs))
         logits = self.apply_rules(state, logits)
         if not all(rule.forbids_special_tokens_only for rule in state.sentences.rules):
             return Continuations(logits, log_sums)  # the maximum of any block may be forbidden
@@ -303,7 +351,7 @@ class BeamSearch:
         return Continuations(logits, log_sums, maxima)
 
     def apply_rules(self, state: SearchState, log_probs: Tensor) -> Tensor:
-        """Returns the log-probabilities `(N,X)` under all rules; written into."""
+        """Returns the log-probabilities `(N,X)`, or logits, under all rules; may write into `log_probs`."""
         rules = state.sentences.rules
         constraints = state.constraints
         live = self.live_hypotheses(state, log_probs)
@@ -314,11 +362,11 @@ class BeamSearch:
             if rule.may_forbid_all and end is not None:
                 allow_end_if_stuck(log_probs, end)
         if constraints is not None and end is not None:
-            constraints.forbid(log_probs, end, live.forced, state.sentences.memory)
+            constraints.forbid(log_probs, end=end, forced=live.forced, memory=state.sentences.memory)
         return log_probs
 
     def live_hypotheses(self, state: SearchState, log_probs: Tensor) -> LiveHypotheses:
-        """Returns what rules may know of the hypotheses; `log_probs` `(N,X)` are those before any rule."""
+        """Returns what rules may know about the hypotheses; `log_probs` `(N,X)` are the scores before any rule."""
         sentences = state.sentences
         memory = sentences.memory
         position = state.cache.position  # (B,)
@@ -330,7 +378,8 @@ class BeamSearch:
         forced_log_probs = None
         if forced is not None:
             forced = forced.repeat_interleave(width, 0)  # (N,)
-            columns = memory.columns_of(forced.clamp(min=PAD))  # NEW_WORD, which is negative, is no token
+            forced_ids = forced.clamp(min=PAD)  # NEW_WORD, which is negative, is no token
+            columns = memory.columns_of(forced_ids)  # (N,)
             forced_log_probs = log_probs.gather(1, columns[:, None])  # (N,1)
         return LiveHypotheses(
             position=position,
@@ -347,57 +396,62 @@ class BeamSearch:
     ) -> SentenceState:
         """Returns the sentences with new scores of their hypotheses, minus infinity where a sentence is done.
 
-        The sentences have the tokens and penalties of this step already; the cache is still at its position.
+        The sentences already have the tokens and penalties of this step; the cache is still at its position.
 
         With the stop `first_k` a sentence is done when K hypotheses are finished. `exact` compares: `n_best` must be
-        finished, and no unfinished one could still overtake the last of them, even if it cost nothing from here to the
-        length limit. `huggingface` compares K finished ones with the best unfinished one at its present length. A
-        sentence is also done at its length limit, or if no continuation is left.
+        finished, and no unfinished one could overtake the last of them, even if all its tokens up to the length limit
+        had a probability of 1. `huggingface` compares K finished ones with the best unfinished one at its present
+        length. A sentence is also done at its length limit, or if no continuation is left.
         """
-        groups = self.config.groups
+        n_groups = self.config.n_groups
         position = state.cache.position  # (B,)
-        ended_in_groups = candidates.ended.view(len(ranking), groups, -1)  # (B,G,C/G)
+        ended_in_groups = candidates.ended.view(len(ranking), n_groups, -1)  # (B,G,C/G)
         n_finished = sentences.n_finished + ended_in_groups.sum(2)  # (B,G)
-        going_on = candidates.survivor_scores  # (B,K)
-        if sentences.penalties is not None:
-            going_on = going_on + sentences.penalties
-        best_going_on = going_on.amax(1)  # (B,)
-        best_finished = sentences.best_finished
+        unfinished_scores = candidates.survivor_scores  # (B,K)
+        if sentences.repetition_penalties is not None:
+            unfinished_scores = unfinished_scores + sentences.repetition_penalties
+        best_unfinished = unfinished_scores.amax(1)  # (B,)
+        best_finished = sentences.best_finished  # (B,n_best) or (B,K)
         if best_finished is None:  # first_k
-            satisfied = n_finished >= self.config.hypotheses // groups  # (B,G)
+            is_satisfied = n_finished >= self.config.n_hypotheses // n_groups  # (B,G)
         else:
             ended_ranking = ranking.masked_fill(~candidates.ended, -INFINITY)  # (B,C)
-            best_finished = torch.cat([best_finished, ended_ranking], 1).topk(best_finished.shape[1], 1)[0]
+            all_finished = torch.cat([best_finished, ended_ranking], 1)
+            best_finished, _ = all_finished.topk(best_finished.shape[1], 1)
             is_exact = self.config.effective_stop == "exact"
-            length = sentences.written(sentences.last_position if is_exact else position, most=len(state.divisors) - 1)
-            bound = best_going_on / state.divisors.index_select(0, length)  # (B,)
-            satisfied = (best_finished[:, -1] >= bound)[:, None]  # (B,1)
-        is_at_limit = sentences.last_position <= position
-        has_none_left = best_going_on == -INFINITY
-        done = sentences.done | satisfied.all(1) | is_at_limit | has_none_left  # (B,)
-        group_done = done[:, None] if groups == 1 else done[:, None] | satisfied  # (B,G) or (B,1)
-        scores = candidates.survivor_scores.view(*group_done.shape, -1)
-        scores = scores.masked_fill(group_done[:, :, None], -INFINITY)
-        return replace(
-            sentences, scores=scores.flatten(1), done=done, n_finished=n_finished, best_finished=best_finished
-        )
+            compared_position = sentences.last_position if is_exact else position  # (B,)
+            n_written = sentences.tokens_after_prompt(compared_position, maximum=len(state.divisors) - 1)  # (B,)
+            bound = best_unfinished / state.divisors.index_select(0, n_written)  # (B,)
+            is_satisfied = (best_finished[:, -1] >= bound)[:, None]  # (B,1)
+        is_at_limit = sentences.last_position <= position  # (B,)
+        has_none_left = best_unfinished == -INFINITY  # (B,)
+        done = sentences.done | is_satisfied.all(1) | is_at_limit | has_none_left  # (B,)
 
-    def _children(
+        # The hypotheses of a group that is satisfied, or of a sentence that is done, have no continuations any more.
+        group_done = done[:, None]  # (B,1)
+        if n_groups > 1:
+            group_done = group_done | is_satisfied  # (B,G)
+        scores = candidates.survivor_scores.view(*group_done.shape, -1)  # (B,G,K/G) or (B,1,K)
+        scores = scores.masked_fill(group_done[:, :, None], -INFINITY).flatten(1)  # (B,K)
+        return replace(sentences, scores=scores, done=done, n_finished=n_finished, best_finished=best_finished)
+
+    def _advance_beam(
         self, state: SearchState, hypotheses: HypothesisState, parents: Tensor, tokens: Tensor
     ) -> HypothesisState:
-        """Moves the cache on to the next position; returns the children of `parents` `(B,K)` with `tokens` `(B,K)`."""
+        """Advances the cache; returns the children of `parents` `(B,K)`, which continue with `tokens` `(B,K)`."""
         constraints = state.constraints
         width = parents.shape[1]
         rows = state.cache.parent_rows(parents)  # (N,)
         progress = None
         if constraints is not None:
-            progress = constraints.after(rows.view_as(parents), tokens).mapped(lambda tensor: tensor.flatten(0, 1))
+            progress = constraints.advance(rows.view_as(parents), tokens)  # (B,K,...)
+            progress = progress.mapped(lambda tensor: tensor.flatten(0, 1))  # (N,...)
         if width == 1:  # a single hypothesis is its own parent: nothing moves
             state.cache.next_step(None, width)
         else:
             state.cache.next_step(rows, width)
             hypotheses = hypotheses.select(rows)
-        history = hypotheses.history
+        history = hypotheses.history  # (N,*)
         if history is not None:
             if history.shape[1] < state.cache.length - 1:
                 history = pad(history, (0, 1), value=NO_TOKEN)
@@ -405,17 +459,25 @@ class BeamSearch:
             history = history.scatter(1, last, tokens.view(-1, 1))
         return replace(hypotheses, history=history, progress=progress)
 
-    def _of_step(self, tensor: Tensor | None, sentences: int) -> Tensor | None:
-        """A part of the output `(N,*)` as it is kept, `(B,K,*)`, if attention is needed."""
+    def _for_result(self, tensor: Tensor | None, n_sentences: int) -> Tensor | None:
+        """A part of the model's output `(N,*)` as a result keeps it, `(B,K,*)`; None if attention is not needed."""
         if tensor is None or not self.need_attention:
             return None
-        return tensor.view(sentences, -1, tensor.shape[1]).expand(-1, self.config.hypotheses, -1)
+        by_sentence = tensor.view(n_sentences, -1, tensor.shape[1])  # (B,W,*)
+        return by_sentence.expand(-1, self.config.n_hypotheses, -1)
 
-    def most_tokens(self, batch: Batch, columns: int) -> int:
-        """Returns the most tokens, EOS included, of a sentence like those of a batch, with so many source columns."""
+    def max_tokens(self, batch: Batch, columns: int) -> int:
+        """Returns an upper bound of the length limit, EOS included, of sentences with this many source columns.
+
+        The sentences read text if those of the batch do.
+        """
         rule = self.token_classes.rule
-        needed = None if rule is None else torch.tensor([rule.min_tokens_bound(columns)])
-        return int(max_lengths(limits_of(self.config, batch), torch.tensor([columns]), None, needed))
+        required = None
+        if rule is not None:
+            required = torch.tensor([rule.min_tokens_bound(columns)])  # (1,)
+        config = applicable_limits(self.config, batch)
+        limits = max_lengths(config, torch.tensor([columns]), prefix=None, required=required)  # (1,)
+        return int(limits)
 
     # ----------------------------------------------------------------------------------------------------- the start
 
@@ -425,77 +487,86 @@ class BeamSearch:
         Tensors of the batch that are on the CPU are read there, so that nothing waits for an accelerator.
         """
         model = self.model
+        config = self.config
         device = self.device
-        on_host = batch
-        batch = batch.to(device).mapped(torch.clone)  # later sentences are written into these tensors
+        host_batch = batch
+        batch = batch.to(device).mapped(torch.clone)  # sentences that are inserted later are written into these tensors
         if model.config.copies:
             batch = number_copied_words(batch, model.sizes["tgt"])
         constraints = batch.terms
         assert constraints is None or isinstance(constraints, Constraints)
         if constraints is not None:
-            self.config.reject_constraints()
+            config.reject_constraints()
         custom_rule = self._begin_custom_rule(batch)
-        prompts_on_host = None if on_host.prompt is None else (on_host.prompt != PAD).sum(1).cpu()  # (B,)
-        limits = self._length_limits(on_host, custom_rule, prompts_on_host)  # (B,)
+        host_prompt_lengths = None  # (B,)
+        if host_batch.prompt is not None:
+            host_prompt_lengths = (host_batch.prompt != PAD).sum(1).cpu()
+        limits = self._length_limits(host_batch, custom_rule, host_prompt_lengths)  # (B,)
         longest = int(limits.max())
-        memory = model.encode(batch)
-        shortlisted = None
-        if self.shortlist is not None:
-            shortlisted = self._shortlisted(batch, self.shortlist)
-            memory = with_shortlist(model, memory, shortlisted)
 
-        prompt = batch.prompt
+        # 1. The encoded sources, and what is allowed to follow.
+        memory = model.encode(batch)
+        shortlist_mask = None  # (B,V)
+        if self.shortlist is not None:
+            shortlist_mask = self._shortlist_mask(batch, self.shortlist)
+            memory = with_shortlist(model, memory, shortlist_mask)
+        prompt = batch.prompt  # (B,P)
         if prompt is None:
             prompt = torch.zeros(batch.size, 0, dtype=torch.long, device=device)
         prompt_lengths = (prompt != PAD).sum(1) if prompt.shape[1] else None  # (B,)
-        word_starts = None
-        has_new_word = on_host.prefix is not None and bool((on_host.prefix == NEW_WORD).any())
+        word_starts = None  # (V,)
+        has_new_word = host_batch.prefix is not None and bool((host_batch.prefix == NEW_WORD).any())
         if constraints is not None or has_new_word:
-            assert self.token_classes.starts is not None, "which tokens begin a word must be known"
-            word_starts = self.token_classes.starts()
-        rules = self._begin_rules(on_host, prompt_lengths, word_starts if has_new_word else None, custom_rule)
-        reads_history = self.config.repetition_penalty > 1 or any(rule.reads_history for rule in rules)
+            assert self.token_classes.word_starts is not None, "which tokens begin a word must be known"
+            word_starts = self.token_classes.word_starts()
+        rules = self._begin_rules(
+            host_batch,
+            prompt_lengths=prompt_lengths,
+            word_starts=word_starts if has_new_word else None,
+            custom_rule=custom_rule,
+        )
+
+        # 2. The state of the model, which has read the prompts.
+        model_state = model.start(memory)
         # Few translations are a quarter longer than their source; for those the cache grows.
         positions = min(longest + 1, max(INITIAL_LENGTH, memory.mask.shape[1] * 5 // 4))
-        beam_size = 1 if prompt.shape[1] else self.config.hypotheses
-        model_state = model.start(memory)
+        beam_size = 1 if prompt.shape[1] else config.n_hypotheses
         cache = KVCache(batch.size, beam_size, device, width=1, room=positions)
-        if prompts_on_host is not None and prompt.shape[1]:
-            shifted = pad(prompt, (1, -1), value=BOS)  # (B,P)
-            _, model_state = model.prefill(shifted, model_state, memory, cache, prompts_on_host)
-            cache.end_prompts(prompts_on_host, self.config.hypotheses)
+        if host_prompt_lengths is not None and prompt.shape[1]:
+            shifted_prompt = pad(prompt, (1, -1), value=BOS)  # (B,P): the last token is read by the first step
+            _, model_state = model.prefill(shifted_prompt, model_state, memory, cache, host_prompt_lengths)
+            cache.end_prompts(host_prompt_lengths, config.n_hypotheses)
 
-        dtype = torch.promote_types(next(model.parameters(), torch.empty(0)).dtype, torch.float32)
-        scores = torch.zeros(batch.size, 1, dtype=dtype, device=device)
+        # 3. The sentences and their hypotheses. Sums of log-probabilities are in float32 or wider.
+        model_dtype = next(model.parameters(), torch.empty(0)).dtype
+        dtype = torch.promote_types(model_dtype, torch.float32)
+        scores = torch.zeros(batch.size, 1, dtype=dtype, device=device)  # (B,1)
         sentences = SentenceState(
             number=torch.arange(batch.size, device=device),
             memory=memory,
             rules=rules,
             tokens=_first_tokens(prompt, prompt_lengths),
             scores=scores,
-            last_position=_after_prompts(send(limits - 1, device), prompt_lengths),
+            last_position=_add_prompt_lengths(send(limits - 1, device), prompt_lengths),
             done=torch.zeros(batch.size, dtype=torch.bool, device=device),
-            n_finished=torch.zeros(batch.size, self.config.groups, dtype=torch.long, device=device),
-            best_finished=self._no_best_finished(scores),
+            n_finished=torch.zeros(batch.size, config.n_groups, dtype=torch.long, device=device),
+            best_finished=self._initial_best_finished(scores),
             prompt_lengths=prompt_lengths,
             prefix=_prefix_after_prompt(batch.prefix, prompt, prompt_lengths),
             constraints=constraints,
-            shortlisted=shortlisted,
-            penalties=torch.zeros_like(scores) if self.config.repetition_penalty > 1 else None,
-            diversity=torch.zeros_like(scores) if self.config.groups > 1 else None,
+            shortlist_mask=shortlist_mask,
+            repetition_penalties=torch.zeros_like(scores) if config.repetition_penalty > 1 else None,
+            diversity_penalties=torch.zeros_like(scores) if config.n_groups > 1 else None,
         )
         progress = None
         if constraints is not None and word_starts is not None:
             progress = ConstrainedBeam.begin(constraints, word_starts).progress
-        hypotheses = HypothesisState(
-            model=model_state,
-            history=prompt.masked_fill(prompt == PAD, NO_TOKEN) if reads_history else None,
-            progress=progress,
-        )
-        divisors = self.length_penalty.divisors(torch.arange(1, longest + 1)).to(dtype)
+        reads_history = config.repetition_penalty > 1 or any(rule.reads_history for rule in rules)
+        history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if reads_history else None  # (B,P)
+        divisors = self.length_penalty.divisors(torch.arange(1, longest + 1)).to(dtype)  # (longest,)
         return SearchState(
             sentences=sentences,
-            hypotheses=hypotheses,
+            hypotheses=HypothesisState(model=model_state, history=history, progress=progress),
             cache=cache,
             divisors=send(divisors, device),
             limits=limits.tolist(),
@@ -508,7 +579,9 @@ class BeamSearch:
             return None
         assert self.token_classes.rule is not None, "a rule must know the vocabularies"
         if self.shortlist is not None or batch.prefix is not None or batch.terms is not None:
-            raise RecipeError(f"the rule {self.config.rule} allows no shortlist, prefix and terms: leave them out")
+            raise RecipeError(
+                f"the rule {self.config.rule} cannot be combined with a shortlist, a prefix or terms: remove them"
+            )
         return self.token_classes.rule.begin(batch)
 
     def _begin_rules(
@@ -520,181 +593,224 @@ class BeamSearch:
         A forced prefix comes after both, since it overrides them. All batches without prefix and terms have the same
         rules, so that their sentences can share slots.
         """
-        config = limits_of(self.config, batch)
-        rules: list[Rule] = [ForbiddenTokens([PAD, BOS, UNK] if config.forbid_unknown else [PAD, BOS])]
+        config = applicable_limits(self.config, batch)
+        special_tokens = [PAD, BOS]
+        if config.forbid_unknown:
+            special_tokens.append(UNK)
+        rules: list[Rule] = [ForbiddenTokens(special_tokens)]
         if config.min_length or config.min_length_ratio:
-            fewest = send(min_lengths(config, batch.lengths.cpu()), self.device)
-            rules.append(MinLength(_after_prompts(fewest, prompt_lengths)))
+            fewest = send(min_lengths(config, batch.lengths.cpu()), self.device)  # (B,)
+            rules.append(MinLength(_add_prompt_lengths(fewest, prompt_lengths)))
         if config.no_repeat_ngram:
             rules.append(NoRepeatedNgrams(config.no_repeat_ngram))
         if batch.prefix is not None:
-            rules.append(CertainPrefix(word_starts) if config.certain_prefix else ForcedPrefix(word_starts))
+            prefix_rule = CertainPrefix if config.certain_prefix else ForcedPrefix
+            rules.append(prefix_rule(word_starts))
         if custom_rule is not None:
             rules.append(custom_rule)
         return tuple(rules)
 
     def _length_limits(self, batch: Batch, custom_rule: Rule | None, prompt_lengths: Tensor | None) -> Tensor:
-        """The most tokens of each sentence, EOS included, `(B,)`, on the CPU; no more than the model has positions."""
-        config = limits_of(self.config, batch)
-        needed = None  # (B,): tokens that the limit must leave room for
-        if custom_rule is not None:
-            needed = custom_rule.min_tokens()
-        elif isinstance(batch.terms, Constraints):
-            needed = batch.terms.tokens_needed().cpu()
-        lengths = batch.lengths.cpu()
-        prefix = None if batch.prefix is None else batch.prefix.cpu()
-        limits = max_lengths(config, lengths, prefix, needed)
-        longest = int(limits.max()) + (0 if prompt_lengths is None else int(prompt_lengths.max()))
-        if reserve_positions(self.model, longest):
-            return limits
-        while not reserve_positions(self.model, longest):
-            longest -= 1
-        # What a sentence must have stays, even if that is more.
-        least = max_lengths(config.model_copy(update={"max_length": 1}), lengths, prefix, needed)
-        return limits.clamp(max=longest if prompt_lengths is None else longest - prompt_lengths).maximum(least)
+        """The maximum number of tokens of each sentence, EOS included, `(B,)`, on the CPU.
 
-    def _shortlisted(self, batch: Batch, shortlist: Shortlist) -> Tensor:
+        Limits do not exceed the positions of the model, unless a prefix, constraints or a rule need more tokens.
+        """
+        config = applicable_limits(self.config, batch)
+        required = None  # (B,): tokens that the limit must leave room for
+        if custom_rule is not None:
+            required = custom_rule.min_tokens()
+        elif isinstance(batch.terms, Constraints):
+            required = batch.terms.tokens_needed().cpu()
+        lengths = batch.lengths.cpu()  # (B,)
+        prefix = None if batch.prefix is None else batch.prefix.cpu()  # (B,P)
+        limits = max_lengths(config, lengths, prefix=prefix, required=required)  # (B,)
+
+        n_positions = int(limits.max())
+        if prompt_lengths is not None:
+            n_positions += int(prompt_lengths.max())
+        if reserve_positions(self.model, n_positions):
+            return limits
+        while not reserve_positions(self.model, n_positions):
+            n_positions -= 1
+        shortest_config = config.model_copy(update={"max_length": 1})
+        shortest_limits = max_lengths(shortest_config, lengths, prefix=prefix, required=required)  # (B,)
+        # A tensor if there are prompts: each sentence has the positions that its prompt leaves.
+        positions_left = n_positions if prompt_lengths is None else n_positions - prompt_lengths
+        return limits.clamp(max=positions_left).maximum(shortest_limits)
+
+    def _shortlist_mask(self, batch: Batch, shortlist: Shortlist) -> Tensor:
         """The words of the shortlist for each sentence `(B,V)`, bool."""
         if not batch.reads_text:
-            raise RecipeError("a shortlist needs a source text, and this model reads none: leave the shortlist out")
-        forced = []
+            raise RecipeError("a shortlist needs a source text, and this model reads none: remove the shortlist")
+        required_ids = []
         if batch.prefix is not None:
-            forced.append(batch.prefix)
+            required_ids.append(batch.prefix)  # (B,P)
         if isinstance(batch.terms, Constraints):
-            forced.append(batch.terms.positive.flatten(1))
-        return shortlist.candidates(batch, self.model.config.copies, torch.cat(forced, 1) if forced else None)
+            required_ids.append(batch.terms.positive.flatten(1))  # (B,U*L)
+        prefix = torch.cat(required_ids, 1) if required_ids else None  # (B,P+U*L)
+        return shortlist.candidates(batch, self.model.config.copies, prefix)
 
-    def _no_best_finished(self, scores: Tensor) -> Tensor | None:
-        """The scores of no finished hypotheses, where the stop compares them."""
-        counts = {"exact": self.n_best, "huggingface": self.config.hypotheses}
+    def _initial_best_finished(self, scores: Tensor) -> Tensor | None:
+        """Minus infinity for each finished hypothesis that the stop compares; None if it compares none."""
+        counts = {"exact": self.n_best, "huggingface": self.config.n_hypotheses}
         count = counts.get(self.config.effective_stop)
-        return None if count is None else scores.new_full((len(scores), count), -INFINITY)
+        if count is None:
+            return None
+        return scores.new_full((len(scores), count), -INFINITY)  # (B,n_best) or (B,K)
 
 
 # ----------------------------------------------------------------------------------------------- parts of the step
 
 
-def diverse_candidates(log_probs: Tensor, scores: Tensor, beam_size: int, groups: int) -> tuple[Candidates, Tensor]:
-    """Diverse beam search: a beam of K/G for each of G groups, one after the other.
+def diverse_candidates(log_probs: Tensor, scores: Tensor, beam_size: int, n_groups: int) -> tuple[Candidates, Tensor]:
+    """Diverse beam search: chooses the candidates of G groups, each with a beam of K/G, one group after the other.
 
     The scores of a group are lowered by `DIVERSITY_STRENGTH` at a word for every hypothesis of an earlier group that
-    goes on with it: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity. Group g has the
-    columns g*K/G to (g+1)*K/G-1 of `scores` `(B,W)`, except in the first step.
+    continues with it: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity.
+
+    Args:
+        log_probs: scores of all continuations `(N,X)`.
+        scores: scores of the hypotheses `(B,W)`. Group g has the columns g*K/G to (g+1)*K/G-1; in the first step all
+            groups continue the only hypothesis.
+        beam_size: K.
+        n_groups: G.
 
     Returns:
         The candidates of all groups in turn, and the penalty of each `(B,C)`.
     """
-    size, width = scores.shape
-    group_size = beam_size // groups
-    group_width = max(1, width // groups)  # hypotheses that a group continues: 1 in the first step
-    lowered = log_probs.view(size, width, -1).clone()  # (B,W,X)
-    taken = scores.new_zeros(size, 0, dtype=torch.long)  # (B,*): words of the groups so far
+    n_sentences, width = scores.shape
+    group_size = beam_size // n_groups
+    group_width = max(1, width // n_groups)  # hypotheses that a group continues: 1 in the first step
+    lowered = log_probs.view(n_sentences, width, -1).clone()  # (B,W,X)
+    used_words = scores.new_zeros(n_sentences, 0, dtype=torch.long)  # (B,*): words of the groups so far
     parts: list[Candidates] = []
     penalties: list[Tensor] = []
-    for group in range(groups):
-        first = group * group_width if width > 1 else 0
-        own_log_probs = lowered[:, first : first + group_width].reshape(size * group_width, -1)
-        own_scores = scores[:, first : first + group_width]
-        candidates = best_candidates(own_log_probs, own_scores, group_size)
-        times_taken = (candidates.columns[:, :, None] == taken[:, None]).sum(2)  # (B,2K/G)
-        penalties.append(times_taken * -DIVERSITY_STRENGTH)
-        words = candidates.columns.gather(1, candidates.survivors)  # (B,K/G)
-        words = words.masked_fill(candidates.survivor_scores == -INFINITY, NO_TOKEN)
-        taken = torch.cat([taken, words], 1)
-        cost = scores.new_full((size, 1, group_size), -DIVERSITY_STRENGTH)
-        cost = cost.masked_fill(words[:, None] == NO_TOKEN, 0.0).to(lowered.dtype)
-        columns = words[:, None].clamp(min=0).expand(-1, width, -1)  # (B,W,K/G)
-        lowered.scatter_add_(2, columns, cost.expand(-1, width, -1))
-        kept = candidates.survivors + 2 * group_size * group
-        parts.append(replace(candidates, parents=candidates.parents + first, survivors=kept))
-    joined = {field.name: torch.cat([getattr(part, field.name) for part in parts], 1) for field in fields(Candidates)}
-    return Candidates(**joined), torch.cat(penalties, 1).to(log_probs.dtype)
+    for group in range(n_groups):
+        first_parent = group * group_width if width > 1 else 0
+        end_parent = first_parent + group_width
+        group_log_probs = lowered[:, first_parent:end_parent].reshape(n_sentences * group_width, -1)  # (B*W/G,X)
+        part = best_candidates(group_log_probs, scores[:, first_parent:end_parent], group_size)
+        times_used = (part.columns[:, :, None] == used_words[:, None]).sum(2)  # (B,2K/G)
+        penalties.append(times_used * -DIVERSITY_STRENGTH)
+        # Numbers within all candidates and hypotheses of the sentence, instead of those of the group.
+        parts.append(
+            replace(part, parents=part.parents + first_parent, survivors=part.survivors + 2 * group_size * group)
+        )
+
+        # The words of the survivors become more expensive for later groups.
+        is_missing = part.survivor_scores == -INFINITY  # (B,K/G): fewer continuations exist
+        words = part.columns.gather(1, part.survivors)  # (B,K/G)
+        used_words = torch.cat([used_words, words.masked_fill(is_missing, NO_TOKEN)], 1)
+        cost = scores.new_full(words.shape, -DIVERSITY_STRENGTH)  # (B,K/G)
+        cost = cost.masked_fill(is_missing, 0.0).to(lowered.dtype)
+        lowered.scatter_add_(2, words[:, None].expand(-1, width, -1), cost[:, None].expand(-1, width, -1))
+    candidates = Candidates(
+        columns=torch.cat([part.columns for part in parts], 1),
+        parents=torch.cat([part.parents for part in parts], 1),
+        scores=torch.cat([part.scores for part in parts], 1),
+        ended=torch.cat([part.ended for part in parts], 1),
+        survivors=torch.cat([part.survivors for part in parts], 1),
+        survivor_scores=torch.cat([part.survivor_scores for part in parts], 1),
+    )
+    return candidates, torch.cat(penalties, 1).to(log_probs.dtype)
 
 
 def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Candidates:
-    """Returns the candidates, but at the limit `(B,1)` all hypotheses of `scores` `(B,W)` end with EOS, at no cost."""
-    number = torch.arange(candidates.columns.shape[1], device=scores.device).expand_as(candidates.columns)  # (B,C)
-    parents = number.clamp(max=scores.shape[1] - 1)
-    whole = scores.gather(1, parents).masked_fill(number > parents, -INFINITY)  # (B,C)
+    """Ends all hypotheses of `scores` `(B,W)` with EOS, at no cost, where `is_last` `(B,1)`; returns the candidates."""
+    numbers = torch.arange(candidates.columns.shape[1], device=scores.device)  # (C,)
+    numbers = numbers.expand_as(candidates.columns)  # (B,C)
+    parents = numbers.clamp(max=scores.shape[1] - 1)  # (B,C): candidate c continues hypothesis c, for c < W
+    end_scores = scores.gather(1, parents).masked_fill(numbers > parents, -INFINITY)  # (B,C)
     return Candidates(
         columns=candidates.columns.masked_fill(is_last, EOS),
         parents=torch.where(is_last, parents, candidates.parents),
-        scores=torch.where(is_last, whole, candidates.scores),
-        ended=torch.where(is_last, whole > -INFINITY, candidates.ended),
+        scores=torch.where(is_last, end_scores, candidates.scores),
+        ended=torch.where(is_last, end_scores > -INFINITY, candidates.ended),
         survivors=candidates.survivors,
         survivor_scores=candidates.survivor_scores.masked_fill(is_last, -INFINITY),
     )
 
 
-def with_model_scores(
-    candidates: Candidates, log_probs: Tensor, scores: Tensor, guided: Tensor
+def restore_model_scores(
+    candidates: Candidates, log_probs: Tensor, guided_values: Tensor, parent_scores: Tensor
 ) -> tuple[Candidates, Tensor]:
-    """Gives candidates that were chosen by `guided` scores the model's own log-probabilities.
+    """Gives candidates that were chosen by scores with penalties the model's own log-probabilities.
 
     Args:
-        candidates: chosen by `guided` and by scores of hypotheses with further penalties.
+        candidates: chosen by `guided_values` and by scores of hypotheses with further penalties.
         log_probs: the model's own `(N,X)`.
-        scores: log-probabilities of the hypotheses `(B,W)`.
-        guided: `log_probs` with penalties `(N,X)`.
+        guided_values: `log_probs` with penalties `(N,X)`.
+        parent_scores: log-probabilities of the hypotheses `(B,W)`.
 
     Returns:
-        The candidates, and how much `guided` adds to the last token of each `(B,C)`.
+        The candidates, and the penalty that `guided_values` adds to the last token of each `(B,C)`.
     """
-    places = candidates.parents * log_probs.shape[1] + candidates.columns  # (B,C)
-    model_scores = log_probs.reshape(len(places), -1).gather(1, places)
-    guided_scores = guided.reshape(len(places), -1).gather(1, places)
-    sums = scores.gather(1, candidates.parents) + model_scores
-    sums = sums.masked_fill(candidates.scores == -INFINITY, -INFINITY)  # candidates that stand for none
-    added = torch.where(model_scores > -INFINITY, guided_scores - model_scores, 0.0)
-    kept_scores = sums.gather(1, candidates.survivors).masked_fill(candidates.survivor_scores == -INFINITY, -INFINITY)
-    return replace(candidates, scores=sums, survivor_scores=kept_scores), added
+    n_sentences = len(parent_scores)
+    flat_indices = candidates.parents * log_probs.shape[1] + candidates.columns  # (B,C)
+    token_log_probs = log_probs.reshape(n_sentences, -1).gather(1, flat_indices)  # (B,C)
+    token_values = guided_values.reshape(n_sentences, -1).gather(1, flat_indices)  # (B,C)
+    # Candidates that no continuation was left for keep minus infinity.
+    scores = parent_scores.gather(1, candidates.parents) + token_log_probs  # (B,C)
+    scores = scores.masked_fill(candidates.scores == -INFINITY, -INFINITY)
+    survivor_scores = scores.gather(1, candidates.survivors)  # (B,K)
+    survivor_scores = survivor_scores.masked_fill(candidates.survivor_scores == -INFINITY, -INFINITY)
+    penalties = torch.where(token_log_probs > -INFINITY, token_values - token_log_probs, 0.0)  # (B,C)
+    return replace(candidates, scores=scores, survivor_scores=survivor_scores), penalties
 
 
 # ---------------------------------------------------------------------------------------------- parts of the start
 
 
-def limits_of(config: SearchConfig, batch: Batch) -> SearchConfig:
-    """Returns the settings without limits by the source, if the batch has no source text."""
+def applicable_limits(config: SearchConfig, batch: Batch) -> SearchConfig:
+    """Returns the settings without limits by the source if the batch has no source text."""
     if batch.reads_text:
         return config
     return config.model_copy(update={"min_length_ratio": 0.0, "max_length_ratio": 0.0})
 
 
-def number_copied_words(batch: Batch, vocabulary: int) -> Batch:
-    """For a model that copies: numbers unknown words by source position, V plus the first where the word stands."""
+def number_copied_words(batch: Batch, vocabulary_size: int) -> Batch:
+    """Numbers the unknown words of a batch by source position, for a model that copies.
+
+    An unknown word becomes V plus the first position at which it occurs in the source.
+    """
     source = batch.inputs.copy.extended  # (B,S)
     terms = batch.terms
     assert terms is None or isinstance(terms, Constraints)
 
-    def numbered(ids: Tensor) -> Tensor:
-        return number_by_position(ids, source, vocabulary, UNK)
+    def number_ids(ids: Tensor) -> Tensor:
+        return number_by_position(ids, source, vocabulary_size, UNK)
 
-    columns = source.shape[1]
-    n_oov = -(vocabulary + columns) % BLOCK + columns  # whole blocks are searched faster
+    source_length = source.shape[1]
+    padding = -(vocabulary_size + source_length) % BLOCK  # whole blocks are searched faster
     return replace(
         batch,
-        inputs=replace(batch.inputs, copy=CopySource(numbered(source), n_oov)),
-        prefix=None if batch.prefix is None else numbered(batch.prefix),
-        prompt=None if batch.prompt is None else numbered(batch.prompt),
-        terms=None if terms is None else terms.changed(numbered),
+        inputs=replace(batch.inputs, copy=CopySource(number_ids(source), source_length + padding)),
+        prefix=None if batch.prefix is None else number_ids(batch.prefix),
+        prompt=None if batch.prompt is None else number_ids(batch.prompt),
+        terms=None if terms is None else terms.map_ids(number_ids),
     )
 
 
-def _after_prompts(counts: Tensor, prompt_lengths: Tensor | None) -> Tensor:
-    """Counts of tokens `(B,)` with those of the prompts."""
-    return counts if prompt_lengths is None else counts + prompt_lengths
+def _add_prompt_lengths(counts: Tensor, prompt_lengths: Tensor | None) -> Tensor:
+    """Adds the lengths of the prompts to numbers of tokens `(B,)`."""
+    if prompt_lengths is None:
+        return counts
+    return counts + prompt_lengths
 
 
 def _first_tokens(prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor:
-    """The token that the first step reads `(B,1)`: the last of the prompt, or BOS."""
+    """The token that the first step reads `(B,1)`: the last one of the prompt, or BOS."""
     if prompt_lengths is None:
         return torch.full((len(prompt), 1), BOS, device=prompt.device)
-    return pad(prompt, (1, 0), value=BOS).gather(1, prompt_lengths[:, None])
+    prompt_with_bos = pad(prompt, (1, 0), value=BOS)  # (B,1+P)
+    return prompt_with_bos.gather(1, prompt_lengths[:, None])
 
 
 def _prefix_after_prompt(prefix: Tensor | None, prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor | None:
-    """A prefix `(B,P)` after the prompt, so that its places are positions."""
+    """Puts a prefix `(B,*)` after the prompt `(B,P)`, so that its columns are positions: `(B,P+*)`."""
     if prefix is None or prompt_lengths is None:
         return prefix
-    places = prompt_lengths[:, None] + torch.arange(prefix.shape[1], device=prefix.device)
-    return pad(prompt, (0, prefix.shape[1]), value=PAD).scatter(1, places, prefix)
+    prefix_length = prefix.shape[1]
+    columns = prompt_lengths[:, None] + torch.arange(prefix_length, device=prefix.device)  # (B,*)
+    padded_prompt = pad(prompt, (0, prefix_length), value=PAD)  # (B,P+*)
+    return padded_prompt.scatter(1, columns, prefix)

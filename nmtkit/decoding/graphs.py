@@ -1,8 +1,8 @@
 """Captures the decoding steps of a batch with fixed slots as CUDA graphs, and replays them.
 
-A GPU works through a step of a small model faster than Python can launch its operations. A graph launches all of them
-at once. It repeats operations, not Python: so the tensors of the batch stay where they are, every step copies its
-results back into them, and one graph serves only the steps that read as many positions.
+A GPU finishes a step of a small model faster than Python can launch its operations. A graph launches all of them at
+once. It repeats operations, not Python code: so the tensors of the batch stay where they are, every step copies its
+results back into them, and a graph serves only the steps that read a certain number of positions.
 """
 
 import threading
@@ -18,63 +18,73 @@ from nmtkit.decoding.beam_search import BeamSearch, StepResult
 from nmtkit.decoding.search_state import SearchState
 
 LENGTH_STEP = 16
-"""Captured steps read a multiple of so many positions."""
+"""The number of positions that captured steps read is rounded up to a multiple of this, so that few graphs suffice."""
 PATIENCE = 50
-"""Capturing a graph costs about as much as so many steps, so it begins after them."""
+"""Steps before a graph is captured: capturing costs about as much time as this number of steps."""
 WARM_UP = 2
+"""Trial steps before a capture, in which libraries allocate their workspaces."""
 MAX_SHAPES = 4
-"""Captured batches that are kept, each with its memory."""
+"""Number of captured batches that are kept; each has memory of its own."""
 
 
 class CapturedSteps:
-    """The steps of a batch with room for so many sentences and positions.
+    """The steps of a batch with a fixed number of slots and positions.
 
-    It begins with `fresh` sentences, after their first step. Steps that read a certain number of positions are captured
-    the first time if `at_once`, else after `PATIENCE` of them.
+    Steps that read a certain number of positions are captured the first time if `at_once`, else after `PATIENCE` of
+    them.
+
+    Args:
+        search: the search.
+        first_state: the sentences that the batch begins with, after their first step.
+        slots: the number of slots.
+        length: the number of positions.
+        at_once: whether to capture steps the first time.
     """
 
-    def __init__(self, search: BeamSearch, fresh: SearchState, slots: int, length: int, at_once: bool) -> None:
-        self.state = fresh.in_slots(slots, length, search.length_penalty)
+    def __init__(self, search: BeamSearch, first_state: SearchState, slots: int, length: int, at_once: bool) -> None:
+        self.state = first_state.with_capacity(slots, length, search.length_penalty)
         self.replayed = 0
-        """Steps that replayed a capture."""
+        """Number of steps that replayed a capture."""
         self._search = search
         self._length = length
         self._patience = 0 if at_once else PATIENCE
-        self._made: Counter[int] = Counter()  # steps by how many positions they read
+        self._n_steps: Counter[int] = Counter()  # by the number of positions that the steps read
         self._captures: dict[int, Callable[[], StepResult]] = {}
 
-    def fill(self, fresh: SearchState) -> None:
-        """Begins anew with other sentences."""
-        assert len(fresh.divisors) <= len(self.state.divisors), "`BeamSearch.most_tokens` is too low"
+    def fill(self, first_state: SearchState) -> None:
+        """Replaces all sentences by new ones, after their first step."""
+        assert len(first_state.divisors) <= len(self.state.divisors), "`BeamSearch.max_tokens` is too low"
         done = self.state.sentences.done.fill_(True)
-        slots = torch.arange(len(fresh.limits), device=done.device)
-        self.state.insert(slots, fresh, self._search.model)
+        slots = torch.arange(len(first_state.limits), device=done.device)
+        self.state.insert(slots, first_state, self._search.model)
 
     def step(self, length: int) -> StepResult:
-        """Makes one step; `length` counts the positions of the sentence that has come farthest."""
-        needed = length + 1  # the step also moves each sentence on to its next position
-        rounded = -(-needed // LENGTH_STEP) * LENGTH_STEP
-        extent = min(rounded, self._length)
+        """Makes one step; `length` is the number of positions of the sentence that is at the last position."""
+        n_positions = length + 1  # the step also advances each sentence to its next position
+        n_multiples = -(-n_positions // LENGTH_STEP)  # rounded up
+        read_length = min(n_multiples * LENGTH_STEP, self._length)
         cache = self.state.cache
-        if extent < cache.length:  # sentences that had come farther are done
-            cache.position.clamp_(max=extent - 1)
-        cache.length = extent
-        self._made[extent] += 1
-        if self._made[extent] <= self._patience:
+        if read_length < cache.length:
+            # All sentences at later positions are done. Their positions must be among those that the step reads.
+            cache.position.clamp_(max=read_length - 1)
+        cache.length = read_length
+        self._n_steps[read_length] += 1
+        if self._n_steps[read_length] <= self._patience:
             return self._step_in_place()
-        if extent in self._captures:
+        if read_length in self._captures:
             self.replayed += 1
-            return self._captures[extent]()
-        self._captures[extent], result = capture_cuda_graph(self._step_in_place, self._trial_step)
+            return self._captures[read_length]()
+        replay, result = capture_cuda_graph(self._step_in_place, self._trial_step)
+        self._captures[read_length] = replay
         return result
 
     def _step_in_place(self) -> StepResult:
-        """A step that copies all that it changes into the tensors of the state."""
-        after = self.state.shallow_copy()
-        result = self._search.step(after)
-        for kept, new in zip(self.state.changing(), after.changing(), strict=True):
-            if kept is not new:
-                kept.copy_(new)
+        """Makes a step, and copies all that it changes into the tensors of the state."""
+        next_state = self.state.shallow_copy()
+        result = self._search.step(next_state)
+        for tensor, new_tensor in zip(self.state.mutable_tensors(), next_state.mutable_tensors(), strict=True):
+            if tensor is not new_tensor:
+                tensor.copy_(new_tensor)
         return result
 
     def _trial_step(self) -> StepResult:
@@ -87,40 +97,41 @@ def supports_cuda_graphs(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_available()
 
 
-_turn = threading.RLock()
-"""All graphs share the memory of intermediate results: a thread that replays one reads its result before the next."""
+_replay_lock = threading.RLock()
+"""All graphs share the memory of intermediate results, so a thread that replays one copies its result before the next
+graph is replayed."""
 
 
 def capture_cuda_graph(
     step: Callable[[], StepResult], trial: Callable[[], object]
 ) -> tuple[Callable[[], StepResult], StepResult]:
-    """Captures a step; `trial` computes the same, and the step overwrites what it wrote.
+    """Captures a step; `trial` computes the same, and the step overwrites what the trial wrote.
 
     Returns:
         A function that replays the step, and the result of the step itself.
     """
-    with _turn:
-        pool, stream, _ = _capturing_on(torch.cuda.current_device())
-        with _aside(stream):
+    with _replay_lock:
+        pool, stream, _ = _capture_resources(torch.cuda.current_device())
+        with _on_stream(stream):
             for _ in range(WARM_UP):
                 trial()
         graph = torch.cuda.CUDAGraph()
-        # Threads that read or search go on meanwhile, so only this one is kept from what would spoil the capture.
+        # Other threads read or search at the same time. Only this thread must not call what would spoil the capture.
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            result = step()
+            captured_result = step()
 
     def replay() -> StepResult:
-        with _turn:
+        with _replay_lock:
             graph.replay()
-            return result.mapped(torch.clone)
+            return captured_result.mapped(torch.clone)
 
-    first = replay()  # capturing has not executed the step
-    return replay, first
+    result = replay()  # capturing does not execute the step
+    return replay, result
 
 
 @contextmanager
-def _aside(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Works on another stream, after what was begun before and before what follows."""
+def _on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Works on another stream, after all earlier work of the current stream and before all later work."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield
@@ -128,10 +139,13 @@ def _aside(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 @cache
-def _capturing_on(device: int) -> tuple[Any, torch.cuda.Stream, torch.cuda.CUDAGraph]:
-    """The pool and the stream of all captures, and a graph that keeps the pool: it ends with the last graph in it."""
+def _capture_resources(device: int) -> tuple[Any, torch.cuda.Stream, torch.cuda.CUDAGraph]:
+    """The memory pool and the stream of all captures, and a graph that keeps the pool.
+
+    A pool is freed with the last graph in it.
+    """
     pool = torch.cuda.graph_pool_handle()
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch does not type it
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types for streams
     keeper = torch.cuda.CUDAGraph()
     with torch.cuda.graph(keeper, pool=pool, stream=stream, capture_error_mode="thread_local"):
         torch.zeros(1, device=f"cuda:{device}")

@@ -1,7 +1,7 @@
-"""Hypotheses, built from the results of the steps of a search.
+"""Builds hypotheses from the results of the steps of a search.
 
-Letters as in `nmtkit.decoding.beam_search`, but B sentences that are read together, which need not have begun together;
-T steps at most, n hypotheses wanted for each sentence.
+Letters as in `nmtkit.decoding.beam_search`, but B are sentences whose results are read together, which need not have
+begun together; T steps at most, n hypotheses wanted for each sentence.
 """
 
 from collections import deque
@@ -27,10 +27,10 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation, or as much of it as the length limit allowed."""
+    """A translation, or the part of it that the length limit allowed."""
 
     ids: list[int]
-    """Without BOS and EOS; a model that copies also gives extended ids."""
+    """Without BOS and EOS; extended ids if the model copies."""
     finished: bool
     """Whether it ended in EOS; if not, it was cut at the length limit."""
     score: float
@@ -38,12 +38,13 @@ class Hypothesis:
     log_prob: float
     """Sum of `token_log_probs`."""
     token_log_probs: list[float]
-    """One for each id, then that of EOS if finished."""
+    """The log-probability of each id, and of EOS if finished."""
     attention: npt.NDArray[np.float32] | None
     """One row for each of `token_log_probs`, one column for each source token, EOS included. None if not asked for, or
     if the model has no attention."""
     p_gen: list[float] | None = None
-    """The probability of generating, not copying, one for each row of `attention`. None if the model does not copy."""
+    """The probability of generating instead of copying, one for each row of `attention`. None if the model does not
+    copy."""
 
 
 SentenceResult = tuple[int, list[Hypothesis]]
@@ -56,40 +57,59 @@ class SentenceRecord:
 
     number: int
     """Its number within the whole search."""
-    length: int
-    """Positions of its memory that are real; of a text its tokens, EOS included."""
+    memory_length: int
+    """Number of real positions in its memory; for a text its tokens, EOS included."""
     limit: int
-    """The most tokens that it may have, EOS included."""
-    extended: Tensor | None
+    """The maximum number of its tokens, EOS included."""
+    extended_source: Tensor | None
     """The extended ids of its source `(S,)`, for a model that copies: the search numbers unknown words by position."""
-    first: StepResult
-    """The first step, which it made within a batch of new sentences."""
-    row: int
-    """Its row in `first`."""
+    first_result: StepResult
+    """The result of its first step, which it made in a batch of new sentences."""
+    first_row: int
+    """Its row in `first_result`."""
     start: int
-    """Steps that the batch had made before."""
+    """Number of steps that the batch had made before."""
     slot: int = 0
     """Its row in the last result of the batch, once it is finished."""
     end: int = 0
-    """Steps that the batch has made, once it is finished."""
+    """Number of steps that the batch has made, once it is finished."""
 
-    def extended_ids(self, ids: list[int], size: int) -> list[int]:
-        """Returns the tokens of a hypothesis by their extended ids; `size` is V."""
-        if self.extended is None or max(ids) < size:
+    def extended_ids(self, ids: list[int], vocabulary_size: int) -> list[int]:
+        """Returns the extended ids for the tokens of a hypothesis, where a copied word has a source position."""
+        if self.extended_source is None or max(ids) < vocabulary_size:
             return ids
-        source = self.extended.tolist()
-        return [token if token < size else source[token - size] for token in ids]
+        source = self.extended_source.tolist()
+        extended = []
+        for token in ids:
+            is_copied = token >= vocabulary_size
+            extended.append(source[token - vocabulary_size] if is_copied else token)
+        return extended
 
 
 @dataclass
-class CompactionSpan:
-    """Steps of a batch between two compactions."""
+class StepSpan:
+    """The steps of a batch between two compactions, which keep the slots of its sentences."""
 
     start: int
-    """Steps that the batch had made before."""
-    kept: Integers
+    """Number of steps that the batch had made before."""
+    previous_rows: Integers
     """The row of the previous span that each row continues; empty in the first span."""
     results: list[StepResult]
+
+
+@dataclass(frozen=True)
+class _SpanEntries:
+    """What is read from the results of a span: M entries, each of one step and one sentence; arrays are `(M,)`."""
+
+    results: list[StepResult]
+    result_numbers: Integers
+    """The result that an entry is read from."""
+    rows: Integers
+    """The row of the entry in this result."""
+    steps: Integers
+    """The step of the entry, counted from the first step of its sentence."""
+    sentences: Integers
+    """The sentence of the entry, below B."""
 
 
 @dataclass(frozen=True)
@@ -102,80 +122,93 @@ class _Ranked:
     """Whether they have ended; if not, they were cut at the length limit."""
     steps: Integers
     """The steps of their last tokens."""
-    numbers: Integers
-    """Their numbers among the candidates of these steps."""
+    candidates: Integers
+    """The numbers of their last tokens among the candidates of these steps, below C."""
 
 
-class _Steps:
-    """The steps of finished sentences, on the CPU, counted from the first step of each sentence."""
+class _StepArrays:
+    """The steps of finished sentences as arrays on the CPU, counted from the first step of each sentence."""
 
-    def __init__(self, sentences: Sequence[SentenceRecord], spans: Sequence[CompactionSpan]) -> None:
+    def __init__(self, sentences: Sequence[SentenceRecord], spans: Sequence[StepSpan]) -> None:
         self._sentences = sentences
-        starts = np.array([sentence.start for sentence in sentences])
-        ends = np.array([sentence.end for sentence in sentences])
+        starts = np.array([sentence.start for sentence in sentences])  # (B,)
+        ends = np.array([sentence.end for sentence in sentences])  # (B,)
         self.counts = ends - starts + 1
         """How many steps each sentence has made, `(B,)`."""
-        self._parts = self._find_rows(spans, starts, ends)
-        is_made = (np.arange(int(self.counts.max()))[:, None] < self.counts)[:, :, None]  # (T,B,1)
+        self._spans = self._find_entries(spans, starts, ends)
+        n_steps = int(self.counts.max())
+        has_step = np.arange(n_steps)[:, None] < self.counts  # (T,B)
+        has_step = has_step[:, :, None]  # (T,B,1)
         self.scores: Floats = self.gather(lambda result: result.candidates.scores)  # (T,B,C)
-        if np.isnan(self.scores).any(where=is_made):
+        if np.isnan(self.scores).any(where=has_step):
             raise CheckpointError(
                 "the model gives NaN for log-probabilities, so its weights are damaged: use an earlier checkpoint"
             )
         self.tokens: Integers = self.gather(lambda result: result.tokens)  # (T,B,C)
         self.parents: Integers = self.gather(lambda result: result.candidates.parents)  # (T,B,C)
-        self.ended = self.gather(lambda result: result.candidates.ended) & is_made  # (T,B,C)
-        self.kept: Integers = self.gather(lambda result: result.candidates.survivors)  # (T,B,K)
+        self.ended = self.gather(lambda result: result.candidates.ended) & has_step  # (T,B,C)
+        self.survivors: Integers = self.gather(lambda result: result.candidates.survivors)  # (T,B,K)
         self.ranking: Floats = self.gather(lambda result: result.ranking)  # (T,B,C)
 
-    def _find_rows(
-        self, spans: Sequence[CompactionSpan], starts: Integers, ends: Integers
-    ) -> list[tuple[list[StepResult], tuple[Integers, Integers], tuple[Integers, Integers]]]:
-        """For each span its results, the (step, sentence) of what is read of them, and the (result, row) of it.
+    def _find_entries(self, spans: Sequence[StepSpan], starts: Integers, ends: Integers) -> list[_SpanEntries]:
+        """Finds the results and rows of all steps but the first ones.
 
-        A sentence may have been in another row before each compaction, so spans are followed from the last to the
+        A sentence may have been in another row before each compaction, so the spans are followed from the last to the
         first.
         """
-        parts = []
-        rows = np.array([sentence.slot for sentence in self._sentences])  # (B,): where each is in the present span
+        span_entries = []
+        rows = np.array([sentence.slot for sentence in self._sentences])  # (B,): in the present span
         for span in reversed(spans):
             if span.results:
-                batch_steps = np.arange(span.start, span.start + len(span.results))[:, None]
-                steps = batch_steps - starts + 1  # (t,B): of each sentence
-                results, sentences = np.nonzero((steps > 0) & (steps < self.counts))
-                parts.append((span.results, (steps[results, sentences], sentences), (results, rows[sentences])))
-            if len(span.kept):
-                was_there = ends > span.start  # the others were finished before, in a row of an earlier span
-                earlier_rows = span.kept[np.where(was_there, rows, 0)]
-                rows = np.where(was_there, earlier_rows, rows)
-        return parts
+                batch_steps = np.arange(span.start, span.start + len(span.results))  # (R,): of R results
+                sentence_steps = batch_steps[:, None] - starts + 1  # (R,B)
+                is_read = (sentence_steps > 0) & (sentence_steps < self.counts)  # (R,B)
+                result_numbers, sentences = np.nonzero(is_read)  # (M,)
+                entries = _SpanEntries(
+                    results=span.results,
+                    result_numbers=result_numbers,
+                    rows=rows[sentences],
+                    steps=sentence_steps[result_numbers, sentences],
+                    sentences=sentences,
+                )
+                span_entries.append(entries)
+            if len(span.previous_rows):
+                # Sentences that were finished before this span have their row in an earlier one already.
+                was_in_span = ends > span.start  # (B,)
+                previous_rows = span.previous_rows[np.where(was_in_span, rows, 0)]  # (B,)
+                rows = np.where(was_in_span, previous_rows, rows)
+        return span_entries
 
     def gather(self, pick: Callable[[StepResult], Tensor]) -> npt.NDArray[Any]:
-        """Returns one tensor `(*,C)` of each step, `(T,B,C)`; undefined after the last step of a sentence."""
-        first_steps: dict[int, npt.NDArray[Any]] = {}  # sentences that began together share one
+        """Returns a tensor `(*,C)` of every step, `(T,B,C)`; undefined after the last step of a sentence."""
+        first_arrays: dict[int, npt.NDArray[Any]] = {}  # by result: sentences that began together share one
+        first_rows = []
         for sentence in self._sentences:
-            key = id(sentence.first)
-            if key not in first_steps:
-                first_steps[key] = pick(sentence.first).cpu().numpy()
-        first = np.stack([first_steps[id(sentence.first)][sentence.row] for sentence in self._sentences])
-        whole = np.zeros((int(self.counts.max()), *first.shape), first.dtype)
-        whole[0] = first
-        for results, places, origins in self._parts:
-            steps = torch.stack([pick(result) for result in results])
-            whole[places] = steps.cpu().numpy()[origins]
-        return whole
+            key = id(sentence.first_result)
+            if key not in first_arrays:
+                first_arrays[key] = pick(sentence.first_result).cpu().numpy()
+            first_rows.append(first_arrays[key][sentence.first_row])
+        first_step = np.stack(first_rows)  # (B,C)
+        n_steps = int(self.counts.max())
+        steps = np.zeros((n_steps, *first_step.shape), first_step.dtype)  # (T,B,C)
+        steps[0] = first_step
+        for entries in self._spans:
+            span_results = torch.stack([pick(result) for result in entries.results])  # (R,*,C)
+            span_array = span_results.cpu().numpy()
+            steps[entries.steps, entries.sentences] = span_array[entries.result_numbers, entries.rows]
+        return steps
 
-    def gather_inherited(
+    def gather_from_parents(
         self, pick: Callable[[StepResult], Tensor | None], parents: Integers
     ) -> npt.NDArray[np.float32] | None:
-        """Returns one tensor `(*,K,*)` of each step, for hypotheses with these parents `(B,n,T)`: `(T,B,n,*)`."""
-        if pick(self._sentences[0].first) is None:
+        """Returns a tensor `(*,K,*)` of every step, for hypotheses with these parents `(B,n,T)`: `(T,B,n,*)`."""
+        if pick(self._sentences[0].first_result) is None:
             return None
-        whole = self.gather(cast(Callable[[StepResult], Tensor], pick))  # (T,B,K,*)
-        step = np.arange(len(whole))[:, None, None]
-        sentence = np.arange(whole.shape[1])[:, None]
-        of_parents = whole[step, sentence, parents.transpose(2, 0, 1)]
-        return of_parents.astype(np.float32)
+        steps = self.gather(cast(Callable[[StepResult], Tensor], pick))  # (T,B,K,*)
+        step = np.arange(len(steps))[:, None, None]  # (T,1,1)
+        sentence = np.arange(steps.shape[1])[:, None]  # (B,1)
+        from_parents = steps[step, sentence, parents.transpose(2, 0, 1)]  # (T,B,n,*)
+        return from_parents.astype(np.float32)
 
     def rank(self, n_best: int, config: SearchConfig) -> _Ranked:
         """Ranks the candidates that ended in any step, and those that were cut at the length limit.
@@ -183,126 +216,156 @@ class _Steps:
         Those that ended come before those that were cut, except where `at_limit` ranks them together.
         """
         _, n_sentences, n_candidates = self.tokens.shape
-        sentence = np.arange(n_sentences)[:, None]
-        is_ranked_together = config.limit_rule != "behind"
+        sentence = np.arange(n_sentences)[:, None]  # (B,1)
+        is_ranked_together = config.effective_at_limit != "behind"
 
-        # What ended, in all steps: entry step * C + number.
-        ended = np.where(self.ended, self.ranking, -INFINITY)  # (T,B,C)
-        ended = ended.transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
+        # 1. Candidates that ended. All steps are one row: entry number step * C + candidate.
+        ended_scores = np.where(self.ended, self.ranking, -INFINITY)  # (T,B,C)
+        ended_scores = ended_scores.transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
+        n_ended_entries = ended_scores.shape[1]
 
-        # What was cut: candidates that were kept in the last step before the limit.
-        limits = np.array([sentence.limit for sentence in self._sentences])
-        last = np.minimum(limits, self.counts)[:, None] - 1  # (B,1)
-        kept = self.kept[last, sentence, np.arange(self.kept.shape[2])]  # (B,K)
-        has_reached_limit = (limits <= self.counts)[:, None]
-        is_cut = has_reached_limit & ~self.ended[last, sentence, kept]  # a sample may end in this step
+        # 2. Candidates that were cut: the survivors of the last step before the limit. They are the entries T*C and
+        #    following.
+        limits = np.array([record.limit for record in self._sentences])  # (B,)
+        last_step = np.minimum(limits, self.counts)[:, None] - 1  # (B,1)
+        survivors = self.survivors[last_step[:, 0], sentence[:, 0]]  # (B,K)
+        has_reached_limit = (limits <= self.counts)[:, None]  # (B,1)
+        is_cut = has_reached_limit & ~self.ended[last_step, sentence, survivors]  # (B,K): a sample may end in this step
         if is_ranked_together:
-            # Of the 2K candidates of a beam, or a group, the second half was only in reserve.
-            is_cut &= kept % (n_candidates // config.groups) < config.hypotheses // config.groups
-        cut = np.where(is_cut, self.ranking[last, sentence, kept], -INFINITY)  # (B,K)
+            # Among the 2K candidates of a beam, or a group, the second half is only a reserve for those that end.
+            group_candidates = n_candidates // config.n_groups
+            group_size = config.n_hypotheses // config.n_groups
+            is_cut &= survivors % group_candidates < group_size
+        cut_scores = np.where(is_cut, self.ranking[last_step, sentence, survivors], -INFINITY)  # (B,K)
 
-        scores = np.concatenate([ended, cut], axis=1)
-        best_cut = _best_first(cut, n_best) + ended.shape[1]
-        order = np.concatenate([_best_first(ended, n_best), best_cut], axis=1)  # (B,2n)
+        # 3. The best of each kind.
+        best_ended = _best_first(ended_scores, n_best)  # (B,n)
+        best_cut = _best_first(cut_scores, n_best) + n_ended_entries  # (B,n)
+        entries = np.concatenate([best_ended, best_cut], axis=1)  # (B,2n)
+        scores = np.concatenate([ended_scores, cut_scores], axis=1)[sentence, entries]  # (B,2n)
         if is_ranked_together:
-            order = order[sentence, _best_first(scores[sentence, order], 2 * n_best)]
-        finished = order < ended.shape[1]
-        steps, numbers = np.divmod(order, n_candidates)
-        numbers_of_cut = np.take_along_axis(kept, np.maximum(order - ended.shape[1], 0), axis=1)
+            order = _best_first(scores, 2 * n_best)  # (B,2n)
+            entries = entries[sentence, order]
+            scores = scores[sentence, order]
+
+        # 4. The step and the candidate of each entry.
+        finished = entries < n_ended_entries  # (B,2n)
+        ended_steps, ended_candidates = np.divmod(entries, n_candidates)  # (B,2n)
+        cut_numbers = np.maximum(entries - n_ended_entries, 0)  # (B,2n)
+        cut_candidates = np.take_along_axis(survivors, cut_numbers, axis=1)  # (B,2n)
         return _Ranked(
-            scores=scores[sentence, order],
+            scores=scores,
             finished=finished,
-            steps=np.where(finished, steps, last),
-            numbers=np.where(finished, numbers, numbers_of_cut),
+            steps=np.where(finished, ended_steps, last_step),
+            candidates=np.where(finished, ended_candidates, cut_candidates),
         )
 
     def trace_back(self, ranked: _Ranked) -> tuple[Integers, Floats, Integers]:
         """Returns tokens, log-probabilities from the start, and parents of ranked hypotheses, each `(B,2n,T)`.
 
-        What is after the end of a hypothesis is undefined.
+        The values after the end of a hypothesis are undefined.
         """
         n_steps, n_sentences, _ = self.tokens.shape
-        sentence = np.arange(n_sentences)[:, None]
-        shape = (*ranked.numbers.shape, n_steps)
-        log_probs = np.zeros(shape, self.scores.dtype)
-        tokens = np.zeros(shape, np.int64)
-        parents = np.zeros(shape, np.int64)
-        slot = np.zeros(ranked.numbers.shape, np.int64)  # (B,2n): of each hypothesis after the step
+        sentence = np.arange(n_sentences)[:, None]  # (B,1)
+        shape = (*ranked.candidates.shape, n_steps)
+        log_probs = np.zeros(shape, self.scores.dtype)  # (B,2n,T)
+        tokens = np.zeros(shape, np.int64)  # (B,2n,T)
+        parents = np.zeros(shape, np.int64)  # (B,2n,T)
+        beam_place = np.zeros(ranked.candidates.shape, np.int64)  # (B,2n): of each hypothesis after the step
         for step in reversed(range(n_steps)):
-            is_last = step == ranked.steps
-            number = np.where(is_last, ranked.numbers, self.kept[step, sentence, slot])  # (B,2n)
-            slot = self.parents[step, sentence, number]
-            tokens[:, :, step] = self.tokens[step, sentence, number]
-            parents[:, :, step] = slot
-            log_probs[:, :, step] = self.scores[step, sentence, number]
+            is_last = step == ranked.steps  # (B,2n)
+            survivor = self.survivors[step, sentence, beam_place]  # (B,2n)
+            candidate = np.where(is_last, ranked.candidates, survivor)  # (B,2n)
+            tokens[:, :, step] = self.tokens[step, sentence, candidate]
+            log_probs[:, :, step] = self.scores[step, sentence, candidate]
+            beam_place = self.parents[step, sentence, candidate]  # after the step before
+            parents[:, :, step] = beam_place
         return tokens, log_probs, parents
 
 
 def _best_first(scores: Floats, count: int) -> Integers:
-    """The numbers of the best of each row `(B,*)`, of equal ones the first first: `(B,count)`."""
+    """The numbers of the best of each row `(B,*)`; among equal scores the first comes first: `(B,count)`."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
 
 def read_hypotheses(
-    sentences: Sequence[SentenceRecord], spans: Sequence[CompactionSpan], n_best: int, size: int, config: SearchConfig
+    sentences: Sequence[SentenceRecord],
+    spans: Sequence[StepSpan],
+    n_best: int,
+    vocabulary_size: int,
+    config: SearchConfig,
 ) -> list[list[Hypothesis]]:
-    """Returns the best hypotheses of B finished sentences, at most `n_best` of each; `size` is V."""
-    steps = _Steps(sentences, spans)
+    """Returns the best hypotheses of B finished sentences, at most `n_best` for each."""
+    steps = _StepArrays(sentences, spans)
     ranked = steps.rank(n_best, config)
     tokens, log_probs, parents = steps.trace_back(ranked)  # (B,2n,T)
-    with np.errstate(invalid="ignore"):  # of what is undefined
-        token_log_probs = np.diff(log_probs, prepend=0.0)
-    attention = steps.gather_inherited(lambda result: result.attention, parents)  # (T,B,2n,S)
-    p_gen = steps.gather_inherited(lambda result: result.copy_gate, parents)  # (T,B,2n,1)
+    with np.errstate(invalid="ignore"):  # undefined values after the end of a hypothesis
+        token_log_probs = np.diff(log_probs, prepend=0.0)  # (B,2n,T)
+    attention = steps.gather_from_parents(lambda result: result.attention, parents)  # (T,B,2n,S)
+    p_gen = steps.gather_from_parents(lambda result: result.copy_gate, parents)  # (T,B,2n,1)
 
-    def hypothesis(row: int, rank: int) -> Hypothesis:
+    def build_hypothesis(row: int, rank: int) -> Hypothesis:
         sentence = sentences[row]
         length = int(ranked.steps[row, rank]) + 1
         finished = bool(ranked.finished[row, rank])
-        ids = sentence.extended_ids(tokens[row, rank, :length].tolist(), size)
+        ids = sentence.extended_ids(tokens[row, rank, :length].tolist(), vocabulary_size)
+        if finished:
+            ids = ids[:-1]  # without EOS
+        hypothesis_attention = None
+        if attention is not None:
+            # A copy, so that a hypothesis does not keep the attention of the whole batch.
+            hypothesis_attention = attention[:length, row, rank, : sentence.memory_length].copy()
         return Hypothesis(
-            ids=ids[:-1] if finished else ids,
+            ids=ids,
             finished=finished,
             score=float(ranked.scores[row, rank]),
             log_prob=float(log_probs[row, rank, length - 1]),
             token_log_probs=token_log_probs[row, rank, :length].tolist(),
-            attention=None if attention is None else attention[:length, row, rank, : sentence.length].copy(),
+            attention=hypothesis_attention,
             p_gen=None if p_gen is None else p_gen[:length, row, rank, 0].tolist(),
         )
 
     results = []
     for row in range(len(sentences)):
         ranks = np.flatnonzero(ranked.scores[row] > -INFINITY)[:n_best].tolist()
-        results.append([hypothesis(row, rank) for rank in ranks])
+        results.append([build_hypothesis(row, rank) for rank in ranks])
     return results
 
 
-def score_given(
+def ranking_score(
     config: SearchConfig, ids: Sequence[int], log_probs: Tensor, attention: Floats | None, prompt: Sequence[int] = ()
 ) -> float:
-    """Returns the ranking score of a given hypothesis.
+    """Returns the score by which a search would rank a hypothesis that it did not find itself.
 
     Args:
-        config: the search that would score it so.
-        ids: its tokens, extended ids, after a `prompt` and without EOS.
-        log_probs: those of its tokens `(T,)`, with EOS if it has ended.
-        attention: `(T,S)`, EOS of the source included; None where there is none.
-        prompt: ids before it.
+        config: the search.
+        ids: the extended ids of the hypothesis, without the prompt and EOS.
+        log_probs: the log-probabilities of its tokens `(T,)`, including EOS if it has ended.
+        attention: `(T,S)`, EOS of the source included; None if the model has none.
+        prompt: ids before the hypothesis.
     """
-    summed = float(log_probs.sum())
+    total = float(log_probs.sum())
     if config.repetition_penalty > 1:
-        repeated = [place for place, token in enumerate(ids) if token in ids[:place] or token in prompt]
-        summed += (config.repetition_penalty - 1) * float(log_probs[repeated].sum())
-    score = summed / float(config.length_penalty_scorer().divisors(torch.tensor(len(log_probs))))
-    coverage_penalty = config.coverage_penalty_scorer()
+        seen_ids = set(prompt)
+        repeated_positions = []
+        for position, token in enumerate(ids):
+            if token in seen_ids:
+                repeated_positions.append(position)
+            seen_ids.add(token)
+        total += (config.repetition_penalty - 1) * float(log_probs[repeated_positions].sum())
+
+    length = torch.tensor(len(log_probs))
+    score = total / float(config.build_length_penalty().divisors(length))
+
+    coverage_penalty = config.build_coverage_penalty()
     if coverage_penalty is not None and attention is not None:
-        coverage = torch.from_numpy(attention).sum(0)[:-1]  # EOS is not to be covered
+        coverage = torch.from_numpy(attention).sum(0)[:-1]  # (S-1,): EOS need not be covered
         score += float(coverage_score(coverage_penalty, coverage, torch.tensor(True)))
     return score
 
 
 class ResultReader:
-    """Reads the results of steps: on a CPU at once, else in a thread and CUDA stream of its own, beside the steps."""
+    """Reads the results of steps: on a CPU at once, else in a thread with a CUDA stream of its own, during steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -311,10 +374,14 @@ class ResultReader:
 
     def __enter__(self) -> "ResultReader":
         if self._is_asynchronous:
-            torch.cuda.set_device(self._device)  # a new thread has the first one, whatever `prepare` set in another
+            # The thread that searches may be new, and a new thread begins with the first device.
+            torch.cuda.set_device(self._device)
             self._thread = ThreadPoolExecutor(1)
-            # Torch deals out 32 streams of each priority in turn, and nobody may use the one of a capture meanwhile.
-            self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]  # as torch has it
+            # Torch hands out 32 streams of each priority in turn. A priority of its own keeps this stream different
+            # from the stream of a capture, which must not be used by anyone else at the same time.
+            self._stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]  # torch has no types for streams
+                self._device, priority=-1
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -322,7 +389,7 @@ class ResultReader:
             self._thread.shutdown(cancel_futures=True)
 
     def submit(self, read: Callable[[], list[SentenceResult]]) -> list[SentenceResult]:
-        """Begins to read; returns what is there by now, of earlier calls as well."""
+        """Starts to read; returns the results that are complete by now, of earlier calls as well."""
         if not self._is_asynchronous:
             return read()
         computed = record_event()
@@ -338,8 +405,8 @@ class ResultReader:
             results += self._pending.popleft().result()
         return results
 
-    def rest(self) -> list[SentenceResult]:
-        """Returns what is still being read."""
+    def drain(self) -> list[SentenceResult]:
+        """Waits for all reads that are pending, and returns their results."""
         results = []
         for pending in self._pending:
             results += pending.result()
@@ -347,7 +414,7 @@ class ResultReader:
 
 
 def record_event() -> torch.cuda.Event:
-    """Returns an event behind all work that the device has been given so far."""
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch does not type it
+    """Returns an event that is reached once the device has done all work that it was given so far."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for events
     event.record()
     return event

@@ -1,4 +1,4 @@
-"""How hypotheses are scored: length penalties and coverage penalties, which are registered by name.
+"""Scores of hypotheses: length penalties and coverage penalties, which are registered by name.
 
 Beam search ranks a hypothesis Y of the source X by
 
@@ -20,11 +20,11 @@ from nmtkit.core.registry import Registry
 from nmtkit.data.tokenizers.vocabulary import PAD
 
 MIN_ATTENTION = 2.0**-24
-"""Attention is clamped to at least this: the smallest number of the narrowest type that a model computes in."""
+"""Lower bound of attention: the smallest positive number of the narrowest type that a model computes in, float16."""
 
 
 class LengthPenalty(ABC):
-    """The number that the log-probability of a hypothesis is divided by; `alpha` is `search.alpha`."""
+    """Divisor of the log-probability of a hypothesis; `alpha` is `search.alpha`."""
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
@@ -33,7 +33,7 @@ class LengthPenalty(ABC):
     def divisors(self, lengths: Tensor) -> Tensor:
         """Returns the divisor for each length in tokens, EOS included, of any shape; float64.
 
-        It must not fall as the length grows: the `exact` stop relies on it.
+        The divisor must not decrease as the length grows: the `exact` stop relies on this.
         """
 
 
@@ -70,12 +70,13 @@ class GnmtLengthPenalty(LengthPenalty):
 class CoveragePenalty(ABC):
     """A number, zero or less, that is added to the score of a hypothesis: cp(Y, X).
 
-    `beta` is `search.coverage_penalty`. The attention of all target words j so far to source word i sums up to
-    c_i = sum_j a_ij.
+    `beta` is `search.coverage_penalty`. The coverage of source word i is the attention that all target words j so far
+    have paid to it: c_i = sum_j a_ij.
     """
 
     guides_choice: ClassVar[bool] = False
-    """Whether it also guides which candidates a step keeps; if not, it counts once a hypothesis has ended."""
+    """Whether the penalty also guides which candidates a step chooses; if not, it counts only in the ranking of
+    finished hypotheses."""
 
     def __init__(self, beta: float) -> None:
         self.beta = beta
@@ -84,7 +85,9 @@ class CoveragePenalty(ABC):
     def score(self, coverage: Tensor, words: Tensor) -> Tensor:
         """Returns the penalty of each hypothesis `(...)`, zero or less and finite, in float32 or wider.
 
-        `coverage` is c `(...,S)`, in float32 or wider; `words` is the mask of source words to be covered, without EOS.
+        Args:
+            coverage: c `(...,S)`, in float32 or wider.
+            words: mask of the source words to be covered, without EOS.
         """
 
 
@@ -100,8 +103,8 @@ class GnmtCoveragePenalty(CoveragePenalty):
 
     @override
     def score(self, coverage: Tensor, words: Tensor) -> Tensor:
-        logs = coverage.clamp(min=MIN_ATTENTION, max=1.0).log()  # (...,S)
-        return self.beta * logs.masked_fill(~words, 0.0).sum(-1)
+        log_coverage = coverage.clamp(min=MIN_ATTENTION, max=1.0).log()  # (...,S)
+        return self.beta * log_coverage.masked_fill(~words, 0.0).sum(-1)
 
 
 @COVERAGE_PENALTIES.register("summary")
@@ -120,22 +123,24 @@ class SummaryCoveragePenalty(CoveragePenalty):
 
 
 def coverage_score(penalty: CoveragePenalty, coverage: Tensor, words: Tensor) -> Tensor:
-    """Returns `penalty.score` of a coverage in any type; see there."""
-    wide = coverage.to(torch.promote_types(coverage.dtype, torch.float32))
-    return penalty.score(wide, words)
+    """Returns `penalty.score` for a coverage of any floating-point type."""
+    dtype = torch.promote_types(coverage.dtype, torch.float32)
+    return penalty.score(coverage.to(dtype), words)
 
 
 def source_words(mask: Tensor) -> Tensor:
     """Returns the mask `(B,S)` of real tokens without the EOS at their end."""
-    return mask & pad(mask[:, 1:], (0, 1))
+    has_next = pad(mask[:, 1:], (0, 1))  # (B,S): whether the next token is real
+    return mask & has_next
 
 
 def apply_repetition_penalty(log_probs: Tensor, history: Tensor, penalty: float) -> Tensor:
     """Multiplies the log-probabilities `(N,X)`, never positive, of tokens in the history `(N,t)` by `penalty`.
 
-    Keskar et al. 2019, "CTRL", section 4.1. The history is negative after its last token. The result is a new tensor.
+    Keskar et al. 2019, "CTRL: A Conditional Transformer Language Model for Controllable Generation", section 4.1. The
+    history is negative after its last token. Returns a new tensor.
     """
     is_repeated = torch.zeros_like(log_probs, dtype=torch.bool)  # (N,X)
-    # Columns after the end of a history are written to PAD, which never follows.
+    # Entries after the end of a history write False to the column of PAD, which never follows.
     is_repeated.scatter_(1, history.clamp(min=PAD), history >= 0)
     return torch.where(is_repeated, log_probs * penalty, log_probs)

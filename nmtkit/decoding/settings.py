@@ -1,7 +1,7 @@
 """The settings of a search, and the length limits that follow from them."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,80 +27,90 @@ else:
 
 
 class SearchConfig(Settings):
-    """What every kind of search has: limits, rules and scores. The kinds are `BeamConfig` and those after it."""
+    """The settings of every kind of search: limits, rules and scores.
+
+    The kinds are `BeamConfig`, `SamplingConfig` and `MbrConfig`.
+    """
+
+    size_key: ClassVar[Literal["beam_size", "samples"]] = "beam_size"
+    """The key that sets the number of hypotheses."""
+    accepts_constraints: ClassVar[bool] = True
+    """Whether this kind of search can write required terms; for a single beam only."""
 
     min_length: Length = Field(default=0, ge=0)
-    """The fewest tokens of a hypothesis, EOS not counted. Until then EOS is forbidden; the program of See et al. throws
-    away what ends too early."""
+    """Minimum number of tokens of a hypothesis, without EOS. Until it is reached EOS is forbidden; the program of See
+    et al. instead discards hypotheses that end too early."""
     min_length_ratio: float = Field(default=0.0, ge=0.0)
-    """At least this many tokens for each source token, EOS not counted. The larger of this and min_length holds, as far
-    as max_length allows."""
+    """Minimum number of tokens per source token, without EOS. The larger of this minimum and min_length applies, but
+    max_length takes precedence."""
     max_length: Length = Field(default=256, ge=1)
-    """The most tokens of a hypothesis, EOS counted; a model's learned positions limit it, too. In beam search at_limit
-    says what becomes of one that reaches it."""
+    """Maximum number of tokens of a hypothesis, including EOS; the learned positions of a model are a limit, too. In
+    beam search at_limit decides what happens to hypotheses that reach it."""
     max_length_ratio: float = Field(default=2.0, ge=0.0)
-    """At most this many tokens for each source token, plus max_length_offset. The smaller of this and max_length holds;
-    with 0, max_length alone."""
+    """Maximum number of tokens per source token, plus max_length_offset. The smaller of this maximum and max_length
+    applies; with 0 only max_length does."""
     max_length_offset: Length = Field(default=30, ge=0)
-    """Tokens that max_length_ratio allows on top."""
+    """Number of tokens that are added to the maximum by max_length_ratio."""
     no_repeat_ngram: int = Field(default=0, ge=0)
     """No hypothesis repeats an n-gram of this many tokens, nor one of its prompt. 3 is trigram blocking; 0 is off."""
     repetition_penalty: float = Field(default=1.0, ge=1.0, le=100.0)
-    """The log-probability of a token that the hypothesis, or its prompt, already has is multiplied by this for the
-    ranking. 1 is off."""
+    """Factor on the log-probability of a token that the hypothesis, or its prompt, already contains; affects the
+    ranking only. 1 is off."""
     forbid_unknown: bool = False
-    """Never write the unknown word."""
+    """Never write the unknown-word token."""
     rule: RuleName | None = None
-    """A registered rule, which holds in addition to the others. brackets: write well-formed trees in linear form, with
-    one placeholder for each word of the source; the length limit is raised if a tree needs more. It is the rule of the
-    task parsing."""
+    """A registered rule that applies in addition to the other rules. brackets: write well-formed trees in linear form,
+    with one placeholder for each word of the source; the length limit is raised if a tree needs more tokens. The task
+    parsing uses it."""
     certain_prefix: bool = False
-    """A forced prefix has a probability of 1 in the score (forced_bos_token_id of Hugging Face)."""
+    """Count a forced prefix with a probability of 1 in the score (forced_bos_token_id of Hugging Face)."""
 
     length_penalty: LengthPenaltyName = "average"
-    """The log-probability is divided by: none 1, average |Y|^alpha, gnmt ((5+|Y|)/6)^alpha. |Y| counts EOS."""
+    """Divisor of the log-probability. none: 1. average: |Y|^alpha. gnmt: ((5+|Y|)/6)^alpha. |Y| includes EOS."""
     alpha: float = Field(default=1.0, ge=0.0)
     """Strength of the length penalty; 0 is none."""
     coverage_penalty: float = Field(default=0.0, ge=0.0, le=1e6)
     """Strength (beta) of the coverage penalty. The model needs attention."""
     coverage_kind: CoveragePenaltyName = "gnmt"
-    """gnmt: source words with little attention cost, once the hypothesis has ended. summary: source words with more
-    than one word's attention cost, in every step."""
+    """gnmt: penalizes source words with little attention, once the hypothesis has ended. summary: penalizes source
+    words with more than one word's attention, in every step."""
 
     @property
-    def hypotheses(self) -> int:
-        """Hypotheses of each sentence at a time, K."""
+    def n_hypotheses(self) -> int:
+        """Number of hypotheses that are searched for each sentence at a time, K."""
         raise NotImplementedError
 
     @property
-    def groups(self) -> int:
-        """Groups of hypotheses that are searched apart."""
+    def n_groups(self) -> int:
+        """Number of groups of diverse beam search, each with its own beam."""
         return 1
 
     @property
     def effective_stop(self) -> Stop:
-        """When a sentence is done."""
+        """The condition that ends the search of a sentence, for every kind of search."""
         return "first_k"
 
     @property
-    def limit_rule(self) -> AtLimit:
-        """What becomes of hypotheses that reach the length limit."""
+    def effective_at_limit(self) -> AtLimit:
+        """The treatment of hypotheses that reach the length limit, for every kind of search."""
         return "behind"
 
     @property
-    def chooses_afterwards(self) -> bool:
-        """Whether the best are chosen among all hypotheses."""
+    def needs_all_hypotheses(self) -> bool:
+        """Whether the output is chosen among all hypotheses of a finished search, whatever `n_best` is."""
         return False
 
-    def length_penalty_scorer(self) -> LengthPenalty:
-        """Returns what divides the log-probabilities of hypotheses."""
-        return LENGTH_PENALTIES.get(self.length_penalty)(self.alpha)
+    def build_length_penalty(self) -> LengthPenalty:
+        """Returns the length penalty."""
+        penalty_class = LENGTH_PENALTIES.get(self.length_penalty)
+        return penalty_class(self.alpha)
 
-    def coverage_penalty_scorer(self) -> CoveragePenalty | None:
-        """Returns what lowers the scores of hypotheses that cover the source badly; None without such a penalty."""
+    def build_coverage_penalty(self) -> CoveragePenalty | None:
+        """Returns the coverage penalty, or None if its strength is 0."""
         if not self.coverage_penalty:
             return None
-        return COVERAGE_PENALTIES.get(self.coverage_kind)(self.coverage_penalty)
+        penalty_class = COVERAGE_PENALTIES.get(self.coverage_kind)
+        return penalty_class(self.coverage_penalty)
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> "SearchConfig":
@@ -114,78 +124,86 @@ class SearchConfig(Settings):
             raise ValueError(f"{self.rule}: {fault}")
         return self
 
-    def reject_unused(self, given: Collection[str], reads_text: bool = True) -> None:
-        """Raises a RecipeError for a key in `given` that has no effect with these settings, or in this model."""
-        of_text = "models that read a text, and this one reads none: give min_length or max_length"
-        purposes = [
+    def reject_unused(self, keys: Collection[str], reads_text: bool = True) -> None:
+        """Raises a RecipeError if one of the keys has no effect with these settings, or in this model."""
+        source_limits = ["max_length_ratio", "max_length_offset", "min_length_ratio"]
+        text_models = "models that read a text, and this one reads none: give min_length or max_length"
+        # Keys, whether they have an effect, and what they are for.
+        conditions = [
             (["alpha"], self.length_penalty != "none", "a length penalty, and there is none: give length_penalty too"),
-            (["max_length_ratio", "max_length_offset", "min_length_ratio"], reads_text, of_text),
+            (source_limits, reads_text, text_models),
             (["max_length_offset"], self.max_length_ratio > 0, "a limit by the source: give max_length_ratio too"),
             (["coverage_kind"], self.coverage_penalty > 0, "a coverage penalty: give coverage_penalty too"),
         ]
-        for keys, has_effect, purpose in purposes:
-            unused = [key for key in keys if key in given and not has_effect]
-            if unused:
-                raise RecipeError(f"{unused[0]} is for {purpose}")
+        for conditional_keys, has_effect, purpose in conditions:
+            if has_effect:
+                continue
+            for key in conditional_keys:
+                if key in keys:
+                    raise RecipeError(f"{key} is for {purpose}")
 
     def reject_constraints(self) -> None:
         """Raises a RecipeError if this search cannot keep to constraints."""
         if self.rule is not None:
-            raise RecipeError(f"the rule {self.rule} alone decides what is written: leave terms and prefixes out")
-        if self.groups > 1 or isinstance(self, SamplingConfig):
-            raise RecipeError("terms need one beam: leave out samples and diversity_groups")
+            raise RecipeError(f"the rule {self.rule} decides every token: remove terms and prefixes")
+        if self.n_groups > 1 or not self.accepts_constraints:
+            raise RecipeError("terms need a single beam: remove samples and diversity_groups")
 
 
 class BeamConfig(SearchConfig):
     """Beam search."""
 
     kind: Literal["beam"] = "beam"
-    """How outputs are found: beam search, sampling, or mbr, the sample with the least Bayes risk."""
+    """How outputs are found: by beam search, by sampling, or by mbr, which chooses the sample with the least Bayes
+    risk."""
     beam_size: Beam = Field(default=5, ge=1)
-    """Hypotheses kept for each sentence; 1 is greedy search."""
+    """Number of hypotheses in the beam of each sentence; 1 is greedy search."""
     stop: Stop = "first_k"
-    """When a sentence is done. first_k: with beam_size ended hypotheses. exact: when no other hypothesis can become
-    better (slow). huggingface, as `generate` does: with beam_size ended hypotheses, once no other has a better score at
-    its present length."""
+    """When the search of a sentence ends. first_k: once beam_size hypotheses have ended. exact: once no unfinished
+    hypothesis can become better (slow). huggingface, as in `generate`: once beam_size hypotheses have ended and no
+    unfinished one has a better score at its present length."""
     at_limit: AtLimit = "behind"
-    """What becomes of hypotheses that reach max_length. behind: they are returned unfinished, behind all that ended.
-    compete: they are returned unfinished, ranked with those that ended. end: their last token is EOS, with a
-    probability of 1 (forced_eos_token_id of Hugging Face)."""
+    """What happens to hypotheses that reach max_length. behind: they are returned unfinished, ranked after all that
+    ended. compete: they are returned unfinished, ranked together with those that ended. end: their last token becomes
+    EOS, with a probability of 1 (forced_eos_token_id of Hugging Face)."""
     diversity_groups: Beam = Field(default=1, ge=1)
-    """Diverse beam search: number of groups in the beam. Each avoids the words of the groups before it."""
+    """Diverse beam search: number of groups in the beam. Each group avoids the words of the groups before it."""
 
     @property
     @override
-    def hypotheses(self) -> int:
+    def n_hypotheses(self) -> int:
         return self.beam_size
 
     @property
     @override
-    def groups(self) -> int:
+    def n_groups(self) -> int:
         return self.diversity_groups
 
     @property
     @override
     def effective_stop(self) -> Stop:
-        # A greedy search ends with its first ended hypothesis, except where `exact` looks for a better one.
-        return self.stop if self.beam_size > 1 or self.stop == "exact" else "first_k"
+        # A greedy search ends with its first finished hypothesis, unless `exact` continues to look for a better one.
+        is_greedy = self.beam_size == 1
+        if is_greedy and self.stop != "exact":
+            return "first_k"
+        return self.stop
 
     @property
     @override
-    def limit_rule(self) -> AtLimit:
+    def effective_at_limit(self) -> AtLimit:
         return self.at_limit
 
     @property
     @override
-    def chooses_afterwards(self) -> bool:
+    def needs_all_hypotheses(self) -> bool:
         return self.diversity_groups > 1
 
     @model_validator(mode="after")
-    def _groups_of_one_size(self) -> "BeamConfig":
+    def _groups_have_equal_size(self) -> "BeamConfig":
         if self.beam_size % self.diversity_groups:
             raise ValueError(
-                f"diversity_groups: {self.diversity_groups} groups of one size do not make a beam of {self.beam_size}; "
-                "set beam_size to a multiple"
+                f"diversity_groups: {self.diversity_groups} groups of equal size do not make a beam of "
+                f"{self.beam_size}; set beam_size to a multiple"
             )
         return self
 
@@ -193,65 +211,70 @@ class BeamConfig(SearchConfig):
 class SamplingConfig(SearchConfig):
     """Sampling from the model's distribution."""
 
+    size_key = "samples"
+    accepts_constraints = False
+
     kind: Literal["sampling"] = "sampling"
     samples: Beam = Field(default=1, ge=1)
     """Number of outputs to draw for each sentence."""
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)
-    """Divisor of the log-probabilities. Below 1, likely words become likelier."""
+    """Divisor of the log-probabilities. Below 1, likely words become more likely."""
     top_k: int = Field(default=0, ge=0)
-    """Draw from the k likeliest words only. 0 is all."""
+    """Draw only from the k most likely words. 0 is all."""
     top_p: float = Field(default=1.0, ge=0.001, le=1.0)
-    """Draw from the fewest likeliest words whose probabilities reach this sum. 1 is all."""
+    """Draw only from the most likely words, as few as reach this total probability. 1 is all."""
     epsilon: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Draw words of at least this probability only. 0 is all."""
+    """Draw only words of at least this probability. 0 is all."""
     seed: int = Field(default=1, ge=0)
-    """Seed and line number decide what is drawn, whatever the batch."""
+    """Seed of the random numbers. The outputs for a line depend on the seed and the line number, not on its batch."""
 
     @property
     @override
-    def hypotheses(self) -> int:
+    def n_hypotheses(self) -> int:
         return self.samples
 
 
 class MbrConfig(SamplingConfig):
-    """Minimum Bayes risk: the sample that is most like all others (Eikema and Aziz 2020).
+    """Minimum Bayes risk decoding: the sample that is most similar to all others.
 
-    Its score is its expected utility, the mean of `metric` against all samples.
+    Its score is its expected utility, the mean of `metric` against all samples. Eikema and Aziz 2020, "Is MAP Decoding
+    All You Need? The Inadequacy of the Mode in Neural Machine Translation".
     """
 
-    kind: Literal["mbr"] = "mbr"  # type: ignore[assignment]  # another kind
+    kind: Literal["mbr"] = "mbr"  # type: ignore[assignment]  # pydantic lets a subclass replace a field
     samples: Beam = Field(default=16, ge=1)
     """Number of outputs to draw for each sentence, of which one is chosen."""
     metric: Literal["chrf", "bleu"] = "chrf"
-    """By which samples are compared: chrF or BLEU of sentences."""
+    """The sentence metric that compares samples: chrF or BLEU."""
 
     @property
     @override
-    def chooses_afterwards(self) -> bool:
+    def needs_all_hypotheses(self) -> bool:
         return True
 
 
 KINDS: dict[str, type[SearchConfig]] = {"beam": BeamConfig, "sampling": SamplingConfig, "mbr": MbrConfig}
 SEARCH_FIELDS = {key: field for settings in KINDS.values() for key, field in settings.model_fields.items()}
 """The keys of all kinds of searches."""
-_NEEDS = {
-    "beam": "beam search, and samples are drawn without: leave one of the two out",
+_PURPOSES = {
+    "beam": "beam search, and sampling does not use it: remove one of the two",
     "sampling": "sampling: give samples too, 1 for one translation of each line",
     "mbr": "minimum Bayes risk: give mbr too",
 }
+"""For each kind of search, what its keys are for."""
 
 
 def kind_of_search(search: SearchConfig) -> str:
-    """The name of its kind."""
+    """Returns the name of the kind of a search."""
     return next(name for name, settings in KINDS.items() if type(search) is settings)
 
 
 def with_kind(keys: Mapping[str, Any], kind: str = "") -> dict[str, Any]:
-    """Returns keys of a search with the kind that they choose; without it if they leave it as it is.
+    """Adds the kind of search that the keys choose; returns them without it if they keep the present kind.
 
-    `samples` chooses sampling, and `beam_size` beam search, as options and earlier recipes have them. Two keys are no
-    settings themselves: `mbr` is a metric for minimum Bayes risk, or none, and `samples: 0` is beam search. `kind` is
-    the present one, empty if it is not known.
+    `samples` chooses sampling, and `beam_size` beam search, as in options and older recipes. Two keys are accepted that
+    are not settings: `mbr` is the metric of minimum Bayes risk, or "none", and `samples: 0` means beam search. `kind`
+    is the present kind, empty if unknown.
     """
     chosen = dict(keys)
     metric = chosen.pop("mbr", None)
@@ -274,68 +297,88 @@ def with_kind(keys: Mapping[str, Any], kind: str = "") -> dict[str, Any]:
 
 
 def merge_search(search: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a search with changes; if its kind changes, only the keys stay that the new one has."""
-    kind = search.get("kind", "beam")
-    new_kind = changes.get("kind", kind)
-    kept = dict(search)
-    if new_kind != kind and isinstance(new_kind, str) and new_kind in KINDS:
-        kept = {key: value for key, value in search.items() if key in KINDS[new_kind].model_fields}
-    return {**kept, **changes}
+    """Applies changes to the keys of a search; if its kind changes, keys that the new kind lacks are dropped."""
+    old_kind = search.get("kind", "beam")
+    new_kind = changes.get("kind", old_kind)
+    merged = dict(search)
+    is_valid_kind = isinstance(new_kind, str) and new_kind in KINDS  # an invalid kind is reported later
+    if new_kind != old_kind and is_valid_kind:
+        new_fields = KINDS[new_kind].model_fields
+        merged = {key: value for key, value in search.items() if key in new_fields}
+    merged.update(changes)
+    return merged
 
 
 def change_search(search: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
     """Returns a search with other values of some keys, which may choose another kind; see `with_kind`.
 
     Raises:
-        RecipeError: a key or a value is not valid, or a key belongs to another kind of search.
+        RecipeError: a key or a value is invalid, or a key belongs to another kind of search.
     """
     changes = with_kind(changes, kind_of_search(search))
     merged = merge_search(search.model_dump(), changes)
-    chosen = str(merged["kind"])
-    if chosen not in KINDS:
-        raise RecipeError(f"kind {shorten(repr(chosen))} is no search: {suggest_names(chosen, KINDS)}")
-    settings = KINDS[chosen]
+    kind = str(merged["kind"])
+    if kind not in KINDS:
+        raise RecipeError(f"kind: {shorten(repr(kind))} is not a kind of search: {suggest_names(kind, KINDS)}")
+    settings = KINDS[kind]
     for key in changes:
         if key not in settings.model_fields and key in SEARCH_FIELDS:
-            kind = next(name for name, other in KINDS.items() if key in other.model_fields)
-            raise RecipeError(f"{key} is for {_NEEDS[kind]}")
+            kind_of_key = next(name for name, other in KINDS.items() if key in other.model_fields)
+            raise RecipeError(f"{key} is for {_PURPOSES[kind_of_key]}")
     return parse(settings, merged, "option")
 
 
-def _with_default_kind(given: Any) -> Any:
-    return {"kind": "beam", **given} if isinstance(given, Mapping) else given
+def _with_default_kind(search: Any) -> Any:
+    if not isinstance(search, Mapping):
+        return search
+    return {"kind": "beam", **search}
 
 
 AnySearch = Annotated[
     Annotated[BeamConfig | SamplingConfig | MbrConfig, Field(discriminator="kind")], BeforeValidator(_with_default_kind)
 ]
-"""The type of a setting that is a search of some kind; without `kind` it is beam search."""
+"""The type of a setting that is a search of any kind; without `kind` it is beam search."""
 
 
 def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
-    """The fewest tokens, EOS not counted, by source lengths, EOS included, `(B,)`; below `max_length`."""
-    by_source = ((src_lengths.double() - 1) * settings.min_length_ratio).floor()  # (B,)
-    # Clamped before it is converted: what is larger than any int64 would become negative.
+    """Returns the minimum number of tokens, without EOS, `(B,)`; below `max_length`.
+
+    `src_lengths` `(B,)` include EOS.
+    """
+    src_tokens = src_lengths.double() - 1  # (B,)
+    by_source = (src_tokens * settings.min_length_ratio).floor()  # (B,)
+    # Clamped before the conversion: a number above the largest int64 would become negative.
     by_source = by_source.clamp(max=settings.max_length).long()
     return by_source.clamp(min=settings.min_length, max=settings.max_length - 1)
 
 
 def max_lengths(
-    settings: SearchConfig, src_lengths: Tensor, prefix: Tensor | None, room: Tensor | None = None
+    settings: SearchConfig, src_lengths: Tensor, prefix: Tensor | None, required: Tensor | None = None
 ) -> Tensor:
-    """The most tokens of a hypothesis, EOS included, by source lengths, EOS included: `(B,)`, at least 1.
+    """Returns the maximum number of tokens of a hypothesis, including EOS, `(B,)`, at least 1.
 
-    A forced prefix `(B,P)`, padded with PAD, is never cut, nor are the minimum length and the tokens of positive
-    constraints `room` `(B,)`: they raise the limit where it leaves no room for them.
+    The minimum length, a forced prefix and required tokens are never cut: they raise the limit if necessary.
+
+    Args:
+        settings: the limits.
+        src_lengths: tokens of each source, including EOS, `(B,)`.
+        prefix: the forced prefix of each translation `(B,P)`, padded with PAD.
+        required: number of tokens, without EOS, that constraints or a rule require `(B,)`.
     """
+    # Single precision, unlike in `min_lengths`: neither rounds all products as decimals would, and the limits of
+    # existing results depend on this rounding.
     by_source = (src_lengths.float() * settings.max_length_ratio).floor()  # (B,)
     by_source = by_source.clamp(max=settings.max_length).long()
-    by_source += settings.max_length_offset if settings.max_length_ratio else settings.max_length
-    fewest = min_lengths(settings, src_lengths) + 1
-    limits = by_source.maximum(fewest).clamp(max=settings.max_length)
-    forced = torch.ones_like(limits)
+    if settings.max_length_ratio:
+        by_source += settings.max_length_offset
+    else:
+        by_source += settings.max_length
+    shortest_limits = min_lengths(settings, src_lengths) + 1  # (B,)
+    limits = by_source.maximum(shortest_limits).clamp(max=settings.max_length)  # (B,)
+
+    needed = torch.ones_like(limits)  # (B,): EOS
     if prefix is not None:
-        forced += (prefix > PAD).sum(1)  # NEW_WORD is negative
-    if room is not None:
-        forced = forced + room
-    return limits.maximum(forced)
+        needed += (prefix > PAD).sum(1)  # NEW_WORD is negative
+    if required is not None:
+        needed = needed + required
+    return limits.maximum(needed)

@@ -1,4 +1,7 @@
-"""The search of one sentence, step by step, and what rules forbade; letters as in `nmtkit.decoding.beam_search`."""
+"""Traces the search of one sentence step by step, with the continuations that rules forbade.
+
+Letters as in `nmtkit.decoding.beam_search`; B is 1, so that N is W.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +13,7 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.batching import Engine
 from nmtkit.decoding.beam_search import StepResult
-from nmtkit.decoding.hypotheses import CompactionSpan, Hypothesis, SentenceRecord, read_hypotheses
+from nmtkit.decoding.hypotheses import Hypothesis, SentenceRecord, StepSpan, read_hypotheses
 from nmtkit.decoding.rules import INFINITY, ForbiddenTokens, ForcedPrefix, MinLength, Rule, allow_end_if_stuck
 from nmtkit.decoding.search_state import SearchState
 from nmtkit.models.abilities import memory_lengths
@@ -21,18 +24,18 @@ class TracedCandidate:
     """A continuation of a hypothesis that a step considered, or that a rule forbade."""
 
     token: int
-    """A model that copies also gives extended ids."""
+    """The id of the token; an extended id if the model copies."""
     parent: int
-    """The number of the hypothesis that it continues, among those that the step before kept; 0 in the first step."""
+    """The number of the hypothesis that it continues, among the survivors of the previous step; 0 in the first step."""
     token_log_prob: float
     log_prob: float
-    """From the start."""
+    """Log-probability from the start."""
     slot: int | None = None
-    """Its number among those that the step kept; None: it was not kept."""
+    """Its number among the survivors of the step; None if it did not survive."""
     ended: bool = False
     """Whether it became a finished hypothesis."""
     group: int = 0
-    """Its diverse group; 0 where it is forbidden."""
+    """Its group of diverse beam search; 0 if it is forbidden."""
     score: float = -INFINITY
     """Its ranking score as a hypothesis."""
     rule: str = ""
@@ -41,92 +44,102 @@ class TracedCandidate:
 
 @dataclass(frozen=True)
 class SearchTrace:
-    """All that the search of one sentence did."""
+    """All decisions in the search of one sentence."""
 
     steps: list[list[TracedCandidate]]
-    """The C candidates of each step, best first, and behind them what the rules forbade, best first."""
+    """The C candidates of each step, best first, followed by the continuations that rules forbade, best first."""
     hypotheses: list[Hypothesis]
-    """All that ended, or were cut at the length limit; best first."""
+    """All hypotheses that ended, or were cut at the length limit; best first."""
     limit: int
-    """The most tokens that the sentence may have, EOS included."""
+    """The maximum number of tokens of the sentence, EOS included."""
 
 
 class SearchTracer(Engine):
-    """An engine that searches for one sentence and keeps every decision; arguments as of `Engine`."""
+    """An engine that searches for one sentence and keeps every decision; arguments as in `Engine`."""
 
     @torch.no_grad()
     def trace(self, batch: Batch, number: int = 0) -> SearchTrace:
-        """Searches for the one sentence of a batch, with the same hypotheses as `run`, where it has this number."""
+        """Searches for the only sentence of a batch; finds the hypotheses that `run` finds for sentence `number`."""
         assert batch.size == 1, f"{batch.size} sentences where one is traced"
         search = self.search
         config = search.config
         state = search.begin(batch)
         state.sentences = replace(state.sentences, number=state.sentences.number + number)
+
         forbidden: list[list[TracedCandidate]] = []
-        scores_before: list[Tensor] = []  # of each step: the log-probabilities of its hypotheses (W,)
+        parent_scores: list[Tensor] = []  # for each step the log-probabilities of its hypotheses (W,)
         results: list[StepResult] = []
         while not results or not bool(state.sentences.done[0]):
-            scores_before.append(state.sentences.scores[0])
-            forbidden.append(self._forbidden(state, config.hypotheses))
+            parent_scores.append(state.sentences.scores[0])
+            forbidden.append(self._forbidden(state, config.n_hypotheses))
             results.append(search.step(state))
-        limit = state.limits[0]
+
         sentence = SentenceRecord(
             number=0,
-            length=int(memory_lengths(search.model, batch)[0]),
-            limit=limit,
-            extended=batch.inputs.copy.extended[0] if search.model.config.copies else None,
-            first=results[0],
-            row=0,
+            memory_length=int(memory_lengths(search.model, batch)[0]),
+            limit=state.limits[0],
+            extended_source=batch.inputs.copy.extended[0] if search.model.config.copies else None,
+            first_result=results[0],
+            first_row=0,
             start=0,
             end=len(results) - 1,
         )
-        size = search.model.sizes["tgt"]
-        span = CompactionSpan(0, np.zeros(0, dtype=np.int64), results[1:])
-        (hypotheses,) = read_hypotheses([sentence], [span], config.hypotheses, size, config)
-        steps = []
-        for result, scores, blocked in zip(results, scores_before, forbidden, strict=True):
-            least = float(result.candidates.scores[0].min())  # of what the step considered
-            candidates = self._candidates(result, scores)
-            candidates += [candidate for candidate in blocked if candidate.log_prob >= least]
-            steps.append([_with_extended_id(candidate, sentence, size) for candidate in candidates])
-        return SearchTrace(steps, hypotheses, limit)
+        vocabulary_size = search.model.sizes["tgt"]
+        span = StepSpan(start=0, previous_rows=np.zeros(0, dtype=np.int64), results=results[1:])
+        (hypotheses,) = read_hypotheses(
+            [sentence], [span], n_best=config.n_hypotheses, vocabulary_size=vocabulary_size, config=config
+        )
 
-    def _candidates(self, result: StepResult, scores: Tensor) -> list[TracedCandidate]:
-        """The candidates of a step, best first; `scores` are the log-probabilities of its hypotheses `(W,)`."""
+        steps = []
+        for result, scores, forbidden_in_step in zip(results, parent_scores, forbidden, strict=True):
+            least = float(result.candidates.scores[0].min())  # of all candidates of the step
+            candidates = self._candidates(result, scores)
+            candidates += [candidate for candidate in forbidden_in_step if candidate.log_prob >= least]
+            steps.append([_with_extended_id(candidate, sentence, vocabulary_size) for candidate in candidates])
+        return SearchTrace(steps, hypotheses, limit=state.limits[0])
+
+    def _candidates(self, result: StepResult, parent_scores: Tensor) -> list[TracedCandidate]:
+        """The candidates of a step, best first, from the log-probabilities of its hypotheses `(W,)`."""
+        config = self.search.config
         candidates = result.candidates
         slots = {number: slot for slot, number in enumerate(candidates.survivors[0].tolist())}
-        config = self.search.config
-        width = len(scores)
-        group_size = candidates.columns.shape[1] // config.groups
-        group_width = config.hypotheses // config.groups
-        token_log_probs = candidates.scores - scores[candidates.parents]
-        columns = {
-            "token": result.tokens,
-            "parent": candidates.parents,
-            "token_log_prob": token_log_probs,
-            "log_prob": candidates.scores,
-            "ended": candidates.ended,
-            "score": result.ranking,
-        }
-        rows = zip(*(column[0].tolist() for column in columns.values()), strict=True)
+        is_first_step = len(parent_scores) == 1
+        group_candidates = candidates.columns.shape[1] // config.n_groups
+        group_size = config.n_hypotheses // config.n_groups
+        tokens = result.tokens[0].tolist()
+        parents = candidates.parents[0].tolist()
+        token_log_probs = (candidates.scores - parent_scores[candidates.parents])[0].tolist()
+        log_probs = candidates.scores[0].tolist()
+        ended = candidates.ended[0].tolist()
+        ranking = result.ranking[0].tolist()
         traced = []
-        for number, row in enumerate(rows):
-            facts = dict(zip(columns, row, strict=True))
-            if facts["log_prob"] > -INFINITY:  # fewer continuations exist than a step considers
-                # In the first step all groups continue the same hypothesis.
-                group = number // group_size if width == 1 else facts["parent"] // group_width
-                traced.append(TracedCandidate(**facts, slot=slots.get(number), group=group))
+        for number, parent in enumerate(parents):
+            if log_probs[number] == -INFINITY:  # fewer continuations exist than a step considers
+                continue
+            # In the first step all groups continue the same hypothesis.
+            group = number // group_candidates if is_first_step else parent // group_size
+            candidate = TracedCandidate(
+                token=tokens[number],
+                parent=parent,
+                token_log_prob=token_log_probs[number],
+                log_prob=log_probs[number],
+                slot=slots.get(number),
+                ended=ended[number],
+                group=group,
+                score=ranking[number],
+            )
+            traced.append(candidate)
         return traced
 
     def _forbidden(self, state: SearchState, count: int) -> list[TracedCandidate]:
-        """The likeliest continuations that some rule forbids in the next step, at most `count`, best first.
+        """The most likely continuations that some rule forbids in the next step, at most `count`, best first.
 
-        PAD and BOS, which never follow, are left out. The cache entries of the next position are written, as the step
-        itself will do again.
+        PAD and BOS, which never follow, are left out. The cache entries of the next position are written here, and
+        again by the step itself.
         """
         sentences = state.sentences
         rules: dict[str, Rule] = {}
-        # A forced prefix goes before all others, and so names what several rules forbid.
+        # A forced prefix comes first, so that it is named where several rules forbid a continuation.
         for rule in sorted(sentences.rules, key=lambda rule: rule.name != ForcedPrefix.name):
             name = self._name(rule)
             if name:
@@ -139,41 +152,46 @@ class SearchTracer(Engine):
             sentences.tokens.flatten(), state.hypotheses.model, memory, state.cache, need_attention=True
         )
         log_probs = model.predict(output, memory)  # (W,X): the model's own distribution
-        sums = log_probs + sentences.scores[0, :, None]
+        n_columns = log_probs.shape[1]
         live = self.search.live_hypotheses(state, log_probs)
+
+        # The number of the rule that forbids each continuation, -1 if it is allowed. The last rule comes first, so that
+        # the first one overwrites the others.
         forbidden_by = torch.full(log_probs.shape, -1, dtype=torch.long, device=log_probs.device)  # (W,X)
-        for number, rule in reversed([*enumerate(rules.values())]):  # the first rule names what several forbid
-            alone = rule.apply(log_probs.clone(), live)
+        for number, rule in reversed(list(enumerate(rules.values()))):
+            ruled = rule.apply(log_probs.clone(), live)  # (W,X)
             if rule.may_forbid_all:
-                allow_end_if_stuck(alone, log_probs[:, EOS])
-            forbidden_by.masked_fill_(alone == -INFINITY, number)
-        # A later rule may allow again what an earlier one forbids.
-        allowed = self.search.apply_rules(state, log_probs.clone()) > -INFINITY
+                allow_end_if_stuck(ruled, log_probs[:, EOS])
+            forbidden_by.masked_fill_(ruled == -INFINITY, number)
+        # A later rule may allow a continuation that an earlier one forbids.
+        allowed = self.search.apply_rules(state, log_probs.clone()) > -INFINITY  # (W,X)
         forbidden_by.masked_fill_(allowed, -1)
         forbidden_by[:, [PAD, BOS]] = -1
-        sums = sums.masked_fill(forbidden_by < 0, -INFINITY).flatten()
-        best, places = sums.sort(descending=True, stable=True)
-        places = places[:count][best[:count] > -INFINITY]
-        best = best[: len(places)]
+
+        scores = log_probs + sentences.scores[0, :, None]  # (W,X)
+        scores = scores.masked_fill(forbidden_by < 0, -INFINITY).flatten()  # (W*X,)
+        best_scores, flat_indices = scores.sort(descending=True, stable=True)
+        n_forbidden = int((best_scores[:count] > -INFINITY).sum())
+        flat_indices = flat_indices[:n_forbidden]
+        tokens = memory.ids_of(flat_indices % n_columns).tolist()
+        parents = (flat_indices // n_columns).tolist()
+        token_log_probs = log_probs.flatten()[flat_indices].tolist()
+        rule_numbers = forbidden_by.flatten()[flat_indices].tolist()
         names = list(rules)
-        columns = (
-            memory.ids_of(places % log_probs.shape[1]),
-            places // log_probs.shape[1],
-            log_probs.flatten()[places],
-            best,
-            forbidden_by.flatten()[places],
-        )
         traced = []
-        for token, parent, log_prob, total, rule_number in zip(*(column.tolist() for column in columns), strict=True):
-            traced.append(
-                TracedCandidate(
-                    token=token, parent=parent, token_log_prob=log_prob, log_prob=total, rule=names[rule_number]
-                )
+        for rank, score in enumerate(best_scores[:n_forbidden].tolist()):
+            candidate = TracedCandidate(
+                token=tokens[rank],
+                parent=parents[rank],
+                token_log_prob=token_log_probs[rank],
+                log_prob=score,
+                rule=names[rule_numbers[rank]],
             )
+            traced.append(candidate)
         return traced
 
     def _name(self, rule: Rule) -> str:
-        """The setting that a rule comes from; empty for what always holds."""
+        """The setting that a rule comes from; empty for a rule that every search has."""
         config = self.search.config
         if rule.name == ForbiddenTokens.name and not config.forbid_unknown:
             return ""
@@ -182,6 +200,6 @@ class SearchTracer(Engine):
         return rule.name or config.rule or ""
 
 
-def _with_extended_id(candidate: TracedCandidate, sentence: SentenceRecord, size: int) -> TracedCandidate:
-    (token,) = sentence.extended_ids([candidate.token], size)
+def _with_extended_id(candidate: TracedCandidate, sentence: SentenceRecord, vocabulary_size: int) -> TracedCandidate:
+    (token,) = sentence.extended_ids([candidate.token], vocabulary_size)
     return replace(candidate, token=token)

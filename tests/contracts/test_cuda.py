@@ -174,7 +174,7 @@ def test_search(cuda: PretendedCuda, name: str, searches: list[dict[str, Any]]) 
     given, on_cpu = batch_of(model, SOURCES), build(*EVERY[name]).eval()
     for settings in searches:
         config = for_model({**settings, "max_length": LENGTH}, model)
-        n_best = config.hypotheses
+        n_best = config.n_hypotheses
         batch = given.to(CUDA)
         cuda.waits.clear()
         results = beam_search(model, batch, config, n_best, need_attention=True)

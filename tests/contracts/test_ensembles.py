@@ -107,7 +107,7 @@ def test_the_search_finds_what_the_reference_finds(ensemble: Ensemble, searches:
     for settings in searches:
         config = for_model({**settings, "max_length": 5}, ensemble)
         for line, hypotheses in enumerate(
-            beam_search(ensemble, batch_of(ensemble, SOURCES[:3]), config, config.hypotheses)
+            beam_search(ensemble, batch_of(ensemble, SOURCES[:3]), config, config.n_hypotheses)
         ):
             own = [contract.sentences(one)[line] for one in members_of(ensemble)]
             agree(hypotheses, together(ensemble, own), config, line)
@@ -130,7 +130,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(RecipeError, match="one vocabulary"):
         Ensemble([one, other])
     for weights in ([1.0], [1.0, 0.0], [1.0, float("nan")]):
-        with pytest.raises(RecipeError, match="2 models needs as many weights"):
+        with pytest.raises(RecipeError, match="2 models needs 2 weights"):
             Ensemble([one, one], weights=weights)
 
 

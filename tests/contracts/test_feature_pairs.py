@@ -93,14 +93,14 @@ DRAWN = [name for name, feature in FEATURES.items() if "samples" in feature.sett
 TERMS = ["required terms", "terms in order", "refused terms"]
 WIDTHS = ["beam of 1", "beam of 4", "beam of 10"]
 STOPS = ["exact stop", "as huggingface"]
-DRAWN_WITHOUT = "is for beam search, and samples are drawn without: leave one of the two out"
+DRAWN_WITHOUT = "is for beam search, and sampling does not use it: remove one of the two"
 REFUSED: list[tuple[list[str], list[str], str]] = [
     (DRAWN, ["diverse groups"], f"diversity_groups {DRAWN_WITHOUT}"),
     (DRAWN, WIDTHS, f"beam_size {DRAWN_WITHOUT}"),
     (DRAWN, STOPS, f"stop {DRAWN_WITHOUT}"),
     (DRAWN, ["unfinished ones compete"], f"at_limit {DRAWN_WITHOUT}"),
-    ([*DRAWN, "diverse groups"], TERMS, "terms need one beam: leave out samples and diversity_groups"),
-    (["diverse groups"], ["beam of 1"], "2 groups of one size do not make a beam of 1; set beam_size to a multiple"),
+    ([*DRAWN, "diverse groups"], TERMS, "terms need a single beam: remove samples and diversity_groups"),
+    (["diverse groups"], ["beam of 1"], "2 groups of equal size do not make a beam of 1; set beam_size to a multiple"),
 ]
 """Features of which none goes with any of some others, and what is said."""
 
@@ -179,7 +179,7 @@ class Search:
                 of_line |= feature.requests[number] if feature.requests else {}
             own = {key: readable(ids, source, copies) if isinstance(ids, list) else ids for key, ids in of_line.items()}
             requests.append(Request(**own, starts=STARTS if copies else STARTS[:-1]))
-        n_best = 1 if "best only" in row else config.hypotheses
+        n_best = 1 if "best only" in row else config.n_hypotheses
         slots = min(feature.slots for feature in features)
         return cls(config, n_best, requests, TokenClasses(partial(flags, STARTS)), slots)
 

@@ -61,8 +61,8 @@ def test_replayed_steps(name: str, searches: list[dict[str, Any]]) -> None:
     whole = whole_batch(model)
     for settings in searches:
         config = for_model({**settings, "max_length": 7}, model)
-        expected = beam_search(model, whole, config, config.hypotheses, need_attention=True)
-        engine = Engine(model, config, config.hypotheses, need_attention=True, steps="graph")
+        expected = beam_search(model, whole, config, config.n_hypotheses, need_attention=True)
+        engine = Engine(model, config, config.n_hypotheses, need_attention=True, steps="graph")
         for slots in [3, 4]:  # the second time with the graphs of the first
             same(results_of(engine, whole, slots), expected)
         assert engine.replayed_steps > 0
@@ -100,7 +100,7 @@ def test_no_results_are_read_on_the_stream_of_captures(monkeypatch: pytest.Monke
     for name, part in {**played, "graph": lambda *_, **__: nullcontext(), "set_device": lambda _: None}.items():
         monkeypatch.setattr(torch.cuda, name, part)
     with pretended_cuda():
-        _, capturing, _ = graphs._capturing_on.__wrapped__(0)
+        _, capturing, _ = graphs._capture_resources.__wrapped__(0)
     for _ in range(32):
         with ResultReader(torch.device("cuda:0")) as reader:
             assert reader._stream != capturing

@@ -405,7 +405,7 @@ def test_together_and_in_slots_that_are_free_equals_alone(
 
 
 def alone_and_together(model: Decoder, config: SearchConfig) -> None:
-    how = {"n_best": config.hypotheses, "need_attention": model.has_attention}
+    how = {"n_best": config.n_hypotheses, "need_attention": model.has_attention}
     alone = [beam_search(model, batch_of(model, [source]), config, **how)[0] for source in SOURCES]
     same(beam_search(model, batch_of(model, SOURCES), config, **how), alone)
     in_slots = dict(Engine(model, config, **how).run(source_of(batch_of(model, SOURCES), 2, order=[4, 2, 0, 1, 3])))
@@ -439,7 +439,7 @@ def test_the_engine_finds_what_the_reference_finds(
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)  # whatever nobody sees is forgotten at once
     for settings in rules:
         config = for_model({**settings, "max_length": 6}, model)
-        results = beam_search(model, batch_of(model, SOURCES[:3]), config, config.hypotheses)
+        results = beam_search(model, batch_of(model, SOURCES[:3]), config, config.n_hypotheses)
         for line, (sentence, hypotheses) in enumerate(zip(sentences(model)[:3], results, strict=True)):
             agree(hypotheses, sentence, config, line)
 
@@ -501,8 +501,8 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
     """Every log-probability that it tells of, of blocked words too, is that of a whole pass over the prefix."""
     config = change_search(BeamConfig(), {**RULES[2], "max_length": 6})
     batch = batch_of(model, SOURCES[:1])
-    trace = SearchTracer(model, config, config.hypotheses).trace(batch)
-    (hypotheses,) = beam_search(model, batch, config, config.hypotheses)
+    trace = SearchTracer(model, config, config.n_hypotheses).trace(batch)
+    (hypotheses,) = beam_search(model, batch, config, config.n_hypotheses)
     assert trace.hypotheses == hypotheses
     grouped = SearchTracer(model, config.changed({"beam_size": 4, "diversity_groups": 2}), 4).trace(batch)
     assert {one.group for step in grouped.steps for one in step if not one.rule} == {0, 1}

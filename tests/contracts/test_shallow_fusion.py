@@ -131,7 +131,7 @@ def test_the_search_finds_what_the_reference_finds(
     for settings in searches:
         config = for_model({**settings, "max_length": 5}, fusion)
         for line, hypotheses in enumerate(
-            beam_search(fusion, batch_of(fusion, SOURCES[:3]), config, config.hypotheses)
+            beam_search(fusion, batch_of(fusion, SOURCES[:3]), config, config.n_hypotheses)
         ):
             agree(hypotheses, fused(fusion, line), config, line)
 
@@ -147,5 +147,5 @@ def test_without_weight_the_search_is_that_of_the_translation_model(fusion: Shal
 
 
 def test_another_vocabulary_is_refused() -> None:
-    with pytest.raises(RecipeError, match="13 tokens, and a language model of 12"):
+    with pytest.raises(RecipeError, match="13 tokens, but the language model has 12"):
         ShallowFusion(enlarged("rnnsearch"), RecurrentModel(VOCABULARY - 1), BETA)

@@ -39,7 +39,7 @@ def searched(
     slots: int = 99,
     prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    engine = Engine(model, config, config.hypotheses, need_attention=model.has_attention, shortlist=shortlist)
+    engine = Engine(model, config, config.n_hypotheses, need_attention=model.has_attention, shortlist=shortlist)
     hypotheses = dict(engine.run(source_of(replace(batch_of(model, sources), prefix=prefix), slots)))
     return [hypotheses[number] for number in range(len(sources))]
 
@@ -102,7 +102,7 @@ def test_forced_words_are_candidates(model: Seq2Seq) -> None:
     for several, others, row in zip(results, whole, prefix.tolist(), strict=True):
         wanted = [word for word in row if word != PAD]
         assert all(one.ids[: len(wanted)] == wanted for one in [*several, *others])
-    same(whole, beam_search(model, batch_of(model, sources), config, config.hypotheses, model.has_attention, prefix))
+    same(whole, beam_search(model, batch_of(model, sources), config, config.n_hypotheses, model.has_attention, prefix))
 
 
 def test_a_model_without_an_output_layer() -> None:

@@ -52,10 +52,21 @@ def test_slots_that_are_filled_again(
     model, batch = many()
     width = {} if "samples" in settings else {"beam_size": beam_size}
     config = unlimited(**{**width, **settings})
-    together = beam_search(model, batch, config, config.hypotheses, need_attention=True)
+    together = beam_search(model, batch, config, config.n_hypotheses, need_attention=True)
     assert len({len(best[0].ids) for best in together}) > 3
     for seed in orders:
-        same(refilled(model, batch, slots, config, config.hypotheses, seed), together)
+        same(refilled(model, batch, slots, config, config.n_hypotheses, seed), together)
+
+
+@pytest.mark.parametrize("free_share", [0.01, 0.5, 1.0])
+def test_the_share_of_free_slots_that_a_refill_waits_for_changes_nothing(
+    free_share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = many()
+    config = unlimited(beam_size=3)
+    together = beam_search(model, batch, config, 3, need_attention=True)
+    monkeypatch.setattr(batching, "MIN_FREE_SHARE", free_share)
+    same(refilled(model, batch, 4, config, 3), together)
 
 
 def test_slots_stay_filled() -> None:

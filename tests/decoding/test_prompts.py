@@ -60,7 +60,7 @@ def sentence(model: Decoder, prompt: tuple[int, ...]) -> Sentence:
 
 def searched(model: Decoder, rows: list[list[int]], settings: dict[str, object]) -> list[list[Hypothesis]]:
     config = change_search(BeamConfig(), {"max_length": 7, **settings})
-    return beam_search(model, prompts(*rows), config, config.hypotheses)
+    return beam_search(model, prompts(*rows), config, config.n_hypotheses)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -105,7 +105,7 @@ def test_terms_are_written_behind_the_prompt(model: Decoder) -> None:
     )
     config = BeamConfig(beam_size=4, max_length=9, max_length_ratio=0.0)
     results = beam_search(
-        model, replace(batch, terms=terms), config, 2, token_classes=TokenClasses(starts=lambda: starts)
+        model, replace(batch, terms=terms), config, 2, token_classes=TokenClasses(word_starts=lambda: starts)
     )
     for line, (prompt, term) in enumerate([([5, 6, 7], [6]), ([4], [9, 8]), ([6], [6])]):
         request = Request(required=[term], refused=[[7]], starts=set(range(12)))

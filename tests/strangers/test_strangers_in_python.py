@@ -201,7 +201,7 @@ def test_the_guides_decoding_rule_holds(settings: dict[str, object]) -> None:
 
     def quotes(rule: str | None, classes: TokenClasses) -> list[int]:
         config = change_search(BeamConfig(), {**search, "rule": rule})
-        found = beam_search(TableModel(tables), batch, config, config.hypotheses, token_classes=classes)
+        found = beam_search(TableModel(tables), batch, config, config.n_hypotheses, token_classes=classes)
         return [int(is_quote[one.ids].sum()) for of_sentence in found for one in of_sentence if one.finished]
 
     with decoding_rule() as names:

@@ -38,7 +38,7 @@ def agree(
     n_best: int | None = None,
 ) -> None:
     """Asserts that the engine found for a line what the reference finds; by default all hypotheses of the beam."""
-    wanted = n_best or config.hypotheses
+    wanted = n_best or config.n_hypotheses
     if isinstance(config, SamplingConfig):
         plain = reference_search.sampled(sentence, config, line, request)[:wanted]
     else:
@@ -61,4 +61,4 @@ def for_model(settings: dict[str, object], model: Decoder) -> SearchConfig:
 
 def together(ensemble: Ensemble, sentences: Sequence[Sentence]) -> EnsembleSentence:
     """One sentence as each member reads it, for the reference."""
-    return EnsembleSentence(sentences, ensemble.shares, ensemble.of_logs)
+    return EnsembleSentence(sentences, ensemble.shares, ensemble.averages_log_probs)

@@ -283,7 +283,7 @@ class Steps:
         following = []
         prompt, own = self.sentence.prompt, output.log_probs[0, position].tolist()
         values = allowed(own, one.tokens, config, self.least, self.request, prompt)
-        is_forced = config.limit_rule == "end" and position + 1 == self.limit
+        is_forced = config.effective_at_limit == "end" and position + 1 == self.limit
         if is_forced:
             values = [0.0 if token == EOS else -math.inf for token in range(len(values))]
         for token, value in enumerate(values):

@@ -82,7 +82,7 @@ def _generation_config(
         settings["max_length"] = search.max_length + 1  # counts the decoder's first input
     settings["pad_token_id"] = config.get("pad_token_id", rows[PAD])
     settings["eos_token_id"] = rows[EOS]
-    settings["forced_eos_token_id"] = rows[EOS] if search.limit_rule == "end" else None
+    settings["forced_eos_token_id"] = rows[EOS] if search.effective_at_limit == "end" else None
     if "src" not in tokenizers:  # as GPT-2
         return settings
     settings["decoder_start_token_id"] = rows[BOS]

@@ -262,7 +262,7 @@ def _generation_config(search: SearchConfig, positions: int) -> dict[str, Any]:
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "decoder_start_token_id": BOS,
-        "forced_eos_token_id": EOS if search.limit_rule == "end" else None,
+        "forced_eos_token_id": EOS if search.effective_at_limit == "end" else None,
         "bad_words_ids": [[token] for token in never_written],
         "max_length": min(search.max_length, positions) + 1,  # counts the decoder's first input
     }

@@ -142,15 +142,15 @@ def smallest_gap(translator: Translator, line: str, monkeypatch: pytest.MonkeyPa
     gaps = []
 
     def noting_gaps(
-        log_probs: torch.Tensor, scores: torch.Tensor, beam_size: int, maxima: torch.Tensor | None
+        log_probs: torch.Tensor, scores: torch.Tensor, beam_size: int, block_maxima: torch.Tensor | None
     ) -> Candidates:
-        candidates = best_candidates(log_probs, scores, beam_size, maxima)
+        candidates = best_candidates(log_probs, scores, beam_size, block_maxima)
         gaps.append((candidates.scores[:, :-1] - candidates.scores[:, 1:]).min().item())
         return candidates
 
     with monkeypatch.context() as patch:
         patch.setattr(search_steps, "best_candidates", noting_gaps)
-        (found,) = translator.search([line], n_best=translator.config.hypotheses)
+        (found,) = translator.search([line], n_best=translator.config.n_hypotheses)
     ranked = [one.score for one in found]
     return min(*gaps, *(better - worse for better, worse in pairwise(ranked)))
 
@@ -172,7 +172,7 @@ def by_ctranslate2(folder: Path, tokenizer: Any, ours: Translator) -> list[Any]:
             [tokenizer.convert_ids_to_tokens(tokenizer(line).input_ids) for line in LINES],
             target_prefix=[prefix] * len(LINES) if prefix else None,
             suppress_sequences=[["<pad>"]],
-            num_hypotheses=ours.config.hypotheses,
+            num_hypotheses=ours.config.n_hypotheses,
             return_scores=True,
             **ctranslate2_options(ours.config),
         )

@@ -315,14 +315,14 @@ def generate(network: Any, batch: Batch, config: SearchConfig, limit: int) -> li
         limit: most tokens, EOS counted.
     """
     stop = EARLY_STOPPING[config.effective_stop]
-    beam = {"length_penalty": _alpha(config), "early_stopping": stop} if config.hypotheses > 1 else {}
-    beam |= {"forced_eos_token_id": EOS} if config.limit_rule == "end" else {}
+    beam = {"length_penalty": _alpha(config), "early_stopping": stop} if config.n_hypotheses > 1 else {}
+    beam |= {"forced_eos_token_id": EOS} if config.effective_at_limit == "end" else {}
     rules = {"no_repeat_ngram_size": config.no_repeat_ngram} if config.no_repeat_ngram else {}
     rules |= {"min_new_tokens": config.min_length} if config.min_length else {}
     output = network.generate(
         input_ids=batch.inputs.ids,
         attention_mask=batch.inputs.mask.long(),
-        num_beams=config.hypotheses,
+        num_beams=config.n_hypotheses,
         do_sample=False,
         max_new_tokens=limit,
         suppress_tokens=[PAD, BOS, *([UNK] if config.forbid_unknown else [])],
@@ -388,7 +388,7 @@ class CTranslate2(ExternalEngine):
             [[src.tokens[word] for word in source.ids] for source in sources],
             max_batch_size=self._setting.batch,
             batch_type="examples",
-            beam_size=config.hypotheses,
+            beam_size=config.n_hypotheses,
             length_penalty=_alpha(config),
             max_decoding_length=limit,
             min_decoding_length=config.min_length,

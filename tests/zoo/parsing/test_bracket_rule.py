@@ -58,7 +58,7 @@ def found(seed: int, spread: float, settings: dict[str, object]) -> list[list[Hy
     config = change_search(BeamConfig(), {"max_length": 40, "max_length_ratio": 0.0, "rule": "brackets", **settings})
     batch = collate([[START + number, *[START] * (count - 1)] for number, count in enumerate(WORDS)])
     classes = TokenClasses(rule=Brackets(tokens_of(one.sizes["tgt"])))
-    return beam_search(one, batch, config, config.hypotheses, token_classes=classes)
+    return beam_search(one, batch, config, config.n_hypotheses, token_classes=classes)
 
 
 def require_trees(hypotheses: list[list[Hypothesis]]) -> Iterator[Hypothesis]:
