@@ -4,9 +4,11 @@ The encoder of a Transformer (section 3) over the sum of word, segment and posit
 heads read its last states h (section 3.1; h_1 is at BOS, which stands for [CLS]; EOS stands for [SEP]):
 
     P(w_i)     = softmax(E LayerNorm(gelu(W h_i + b)) + c)      E: the word vectors
-    P(is next) = softmax(V tanh(U h_1 + d) + e)                  class 0: it is; class 1: it is not
+    P(is next) = softmax(V tanh(U h_1 + d) + e)                  class 0: is next; class 1: is not
 
-The encoder has the names of the one in `models/transformer.py`, which can go on with its weights.
+The encoder's weights have the same names as in `nmtkit.models.transformer`, so that they can initialise that model.
+
+Letters as in `nmtkit.models.base`.
 """
 
 from collections import OrderedDict
@@ -24,29 +26,30 @@ from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
-"""Of vectors; the published model begins its layers so too, which suits wide ones only."""
+"""Standard deviation of new embeddings. The published model initialises its layers with it too, which only suits wide
+layers."""
 
 
 class StackConfig(LayersConfig):
-    """One stack of layers, as in the papers after BERT."""
+    """One stack of layers, in BERT and the papers after it."""
 
     layers: Depth = Field(default=4, ge=1)
     """Layers."""
     norm: Literal["pre", "post"] = "post"
     """Normalize after each sub-layer as in the paper, or before it, which trains without a long warm-up."""
     activation: Activation = "gelu"
-    """Between the two products of the feed-forward part."""
+    """Activation of the feed-forward part."""
 
 
 class EncoderConfig(StackConfig):
-    """What BERT and ELECTRA have in common."""
+    """Settings shared by BERT and ELECTRA."""
 
     embedding_size: Width | None = Field(default=None, ge=1)
-    """Size of the embeddings, which a linear map brings to hidden_size. Default: hidden_size, without such a map."""
+    """Size of the embeddings, which a linear layer maps to hidden_size. Default: hidden_size, without that layer."""
     max_positions: Width = Field(default=512, ge=1)
-    """How many positions are learned: the most tokens of a text, with BOS and EOS."""
+    """Number of learned positions: the longest text, in tokens with BOS and EOS."""
     segments: int = Field(default=2, ge=1, le=1000)
-    """How many segments a text can have."""
+    """Number of segments that a text can have."""
 
 
 class BertConfig(EncoderConfig):
@@ -55,51 +58,62 @@ class BertConfig(EncoderConfig):
     kind: Literal["bert"] = "bert"
     """Which model."""
     next_sentence: bool = False
-    """Whether there is a head for `training.next_sentence`; its texts have two segments."""
+    """Whether the model has a head for the objective next_sentence, whose texts have two segments."""
 
     @model_validator(mode="after")
     def _has_both_segments(self) -> "BertConfig":
         if self.next_sentence and self.segments < 2:
-            raise ValueError("next_sentence: its texts have two segments: set segments to 2, or next_sentence to false")
+            raise ValueError(
+                "next_sentence: its texts have two segments: set segments to 2 or more, or next_sentence to false"
+            )
         return self
 
 
 class PretrainedEncoder(AdaptedParts, Pretrained):
-    """Embeddings and encoder, which BERT and ELECTRA have in common."""
+    """Embeddings and encoder of BERT and ELECTRA."""
 
     output_column = "tgt"
     pretrained_by = ("masked_words",)
 
     def __init__(self, config: EncoderConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        width, size = config.hidden_size, config.embedding_size or config.hidden_size
-        self.src_embedding = nn.Embedding(sizes["tgt"], size)
-        self.src_positions = LearnedPositions(size, config.max_positions)
-        self.segment_embedding = nn.Embedding(config.segments, size)
+        width = config.hidden_size
+        embedding_size = config.embedding_size or width
+        self.src_embedding = nn.Embedding(sizes["tgt"], embedding_size)
+        self.src_positions = LearnedPositions(embedding_size, config.max_positions)
+        self.segment_embedding = nn.Embedding(config.segments, embedding_size)
+        # So far the three tables are the only parameters.
         for table in self.parameters():
             nn.init.normal_(table, std=INITIAL_STD)
-        self.src_embedding_norm = nn.LayerNorm(size, config.norm_epsilon)
+        self.src_embedding_norm = nn.LayerNorm(embedding_size, config.norm_epsilon)
         self.dropout = Dropout(config.dropout)
-        self.widen = nn.Linear(size, width) if size != width else nn.Identity()
+        self.widen = nn.Linear(embedding_size, width) if embedding_size != width else nn.Identity()
         self.encoder = LayerStack(EncoderLayer(config) for _ in range(config.layers))
         self.encoder_norm = nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity()
 
     def encode(self, batch: Batch) -> Tensor:
-        """The last states `(B,S,H)`."""
-        read = batch.inputs
-        segments = torch.zeros_like(read.ids) if read.segments is None else read.segments
-        bias = torch.where(read.mask, 0.0, -torch.inf).to(self.src_embedding.weight.dtype)[:, None, None]  # (B,1,1,S)
-        return run_by_length(self._encoded, read.lengths, read.ids, segments, bias)[0]
+        """Returns the states of the last layer, `(B, S, H)`."""
+        inputs = batch.inputs
+        segments = inputs.segments  # (B, S)
+        if segments is None:
+            segments = torch.zeros_like(inputs.ids)
+        bias = torch.where(inputs.mask, 0.0, -torch.inf)[:, None, None]  # (B, 1, 1, S)
+        bias = bias.to(self.src_embedding.weight.dtype)
+        (states,) = run_by_length(self._encode_group, inputs.lengths, inputs.ids, segments, bias)
+        return states
 
-    def _encoded(self, ids: Tensor, segments: Tensor, bias: Tensor) -> list[Tensor]:
-        entering = self.src_embedding(ids) + self.src_positions(ids.shape[1]) + self.segment_embedding(segments)
-        states = self.widen(self.dropout(self.src_embedding_norm(entering)))
+    def _encode_group(self, ids: Tensor, segments: Tensor, bias: Tensor) -> list[Tensor]:
+        """Returns the states `(b, s, H)` of some texts `(b, s)` of a batch, as a list of one tensor."""
+        positions = self.src_positions(ids.shape[1])  # (s, E)
+        embedded = self.src_embedding(ids) + positions + self.segment_embedding(segments)  # (b, s, E), figure 2
+        embedded = self.dropout(self.src_embedding_norm(embedded))  # (b, s, E)
+        states = self.widen(embedded)  # (b, s, H)
         for layer in self.encoder:
-            states = layer(states, bias)
+            states = layer(states, bias)  # (b, s, H)
         return [self.encoder_norm(states)]
 
     def adapt_part(self, name: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """In a model without segments all words are in the first, whose vector is added to those of positions."""
+        """Adds the vector of the first segment to the positions, for models without segments."""
         if name == "encoder":
             weights["src_positions.table"] = self.src_positions.table + self.segment_embedding.weight[0]
         return weights
@@ -113,10 +127,14 @@ class Bert(AuxiliaryHead, PretrainedEncoder):
 
     def __init__(self, config: BertConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        words, size = self.src_embedding.weight.shape
-        dense, norm = nn.Linear(config.hidden_size, size), nn.LayerNorm(size, config.norm_epsilon)
-        layers = {"dense": dense, "gelu": nn.GELU(), "norm": norm, "words": nn.Linear(size, words)}
-        self.output = nn.Sequential(OrderedDict(layers))  # the first equation at the head of this file
+        vocabulary_size, embedding_size = self.src_embedding.weight.shape
+        # P(w_i) at the head of this file.
+        layers = OrderedDict[str, nn.Module]()
+        layers["dense"] = nn.Linear(config.hidden_size, embedding_size)
+        layers["gelu"] = nn.GELU()
+        layers["norm"] = nn.LayerNorm(embedding_size, config.norm_epsilon)
+        layers["words"] = nn.Linear(embedding_size, vocabulary_size)
+        self.output = nn.Sequential(layers)
         self.output.words.weight = self.src_embedding.weight
         nn.init.zeros_(self.output.words.bias)
         if config.next_sentence:
@@ -124,15 +142,17 @@ class Bert(AuxiliaryHead, PretrainedEncoder):
             self.next_sentence = nn.Linear(config.hidden_size, 2)
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """The states of all positions; there is no memory."""
+        """Returns the states of all positions, `(B, S, H)`. There is no memory."""
         return ModelOutput(self.encode(batch)), None
 
     @classmethod
     def auxiliary_objective(cls, config: BertConfig) -> str:
-        """Returns that for the next sentence, if there is a head for it."""
+        """Returns the name of the objective for next sentences; empty without a head for it."""
         return "next_sentence" if config.next_sentence else ""
 
     def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
-        """Whether the second segment follows the first, `(B,2)`."""
-        logits: Tensor = self.next_sentence(torch.tanh(self.pooler(output.features[:, 0])))
+        """Returns logits `(B, 2)` of P(is next) at the head of this file: whether the second segment is the next."""
+        first_state = output.features[:, 0]  # (B, H), at BOS
+        pooled = torch.tanh(self.pooler(first_state))  # (B, H)
+        logits: Tensor = self.next_sentence(pooled)  # (B, 2)
         return logits

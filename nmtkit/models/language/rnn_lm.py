@@ -1,24 +1,30 @@
 """The LSTM language model: Zaremba et al. 2014, with the dropout of Gal and Ghahramani 2016 and one matrix for words.
 
-The word before, its layers of LSTM cells, and a softmax over the top layer's state (Zaremba et al., section 3):
+LSTM layers read the previous word; a softmax over the top layer's state predicts the next (Zaremba et al., section 3):
 
     x_t = E w_{t-1}        h_t^l = LSTM(h_t^{l-1}, h_{t-1}^l, c_{t-1}^l)        P(w_t) = softmax(W h_t^L + b)
 
-With `tie` W is E: Press and Wolf 2017; Inan et al. 2017, section 3. Dropout is on x, between layers and on h^L, and
-never on the way from one time to the next (Zaremba et al., section 3.1). It is drawn anew for each word, or with
-`variational` once for a text, the same numbers at all its words (Gal and Ghahramani, section 4.2). Theirs as well are
-`recurrent_dropout`, of h_{t-1}^l where it is read, and `word_dropout`, of words wherever they stand. All texts of a
-batch share these two, which so are dropped columns of the recurrent matrices and dropped rows of E, and cost no time.
+With `tie` W is E: Press and Wolf 2017; Inan et al. 2017, section 3.
 
-Every block of `batch.block_tokens` begins with a state of zeros: none is carried from one block to the next.
+Dropout is applied to x, between layers and to h^L, but not between time steps (Zaremba et al., section 3.1). Masks are
+sampled for each word, or with `variational` once per text and used at all its words (Gal and Ghahramani, section 4.2).
+Gal and Ghahramani also define `recurrent_dropout`, of h_{t-1}^l, and `word_dropout`, of words at all their occurrences.
+All texts of a batch share these two masks, so that they drop columns of the recurrent matrices and rows of E, which
+costs no time.
+
+Every block of `batch.block_tokens` starts with a state of zeros; no state is carried from one block to the next.
+
+Letters as in `nmtkit.models.base`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.batches.batch import Batch
@@ -36,19 +42,19 @@ class RecurrentLMConfig(ModelConfig):
     layers: Depth = Field(default=2, ge=1)
     """Layers."""
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
-    """Dropout of embeddings, of what each layer hands on, and of what the output layer reads."""
+    """Dropout rate on embeddings, between layers, and on the input of the output layer."""
     variational: bool = True
-    """Dropout is the same at all words of a text; false: it is drawn anew for each word."""
+    """Whether all words of a text have the same dropout mask. false: each word has a new one."""
     recurrent_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout of the state that a layer reads from the word before, the same in all of a batch."""
+    """Dropout rate on the previous state that a layer reads, with one mask for a batch."""
     word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """The share of the vocabulary whose embeddings are zero in a batch."""
+    """Share of the vocabulary whose embeddings are set to zero in a batch."""
     tie: Literal["none", "decoder"] = "decoder"
     """Whether embedding and output layer share one matrix."""
 
 
 class RnnLMConfig(RecurrentLMConfig):
-    """The layers alone."""
+    """Settings of the LSTM language model."""
 
     kind: Literal["rnn_lm"] = "rnn_lm"
     """Which model."""
@@ -56,12 +62,12 @@ class RnnLMConfig(RecurrentLMConfig):
 
 @dataclass(frozen=True)
 class RnnLMState(DecoderState):
-    """What has been read."""
+    """State of the LSTM layers after the words so far."""
 
     hidden: Tensor
-    """`(N,L,H)`."""
+    """Hidden states `(N, L, H)`."""
     cell: Tensor
-    """`(N,L,H)`."""
+    """Memory cells `(N, L, H)`."""
 
 
 @MODELS.register("rnn_lm")
@@ -72,53 +78,73 @@ class RnnLM(Decoder[Memory, RnnLMState]):
 
     def __init__(self, config: RecurrentLMConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        self.rates, width = config, config.hidden_size
+        self.rates = config
+        width = config.hidden_size
         self.tgt_embedding = nn.Embedding(sizes["tgt"], width)
         self.decoder = build_rnn("lstm", width, width, config.layers)
         self.output = nn.Linear(width, sizes["tgt"])
         init_weights(self, "xavier")
         self.tie_output()
 
+    @override
     def start(self, memory: Memory) -> RnnLMState:
-        """Zeros."""
-        shape = (len(memory.mask), self.decoder.num_layers, self.decoder.hidden_size)
-        zeros = next(self.decoder.parameters()).new_zeros(shape)
+        weight = next(self.decoder.parameters())
+        zeros = weight.new_zeros(len(memory.mask), self.decoder.num_layers, self.decoder.hidden_size)  # (B, L, H)
         return RnnLMState(zeros, zeros)
 
     def advance(
         self, tokens: Tensor, state: RnnLMState, memory: Memory, cache: KVCache, need_attention: bool = False
     ) -> tuple[ModelOutput, RnnLMState]:
-        """One word; without dropout, which is for whole texts."""
-        hidden, cell = rnn_step(self.decoder, self.tgt_embedding(tokens), state.hidden, state.cell)
-        assert cell is not None, "an LSTM has cells"
+        """Runs one step, without dropout, whose masks are for whole texts."""
+        vectors = self.tgt_embedding(tokens)  # (N, H)
+        hidden, cell = rnn_step(self.decoder, vectors, hidden=state.hidden, cell=state.cell)  # (N, L, H), (N, L, H)
+        assert cell is not None, "an LSTM has memory cells"
         return ModelOutput(hidden[:, -1]), RnnLMState(hidden, cell)
 
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> ModelOutput:
-        """All words at once. Padding stands on the right, so that no real word reads it."""
-        words = batch.targets.shifted
+        """Runs all words at once. Padding is on the right, so no real word reads it."""
+        words = batch.targets.shifted  # (B, T)
         if not self.training:
-            return ModelOutput(run_rnn(self.decoder, self.tgt_embedding(words))[0])
-        states = self.embed(words)
-        for weights in self.decoder.all_weights:
-            states = self.drop(self._layer(states, *weights))
+            states, _ = run_rnn(self.decoder, self.tgt_embedding(words))  # (B, T, H)
+            return ModelOutput(states)
+        states = self.embed(words)  # (B, T, H)
+        for input_weight, recurrent_weight, *biases in self.decoder.all_weights:
+            states = self.drop(self._run_layer(states, input_weight, recurrent_weight, biases=biases))  # (B, T, H)
         return ModelOutput(states)
 
     def embed(self, words: Tensor) -> Tensor:
-        """The vectors `(B,T,H)` of words `(B,T)` in training, some words and some numbers dropped."""
-        kept = dropout(torch.ones_like(self.tgt_embedding.weight[:, :1]), self.rates.word_dropout, self.training)
-        return self.drop(self.tgt_embedding(words) * F.embedding(words, kept))
+        """Returns the vectors `(B, T, H)` of words `(B, T)` in training, after word dropout and dropout."""
+        # Dropout scales the words that it keeps by 1 / (1 - rate).
+        word_scales = torch.ones_like(self.tgt_embedding.weight[:, :1])  # (V, 1)
+        word_scales = dropout(word_scales, self.rates.word_dropout, self.training)  # (V, 1)
+        vectors = self.tgt_embedding(words) * F.embedding(words, word_scales)  # (B, T, H)
+        return self.drop(vectors)
 
-    def _layer(self, inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *biases: Tensor) -> Tensor:
-        """A layer over `(B,T,H)`, some columns of whose recurrent matrix `(4H,H)` are dropped."""
-        of_hidden = of_hidden * dropout(torch.ones_like(of_hidden[:1]), self.rates.recurrent_dropout, True)
-        zeros = 2 * (of_hidden.new_zeros(1, len(inputs), of_hidden.shape[1]),)
+    def _run_layer(
+        self, inputs: Tensor, input_weight: Tensor, recurrent_weight: Tensor, biases: Sequence[Tensor]
+    ) -> Tensor:
+        """Runs an LSTM layer over inputs `(B, T, H)`, with dropout of columns of its recurrent matrix `(4H, H)`."""
+        hidden_size = recurrent_weight.shape[1]
+        column_scales = dropout(torch.ones_like(recurrent_weight[:1]), self.rates.recurrent_dropout, True)  # (1, H)
+        recurrent_weight = recurrent_weight * column_scales  # (4H, H)
+        zeros = recurrent_weight.new_zeros(1, len(inputs), hidden_size)  # (1, B, H)
         with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
-            weights = [of_inputs, of_hidden, *biases]
-            states, *_ = torch.lstm(inputs.to(of_hidden), zeros, weights, True, 1, 0.0, self.training, False, True)
+            states, _, _ = torch.lstm(
+                inputs.to(recurrent_weight),
+                hx=(zeros, zeros),
+                params=[input_weight, recurrent_weight, *biases],
+                has_biases=True,
+                num_layers=1,
+                dropout=0.0,
+                train=self.training,
+                bidirectional=False,
+                batch_first=True,
+            )  # (B, T, H)
         return states
 
     def drop(self, states: Tensor) -> Tensor:
-        """`(B,T,H)` after dropout."""
+        """Applies dropout to `(B, T, H)`, with one mask per text if `variational`."""
         if not self.rates.variational:
             return dropout(states, self.rates.dropout, self.training)
-        return states * dropout(torch.ones_like(states[:, :1]), self.rates.dropout, self.training)
+        mask = torch.ones_like(states[:, :1])  # (B, 1, H)
+        return states * dropout(mask, self.rates.dropout, self.training)

@@ -1,11 +1,13 @@
 """The Transformer as a language model: GPT, Radford et al. 2018, and GPT-2, Radford et al. 2019.
 
-A stack of decoder layers that attend to no source, over the words so far (GPT: equation 2 of section 3.1):
+A stack of decoder layers without cross-attention, over the words so far (GPT: equation 2 of section 3.1):
 
     h_0 = U W_e + W_p        h_l = layer_l(h_{l-1})        P(u) = softmax(h_n W_e^T)
 
-GPT normalizes after each sub-layer. GPT-2 normalizes before it and once more after the last layer, and its residual
-layers begin with weights smaller by 1 / sqrt(N), where N is the number of residual layers (section 2.3).
+GPT normalizes after each sub-layer. GPT-2 normalizes before it and once more after the last layer, and initialises the
+last weights of each residual branch smaller by 1 / sqrt(N), where N is the number of branches (section 2.3).
+
+Letters as in `nmtkit.models.base`.
 """
 
 import math
@@ -13,6 +15,7 @@ from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.batches.batch import Batch
@@ -24,7 +27,7 @@ from nmtkit.models.base import MODELS, DecoderState, Memory, ModelOutput, Vocabu
 from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
-"""Of all weights: section 4.1 of Radford et al. 2018."""
+"""Standard deviation of all new weights: section 4.1 of Radford et al. 2018."""
 
 
 class TransformerLMConfig(LayersConfig):
@@ -35,11 +38,11 @@ class TransformerLMConfig(LayersConfig):
     layers: Depth = Field(default=4, ge=1)
     """Layers."""
     positions: Literal["learned", "sinusoidal"] = "learned"
-    """One trained vector for each position, or sines of fixed wavelengths, which have no longest text."""
+    """Position vectors: learned, or sines of fixed wavelengths, which have no longest text."""
     max_positions: Width = Field(default=1024, ge=1)
-    """How many positions are learned."""
+    """Number of learned positions."""
     activation: Activation = "gelu_tanh"
-    """Between the two products of the feed-forward part; GPT and GPT-2 take gelu_tanh."""
+    """Activation of the feed-forward part; GPT and GPT-2 use gelu_tanh."""
     tie: Literal["none", "decoder"] = "decoder"
     """Whether embedding and output layer share one matrix."""
     output_bias: bool = False
@@ -56,22 +59,27 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         super().__init__(config, sizes)
         width = config.hidden_size
         self.tgt_embedding = nn.Embedding(sizes["tgt"], width)
-        learned = config.positions == "learned"
-        self.tgt_positions = LearnedPositions(width, config.max_positions) if learned else SinusoidalPositions(width)
+        self.tgt_positions: LearnedPositions | SinusoidalPositions
+        if config.positions == "learned":
+            self.tgt_positions = LearnedPositions(width, config.max_positions)
+        else:
+            self.tgt_positions = SinusoidalPositions(width)
         self.dropout = Dropout(config.dropout)
         self.decoder = LayerStack(DecoderLayer(config, reads_memory=False) for _ in range(config.layers))
         self.decoder_norm = nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity()
         self.output = nn.Linear(width, sizes["tgt"], bias=config.output_bias)
         self.tie_output()
+        residual_branches = 2 * config.layers
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
-                ends_a_branch = config.norm == "pre" and name.endswith("out.weight")
-                nn.init.normal_(parameter, std=INITIAL_STD / (math.sqrt(2 * config.layers) if ends_a_branch else 1.0))
+                ends_branch = config.norm == "pre" and name.endswith("out.weight")
+                std = INITIAL_STD / math.sqrt(residual_branches) if ends_branch else INITIAL_STD
+                nn.init.normal_(parameter, std=std)
             elif name == "output.bias":
                 nn.init.zeros_(parameter)
 
+    @override
     def reserve_positions(self, length: int) -> bool:
-        """Makes the table of sinusoids long enough; learned positions are as many as they are."""
         if isinstance(self.tgt_positions, SinusoidalPositions):
             self.tgt_positions.reserve(length)
         return length <= len(self.tgt_positions.table)
@@ -79,22 +87,26 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
     def advance(
         self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
     ) -> tuple[ModelOutput, DecoderState]:
-        """One position of every hypothesis, or all positions of a prompt."""
-        ids = tokens.view(-1, rows_per_sentence(tokens.shape[0], memory))
-        states = self._enter(ids, F.embedding(cache.positions(), self.tgt_positions(cache.reach)))  # (B,K,H)
+        """Runs one position of every hypothesis, or all positions of a prompt."""
+        beam_size = rows_per_sentence(tokens.shape[0], memory)
+        ids = tokens.view(-1, beam_size)  # (B, K)
+        positions = F.embedding(
+            cache.positions(), self.tgt_positions(cache.reach)
+        )  # (B, 1, H), or (1, K, H) of prompts
+        states = self._embed(ids, positions)  # (B, K, H)
         for number, layer in enumerate(self.decoder):
-            states, _ = layer(states, cache=(cache, number))
-        return ModelOutput(self.decoder_norm(states).flatten(0, 1)), state
+            states, _ = layer(states, cache=(cache, number))  # (B, K, H)
+        features = self.decoder_norm(states).flatten(0, 1)  # (N, H)
+        return ModelOutput(features), state
 
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> ModelOutput:
-        """All positions at once. Padding stands on the right, so that no real position reads it."""
-        ids = batch.targets.shifted
-        states = self._enter(ids, self.tgt_positions(ids.shape[1]))
+        """Runs all positions at once. Padding is on the right, so causal attention of real positions never reads it."""
+        ids = batch.targets.shifted  # (B, T)
+        states = self._embed(ids, self.tgt_positions(ids.shape[1]))  # (B, T, H)
         for layer in self.decoder:
-            states, _ = layer(states)
+            states, _ = layer(states)  # (B, T, H)
         return ModelOutput(self.decoder_norm(states))
 
-    def _enter(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """What the first layer reads."""
-        entering: Tensor = self.dropout(self.tgt_embedding(ids) + positions)
-        return entering
+    def _embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(self.tgt_embedding(ids) + positions)  # (B, T or K, H)
+        return embedded

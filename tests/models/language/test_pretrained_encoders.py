@@ -76,5 +76,5 @@ def test_names_of_the_encoder_are_those_of_the_transformer(norm: str) -> None:
 
 def test_pairs_of_texts_need_two_segments() -> None:
     assert parse(BertConfig, {"segments": 1}, "r").segments == 1
-    with pytest.raises(RecipeError, match="set segments to 2, or next_sentence to false"):
+    with pytest.raises(RecipeError, match="set segments to 2 or more, or next_sentence to false"):
         parse(BertConfig, {"segments": 1, "next_sentence": True}, "r")
