@@ -158,7 +158,7 @@ def mark_class() -> str:
 
 @cache
 def word_pattern() -> re.Pattern[str]:
-    """Returns a pattern for words: runs of letters, marks and digits; in unspaced scripts each letter with its marks."""
+    """Returns a pattern for words: runs of letters, marks and digits; in unspaced scripts, a letter with its marks."""
     unspaced = unspaced_class()
     marks = mark_class()
     return re.compile(rf"[{unspaced}][{marks}]*|(?:(?![{unspaced}])[^\W_]|[{marks}])+")

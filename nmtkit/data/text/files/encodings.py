@@ -1,7 +1,7 @@
 """Encodings of text files other than UTF-8: names, evidence for a guess, and conversion while a file is read.
 
-A file has one encoding. `guess_encoding` compares the common ones by what the bytes mean in each: whether they are
-valid, whether the letters belong to one language, and whether its most frequent words occur.
+A file has one encoding. `guess_encoding` decodes its bytes in each common encoding and compares the results: whether
+all bytes are valid, whether the letters belong to one language, and whether its most frequent words occur.
 """
 
 import codecs
@@ -12,22 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from nmtkit.core.errors import DataError
 
 SAMPLE_BYTES = 1 << 16
-"""The most bytes that are looked at to guess an encoding."""
+"""Maximum number of bytes by which an encoding is guessed."""
 _SURE_LETTERS = 10
-"""If this many letters are valid UTF-8 and none is faulty, the text is UTF-8: in other encodings this does not happen
-by chance."""
+"""A text with at least this many letters beyond ASCII, all of them valid UTF-8, is UTF-8: in other encodings this does
+not happen by chance."""
 BAD_CHARACTER = "\udcff"
-"""Stands for bytes that are not valid in the encoding of their file; in UTF-8 it is the byte 0xFF, never valid."""
+"""Replaces bytes that are not valid in the encoding of their file. In UTF-8 it becomes the byte 0xFF, which is invalid
+there too."""
 
 _UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _UTF32_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
 _MIN_WESTERN = 0.2
-"""The share of characters up to U+00FF, each with a zero byte, by which UTF-16 is recognized."""
+"""Share of characters up to U+00FF, whose code has a zero byte in UTF-16, by which UTF-16 is recognized."""
 
 # ---------------------------------------------------------------------------------------------------------------- names
 
@@ -67,7 +68,7 @@ TITLES = {
 
 
 def encoding_title(name: str) -> str:
-    """The name of an encoding in messages."""
+    """Returns the name of an encoding in messages."""
     return TITLES.get(name, name)
 
 
@@ -84,9 +85,9 @@ codecs.register_error("nmtkit-mark", _mark_bad)
 
 
 class Recoded:
-    """A stream in some encoding, read as UTF-8; bytes that are not valid become the byte 0xFF.
+    """Reads a stream in another encoding as UTF-8; bytes that are not valid become the byte 0xFF.
 
-    DataError if the text is UTF-8 for certain: read otherwise, each letter beyond ASCII would become two wrong ones.
+    Raises DataError if the text is certainly UTF-8, since each letter beyond ASCII would become two wrong ones.
     """
 
     def __init__(self, stream: BinaryIO, encoding: str, where: str) -> None:
@@ -99,9 +100,9 @@ class Recoded:
         self._ended = False
 
     def read1(self, size: int) -> bytes:
-        """The next bytes, at least one unless the stream has ended; about `size` of them."""
+        """Returns about `size` further bytes; none only at the end of the stream."""
         while not self._ended:
-            data = self._stream.read1(size)  # type: ignore[attr-defined]  # all streams that are read have it
+            data = self._stream.read1(size)  # type: ignore[attr-defined]  # all streams that are opened here have it
             self._ended = not data
             if self._may_be_utf8:
                 self._refuse_utf8(data)
@@ -114,7 +115,7 @@ class Recoded:
         return b""
 
     def _refuse_utf8(self, data: bytes) -> None:
-        """Looks at the first bytes that are not ASCII."""
+        """Raises DataError if the first bytes beyond ASCII are UTF-8; does not check later ones."""
         if data.isascii():
             return
         self._may_be_utf8 = False
@@ -125,8 +126,8 @@ class Recoded:
         letters = sum(letter > "\x7f" for letter in text)
         if letters >= _SURE_LETTERS:
             raise DataError(
-                f"{self._where}: this is UTF-8, not {encoding_title(self._encoding)}. Leave --encoding out, or name "
-                f"the encoding of a single file with --encoding FILE={self._encoding}"
+                f"{self._where}: this is UTF-8, not {encoding_title(self._encoding)}. Remove --encoding, or name the "
+                f"encoding of a single file with --encoding FILE={self._encoding}"
             )
 
 
@@ -135,33 +136,39 @@ class Recoded:
 
 @dataclass(frozen=True)
 class EncodingGuess:
-    """The encoding that a text seems to have."""
+    """A guess of the encoding of a text."""
 
     names: tuple[str, ...]
-    """Python's names of the encodings that fit, the best first; empty if none does."""
+    """Python's names of the encodings that fit, the best first; () if none fits."""
     certain: bool
-    """Whether the text can be converted from the first without asking."""
+    """Whether the text can be converted from the first encoding without asking the user."""
     evidence: str = ""
-    """Why, in a few words."""
+    """The reason, for messages."""
 
     @property
     def title(self) -> str:
-        """The names of the encodings in messages, such as "Windows-1252 or Windows-1250"; empty if there is none."""
-        return " or ".join(dict.fromkeys(map(encoding_title, self.names)))
+        """Names of the encodings in messages, such as "Windows-1252 or Windows-1250"; "" if none fits."""
+        titles = [encoding_title(name) for name in self.names]
+        distinct_titles = dict.fromkeys(titles)  # in the same order
+        return " or ".join(distinct_titles)
 
 
 def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
-    """UTF-16 or UTF-32, by the byte-order mark or the zero bytes at the beginning of a file; None if it is neither."""
-    for marks in (_UTF32_MARKS, _UTF16_MARKS):  # the mark of UTF-32 begins with that of UTF-16
-        for mark, name in marks.items():
-            if data.startswith(mark):
-                return EncodingGuess((name,), True, "its byte-order mark")
+    """Recognizes UTF-16 and UTF-32 by the byte-order mark or the zero bytes of a file; None if it is neither.
+
+    `data` is the beginning of the file.
+    """
+    marks = {**_UTF32_MARKS, **_UTF16_MARKS}  # in this order: a mark of UTF-32 begins with one of UTF-16
+    for mark, name in marks.items():
+        if data.startswith(mark):
+            return EncodingGuess((name,), True, "its byte-order mark")
     if b"\0" not in data[:SAMPLE_BYTES]:
         return None
-    sample = data[: min(len(data), SAMPLE_BYTES) & ~1]
-    others = sample.translate(None, b"\0\t\r\n")
-    if others.isascii() and others.decode().isprintable() and len(others) > len(sample) * 3 / 4:
-        return None  # stray zero bytes in ASCII text: UTF-16 has one in nearly every ASCII character
+    even_length = min(len(data), SAMPLE_BYTES) // 2 * 2
+    sample = data[:even_length]
+    visible = sample.translate(None, b"\0\t\r\n")
+    if visible.isascii() and visible.decode().isprintable() and len(visible) > len(sample) * 3 / 4:
+        return None  # ASCII text with a few zero bytes; in UTF-16, every second byte would be zero
     for name in ("utf-16-le", "utf-16-be"):
         if _is_utf16(sample, sample.decode(name, "replace")):
             return EncodingGuess((name,), True, "the places of its zero bytes")
@@ -169,13 +176,19 @@ def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
 
 
 def _is_utf16(data: bytes, text: str) -> bool:
-    """Whether bytes are UTF-16 that was decoded correctly."""
-    unlikely = sum(unicodedata.category(letter) in ("Cn", "Co", "Cs") for letter in text)
-    unlikely += text.count("\ufffd") + text.count("\0")
-    # Western text has a zero byte in nearly every character, and any text at the ends of its lines.
+    """Returns whether bytes are UTF-16, and `text` is what they mean."""
+    unlikely = text.count("\ufffd") + text.count("\0")
+    for letter in text:
+        if unicodedata.category(letter) in ("Cn", "Co", "Cs"):  # unassigned, private use, surrogate
+            unlikely += 1
+    if unlikely > len(text) / 100:
+        return False
+    # In western text nearly every character has a zero byte.
     western = sum(letter <= "\xff" for letter in text)
-    has_lines = 0 < data.count(b"\n") <= 2 * text.count("\n")
-    return unlikely <= len(text) / 100 and (western >= _MIN_WESTERN * len(text) or has_lines)
+    if western >= _MIN_WESTERN * len(text):
+        return True
+    # In any text, most bytes of \n are line ends, and not halves of other characters.
+    return 0 < data.count(b"\n") <= 2 * text.count("\n")
 
 
 _LETTERS = {
@@ -216,8 +229,8 @@ _LETTERS = {
     "Chinese": "",
     "Korean": "",
 }
-"""The letters beyond ASCII of each language. Letters of scripts other than Latin are sorted by frequency, the most
-frequent first. For the last three languages, see `_far_eastern_score`."""
+"""Letters beyond ASCII of each language. Letters of scripts other than Latin are sorted by frequency, the most frequent
+first. The last three languages have too many letters: see `_far_eastern_score`."""
 _WESTERN = (
     "French",
     "German",
@@ -263,7 +276,7 @@ _LANGUAGES = {
     "big5hkscs": ("Chinese",),
     "cp949": ("Korean",),
 }
-"""The languages that each encoding was made for; the most common encodings come first."""
+"""Languages that each encoding was made for. The most common encodings come first."""
 
 
 def _read_function_words() -> dict[str, list[str]]:
@@ -278,53 +291,68 @@ def _read_function_words() -> dict[str, list[str]]:
 FUNCTION_WORDS = _read_function_words()
 """The most frequent words of each language."""
 _NOT_IN_WORDS = -4.0
+"""Score of a character that does not occur in this place of a word."""
 _FOREIGN_LETTER = -3.0
+"""Score of a letter of another language."""
 _FREQUENT_WORD = 2.0
+"""Score of a frequent word."""
 _MIN_SCORE = 6.0
-"""The lowest score with which a file is converted: about three letters, or one letter and two frequent words."""
+"""Lowest score of a certain guess: reached by some six letters, or by two letters and two frequent words."""
 _MARGIN = 6.0
-"""The smallest difference between its score and the score of any other reading of the bytes."""
+"""Smallest difference of a certain guess to the score of any other text that the bytes could mean."""
 _PUNCTUATION = frozenset("\xa0“”‘’‚„«»‹›–—…•°©®™§¶¡¿·€£¥ªº²³½¼¾×±†‰`´¨，。、；：？！（）「」『』《》〈〉【】―～・　")
 _APOSTROPHES = frozenset("’‘'´`·-‑\xad")
 _HAN_AND_SPACE = re.compile("[\u4e00-\u9fff] (?=[\u4e00-\u9fff])")
-_CONTROLS = re.compile("[\x80-\x9f]")  # which no text has: the byte means something in another encoding
+_CONTROLS = re.compile("[\x80-\x9f]")  # text has none: in the right encoding the byte is another character
 _WORD = re.compile(r"[^\W\d_]+")
 
 
+class _Candidate(NamedTuple):
+    """An encoding, the language that its text resembles most, and the score of the text."""
+
+    name: str
+    language: str
+    text: str
+    score: float
+
+
 def guess_encoding(sample: bytes) -> EncodingGuess:
-    """The encoding of a text that is not UTF-8, by lines of it that are not."""
+    """Guesses the encoding of a text by lines that are not UTF-8."""
     sample = sample[:SAMPLE_BYTES]
     end = sample.rfind(b"\n") + 1
-    sample = sample[:end] if end else sample
-    scores: dict[str, float] = {}
-    languages: dict[str, str] = {}
-    for name, possible in _LANGUAGES.items():
+    if end:
+        sample = sample[:end]
+    # By the decoded text: encodings that decode the sample in the same way are one candidate.
+    candidates: dict[str, _Candidate] = {}
+    for name, languages in _LANGUAGES.items():
         text = _CONTROLS.sub(BAD_CHARACTER, sample.decode(name, "nmtkit-mark"))
-        scored = {language: _score(text, language) for language in possible}
-        best = max(scored, key=lambda language: scored[language])
-        if scored[best] > scores.get(text, 0.0):
-            scores[text] = scored[best]
-            languages[text] = f"{name} {best}"
-    ranked = sorted(scores, key=lambda text: scores[text], reverse=True)
+        best_score = candidates[text].score if text in candidates else 0.0
+        for language in languages:
+            score = _score(text, language)
+            if score > best_score:
+                best_score = score
+                candidates[text] = _Candidate(name, language, text, score)
+    ranked = sorted(candidates.values(), key=lambda candidate: candidate.score, reverse=True)
     if not ranked:
         return EncodingGuess((), False)
-    best_text = ranked[0]
-    best_score = scores[best_text]
-    possible_texts = [text for text in ranked if scores[text] > best_score - _MARGIN]
-    names = tuple(languages[text].split()[0] for text in possible_texts[:3])
-    certain = best_score >= _MIN_SCORE and len(possible_texts) == 1
-    letters = Counter(letter for letter in best_text if letter > "\x7f" and letter.isalpha())
+    best = ranked[0]
+    likely = [candidate for candidate in ranked if candidate.score > best.score - _MARGIN]
+    certain = best.score >= _MIN_SCORE and len(likely) == 1
+    letters = Counter(letter for letter in best.text if letter > "\x7f" and letter.isalpha())
     frequent = " ".join(letter for letter, _ in letters.most_common(5))
-    evidence = f"so decoded, its letters and words are {languages[best_text].split()[1]}: {frequent}"
-    return EncodingGuess(names, certain, evidence)
+    return EncodingGuess(
+        names=tuple(candidate.name for candidate in likely[:3]),
+        certain=certain,
+        evidence=f"so decoded, its letters and words are {best.language}: {frequent}",
+    )
 
 
 @cache
 def _letter_weights(language: str) -> dict[str, float]:
-    """The score of each letter.
+    """Returns the score of each letter beyond ASCII.
 
-    For other scripts than Latin it falls from 1.5 for the most frequent letter to -1: there, nearly all
-    bytes are letters.
+    In scripts other than Latin, nearly all bytes are letters, in whatever encoding they are read. There the score falls
+    from 1.5 for the most frequent letter to -1 for the rarest.
     """
     letters = _LETTERS[language]
     is_latin = unicodedata.name(letters[0]).startswith("LATIN")
@@ -337,12 +365,15 @@ def _letter_weights(language: str) -> dict[str, float]:
 
 
 def _score(text: str, language: str) -> float:
-    """How much a text looks like a language: 1 for each letter beyond ASCII, and less for what does not fit."""
-    score = _far_eastern_score(text, language) if not _LETTERS[language] else _letter_score(text, language)
-    words = set(FUNCTION_WORDS.get(language, ()))
-    if words:
-        found = sum(1 for word in _WORD.findall(text) if word.lower() in words)
-        score += _FREQUENT_WORD * found
+    """Returns how much a text resembles a language: about 1 for each letter that fits, negative for other letters."""
+    if _LETTERS[language]:
+        score = _letter_score(text, language)
+    else:
+        score = _far_eastern_score(text, language)
+    frequent_words = set(FUNCTION_WORDS.get(language, ()))
+    if frequent_words:
+        count = sum(1 for word in _WORD.findall(text) if word.lower() in frequent_words)
+        score += _FREQUENT_WORD * count
     return score
 
 
@@ -383,16 +414,16 @@ def _far_eastern_score(text: str, language: str) -> float:
             syllables += 1
             score += 1.0 if language == "Japanese" else _FOREIGN_LETTER
         elif "\uac00" <= letter <= "\ud7a3":
-            score += 1.0 if language == "Korean" and _is_common(letter, "euc-kr", 0xB0, 0xC8) else _FOREIGN_LETTER
+            is_common = language == "Korean" and _is_common(letter, "euc-kr", 0xB0, 0xC8)
+            score += 1.0 if is_common else _FOREIGN_LETTER
         elif "\u4e00" <= letter <= "\u9fff":
             han += 1
+            is_common = False
             if language == "Japanese":
-                common = _is_common(letter, "euc-jp", 0xB0, 0xCF)
+                is_common = _is_common(letter, "euc-jp", 0xB0, 0xCF)
             elif language == "Chinese":
-                common = _is_common(letter, "gb2312", 0xB0, 0xD7) or _is_common(letter, "big5", 0xA4, 0xC6)
-            else:
-                common = False
-            score += 1.0 if common else _FOREIGN_LETTER
+                is_common = _is_common(letter, "gb2312", 0xB0, 0xD7) or _is_common(letter, "big5", 0xA4, 0xC6)
+            score += 1.0 if is_common else _FOREIGN_LETTER
         elif not "\uff01" <= letter <= "\uff5e":
             score += _NOT_IN_WORDS
     if language == "Japanese" and syllables < han / 10:  # no Japanese text is without kana
@@ -404,7 +435,7 @@ def _far_eastern_score(text: str, language: str) -> float:
 
 @cache
 def _is_common(letter: str, encoding: str, first: int, last: int) -> bool:
-    """Whether a letter is in the part of a national standard that holds the frequent letters."""
+    """Returns whether the first byte of a letter is in the range of the frequent letters of a national standard."""
     try:
         return first <= letter.encode(encoding)[0] <= last
     except UnicodeEncodeError:
@@ -413,28 +444,29 @@ def _is_common(letter: str, encoding: str, first: int, last: int) -> bool:
 
 @dataclass
 class EncodingEvidence:
-    """Evidence of a whole file about its encoding, gathered line by line in constant memory."""
+    """Evidence about the encoding of a whole file, gathered block by block in constant memory."""
 
     valid: int = 0
-    """Lines with letters beyond ASCII that are UTF-8."""
+    """Number of lines with letters beyond ASCII that are UTF-8."""
     invalid: int = 0
-    """Lines that are not UTF-8."""
+    """Number of lines that are not UTF-8."""
     sample: bytes = b""
     """The first lines that are not UTF-8."""
     wide: EncodingGuess | None = None
-    """UTF-16 or UTF-32 if the file has this encoding; then nothing else is counted."""
+    """UTF-16 or UTF-32 if the file has one of these encodings; then nothing else is counted."""
 
     def add(self, lines: Sequence[str], faulty: Sequence[int]) -> None:
-        """Adds lines as `TextBlock` has them; `faulty` are the indices of those that are not UTF-8."""
+        """Adds the lines of a `TextBlock`; `faulty` are the indices of lines that are not UTF-8."""
+        beyond_ascii = sum(not line.isascii() for line in lines)
+        self.valid += beyond_ascii - len(faulty)
         self.invalid += len(faulty)
-        self.valid += sum(not line.isascii() for line in lines) - len(faulty)
         for row in faulty:
             if len(self.sample) >= SAMPLE_BYTES:
                 break
             self.sample += lines[row].encode("utf-8", "surrogateescape") + b"\n"
 
     def guess(self) -> EncodingGuess | None:
-        """The encoding of the file if it is not UTF-8; None if it is, perhaps with damaged lines."""
+        """Guesses the encoding of the file; None if it is UTF-8, perhaps with damaged lines."""
         if self.wide is not None:
             return self.wide
         if not self.invalid or self.valid >= self.invalid:

@@ -1,8 +1,8 @@
-"""Decodes bytes to lines of text: of files, standard input and members of archives.
+"""Decodes the bytes of files, standard input and archive members to lines of text.
 
-Only LF and CR LF end a line, so that line numbers agree with other tools; a byte-order mark at the beginning is
-removed. Compressed text is recognized by its first bytes; text is UTF-8 unless a reader or the command is given another
-encoding. Lines are read in blocks, many times faster than one by one. `read_lines` stops at the first fault; a
+Only LF and CR LF end a line, so that line numbers agree with other tools. A byte-order mark at the beginning is
+removed. Compressed text is recognized by its first bytes. Text is UTF-8, unless the caller or the command names another
+encoding. Lines are read in blocks, which is many times faster than one by one. `read_lines` stops at the first fault; a
 `TextFile` reports faults and continues.
 """
 
@@ -42,37 +42,37 @@ from nmtkit.data.text.files.names import STDIN, given_encoding, is_tmx, is_utf8,
 from nmtkit.data.text.files.tables import read_column, read_tmx
 
 BLOCK_BYTES = 1 << 19
-"""Bytes read at once for blocks of lines."""
+"""Number of bytes that are read at once for blocks of lines."""
 LINE_BYTES = 1 << 14
-"""Bytes read at once for single lines."""
+"""Number of bytes that are read at once for single lines."""
 BLOCK_LINES = 4096
-"""The number of decoded lines from which no more of a file is read."""
+"""A `TextFile` reads more bytes only while fewer decoded lines than this are ready."""
 MAX_LINE_BYTES = 1 << 24
-"""The most bytes of a line that is read by itself."""
+"""Maximum number of bytes of a line where lines are read one by one."""
 
 ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
-"""Takes the path of a file that is opened; returns a function that takes all its bytes, as they are on disk."""
+"""Takes the path of a file that is opened; returns a function that is called with all its bytes as stored on disk."""
 
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
 _COLUMN_LINES = 512
-"""Texts of a column that are read at once."""
-_MOST_GUESSES = 3
-"""How many blocks of a file are tried to guess its encoding: a guess may take a second, and binary data has none."""
+"""Number of texts of a column that are read at once."""
+_MAX_GUESSES = 3
+"""Number of blocks by which the encoding of a file is guessed: a guess may take a second, and fails for binary data."""
 _SAMPLE_LINES = 500
-"""The most lines that are looked at to guess the encoding of a file for a message."""
+"""Maximum number of lines by which the encoding of a file is guessed for a message."""
 
 
 class TextBlock(NamedTuple):
     """Consecutive lines of a text."""
 
     lines: list[str]
-    """Without line ends; bytes that are not valid are lone surrogates."""
+    """Lines without their ends; bytes that are not valid are lone surrogates."""
     faulty: list[int]
-    """Indices of lines that are not UTF-8."""
+    """Indices of lines that are not valid UTF-8."""
     mark: int
     """Length of the byte-order mark before the first line."""
     data: bytes
-    """The bytes of the lines."""
+    """Bytes of the lines, with their ends."""
 
 
 class _LineTooLong(Exception):
@@ -80,28 +80,32 @@ class _LineTooLong(Exception):
 
 
 def read_text_blocks(stream: BinaryIO, size: int, longest: float = math.inf) -> Iterator[TextBlock]:
-    """The lines of a stream in blocks; a fault of the stream comes after the whole lines before it."""
-    mark = codecs.BOM_UTF8
+    """Yields the lines of a stream in blocks; an error of the stream is raised after the complete lines before it."""
+    is_first = True
     for data in _whole_lines(stream, size, longest):
-        length = len(mark) if mark and data.startswith(mark) else 0
-        yield _decoded(data[length:], length)
-        mark = b""  # further on it is a part of the text
+        mark = 0
+        if is_first and data.startswith(codecs.BOM_UTF8):  # elsewhere it is part of the text
+            mark = len(codecs.BOM_UTF8)
+        yield _decoded(data[mark:], mark)
+        is_first = False
 
 
 def _whole_lines(stream: BinaryIO, size: int, longest: float) -> Iterator[bytes]:
-    """Blocks of whole lines; the last one may lack its end."""
-    parts: list[bytes] = []
-    held = 0
-    while piece := stream.read1(size):  # type: ignore[attr-defined]  # all that are opened here have it
-        end = piece.rfind(b"\n") + 1
-        if held + (piece.index(b"\n") if end else len(piece)) > longest:
+    """Yields the bytes of whole lines; the last line may lack its end."""
+    parts: list[bytes] = []  # the beginning of a line whose end was not read yet
+    length = 0  # of all parts
+    while piece := stream.read1(size):  # type: ignore[attr-defined]  # all streams that are opened here have it
+        end = piece.rfind(b"\n") + 1  # 0 if the piece has no line end
+        rest_of_line = piece.index(b"\n") if end else len(piece)
+        if length + rest_of_line > longest:
             raise _LineTooLong
         if end:
             yield b"".join([*parts, piece[:end]])
-            parts, held = [], 0
+            parts = []
+            length = 0
         if end < len(piece):
             parts.append(piece[end:])
-            held += len(piece) - end
+            length += len(piece) - end
     if parts:
         yield b"".join(parts)
 
@@ -116,32 +120,35 @@ def _decoded(data: bytes, mark: int) -> TextBlock:
         faulty = [row for row, line in enumerate(lines) if _BAD_BYTE.search(line)]
     if text.endswith(b"\n"):
         lines.pop()
-    elif lines[-1].endswith("\r"):  # a last line that is cut off in the middle of its end
+    elif lines[-1].endswith("\r"):  # the file was cut between \r and \n
         lines[-1] = lines[-1][:-1]
     return TextBlock(lines, faulty, mark, data)
 
 
 def first_bad_byte(line: str) -> int:
-    """The first byte, from 0, that is not UTF-8."""
-    return len(line[: next(_BAD_BYTE.finditer(line)).start()].encode("utf-8"))
+    """Returns the position in bytes, from 0, of the first byte that is not UTF-8, in a line that has such a byte."""
+    position = next(_BAD_BYTE.finditer(line)).start()
+    return len(line[:position].encode("utf-8"))
 
 
 def explain_bad_bytes(line: str, guess: EncodingGuess) -> str:
-    """A line that is not UTF-8, decoded with the encoding that its file seems to have."""
+    """Returns an excerpt of a line that is not UTF-8, decoded with the encoding that its file seems to have."""
     name = guess.names[0] if guess.certain else "cp1252"
-    text = line.encode("utf-8", "surrogateescape").decode(name, "replace")
-    title = encoding_title(name)
-    return f"as {title}: {excerpt(text, min(first_bad_byte(line), len(text) - 1))}"
+    data = line.encode("utf-8", "surrogateescape")
+    text = data.decode(name, "replace")
+    # The position in bytes is that in characters too, except in encodings with several bytes for a character.
+    position = min(first_bad_byte(line), len(text) - 1)
+    return f"as {encoding_title(name)}: {excerpt(text, position)}"
 
 
 def guess_of_lines(lines: Sequence[str], faulty: Sequence[int]) -> EncodingGuess:
-    """The encoding of a file, guessed from its lines that are not UTF-8."""
+    """Guesses the encoding of a file by its lines that are not UTF-8."""
     sample = "\n".join(lines[row] for row in faulty[:_SAMPLE_LINES])
     return guess_encoding(sample.encode("utf-8", "surrogateescape"))
 
 
 def encoding_advice(guess: EncodingGuess, where: str) -> str:
-    """The remedy for a text in another encoding, to be put after a semicolon; only files can be converted."""
+    """Returns the remedy for a text in another encoding, the second half of a sentence."""
     convert = "" if where.startswith(STDIN) else ", or convert the file with `nmtkit check --fix`"
     if not guess.names:
         return "convert it to UTF-8, or name its encoding with --encoding"
@@ -153,9 +160,15 @@ def encoding_advice(guess: EncodingGuess, where: str) -> str:
 def bad_bytes_message(
     where: str, line: str, encoding: str, guess: EncodingGuess, mark: int = 0, remedy: str = ""
 ) -> str:
-    """The message for a line that is not valid in the encoding of its file; empty `encoding` is UTF-8.
+    """Returns the message for a line that is not valid in the encoding of its file.
 
-    `mark` is the length of the byte-order mark before the line.
+    Args:
+        where: file and line.
+        line: the text, with lone surrogates for bytes that are not valid.
+        encoding: the encoding that was named; "" for UTF-8.
+        guess: the encoding that the file seems to have.
+        mark: length of the byte-order mark before the line.
+        remedy: advice in place of `encoding_advice`, if no option names the encoding of the file.
     """
     if encoding:
         title = encoding_title(encoding)
@@ -184,9 +197,9 @@ def _wide_message(where: str, guess: EncodingGuess) -> str:
 def text_stream(
     file: BinaryIO, where: str, encoding: str = "", observe: Callable[[bytes], object] | None = None
 ) -> BinaryIO:
-    """The bytes of an open file as UTF-8: decompressed if need be, and recoded if it has another encoding.
+    """Returns the bytes of an open file as UTF-8: decompressed and recoded if necessary.
 
-    An empty `encoding` is the one that the command was given for the file, else UTF-8.
+    `encoding` is the encoding of the file; "" for the one that the command names, or UTF-8.
     """
     stream = decompressed(file, observe)
     name = encoding or given_encoding(where)
@@ -196,7 +209,7 @@ def text_stream(
 
 
 def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
-    """The lines of a text file or pipe, plain or compressed, one at a time, without line ends; or of FILE#COLUMN."""
+    """Yields the lines of a text file, a pipe or FILE#COLUMN, plain or compressed, without line ends."""
     file, column = split_reference(str(path))
     try:
         with open(file, "rb") as raw:
@@ -209,12 +222,16 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
 
 
 def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "", remedy: str = "") -> Iterator[str]:
-    """The lines of an open stream of UTF-8, which messages call `where`; `encoding` is what it was recoded from.
+    """Yields the lines of an open stream of UTF-8; raises an error after the lines before it.
 
-    `remedy` is the advice about a line that is not UTF-8, where no option names the encoding of the file.
+    Args:
+        stream: the stream.
+        where: its name in messages.
+        encoding: the encoding from which it was recoded; "" for UTF-8.
+        remedy: see `bad_bytes_message`.
 
-    A fault is raised after the lines before it. A line of more than `MAX_LINE_BYTES` bytes is refused as soon as so
-    many bytes were read without a line end.
+    Raises:
+        DataError: the stream is damaged or not text, or more than `MAX_LINE_BYTES` bytes have no line end.
     """
     encoding = encoding or given_encoding(where)
     count = 0
@@ -222,9 +239,9 @@ def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "", remedy: 
         for block in read_text_blocks(stream, LINE_BYTES, MAX_LINE_BYTES):
             if not count:
                 _require_text(block.data, where, encoding)
-            yield from block.lines[: block.faulty[0]] if block.faulty else block.lines
             if block.faulty:
                 row = block.faulty[0]
+                yield from block.lines[:row]
                 verify_archive(stream)
                 raise DataError(
                     bad_bytes_message(
@@ -236,6 +253,7 @@ def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "", remedy: 
                         remedy=remedy,
                     )
                 )
+            yield from block.lines
             count += len(block.lines)
     except _LineTooLong:
         raise DataError(
@@ -248,14 +266,16 @@ def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "", remedy: 
 def _read_part(
     raw: BinaryIO, file: str, column: str, encoding: str, observe: Callable[[bytes], object] | None = None
 ) -> Iterator[str]:
-    """The texts of a column of an open file; a byte that is not valid is a lone surrogate."""
+    """Yields the texts of a column of an open file; bytes that are not valid are lone surrogates."""
     try:
-        if is_tmx(file):
-            stream = text_stream(raw, file, encoding, observe) if encoding else decompressed(raw, observe)
-            yield from read_tmx(stream, file, column, "utf-8" if encoding else None)
-            return
-        stream = text_stream(raw, file, encoding, observe)
-        yield from read_column(_lines_of_part(stream, file, encoding), file, column)
+        if is_tmx(file) and encoding:
+            recoded = text_stream(raw, file, encoding, observe)
+            yield from read_tmx(recoded, file, column, "utf-8")
+        elif is_tmx(file):  # its XML declaration names the encoding
+            yield from read_tmx(decompressed(raw, observe), file, column)
+        else:
+            stream = text_stream(raw, file, encoding, observe)
+            yield from read_column(_lines_of_part(stream, file, encoding), file, column)
     except DamagedArchiveError as fault:
         raise DataError(f"{file}: {fault}") from fault
 
@@ -270,77 +290,91 @@ def _lines_of_part(stream: BinaryIO, file: str, encoding: str) -> Iterator[str]:
 
 
 def _require_text(data: bytes, where: str, encoding: str) -> None:
-    """DataError if a file that begins with these bytes is binary, or UTF-16 though no encoding is named."""
-    if kind := binary_format(data):
+    """Raises DataError if a file that begins with these bytes is binary, or is UTF-16 and no encoding is named."""
+    kind = binary_format(data)
+    if kind:
         raise DataError(_binary_message(where, kind))
-    if not encoding and (wide := guess_wide_encoding(data)):
-        raise DataError(_wide_message(where, wide))
+    wide_encoding = None if encoding else guess_wide_encoding(data)
+    if wide_encoding:
+        raise DataError(_wide_message(where, wide_encoding))
 
 
 def _damage_message(where: str, count: int, fault: DamagedArchiveError) -> str:
-    return f"{where}: {fault}" + (f"; the first {count:,} lines could be read" if count else "")
+    message = f"{where}: {fault}"
+    if count:
+        message += f"; the first {count:,} lines could be read"
+    return message
 
 
 # ------------------------------------------------------------------------------------------------- text with its faults
 
 
 class TextFile:
-    """The lines of one file, plain or compressed, with all its faults. With `pipes` it may be a pipe."""
+    """The lines of one file, plain or compressed, with all its faults. With `pipes` the file may be a pipe."""
 
     def __init__(self, path: str, watch: ByteObserver | None = None, pipes: bool = False, encoding: str = "") -> None:
         self.path = path
         self._file, self._column = split_reference(path)
         self.encoding = encoding or given_encoding(self._file)
-        """The encoding that was named for it; empty for UTF-8."""
+        """The encoding that was named for the file; "" for UTF-8."""
         self.guess = EncodingGuess((), False)
-        """The encoding that it seems to have, by the first lines that are not UTF-8."""
+        """The encoding that the file seems to have, guessed by the first lines that are not UTF-8."""
         self._guesses = 0
         self.count = 0
-        """Lines read so far."""
+        """Number of lines read so far."""
         self.mark = 0
         """Length of the byte-order mark."""
         self.whole = True
-        """Whether it could be read to its end, so far."""
+        """Whether the file could be read to its end, or so far."""
         self._watch = watch
         self._pipes = pipes
         self._new_faults: list[FileFault] = []
-        self._ends = self._returns = self._first_return = 0  # line ends; those of \r\n; the first line with one
+        self._line_ends = 0
+        self._crlf_ends = 0  # line ends of \r\n
+        self._first_crlf_line = 0
         self._blocks = self._read()
-        self._ready: list[str] = []
-        self._faulty: list[int] = []
+        self._ready: list[str] = []  # lines that were read, but not taken
+        self._faulty: list[int] = []  # lines that are not UTF-8 and were not taken, counted from 0 in the file
 
     def fill(self, least: int = 0) -> int:
-        """Reads about `BLOCK_BYTES` if few lines are ready; returns how many: fewer than `least` only at the end."""
-        taken = 0
-        while len(self._ready) < least or (len(self._ready) < BLOCK_LINES and taken < BLOCK_BYTES):
+        """Reads about `BLOCK_BYTES` if few lines are ready.
+
+        Returns the number of lines that can be taken: fewer than `least` only at the end of the file.
+        """
+        read_bytes = 0
+        while len(self._ready) < least or (len(self._ready) < BLOCK_LINES and read_bytes < BLOCK_BYTES):
             block = next(self._blocks, None)
             if block is None:
                 break
             self._ready += block.lines
-            taken += len(block.data)
+            read_bytes += len(block.data)
         return len(self._ready)
 
     def take(self, count: int) -> tuple[list[str], list[int]]:
-        """The next lines, and the indices of those that are not UTF-8."""
-        first = self.count - len(self._ready)
-        lines, self._ready = self._ready[:count], self._ready[count:]
-        faulty = [number - first for number in self._faulty if number < first + count]
+        """Returns the next lines, and the indices of lines that are not UTF-8."""
+        first = self.count - len(self._ready)  # counted from 0 in the file
+        end = first + count
+        lines = self._ready[:count]
+        self._ready = self._ready[count:]
+        faulty = [number - first for number in self._faulty if number < end]
         self._faulty = self._faulty[len(faulty) :]
         return lines, faulty
 
     def skip_rest(self) -> None:
-        """Reads to the end, to count the lines."""
+        """Reads to the end of the file, to count the lines."""
         while count := self.fill():
             self.take(count)
 
     def new_faults(self) -> list[FileFault]:
-        """New faults of the whole file since the last call."""
-        faults, self._new_faults = self._new_faults, []
+        """Returns the faults of the whole file that were found since the last call."""
+        faults = self._new_faults
+        self._new_faults = []
         return faults
 
     def _read(self) -> Iterator[TextBlock]:
+        path = Path(self._file)
         try:
-            if not self._pipes and not Path(self._file).is_file() and Path(self._file).exists():
+            if not self._pipes and path.exists() and not path.is_file():
                 raise OSError("it is not a file")
             with open(self._file, "rb", buffering=1 << 19) as raw:
                 observe = self._watch(self._file) if self._watch else None
@@ -349,13 +383,16 @@ class TextFile:
                     return
                 stream = text_stream(raw, self.path, self.encoding, observe)
                 for block in read_text_blocks(stream, BLOCK_BYTES):
-                    if not self.count:
-                        if kind := binary_format(block.data):
+                    if self.count == 0:
+                        kind = binary_format(block.data)
+                        if kind:
                             self._broken(BINARY, 1, kind.title, _binary_message(self.path, kind))
                             return
-                        if not self.encoding and (wide := guess_wide_encoding(block.data)):
-                            self.guess = wide
-                            self._broken(UTF16, 1, wide.title, _wide_message(self.path, wide))
+                        wide_encoding = None if self.encoding else guess_wide_encoding(block.data)
+                        if wide_encoding:
+                            self.guess = wide_encoding
+                            message = _wide_message(self.path, wide_encoding)
+                            self._broken(UTF16, 1, wide_encoding.title, message)
                             return
                         self.mark = block.mark
                     self._guess(block.lines, block.faulty)
@@ -370,15 +407,19 @@ class TextFile:
             why = fault.strerror or str(fault)
             self._broken(MISSING, 1, why, f"{self.path}: cannot read it: {why}")
             return
-        if self._returns and self._returns < self._ends:
-            place = FaultLocation(self.path, self._first_return)
-            self._new_faults.append(FileFault(LINE_ENDS, place, "", self._returns))
+        has_other_ends = self._crlf_ends < self._line_ends
+        if self._crlf_ends and has_other_ends:
+            place = FaultLocation(self.path, self._first_crlf_line)
+            self._new_faults.append(FileFault(LINE_ENDS, place, message="", count=self._crlf_ends))
 
     def _read_column(self, raw: BinaryIO, observe: Callable[[bytes], object] | None) -> Iterator[TextBlock]:
         texts = _read_part(raw, self._file, self._column, self.encoding, observe)
         try:
             while lines := list(islice(texts, _COLUMN_LINES)):
-                faulty = [row for row, line in enumerate(lines) if not line.isascii() and _BAD_BYTE.search(line)]
+                faulty = []
+                for row, line in enumerate(lines):
+                    if not line.isascii() and _BAD_BYTE.search(line):
+                        faulty.append(row)
                 self._guess(lines, faulty)
                 self._faulty += [self.count + row for row in faulty]
                 self.count += len(lines)
@@ -387,17 +428,20 @@ class TextFile:
             self._broken(COLUMN, self.count + 1, str(fault), str(fault))
 
     def _guess(self, lines: Sequence[str], faulty: Sequence[int]) -> None:
-        """Guesses the encoding by lines that are not UTF-8, unless it is known, or could not be guessed before."""
-        if faulty and not self.guess.names and self._guesses < _MOST_GUESSES:
+        """Guesses the encoding by lines that are not UTF-8, unless it was guessed before."""
+        if faulty and not self.guess.names and self._guesses < _MAX_GUESSES:
             self._guesses += 1
             self.guess = guess_of_lines(lines, faulty)
 
     def _count_ends(self, block: bytes) -> None:
-        returns = block.count(b"\r\n") if b"\r" in block else 0
-        if returns and not self._returns:
-            self._first_return = self.count + block.count(b"\n", 0, block.index(b"\r\n")) + 1
-        self._returns += returns
-        self._ends += block.count(b"\n")
+        crlf_ends = 0
+        if b"\r" in block:  # a quick test, which hardly any text passes
+            crlf_ends = block.count(b"\r\n")
+        if crlf_ends and not self._crlf_ends:
+            lines_before = block.count(b"\n", 0, block.index(b"\r\n"))
+            self._first_crlf_line = self.count + lines_before + 1
+        self._crlf_ends += crlf_ends
+        self._line_ends += block.count(b"\n")
 
     def _broken(self, kind: FaultKind, line: int, text: str, message: str) -> None:
         self.whole = False
@@ -405,14 +449,15 @@ class TextFile:
 
 
 def read_lines_lenient(path: str, encoding: str = "") -> Iterator[str]:
-    """The lines of a text file as far as it can be read, with lone surrogates for bytes that are not valid."""
+    """Yields the lines of a text file as far as it can be read, with lone surrogates for bytes that are not valid."""
     file = TextFile(path, encoding=encoding)
     while count := file.fill():
-        yield from file.take(count)[0]
+        lines, _ = file.take(count)
+        yield from lines
 
 
 def file_encoding(path: str) -> EncodingEvidence:
-    """Evidence of a whole file about its encoding."""
+    """Reads a file; returns evidence about its encoding."""
     file = TextFile(path)
     evidence = EncodingEvidence()
     while count := file.fill():
@@ -430,17 +475,19 @@ _END = re.compile(r"([.!?][\"'”’»)\]]*)\s+")
 
 
 def split_sentences(text: str, rule: str = "auto") -> list[str]:
-    """Cuts a text into its sentences, as ROUGE-Lsum and models of documents need them.
+    """Splits a text into sentences, for ROUGE-Lsum and models of documents, by one of four rules.
 
     * "tags": at the tags of CNN/DailyMail files (`<t>`, `</t>`; also `<s>`, `</s>` and `<q>`), which are removed.
-    * "newline": at newlines only, as rouge-score does; ROUGE-Lsum of a one-line text is then its ROUGE-L.
-    * "punctuation": at white space after ".", "!" or "?" and closing quotes and brackets, so "Mr. Smith" is cut too.
-    * "auto": by tags if the text has any, else by newlines if it has any, else by punctuation.
+    * "newline": at newlines only, as rouge-score does; ROUGE-Lsum of a one-line text then equals its ROUGE-L.
+    * "punctuation": at white space after ".", "!" or "?" and closing quotes and brackets; "Mr. Smith" is split too.
+    * "auto": "tags" if the text has any, else "newline" if it has any, else "punctuation".
     """
     if rule not in SENTENCE_RULES:
         raise NmtkitError(f"unknown sentence rule {rule!r}: {suggest_names(rule, SENTENCE_RULES)}")
-    if rule == "auto":
-        rule = "tags" if _TAG.search(text) else "newline" if "\n" in text else "punctuation"
+    if rule == "auto" and _TAG.search(text):
+        rule = "tags"
+    elif rule == "auto" and "\n" in text:
+        rule = "newline"
     if rule == "tags":
         pieces = _TAG.split(text)
     elif rule == "newline":
