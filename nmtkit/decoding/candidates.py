@@ -47,8 +47,9 @@ def best_candidates(
     Arguments as in `top_continuations`.
     """
     candidate_scores, flat_indices = top_continuations(log_probs, scores, 2 * beam_size, block_maxima)  # (B,C)
-    parents = flat_indices // log_probs.shape[1]  # (B,C)
-    columns = flat_indices % log_probs.shape[1]  # (B,C)
+    n_columns = log_probs.shape[1]
+    parents = flat_indices // n_columns  # (B,C)
+    columns = flat_indices % n_columns  # (B,C)
     is_end = columns == EOS  # (B,C)
     ended = is_end & (candidate_scores > -INFINITY)
     ended[:, beam_size:] = False
@@ -93,8 +94,9 @@ def top_continuations(
         block_maxima = block_tops(log_probs, BLOCK)  # (N,blocks)
     n_blocks = block_maxima.shape[1]
     block_scores = block_maxima.view(n_sentences, width, n_blocks) + scores[:, :, None]  # (B,W,blocks)
+    block_scores = block_scores.view(n_sentences, -1)  # (B,W*blocks)
     n_chosen = min(count, width * n_blocks)
-    _, chosen_blocks = stable_topk(block_scores.view(n_sentences, -1), n_chosen)  # (B,chosen)
+    _, chosen_blocks = stable_topk(block_scores, n_chosen)  # (B,chosen)
     # In the order of their columns, so that the first of equal values also comes first in the second pass.
     chosen_blocks, _ = chosen_blocks.sort(1)
 
@@ -108,7 +110,8 @@ def top_continuations(
     starts = (sentence_starts[:, None] + block_starts).flatten()  # (B*chosen,)
     values = _windows(log_probs, starts, block_size)  # (B*chosen,block)
     values = values.view(*block_starts.shape, block_size)  # (B,chosen,block)
-    values = values + scores.gather(1, parents)[:, :, None]
+    parent_scores = scores.gather(1, parents)  # (B,chosen)
+    values = values + parent_scores[:, :, None]
     last_block_size = n_columns % block_size
     if last_block_size:
         is_last_block = first_columns > n_columns - block_size  # (B,chosen)
@@ -119,7 +122,8 @@ def top_continuations(
     values = values.view(n_sentences, -1)  # (B,chosen*block)
     n_missing = max(0, count - values.shape[1])
     best_scores, places = stable_topk(values, count - n_missing)  # (B,C)
-    flat_indices = block_starts.gather(1, places // block_size) + places % block_size  # (B,C)
+    best_block_starts = block_starts.gather(1, places // block_size)  # (B,C)
+    flat_indices = best_block_starts + places % block_size  # (B,C)
     if n_missing:
         best_scores = pad(best_scores, (0, n_missing), value=-INFINITY)
         flat_indices = pad(flat_indices, (0, n_missing))
@@ -132,7 +136,8 @@ def _windows(log_probs: Tensor, starts: Tensor, size: int) -> Tensor:
     All windows are overlapping views of one tensor, so that only the chosen ones are copied.
     """
     flat = log_probs.reshape(-1)  # (N*X,)
-    windows = flat.as_strided((len(flat) - size + 1, size), (1, 1), flat.storage_offset())  # (N*X-size+1,size)
+    n_windows = len(flat) - size + 1
+    windows = flat.as_strided((n_windows, size), (1, 1), flat.storage_offset())  # (windows,size)
     return windows.index_select(0, starts)
 
 
@@ -142,8 +147,9 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Among equal values the first column comes first; with `torch.topk` that depends on the length of the row. NaN counts
     as the best value.
     """
-    is_long = values.dtype == torch.float32 and values.device.type == "cpu" and values.numel() > SORTED_DIRECTLY
-    if not is_long:
+    is_on_cpu = values.device.type == "cpu"
+    has_keys = values.dtype == torch.float32  # the integer keys below are made from 32 bits
+    if not is_on_cpu or not has_keys or values.numel() <= SORTED_DIRECTLY:
         sorted_values, columns = values.sort(dim=1, descending=True, stable=True)  # (B,M)
         return sorted_values[:, :count], columns[:, :count]
 
@@ -152,15 +158,18 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         # The choice is unique if the chosen values fall strictly, and if no value that was left out equals the last
         # chosen one: then exactly one value of each row equals it. NaN compares as False, and so is never unique.
         falls_strictly = (best[:, :-1] > best[:, 1:]).all()
-        n_equal_to_last = torch.count_nonzero(values == best[:, -1:])
-        if bool(falls_strictly & (n_equal_to_last <= len(values))):
+        last_chosen = best[:, -1:]  # (B,1)
+        n_equal_to_last = torch.count_nonzero(values == last_chosen)
+        is_unique = falls_strictly & (n_equal_to_last <= len(values))
+        if bool(is_unique):
             return best, columns
 
     # With ties, take the largest of 64-bit keys, which are all different. The upper half of a key holds the bits of the
     # float. Read as integers, the bits of positive floats are in order and those of negative floats in reverse order,
     # so all bits of negative floats except the sign are flipped. The lower half is larger for an earlier column.
     last_column = values.shape[1] - 1
-    bits = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY).view(torch.int32)  # (B,M)
+    numbers = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY)  # (B,M)
+    bits = numbers.view(torch.int32)  # (B,M)
     sign = bits >> 31  # (B,M): all ones for negative floats, else zero
     ordered_bits = bits ^ (sign & 0x7FFFFFFF)  # (B,M)
     keys = ordered_bits.long() << 32  # (B,M)

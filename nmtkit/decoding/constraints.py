@@ -27,7 +27,7 @@ from torch.nn.functional import pad
 from nmtkit.data.batches.batch import NEW_WORD, Rows
 from nmtkit.data.tokenizers.vocabulary import EOS, PAD
 from nmtkit.decoding.candidates import Candidates, top_continuations
-from nmtkit.decoding.rules import INFINITY, allow_end_if_stuck
+from nmtkit.decoding.rules import INFINITY, allow_end_if_stuck, forbid_columns
 from nmtkit.models.base import Memory
 
 
@@ -103,9 +103,10 @@ class ConstrainedBeam:
             forced: the token that each hypothesis must continue with `(N,)`; such hypotheses are not changed.
             memory: the encoded sources.
         """
-        is_free = torch.ones_like(end, dtype=torch.bool)  # (N,)
-        if forced is not None:
-            is_free = (forced == PAD) | (forced == NEW_WORD)
+        if forced is None:
+            is_free = torch.ones_like(end, dtype=torch.bool)  # (N,)
+        else:
+            is_free = (forced == PAD) | (forced == NEW_WORD)  # (N,)
         is_early = is_free & ~self._all_met(self.progress)  # (N,)
         log_probs[:, EOS].masked_fill_(is_early, -INFINITY)
         if self.constraints.negative.shape[1]:
@@ -116,18 +117,18 @@ class ConstrainedBeam:
         """Forbids, in place, tokens that would complete a negative constraint of a free hypothesis `(N,)`."""
         negative = self._per_hypothesis(self.constraints.negative)  # (N,R,L)
         lengths = _lengths(negative)  # (N,R)
-        last = (lengths - 1).clamp(min=0)[..., None]  # (N,R,1)
-        last_tokens = negative.gather(2, last)[..., 0]  # (N,R)
+        last = (lengths - 1).clamp(min=0).unsqueeze(2)  # (N,R,1)
+        last_tokens = negative.gather(2, last).squeeze(2)  # (N,R)
 
         # Whether the last tokens of the hypothesis are all tokens of the constraint but its last one.
-        reached_before = pad(self.progress.negative[..., :-1], (1, 0), value=True)  # (N,R,L)
-        is_near_end = reached_before.gather(2, last)[..., 0]  # (N,R)
+        reached = self.progress.negative  # (N,R,L)
+        reached_before = pad(reached[..., :-1], (1, 0), value=True)  # (N,R,L)
+        is_near_end = reached_before.gather(2, last).squeeze(2)  # (N,R)
 
-        is_forbidden = is_near_end & (lengths > 0) & is_free[:, None]  # (N,R)
-        # Several constraints may end in the same token. Minus infinity or zero is added, since an assignment would let
-        # the last of them overwrite the others.
-        penalty = torch.zeros_like(is_forbidden, dtype=log_probs.dtype).masked_fill_(is_forbidden, -INFINITY)
-        log_probs.scatter_add_(1, memory.columns_of(last_tokens), penalty)
+        has_term = lengths > 0  # (N,R)
+        is_forbidden = is_near_end & has_term & is_free[:, None]  # (N,R)
+        columns = memory.columns_of(last_tokens)  # (N,R)
+        forbid_columns(log_probs, columns, is_forbidden)
 
     def mask_unmet_candidates(self, parents: Tensor, tokens: Tensor, scores: Tensor, ranking: Tensor) -> Tensor:
         """Returns ranking scores, minus infinity for candidates that do not meet constraints, unless none does.
@@ -139,15 +140,22 @@ class ConstrainedBeam:
             ranking: its ranking score `(B,C)`.
         """
         width = len(self.progress.met) // len(ranking)
-        progress = self.advance(_rows(parents, width), tokens)  # (B,C,...)
-        is_met = self._all_met(progress) | (tokens == EOS)  # (B,C)
-        any_is_met = (is_met & (scores > -INFINITY)).any(1, keepdim=True)  # (B,1)
-        return ranking.masked_fill(~is_met & any_is_met, -INFINITY)
+        rows = _rows(parents, width)  # (B,C)
+        progress = self.advance(rows, tokens)  # (B,C,...)
+        is_end = tokens == EOS  # (B,C): allowed only where all constraints are met, or where nothing else is left
+        is_met = self._all_met(progress) | is_end  # (B,C)
+        is_possible = scores > -INFINITY  # (B,C)
+        any_is_met = (is_met & is_possible).any(1, keepdim=True)  # (B,1)
+        is_masked = ~is_met & any_is_met  # (B,C)
+        return ranking.masked_fill(is_masked, -INFINITY)
 
     def mask_unmet_hypotheses(self, scores: Tensor) -> Tensor:
         """Returns scores `(B,W)`, minus infinity for hypotheses that do not meet constraints, unless none does."""
-        is_met = self._all_met(self.progress).view_as(scores) & (scores > -INFINITY)  # (B,W)
-        return scores.masked_fill(~is_met & is_met.any(1, keepdim=True), -INFINITY)
+        is_met = self._all_met(self.progress).view_as(scores)  # (B,W)
+        is_met = is_met & (scores > -INFINITY)
+        any_is_met = is_met.any(1, keepdim=True)  # (B,1)
+        is_masked = ~is_met & any_is_met  # (B,W)
+        return scores.masked_fill(is_masked, -INFINITY)
 
     # ------------------------------------------------------------------------------------------------ a step forward
 
@@ -166,13 +174,13 @@ class ConstrainedBeam:
         before = self.progress.mapped(select_rows)  # (B,M,...)
         positive = self.constraints.positive[:, None]  # (B,1,U,L)
         negative = self.constraints.negative[:, None]  # (B,1,R,*)
-        is_boundary = self._begins_word(tokens)[..., None]  # (B,M,1)
-        met = before.met | (_is_whole(before.reached, positive) & is_boundary)  # (B,M,U)
+        is_boundary = self._begins_word(tokens).unsqueeze(2)  # (B,M,1)
+        is_whole = _is_whole(before.reached, positive)  # (B,M,U)
+        met = before.met | (is_whole & is_boundary)  # (B,M,U)
         may_continue = ~met & self._may_begin(met)  # (B,M,U)
+        reached = _extend(before.reached, positive, tokens)  # (B,M,U,L)
         return ConstraintProgress(
-            reached=_extend(before.reached, positive, tokens) & may_continue[..., None],
-            met=met,
-            negative=_extend(before.negative, negative, tokens),
+            reached=reached & may_continue[..., None], met=met, negative=_extend(before.negative, negative, tokens)
         )
 
     def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> Candidates:
@@ -183,9 +191,12 @@ class ConstrainedBeam:
         best of its bank. If all candidates are in one bank, the result equals that of `best_candidates`.
         """
         values, flat_indices = self._continuations(log_probs, scores, beam_size, memory)  # (B,M)
-        parents = flat_indices // log_probs.shape[1]  # (B,M)
-        columns = flat_indices % log_probs.shape[1]  # (B,M)
-        progress = self.advance(_rows(parents, scores.shape[1]), memory.ids_of(columns))  # (B,M,...)
+        n_columns = log_probs.shape[1]
+        width = scores.shape[1]
+        parents = flat_indices // n_columns  # (B,M)
+        columns = flat_indices % n_columns  # (B,M)
+        tokens = memory.ids_of(columns)  # (B,M)
+        progress = self.advance(_rows(parents, width), tokens)  # (B,M,...)
         bank = self._bank(progress)  # (B,M)
         is_possible = values > -INFINITY  # (B,M)
         is_end = columns == EOS  # (B,M)
@@ -200,7 +211,8 @@ class ConstrainedBeam:
         survivors = by_bank.gather(1, by_turn)[:, :beam_size]  # (B,K)
 
         # Finished hypotheses: each hypothesis has at most one candidate that ends.
-        can_end = is_end & is_possible & (_rank_in_bank(bank, is_possible) < beam_size)  # (B,M)
+        is_in_beam = _rank_in_bank(bank, is_possible) < beam_size  # (B,M)
+        can_end = is_end & is_possible & is_in_beam  # (B,M)
         _, ending_first = can_end.sort(dim=1, stable=True, descending=True)  # (B,M)
         finished = ending_first[:, :beam_size]  # (B,K)
 
@@ -228,16 +240,20 @@ class ConstrainedBeam:
         # 1. For each hypothesis the next token of every constraint, and the best token that begins a word.
         next_columns = memory.columns_of(self._next_tokens())  # (N,U)
         begins_word = self._columns_that_begin_words(n_columns, memory)  # (X,) or (B,1,X)
-        start_log_probs = log_probs.reshape(n_sentences, width, n_columns).masked_fill(~begins_word, -INFINITY)
+        by_sentence = log_probs.reshape(n_sentences, width, n_columns)  # (B,W,X)
+        start_log_probs = by_sentence.masked_fill(~begins_word, -INFINITY)  # (B,W,X)
         best_start = start_log_probs.argmax(2).view(-1, 1)  # (N,1)
         preferred = torch.cat([next_columns, best_start], 1)  # (N,U+1)
         is_same = preferred[:, :, None] == preferred[:, None, :]  # (N,U+1,U+1)
         is_repeated = is_same.tril(-1).any(2)  # (N,U+1): the same column occurs before
         is_excluded = is_repeated | (preferred == PAD)  # (N,U+1)
-        preferred_log_probs = log_probs.gather(1, preferred).masked_fill(is_excluded, -INFINITY)  # (N,U+1)
-        preferred_values = preferred_log_probs.view(n_sentences, width, -1) + scores[:, :, None]  # (B,W,U+1)
-        first_indices = torch.arange(width, device=scores.device)[:, None] * n_columns  # (W,1)
-        preferred_indices = preferred.view(n_sentences, width, -1) + first_indices  # (B,W,U+1)
+        preferred_log_probs = log_probs.gather(1, preferred)  # (N,U+1)
+        preferred_log_probs = preferred_log_probs.masked_fill(is_excluded, -INFINITY)
+        preferred_values = preferred_log_probs.view(n_sentences, width, -1)  # (B,W,U+1)
+        preferred_values = preferred_values + scores[:, :, None]
+        parents = torch.arange(width, device=scores.device)[:, None]  # (W,1)
+        preferred_indices = preferred.view(n_sentences, width, -1)  # (B,W,U+1)
+        preferred_indices = preferred_indices + parents * n_columns
 
         # 2. The best of all other continuations of the sentence.
         other_log_probs = log_probs.scatter(1, preferred, -INFINITY)  # (N,X)
@@ -247,14 +263,17 @@ class ConstrainedBeam:
         values = torch.cat([preferred_values.flatten(1), other_values], 1)  # (B,M)
         flat_indices = torch.cat([preferred_indices.flatten(1), other_indices], 1)  # (B,M)
         flat_indices, by_index = flat_indices.sort(dim=1, stable=True)
-        values, by_value = values.gather(1, by_index).sort(dim=1, stable=True, descending=True)
+        values = values.gather(1, by_index)
+        values, by_value = values.sort(dim=1, stable=True, descending=True)
         return values, flat_indices.gather(1, by_value)
 
     def _bank(self, progress: ConstraintProgress) -> Tensor:
         """Number of tokens of constraints that each candidate contains, boundary tokens included, `(B,M)`."""
-        whole_lengths = _lengths(self.constraints.positive) + 1  # (B,U)
-        tokens_of_met = (whole_lengths[:, None] * progress.met).sum(2)  # (B,M)
-        tokens_of_unmet = _tokens_reached(progress.reached).amax(2)  # (B,M): the hypothesis ends with one constraint
+        lengths = _lengths(self.constraints.positive) + 1  # (B,U)
+        met_lengths = lengths[:, None] * progress.met  # (B,M,U)
+        tokens_of_met = met_lengths.sum(2)  # (B,M)
+        n_reached = _tokens_reached(progress.reached)  # (B,M,U)
+        tokens_of_unmet = n_reached.amax(2)  # (B,M): the hypothesis ends with one constraint
         return tokens_of_met + tokens_of_unmet
 
     # -------------------------------------------------------------------------------- properties of tokens and terms
@@ -266,19 +285,26 @@ class ConstrainedBeam:
             word_starts = word_starts[memory.shortlist.index.words]
         copied_starts = self.constraints.copied_starts  # (B,S)
         if copied_starts is None:
-            return pad(word_starts, (0, n_columns - len(word_starts)))
-        columns = torch.cat([word_starts.expand(len(copied_starts), -1), copied_starts], 1)  # (B,V+S)
-        return pad(columns, (0, n_columns - columns.shape[1]))[:, None]
+            n_others = n_columns - len(word_starts)
+            return pad(word_starts, (0, n_others))
+        n_sentences = len(copied_starts)
+        begins_word = torch.cat([word_starts.expand(n_sentences, -1), copied_starts], 1)  # (B,V+S)
+        n_others = n_columns - begins_word.shape[1]
+        begins_word = pad(begins_word, (0, n_others))  # (B,X)
+        return begins_word.unsqueeze(1)
 
     def _begins_word(self, ids: Tensor) -> Tensor:
         """Whether tokens `(B,M)` begin a word, or end the sentence."""
         vocabulary_size = len(self.word_starts)
-        begins = self.word_starts[ids.clamp(max=vocabulary_size - 1)] | (ids == EOS)  # (B,M)
+        words = ids.clamp(max=vocabulary_size - 1)  # (B,M)
+        begins_word = self.word_starts[words] | (ids == EOS)  # (B,M)
         copied_starts = self.constraints.copied_starts  # (B,S)
         if copied_starts is None:
-            return begins
-        source_positions = (ids - vocabulary_size).clamp(min=0, max=copied_starts.shape[1] - 1)  # (B,M)
-        return torch.where(ids < vocabulary_size, begins, copied_starts.gather(1, source_positions))
+            return begins_word
+        last_position = copied_starts.shape[1] - 1
+        source_positions = (ids - vocabulary_size).clamp(min=0, max=last_position)  # (B,M)
+        copy_begins_word = copied_starts.gather(1, source_positions)  # (B,M)
+        return torch.where(ids < vocabulary_size, begins_word, copy_begins_word)
 
     def _may_begin(self, met: Tensor) -> Tensor:
         """Constraints that may begin `(B,M,U)`: all, or in order those without an unmet one before them."""
@@ -289,13 +315,14 @@ class ConstrainedBeam:
     def _next_tokens(self) -> Tensor:
         """The next token of every constraint `(N,U)`; PAD where it has none."""
         n_sentences, n_terms, _ = self.constraints.positive.shape
-        met = self.progress.met  # (N,U)
-        may_begin = self._may_begin(met.view(n_sentences, -1, n_terms)).flatten(0, 1)  # (N,U)
-        may_continue = ~met & may_begin  # (N,U)
+        met = self.progress.met.view(n_sentences, -1, n_terms)  # (B,W,U)
+        may_continue = ~met & self._may_begin(met)  # (B,W,U)
+        may_continue = may_continue.flatten(0, 1)  # (N,U)
+        positive = self._per_hypothesis(self.constraints.positive)  # (N,U,L)
         # One column of PAD, so that a constraint whose tokens are all written has a next token, too.
-        positive = pad(self._per_hypothesis(self.constraints.positive), (0, 1), value=PAD)  # (N,U,L+1)
+        positive = pad(positive, (0, 1), value=PAD)  # (N,U,L+1)
         n_reached = _tokens_reached(self.progress.reached)  # (N,U)
-        next_tokens = positive.gather(2, n_reached[..., None])[..., 0]  # (N,U)
+        next_tokens = positive.gather(2, n_reached.unsqueeze(2)).squeeze(2)  # (N,U)
         return next_tokens.masked_fill(~may_continue, PAD)
 
     def _all_met(self, progress: ConstraintProgress) -> Tensor:

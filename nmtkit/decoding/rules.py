@@ -190,18 +190,17 @@ class NoRepeatedNgrams(Rule):
 
         # The last size-1 tokens of each hypothesis, which the next token would complete to an n-gram.
         lengths = live.lengths  # (N,)
+        first_position = lengths - size + 1  # (N,)
         offsets = torch.arange(size - 1, device=history.device)
-        positions = (lengths - size + 1)[:, None] + offsets  # (N,size-1)
+        positions = first_position[:, None] + offsets  # (N,size-1)
         current_beginning = history.gather(1, positions.clamp(min=0))  # (N,size-1)
 
         begins_alike = (beginnings == current_beginning[:, None]).all(2)  # (N,t-size+1)
         is_whole = (ngrams >= 0).all(2)  # (N,t-size+1)
         is_long_enough = (lengths >= size)[:, None]  # (N,1)
         is_repeated = begins_alike & is_whole & is_long_enough
-        # Several n-grams may end in the same token. Minus infinity or zero is added, since an assignment would let the
-        # last of them overwrite the others.
-        penalty = torch.zeros_like(is_repeated, dtype=log_probs.dtype).masked_fill_(is_repeated, -INFINITY)
-        return log_probs.scatter_add_(1, last_tokens.clamp(min=0), penalty)
+        forbid_columns(log_probs, last_tokens.clamp(min=0), is_repeated)
+        return log_probs
 
 
 @dataclass(frozen=True)
@@ -225,10 +224,12 @@ class ForcedPrefix(Rule):
         log_probs.masked_fill_(is_forced, -INFINITY)
         forced_scores = self.score(live.forced_log_probs)  # (N,1)
         # Hypotheses without a forced token write back what their column PAD already has.
-        log_probs.scatter_(1, column, torch.where(is_forced, forced_scores, log_probs.gather(1, column)))
+        new_scores = torch.where(is_forced, forced_scores, log_probs.gather(1, column))  # (N,1)
+        log_probs.scatter_(1, column, new_scores)
         if self.word_starts is not None:
             continues_word = self._columns_inside_words(log_probs.shape[1], live.memory)  # (X,)
-            log_probs.masked_fill_(is_new_word[:, None] & continues_word, -INFINITY)
+            is_forbidden = is_new_word[:, None] & continues_word  # (N,X)
+            log_probs.masked_fill_(is_forbidden, -INFINITY)
         return log_probs
 
     def score(self, log_probs: Tensor) -> Tensor:
@@ -241,7 +242,9 @@ class ForcedPrefix(Rule):
         word_starts = self.word_starts  # (V,)
         if memory.shortlist is not None:
             word_starts = word_starts[memory.shortlist.index.words]
-        is_inside = ~pad(word_starts, (0, n_columns - len(word_starts)), value=True)  # (X,)
+        n_copied = n_columns - len(word_starts)
+        is_start = pad(word_starts, (0, n_copied), value=True)  # (X,)
+        is_inside = ~is_start
         is_inside[EOS] = False
         return is_inside
 
@@ -255,6 +258,17 @@ class CertainPrefix(ForcedPrefix):
     @override
     def score(self, log_probs: Tensor) -> Tensor:
         return torch.zeros_like(log_probs)
+
+
+def forbid_columns(log_probs: Tensor, columns: Tensor, is_forbidden: Tensor) -> None:
+    """Forbids, in place, the columns `(N,M)` of `log_probs` `(N,X)` whose flag `(N,M)` is set.
+
+    A column may occur several times with different flags. So minus infinity or zero is added: an assignment would let
+    the last occurrence overwrite the others.
+    """
+    penalty = torch.zeros_like(is_forbidden, dtype=log_probs.dtype)  # (N,M)
+    penalty.masked_fill_(is_forbidden, -INFINITY)
+    log_probs.scatter_add_(1, columns, penalty)
 
 
 def allow_end_if_stuck(log_probs: Tensor, end: Tensor) -> None:

@@ -87,8 +87,10 @@ def sample_step(
 def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
     """Output number `counters` of SplitMix64 from the state `keys`; both int64, they broadcast."""
     mixed = keys + (counters + 1) * INCREMENT
-    mixed = (mixed ^ _shift_right(mixed, 30)) * FIRST_MULTIPLIER
-    mixed = (mixed ^ _shift_right(mixed, 27)) * SECOND_MULTIPLIER
+    mixed = mixed ^ _shift_right(mixed, 30)
+    mixed = mixed * FIRST_MULTIPLIER
+    mixed = mixed ^ _shift_right(mixed, 27)
+    mixed = mixed * SECOND_MULTIPLIER
     return mixed ^ _shift_right(mixed, 31)
 
 
@@ -121,14 +123,18 @@ def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
     # 1. Draw a block by the total probability of its columns.
     block_log_probs = blocks.logsumexp(2)  # (N,blocks)
     block_counters = torch.arange(blocks.shape[1], device=device)  # (blocks,)
-    noisy_blocks = block_log_probs[:, None] + gumbel_noise(keys, block_counters)  # (N,k,blocks)
+    block_noise = gumbel_noise(keys, block_counters)  # (N,k,blocks)
+    noisy_blocks = block_log_probs[:, None] + block_noise  # (N,k,blocks)
     block = noisy_blocks.argmax(2)  # (N,k)
 
     # 2. Draw a column of this block.
     first_column = block * BLOCK  # (N,k)
-    columns = first_column[:, :, None] + torch.arange(BLOCK, device=device)  # (N,k,BLOCK)
-    column_log_probs = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))  # (N,k,BLOCK)
-    noisy_columns = column_log_probs + gumbel_noise(keys, columns + FIRST_WORD_COUNTER)  # (N,k,BLOCK)
+    offsets = torch.arange(BLOCK, device=device)  # (BLOCK,)
+    columns = first_column[:, :, None] + offsets  # (N,k,BLOCK)
+    index = block[:, :, None].expand(-1, -1, BLOCK)  # (N,k,BLOCK)
+    column_log_probs = blocks.gather(1, index)  # (N,k,BLOCK)
+    column_noise = gumbel_noise(keys, columns + FIRST_WORD_COUNTER)  # (N,k,BLOCK)
+    noisy_columns = column_log_probs + column_noise  # (N,k,BLOCK)
     return first_column + noisy_columns.argmax(2)
 
 
@@ -137,11 +143,15 @@ def expand_shortlist(log_probs: Tensor, words: Tensor, vocabulary_size: int) -> 
 
     The first V' columns belong to `words` `(V',)`, the others to words that occur only in the source.
     """
+    n_rows, n_columns = log_probs.shape
     n_words = len(words)
-    n_copied = log_probs.shape[1] - n_words
-    whole = log_probs.new_full((len(log_probs), vocabulary_size + n_copied), -INFINITY)  # (N,X)
-    whole[:, vocabulary_size:] = log_probs[:, n_words:]
-    return whole.index_copy_(1, words, log_probs[:, :n_words])
+    listed = log_probs[:, :n_words]  # (N,V')
+    copied = log_probs[:, n_words:]  # (N,X'-V')
+    n_copied = n_columns - n_words
+    whole = log_probs.new_full((n_rows, vocabulary_size + n_copied), -INFINITY)  # (N,X)
+    whole[:, vocabulary_size:] = copied
+    whole.index_copy_(1, words, listed)
+    return whole
 
 
 def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
@@ -184,11 +194,15 @@ def _top_p_threshold(ordered: Tensor, log_total: Tensor, top_p: float) -> tuple[
 
     `log_total` `(N,1)` is the log of the sum of the exponentials of the whole row.
     """
-    mass = (ordered - log_total).exp().cumsum(1)  # (N,*)
-    word_mass = mass.diff(dim=1, prepend=torch.zeros_like(mass[:, :1]))  # (N,*)
-    is_superfluous = mass - word_mass >= top_p  # (N,*): the better words alone reach top_p
-    threshold = ordered.masked_fill(is_superfluous, INFINITY).amin(1, keepdim=True)  # (N,1)
-    return threshold, mass[:, -1] >= top_p
+    probabilities = (ordered - log_total).exp()  # (N,*)
+    mass = probabilities.cumsum(1)  # (N,*)
+    no_mass = torch.zeros_like(mass[:, :1])  # (N,1)
+    mass_before = mass - mass.diff(dim=1, prepend=no_mass)  # (N,*): of the better words
+    is_superfluous = mass_before >= top_p  # (N,*)
+    needed = ordered.masked_fill(is_superfluous, INFINITY)  # (N,*)
+    threshold = needed.amin(1, keepdim=True)  # (N,1)
+    is_reached = mass[:, -1] >= top_p  # (N,)
+    return threshold, is_reached
 
 
 def keep_epsilon(log_probs: Tensor, epsilon: float) -> Tensor:
@@ -198,6 +212,7 @@ def keep_epsilon(log_probs: Tensor, epsilon: float) -> Tensor:
     """
     if epsilon == 0.0:
         return log_probs
-    threshold = log_probs.logsumexp(1, keepdim=True) + math.log(epsilon)  # (N,1)
+    log_total = log_probs.logsumexp(1, keepdim=True)  # (N,1)
     best = log_probs.amax(1, keepdim=True)  # (N,1)
-    return log_probs.masked_fill(log_probs < threshold.minimum(best), -INFINITY)
+    threshold = (log_total + math.log(epsilon)).minimum(best)  # (N,1)
+    return log_probs.masked_fill(log_probs < threshold, -INFINITY)
