@@ -24,7 +24,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bytes_checksum, file_sha256, new_folder, user_cache, write_errors
 from nmtkit.core.version import __version__
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, Vocabulary
-from nmtkit.decoding.hypotheses import Hypothesis, score_given
+from nmtkit.decoding.hypotheses import Hypothesis, ranking_score
 from nmtkit.decoding.settings import SearchConfig, max_lengths
 from nmtkit.inference.inputs import SourceLine
 from nmtkit.inference.loading.engines import ENGINES, ExternalEngine
@@ -51,9 +51,9 @@ class CTranslate2Search(ExternalEngine):
     """Finds the best hypotheses of sources; the log-probabilities of tokens are NaN unless they are asked for.
 
     A batch has one limit of length, the largest. The last of the K hypotheses of a source ended in the last step of its
-    search; if none is cut or longer than its own limit, that has changed nothing. The others reach their limits, and
-    are searched again, together with those of the same limit. Fewer than K hypotheses have ended there, so that it may
-    wait for 2K, and then returns all of them, not the best K.
+    search; if none is cut or longer than its own limit, the larger limit has changed nothing. Else the source may have
+    to be searched again, together with others of the same limit. Fewer than K hypotheses end within that limit, so the
+    search may wait for 2K, and then returns all of them, not the best K.
     """
 
     name = "ctranslate2"
@@ -110,8 +110,10 @@ class CTranslate2Search(ExternalEngine):
     def __call__(
         self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int, log_probs: bool, exact: bool
     ) -> list[list[Hypothesis] | str]:
-        if n_best > config.hypotheses:
-            raise NmtkitError(f"n_best {n_best} is more than beam_size {config.hypotheses}: raise it, or lower n_best")
+        if n_best > config.n_hypotheses:
+            raise NmtkitError(
+                f"n_best {n_best} is more than beam_size {config.n_hypotheses}: raise it, or lower n_best"
+            )
         limits = self._limits(sources, config)
         found: list[list[Hypothesis] | str] = []
         for source, limit in zip(sources, limits, strict=True):
@@ -161,27 +163,47 @@ class CTranslate2Search(ExternalEngine):
     def _search_all(
         self, sources: Sequence[SourceLine], limits: Sequence[int], config: SearchConfig, n_best: int, exact: bool
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of every source within its limit; none where a hypothesis ended with padding."""
+        """Returns the hypotheses of every source within its limit; none where a hypothesis ended with padding.
+
+        All sources are searched with the largest limit first. A search with the own limit of a source takes the same
+        steps up to it. So whatever ended within that limit is right, and whatever did not has to be searched again.
+        """
         found = []
-        cut = defaultdict(list)
+        cut_by_limit: dict[int, list[int]] = defaultdict(list)
         largest = max(limits)
+        ranks_cut_last = config.effective_at_limit == "behind"
+        # At the largest limit cut hypotheses compete with finished ones. A single hypothesis has no competitors.
+        is_right_if_cut = not ranks_cut_last or config.n_hypotheses == 1
         results = self._search(sources, config, largest, exact)
-        # What is cut competes with what has ended, so that the best K are right; one hypothesis has no competitors.
-        puts_cut_behind = config.limit_rule == "behind"
-        is_right_if_cut = not puts_cut_behind or config.hypotheses == 1
         for number, (result, limit) in enumerate(zip(results, limits, strict=True)):
-            is_usable = self._is_usable(result)
-            found.append(self._hypotheses(result, config, n_best) if is_usable else [])
-            is_right = limit == largest and is_right_if_cut
-            if is_usable and not is_right and not all(self._has_ended(tokens, limit) for tokens in result.hypotheses):
-                cut[limit].append(number)
-        patience = min(2, config.hypotheses)
-        for limit, numbers in cut.items():
-            again = self._search([sources[number] for number in numbers], config, limit, exact, patience)
-            for number, result in zip(numbers, again, strict=True):
+            if not self._is_usable(result):
+                found.append([])
+                continue
+            hypotheses = self._hypotheses(result, config, len(result.hypotheses))
+            finished = [
+                hypothesis
+                for hypothesis, tokens in zip(hypotheses, result.hypotheses, strict=True)
+                if self._has_ended(tokens, limit)
+            ]
+            is_right = len(finished) == len(hypotheses) or (limit == largest and is_right_if_cut)
+            if is_right:
+                found.append(hypotheses[:n_best])
+            elif ranks_cut_last and len(finished) >= n_best:
+                # Those that are missing in the list score less than those in it, and cut ones come after all of them.
+                found.append(finished[:n_best])
+            else:
+                found.append([])
+                cut_by_limit[limit].append(number)
+        patience = min(2, config.n_hypotheses)
+        for limit, numbers in cut_by_limit.items():
+            cut_sources = [sources[number] for number in numbers]
+            results = self._search(cut_sources, config, limit, exact, patience)
+            for number, result in zip(numbers, results, strict=True):
+                if not self._is_usable(result):
+                    continue
                 ranked = self._hypotheses(result, config, len(result.hypotheses))
-                ranked.sort(key=lambda one: (puts_cut_behind and not one.finished, -one.score))
-                found[number] = ranked[:n_best] if self._is_usable(result) else []
+                ranked.sort(key=lambda hypothesis: (ranks_cut_last and not hypothesis.finished, -hypothesis.score))
+                found[number] = ranked[:n_best]
         return found
 
     def _suppressed(
@@ -191,7 +213,9 @@ class CTranslate2Search(ExternalEngine):
 
         If their probability is so large that nmtkit may find something else, it says so.
         """
-        found = self._search_all(sources, self._limits(sources, config), config, n_best=config.hypotheses, exact=False)
+        found = self._search_all(
+            sources, self._limits(sources, config), config, n_best=config.n_hypotheses, exact=False
+        )
         scored = self._with_log_probs(sources, found, config)
         chosen: list[list[Hypothesis] | str] = []
         for before, after in zip(found, scored, strict=True):
@@ -224,7 +248,7 @@ class CTranslate2Search(ExternalEngine):
             self._translator.translate_batch,
             [self._src.tokens_of(source.ids) for source in sources],
             patience=patience,
-            num_hypotheses=patience * config.hypotheses,
+            num_hypotheses=patience * config.n_hypotheses,
             return_scores=True,
             **options,
         )
@@ -271,7 +295,7 @@ class CTranslate2Search(ExternalEngine):
         for (source, one), result in zip(pairs, scored, strict=True):
             log_probs = result.log_probs[: len(one.token_log_probs)]  # without EOS where it was cut
             log_probs[: len(source.prefix)] = [0.0] * len(source.prefix)
-            score = score_given(config, one.ids, torch.tensor(log_probs), None)
+            score = ranking_score(config, one.ids, torch.tensor(log_probs), None)
             rescored.append(replace(one, token_log_probs=log_probs, log_prob=sum(log_probs), score=score))
         coming = iter(rescored)
         return [[next(coming) for _ in ranked] for ranked in found]
@@ -296,7 +320,7 @@ def _differs_behind_language(config: SearchConfig, exact: bool) -> str:
     """
     if not config.certain_prefix:
         return "ctranslate2 forces a language with a probability of 1, and certain_prefix is false"
-    if exact and config.hypotheses > 1:
+    if exact and config.n_hypotheses > 1:
         return "ctranslate2 searches otherwise behind the token of a language, unless beam_size is 1"
     return ""
 
