@@ -1,4 +1,4 @@
-"""Optimizers by name, with torch's fused kernels, and a step that can be called off on the device."""
+"""Optimizers by name, with torch's fused kernels, and a step that can be skipped on the device."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings, registry_name
 
 Groups = list[dict[str, Any]]
-"""Parameters with one weight decay each, and a factor on their learning rate, as torch takes them."""
+"""Parameter groups of torch, each with `params`, its `weight_decay`, and a `factor` on the learning rate."""
 
 OPTIMIZERS: Registry[Callable[["OptimizerConfig", Groups], Optimizer]] = Registry("optimizer")
 
@@ -26,7 +26,7 @@ def adam(config: "OptimizerConfig", groups: Groups) -> Optimizer:
 
 @OPTIMIZERS.register("adamw")
 def adamw(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Loshchilov and Hutter 2019: the weight decay is no part of the gradient."""
+    """Loshchilov and Hutter 2019: the weight decay is separate from the gradient."""
     return AdamW(groups, **_adam_arguments(config))
 
 
@@ -36,7 +36,7 @@ def _adam_arguments(config: "OptimizerConfig") -> dict[str, Any]:
 
 @OPTIMIZERS.register("adadelta")
 def adadelta(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Zeiler 2012; rho is 0.95, as in his experiments and in those of Bahdanau et al. 2015."""
+    """Zeiler 2012, with rho = 0.95 as in the paper's experiments and in Bahdanau et al. 2015."""
     return Adadelta(groups, lr=config.lr, rho=0.95, eps=config.eps or 1e-6)
 
 
@@ -49,13 +49,14 @@ def adagrad(config: "OptimizerConfig", groups: Groups) -> Optimizer:
 
 @OPTIMIZERS.register("sgd")
 def sgd(config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    """Plain descent."""
-    return SGD(groups, lr=config.lr, fused=_is_on_cuda(groups))
+    """Stochastic gradient descent without momentum."""
+    # On CUDA, a fused step can be skipped without waiting for the device. None lets torch decide.
+    return SGD(groups, lr=config.lr, fused=_is_on_cuda(groups) or None)
 
 
-def _is_on_cuda(groups: Groups) -> bool | None:
-    """True for parameters there, where a step by the fused kernel is called off without a wait."""
-    return groups[0]["params"][0].is_cuda or None
+def _is_on_cuda(groups: Groups) -> bool:
+    parameter: nn.Parameter = groups[0]["params"][0]
+    return parameter.is_cuda
 
 
 if TYPE_CHECKING:
@@ -65,130 +66,147 @@ else:
 
 
 class OptimizerConfig(Settings):
-    """Which optimizer, and its constants. The learning rate's course is the schedule's."""
+    """The optimizer and its constants. The schedule changes the learning rate."""
 
     optimizer: OptimizerName = "adam"
-    """Which optimizer."""
+    """Name of the optimizer."""
     lr: float = Field(default=0.001, gt=0, le=1e6)
-    """Learning rate; the schedule starts from it."""
+    """Learning rate; the schedule scales it."""
     betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
-    """Adam, AdamW: decay of the running mean of the gradients and of their squares."""
+    """Adam, AdamW: decay of the running means of the gradients and of their squares."""
     eps: float | None = Field(default=None, gt=0)
     """Added to denominators; unset: Adam and AdamW 1e-8, Adadelta 1e-6, Adagrad 1e-10."""
     initial_accumulator: float = Field(default=0.0, ge=0, le=1e6)
-    """Adagrad: what the sum of squares of every weight begins with; larger: smaller first steps."""
+    """Adagrad: initial value of each weight's sum of squared gradients; a larger value makes the first steps
+    smaller."""
     weight_decay: float = Field(default=0.0, ge=0, le=1e6)
-    """Shrinks matrices at every update, never vectors (biases, norms); AdamW does it apart from the gradient."""
+    """Shrinks matrices at every update, never vectors (biases, norms); in AdamW it is separate from the gradient."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
-    """Layer-wise rates: each layer learns this many times as fast as the one above it, embeddings slowest. 0.95 or less
-    for fine-tuning (Howard and Ruder 2018, section 3.2; Clark et al. 2020, table 7)."""
+    """Factor between the learning rate of a layer and of the layer above it; embeddings have the lowest rate. 0.95 or
+    less for fine-tuning (Howard and Ruder 2018, section 3.2; Clark et al. 2020, table 7)."""
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
-    """Builds the optimizer over the parameters, each given once, all on one device."""
+    """Builds the optimizer for parameters by name, all on one device."""
     below_top = layers_below_top(parameters)
-    matrices = {name: parameter for name, parameter in parameters.items() if parameter.ndim >= 2}
-    vectors = {name: parameter for name, parameter in parameters.items() if parameter.ndim < 2}
-    groups: list[dict[str, Any]] = []
-    for members, weight_decay in ((matrices, config.weight_decay), (vectors, 0.0)):
-        by_factor: dict[float, list[nn.Parameter]] = {}
-        for name, parameter in members.items():
-            factor = config.layer_decay ** below_top[name]
-            by_factor.setdefault(factor, []).append(parameter)
-        for factor, group in by_factor.items():
-            groups.append({"params": group, "weight_decay": weight_decay, "factor": factor})
+    matrices_by_factor: dict[float, list[nn.Parameter]] = {}
+    vectors_by_factor: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        factor = config.layer_decay ** below_top[name]
+        members = matrices_by_factor if parameter.ndim >= 2 else vectors_by_factor
+        members.setdefault(factor, []).append(parameter)
+    groups: Groups = []
+    for factor, matrices in matrices_by_factor.items():
+        groups.append({"params": matrices, "weight_decay": config.weight_decay, "factor": factor})
+    for factor, vectors in vectors_by_factor.items():
+        groups.append({"params": vectors, "weight_decay": 0.0, "factor": factor})
     return OPTIMIZERS.get(config.optimizer)(config, groups)
 
 
-def skippable_step(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
-    """One optimizer step, or none at all if `bad` is true: weights, running means and step counts stay as they are.
+def skippable_step(is_bad: Tensor, optimizer: Optimizer, lr: float) -> None:
+    """Makes an optimizer step, or if `is_bad`, none: weights, running means and step counts do not change.
 
-    `bad` is a bool scalar on the parameters' device. The fused kernels read it there, without a wait for the device;
-    torch has none of Adadelta, nor on CUDA of Adagrad.
+    `is_bad` is a bool scalar on the device of the parameters. Fused kernels read it there, without waiting for the
+    device; torch has no fused kernel for Adadelta, nor on CUDA for Adagrad.
     """
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("factor", 1.0)
     if optimizer.param_groups[0].get("fused"):
-        # The attribute by which torch's own gradient scaler calls off a fused step.
-        optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # torch's types do not know it
+        # torch's gradient scaler uses this attribute to skip a fused step.
+        optimizer.found_inf = is_bad.float()  # type: ignore[attr-defined]  # torch does not declare it
         optimizer.step()
-    elif not bool(bad):
+    elif not bool(is_bad):
         optimizer.step()
 
 
 def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """The optimizer's tensors under names `KEY/PARAMETER`, such as `exp_avg/encoder.weight`."""
-    return {
-        f"{key}/{name}": value
-        for name, parameter in parameters.items()
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if isinstance(value, Tensor)  # torch keeps a None where a momentum is off
-    }
+    """Returns the optimizer's tensors under names `KEY/PARAMETER`, such as `exp_avg/encoder.weight`."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):  # an unused momentum is None
+                tensors[f"{key}/{name}"] = value
+    return tensors
 
 
 def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
-    """Puts what `read_state` gave into a new optimizer of the same kind; it may know some of the parameters only."""
+    """Puts tensors from `read_state` into a new optimizer of the same kind; parameters without tensors start afresh.
+
+    Raises a CheckpointError if a tensor does not fit its parameter.
+    """
     state_by_name: dict[str, dict[str, Tensor]] = {}
     for full_name, tensor in tensors.items():
         key, _, name = full_name.partition("/")
         parameter = parameters.get(name)
-        fits = parameter is not None and tensor.shape == (torch.Size() if key == "step" else parameter.shape)
+        fits = False
+        if parameter is not None:
+            expected_shape = torch.Size() if key == "step" else parameter.shape
+            fits = tensor.shape == expected_shape
         if not fits:
-            raise CheckpointError(f"the optimizer's state is of another model: {key} of {name!r} does not fit this one")
+            raise CheckpointError(
+                f"the optimizer's state belongs to another model: {key} of {name!r} does not fit this model"
+            )
         state_by_name.setdefault(name, {})[key] = tensor
-    # torch numbers parameters in the order of their groups.
-    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    numbers = {id(parameter): number for number, parameter in enumerate(ordered)}
-    whole = optimizer.state_dict()
-    for name, entry in state_by_name.items():
-        whole["state"][numbers[id(parameters[name])]] = entry
+    # A state dict numbers the parameters in the order of their groups.
+    numbers: dict[int, int] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            numbers[id(parameter)] = len(numbers)
+    state_dict = optimizer.state_dict()
+    for name, state in state_by_name.items():
+        number = numbers[id(parameters[name])]
+        state_dict["state"][number] = state
     with torch.no_grad():
-        optimizer.load_state_dict(whole)
+        optimizer.load_state_dict(state_dict)
 
 
 _LAYER = re.compile(r"(.+?)(?<!_heads)(?:\.(\d+)\.|_l(\d+)(?:_reverse)?$)")
-"""The stack and the number of a layer in the name of one of its weights: `encoder.2.` here, `_l2` in torch's RNNs."""
+"""Stack and number of a layer in the name of a weight: `encoder.2.` in nmtkit, `_l2` or `_l2_reverse` in torch's RNNs.
+Numbered heads, `..._heads.2.`, are not layers."""
 
 
 def freeze(model: nn.Module, names: Sequence[str]) -> None:
-    """Takes weights, or the modules that have them, out of training: no gradient of them is computed.
+    """Excludes weights, or all weights of modules, from training.
 
-    Raises a RecipeError for a name that the model lacks, and where nothing would be left to train.
+    Raises a RecipeError if the model has no weight of such a name, or if no weight is left to train.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name in names:
-        frozen = [parameter for full, parameter in parameters.items() if f"{full}.".startswith(f"{name}.")]
+        # The dots prevent `decoder.1` from matching `decoder.10`.
+        frozen = [full_name for full_name in parameters if f"{full_name}.".startswith(f"{name}.")]
         if not frozen:
-            there = ", ".join(dict.fromkeys(full.partition(".")[0] for full in parameters))
-            raise RecipeError(f"`training.freeze`: the model has no {name!r}; it has {there}, and parts of these")
-        for parameter in frozen:
-            parameter.requires_grad_(False)
+            parts = dict.fromkeys(full_name.partition(".")[0] for full_name in parameters)  # each once, in order
+            listed = ", ".join(parts)
+            raise RecipeError(f"`training.freeze`: the model has no {name!r}; it has {listed}, and parts of these")
+        for full_name in frozen:
+            parameters[full_name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in parameters.values()):
-        raise RecipeError("`training.freeze`: it names all weights, and leaves nothing to train; leave some out")
+        raise RecipeError("`training.freeze`: it names all weights, so nothing is left to train; remove some names")
 
 
 def layers_below_top(names: Iterable[str]) -> dict[str, int]:
-    """Returns how many layers of its stack are above each of the weights with these names; 0 if it is in no layer.
+    """Returns for each weight how many layers of its stack are above its layer; 0 if it is in no layer.
 
-    Embeddings and positions are below all layers, and so is an output layer that shares an embedding's matrix.
+    Embeddings and positions are below all layers. So is an output layer that shares the matrix of an embedding.
     """
     names = list(names)
-    places: dict[str, tuple[str, int]] = {}  # the stack and the number of the layer of each weight
+    positions: dict[str, tuple[str, int]] = {}  # of each weight: the stack and the number of the layer
     for name in names:
         match = _LAYER.match(name)
         if match is not None:
-            # Layers that read backward are beside those that read forward, of which there may be more.
+            # A layer that reads backward is at the same height as the forward one; there may be more forward layers.
             stack = match[1].replace("backward_", "forward_")
-            places[name] = stack, int(match[2] or match[3])
-    layers: dict[str, int] = {}  # of each stack
-    for stack, number in places.values():
-        layers[stack] = max(layers.get(stack, 0), number + 1)
-    deepest = max(layers.values(), default=0)
+            number = int(match[2] or match[3])
+            positions[name] = (stack, number)
+    stack_sizes: dict[str, int] = {}
+    for stack, number in positions.values():
+        stack_sizes[stack] = max(stack_sizes.get(stack, 0), number + 1)
+    largest = max(stack_sizes.values(), default=0)
     below_top = dict.fromkeys(names, 0)
     for name in names:
         if name.startswith(("src_", "tgt_", "segment_")):
-            below_top[name] = deepest
-        elif name in places:
-            stack, number = places[name]
-            below_top[name] = layers[stack] - 1 - number
+            below_top[name] = largest
+        elif name in positions:
+            stack, number = positions[name]
+            below_top[name] = stack_sizes[stack] - 1 - number
     return below_top

@@ -1,4 +1,4 @@
-"""What makes a training repeat itself: the random states of a process, and sums in the same order every time."""
+"""Reproducibility of a training: random states of a process, and deterministic kernels."""
 
 import os
 import random
@@ -23,40 +23,48 @@ def seed_all(seed: int) -> None:
 
 
 def get_rng_states(device: torch.device) -> dict[str, Any]:
-    """All random states as plain JSON values, that of a CUDA device too."""
+    """Returns all random states as JSON values, including the state of a CUDA device."""
     version, numbers, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
+    mersenne_twister = numpy_state["state"]
     states = {
         "python": [version, list(numbers), gauss],
-        "numpy": [numpy_state["state"]["key"].tolist(), int(numpy_state["state"]["pos"])],
+        "numpy": [mersenne_twister["key"].tolist(), int(mersenne_twister["pos"])],
         "numpy_gauss": [int(numpy_state["has_gauss"]), float(numpy_state["gauss"])],
-        "torch": bytes(torch.get_rng_state().tolist()).hex(),
+        "torch": _to_hex(torch.get_rng_state()),
     }
     if device.type == "cuda":
-        states["cuda"] = bytes(torch.cuda.get_rng_state(device).tolist()).hex()
+        states["cuda"] = _to_hex(torch.cuda.get_rng_state(device))
     return states
 
 
 def set_rng_states(states: dict[str, Any], device: torch.device) -> None:
-    """Puts back what `get_rng_states` gave. A CUDA state is skipped where the device is not a CUDA device."""
+    """Restores states from `get_rng_states`. A CUDA state is skipped if the device is not a CUDA device."""
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
     key, position = states["numpy"]
-    has_gauss, value = states["numpy_gauss"]
-    np.random.set_state(("MT19937", np.array(key, dtype=np.uint32), position, has_gauss, value))
-    torch.set_rng_state(_bytes_tensor(states["torch"]))
+    has_gauss, numpy_gauss = states["numpy_gauss"]
+    key_array = np.array(key, dtype=np.uint32)
+    np.random.set_state(("MT19937", key_array, position, has_gauss, numpy_gauss))
+    torch.set_rng_state(_from_hex(states["torch"]))
     if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(_bytes_tensor(states["cuda"]), device)
+        cuda_state = _from_hex(states["cuda"])
+        torch.cuda.set_rng_state(cuda_state, device)
 
 
-def _bytes_tensor(text: str) -> torch.Tensor:
-    """Bytes in hexadecimal digits as a tensor."""
-    return torch.tensor(list(bytes.fromhex(text)), dtype=torch.uint8)
+def _to_hex(state: torch.Tensor) -> str:
+    """Returns a tensor of bytes as hexadecimal digits."""
+    return bytes(state.tolist()).hex()
+
+
+def _from_hex(digits: str) -> torch.Tensor:
+    """Returns hexadecimal digits as a tensor of bytes."""
+    return torch.tensor(list(bytes.fromhex(digits)), dtype=torch.uint8)
 
 
 @contextmanager
 def fork_rng(device: torch.device) -> Iterator[None]:
-    """Random numbers drawn inside do not change those drawn afterwards."""
+    """Restores the random states at the end, so that draws inside do not change later ones."""
     states = get_rng_states(device)
     try:
         yield
@@ -65,36 +73,40 @@ def fork_rng(device: torch.device) -> Iterator[None]:
 
 
 def require_cublas_workspace() -> None:
-    """Tells cuBLAS to repeat its products exactly, which it must know before it starts."""
-    given = os.environ.get(_WORKSPACE)
-    if given in (":4096:8", ":16:8"):
+    """Makes cuBLAS deterministic, which is only possible before it starts."""
+    workspace = os.environ.get(_WORKSPACE)
+    if workspace in (":4096:8", ":16:8"):
         return
-    if given is not None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no types
+    if workspace is not None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
         raise TrainingError(
             f"training.deterministic: on CUDA {_WORKSPACE} must be :4096:8 from the start; "
-            f"begin again with {_WORKSPACE}=:4096:8 in the environment"
+            f"start again with {_WORKSPACE}=:4096:8 in the environment"
         )
     os.environ[_WORKSPACE] = ":4096:8"
 
 
 @contextmanager
 def deterministic(device: torch.device, wanted: bool) -> Iterator[None]:
-    """Inside, the same work on a CUDA device gives the same numbers, bit for bit; on a CPU it does so anyway.
+    """Makes the same work on a CUDA device give the same numbers, bit for bit, if `wanted`; a CPU always does.
 
-    torch warns where it has no such kernel. Its fused attention is not used, which adds up gradients in any order.
+    torch warns if it has no deterministic kernel. Fused attention is off, because it adds up gradients in any order.
     """
     if not wanted or device.type != "cuda":
         yield
         return
     require_cublas_workspace()
     cudnn = torch.backends.cudnn
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    of_cudnn = cudnn.deterministic, cudnn.benchmark
+    algorithms_before = torch.are_deterministic_algorithms_enabled()
+    warn_only_before = torch.is_deterministic_algorithms_warn_only_enabled()
+    cudnn_deterministic_before = cudnn.deterministic
+    cudnn_benchmark_before = cudnn.benchmark
     try:
         torch.use_deterministic_algorithms(True, warn_only=True)
-        cudnn.deterministic, cudnn.benchmark = True, False
+        cudnn.deterministic = True
+        cudnn.benchmark = False
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        cudnn.deterministic, cudnn.benchmark = of_cudnn
+        torch.use_deterministic_algorithms(algorithms_before, warn_only=warn_only_before)
+        cudnn.deterministic = cudnn_deterministic_before
+        cudnn.benchmark = cudnn_benchmark_before

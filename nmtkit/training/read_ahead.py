@@ -108,7 +108,8 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
             if self._thread is None:
                 # The operations are small, so torch needs no further threads for them.
                 self._thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, 1))
-            self._prepared.append(self._thread.submit(self._prepare))
+            future = self._thread.submit(self._prepare)
+            self._prepared.append(future)
 
     def _prepare(self) -> _Prepared:
         state = self._stream.state()

@@ -1,6 +1,6 @@
 """Learning-rate schedules: pure functions of the progress of a training.
 
-A schedule holds no state. To add one, write a class with a `kind` and a `rate`, and name it in `Schedule`.
+To add a schedule, write a class with a `kind` and a `rate`, and name it in `Schedule`.
 """
 
 import math
@@ -13,31 +13,31 @@ from nmtkit.core.settings import Field, Settings, model_validator
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """The progress of a training when an update is about to be made."""
+    """Progress of a training before an update."""
 
     update: int
-    """The number of the coming update, from 1."""
+    """Number of the coming update, from 1."""
     epoch: int = 0
-    """How many epochs are complete."""
+    """Number of complete epochs."""
     improvements: Sequence[bool] = ()
-    """For each validation so far, oldest first, whether it was better than all before it."""
+    """For each validation so far, oldest first, whether it was better than all earlier ones."""
     share: float = 0.0
-    """The part of the whole training that will be done after the coming update, from 0 to 1: the larger of
-    update / max_updates and time / max_minutes, if the update takes as long as those before it did on average."""
+    """Share of the whole training that will be done after the coming update, from 0 to 1: the larger of
+    update / max_updates and time / max_minutes, assuming that the update takes the average time."""
 
 
 class _WarmUp(Settings):
     warmup: int = Field(default=0, ge=0)
-    """Updates over which the rate climbs linearly from zero to its highest; not with `over: budget`."""
+    """Updates in which the rate rises linearly from zero to its maximum; not with `over: budget`."""
 
 
 class Constant(_WarmUp):
-    """The same rate throughout, after an optional linear warm-up."""
+    """Constant rate after an optional linear warm-up."""
 
     kind: Literal["constant"] = "constant"
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * min(1, update / warmup)."""
+        """Returns lr * min(1, update / warmup)."""
         return lr * _warmup_factor(progress.update, self.warmup)
 
 
@@ -50,36 +50,41 @@ class Noam(_WarmUp):
     """d_model of the paper: the model's hidden_size."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * size^-0.5 * min(update^-0.5, update * warmup^-1.5)."""
-        update, warmup = float(progress.update), float(self.warmup)
-        return lr / math.sqrt(self.size) * min(1 / math.sqrt(update), update / (warmup * math.sqrt(warmup)))
+        """Returns lr * size^-0.5 * min(update^-0.5, update * warmup^-1.5)."""
+        update = float(progress.update)
+        warmup = float(self.warmup)
+        decay = 1 / math.sqrt(update)
+        rise = update / (warmup * math.sqrt(warmup))
+        return lr / math.sqrt(self.size) * min(decay, rise)
 
 
 class InverseSqrt(_WarmUp):
-    """Climbs linearly to `lr`, then falls with the inverse square root of the update: `noam` with its peak at `lr`."""
+    """Rises linearly to `lr`, then falls with the inverse square root of the update: `noam` with its peak at `lr`."""
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
     warmup: int = Field(default=4000, ge=1)
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * min(update / warmup, sqrt(warmup / update))."""
-        return lr * min(progress.update / self.warmup, math.sqrt(self.warmup / progress.update))
+        """Returns lr * min(update / warmup, sqrt(warmup / update))."""
+        rise = progress.update / self.warmup
+        decay = math.sqrt(self.warmup / progress.update)
+        return lr * min(rise, decay)
 
 
 class DecayToZero(_WarmUp):
-    """A schedule that has an end, where the rate is zero: at a known update, or where the training's budget ends.
+    """A schedule that ends with a rate of zero: at a given update, or at the end of the training's budget.
 
-    `over: budget` goes by `TrainingProgress.share`, so that the rate comes down on a slow machine as on a fast one.
+    `over: budget` uses `TrainingProgress.share`, so that the rate falls to zero on a slow machine as on a fast one.
     """
 
     over: Literal["updates", "budget"] = "updates"
-    """What it runs over: `updates`; or the budget, which is training.max_updates or training.max_minutes, of which a
-    stage has its part, whichever is used up first. If a run is resumed with higher limits, the budget is the new one: a
-    rate that had come down rises again."""
+    """Length of the schedule: `updates`; or the budget, which is training.max_updates or training.max_minutes (for a
+    stage, its part of them), whichever is used up first. If a run is resumed with higher limits, the new budget counts,
+    and a rate that had fallen rises again."""
     updates: int | None = Field(default=None, ge=1)
-    """The update at which the rate reaches zero, if the warm-up is over before; not with `over: budget`."""
+    """Update at which the rate reaches zero, unless the warm-up ends later; not with `over: budget`."""
     warmup_share: float = Field(default=0.0, ge=0, lt=1)
-    """With `over: budget`: the part of it over which the rate climbs linearly from zero to `lr`, e.g. 0.1."""
+    """With `over: budget`: share of the budget in which the rate rises linearly from zero to `lr`, e.g. 0.1."""
 
     @model_validator(mode="after")
     def _one_measure(self) -> "DecayToZero":
@@ -95,53 +100,63 @@ class DecayToZero(_WarmUp):
 
     @property
     def end(self) -> int | None:
-        """The update at which the rate is zero: behind the warm-up in any case; None over the budget."""
-        return None if self.updates is None else max(self.updates, self.warmup + 1)
+        """Update at which the rate is zero, always after the warm-up; None over the budget."""
+        if self.updates is None:
+            return None
+        return max(self.updates, self.warmup + 1)
 
     def warmup_and_decay(self, progress: TrainingProgress) -> tuple[float, float]:
-        """The part of the warm-up that is done, and of the way from its end to the schedule's end; both in [0, 1].
+        """Returns the shares of the warm-up and of the decay, which follows it, that are done; both in [0, 1].
 
-        Over updates they are min(1, update / warmup) and (update - warmup) / (updates - warmup); over the budget the
-        share stands for the update, and 1 for the updates.
+        Over updates they are min(1, update / warmup) and (update - warmup) / (updates - warmup). Over the budget the
+        same formulas hold with `share` for the update, and 1 for the updates.
         """
+        position: float
+        warmup: float
+        end: float
         if self.end is None:
-            here, warmup, end = progress.share, self.warmup_share, 1.0
+            position = progress.share
+            warmup = self.warmup_share
+            end = 1.0
         else:
-            here, warmup, end = progress.update, self.warmup, self.end
-        return _warmup_factor(here, warmup), min(1.0, max(0.0, here - warmup) / (end - warmup))
+            position = progress.update
+            warmup = self.warmup
+            end = self.end
+        decay = max(0.0, position - warmup) / (end - warmup)
+        return _warmup_factor(position, warmup), min(1.0, decay)
 
 
 class LinearDecay(DecayToZero):
-    """Climbs linearly to `lr`, then falls linearly to zero."""
+    """Rises linearly to `lr`, then falls linearly to zero."""
 
     kind: Literal["linear"] = "linear"
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * climb * (1 - done); see `DecayToZero.warmup_and_decay`."""
-        climb, done = self.warmup_and_decay(progress)
-        return lr * climb * (1 - done)
+        """Returns lr * warmup * (1 - decay); see `DecayToZero.warmup_and_decay`."""
+        warmup, decay = self.warmup_and_decay(progress)
+        return lr * warmup * (1 - decay)
 
 
 class CosineDecay(DecayToZero):
-    """Climbs linearly to `lr`, then falls to zero along half a cosine (Loshchilov and Hutter 2017, equation 5)."""
+    """Rises linearly to `lr`, then falls to zero along half a cosine (Loshchilov and Hutter 2017, equation 5)."""
 
     kind: Literal["cosine"] = "cosine"
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * climb * (1 + cos(pi * done)) / 2; see `DecayToZero.warmup_and_decay`."""
-        climb, done = self.warmup_and_decay(progress)
-        return lr * climb * (1 + math.cos(math.pi * done)) / 2
+        """Returns lr * warmup * (1 + cos(pi * decay)) / 2; see `DecayToZero.warmup_and_decay`."""
+        warmup, decay = self.warmup_and_decay(progress)
+        return lr * warmup * (1 + math.cos(math.pi * decay)) / 2
 
 
 class Plateau(_WarmUp):
-    """Halves the rate whenever the validation score has stopped improving."""
+    """Halves the rate each time the validation score has stopped improving."""
 
     kind: Literal["plateau"] = "plateau"
     patience: int = Field(default=1, ge=1)
-    """Validations in a row without a new best score after which the rate is halved."""
+    """Number of consecutive validations without a new best score after which the rate is halved."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * min(1, update / warmup) * 0.5^drops."""
+        """Returns lr * min(1, update / warmup) * 0.5^drops."""
         waited = 0
         drops = 0
         for is_better in progress.improvements:
@@ -149,25 +164,28 @@ class Plateau(_WarmUp):
             if waited == self.patience:
                 waited = 0
                 drops += 1
-        return lr * _warmup_factor(progress.update, self.warmup) * 0.5**drops
+        warmup = _warmup_factor(progress.update, self.warmup)
+        return lr * warmup * 0.5**drops
 
 
 class LuongHalving(Settings):
-    """Luong et al. 2015, section 4.1: the rate stays for some epochs, then is halved at regular distances."""
+    """Luong et al. 2015, section 4.1: the rate is constant for some epochs, then halved at regular intervals."""
 
     kind: Literal["luong_halving"] = "luong_halving"
-    """Which schedule."""
+    """Kind of the schedule."""
     after: int = Field(default=5, ge=0)
-    """How many epochs (or updates) keep the full rate; in the paper 5, with dropout 8."""
+    """Number of epochs (or updates) with the full rate; 5 in the paper, 8 with dropout."""
     every: int = Field(default=1, ge=1)
-    """Distance between two halvings; the first comes right after `after`."""
+    """Interval between two halvings; the first one is immediately after `after`."""
     unit: Literal["epoch", "update"] = "epoch"
-    """What `after` and `every` count."""
+    """Unit of `after` and `every`."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * 0.5^h, with h = 0 up to `after`, else 1 + (complete - after) // every."""
+        """Returns lr * 0.5^h, with h = 0 up to `after`, else 1 + (complete - after) // every."""
         complete = progress.epoch if self.unit == "epoch" else progress.update - 1
-        halvings = 0 if complete < self.after else 1 + (complete - self.after) // self.every
+        if complete < self.after:
+            return lr
+        halvings = 1 + (complete - self.after) // self.every
         return lr * 0.5**halvings
 
 
@@ -176,5 +194,5 @@ Schedule = Annotated[
 ]
 
 
-def _warmup_factor(here: float, warmup: float) -> float:
-    return min(1.0, here / warmup) if warmup else 1.0
+def _warmup_factor(position: float, warmup: float) -> float:
+    return min(1.0, position / warmup) if warmup else 1.0

@@ -131,14 +131,16 @@ class Shards:
     def _full_tensor(self, part: Tensor, name: str) -> Tensor:
         if name not in self._weights or not part.ndim:  # a buffer, or a step count of the optimizer
             return part
+        distributed = self._distributed(part, self._weights[name])
         with processes.name_missing_process():
-            return cast(Tensor, self._distributed(part, self._weights[name]).full_tensor())
+            return cast(Tensor, distributed.full_tensor())
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the parts of the weights in this process, and all buffers."""
         parts: dict[str, Tensor] = {}
         for name, weight in get_weights(self.model).items():
-            parts[name] = self.parameters.get(name, weight).detach()
+            part = self.parameters.get(name, weight)
+            parts[name] = part.detach()
         return parts
 
     @torch.no_grad()
@@ -149,13 +151,16 @@ class Shards:
         with SkipInit():
             model = self._build().to(example.device, example.dtype)
         for name, weight in get_weights(model).items():
-            weight.copy_(self._full_tensor(parts[name], name))
+            full_tensor = self._full_tensor(parts[name], name)
+            weight.copy_(full_tensor)
         return model
 
     def load(self, weights: Mapping[str, Tensor], path: Path) -> None:
         """Assigns the weights of a whole model, as `assign_weights` does."""
-        sharded = {name: tensor for name, tensor in weights.items() if name in self._weights and tensor.ndim}
         values = dict(weights)
-        for name, part in self.local_parts(sharded).items():
-            values[name] = self._distributed(part, weights[name])
+        for name, tensor in weights.items():
+            if name not in self._weights or not tensor.ndim:  # a buffer
+                continue
+            part = self.local_parts({name: tensor})[name]
+            values[name] = self._distributed(part, tensor)
         assign_weights(self.model, values, path)

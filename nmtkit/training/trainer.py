@@ -150,10 +150,12 @@ class Trainer:
         minutes = self.config.max_minutes
         if minutes is None:
             return is_regular
+        elapsed = self._elapsed_at_previous_update
         if not self.validations:
-            return is_regular or self._elapsed_at_previous_update >= 30 * minutes
+            return is_regular or elapsed >= 30 * minutes
         # There must be time for this validation and for another one at the end.
-        return is_regular and self._elapsed_at_previous_update + 2 * self._validation_seconds < 60 * minutes
+        is_in_time = elapsed + 2 * self._validation_seconds < 60 * minutes
+        return is_regular and is_in_time
 
     def improvements(self) -> list[bool]:
         """For each validation, returns whether it was better than all earlier ones: by score, and if equal, by loss."""
@@ -235,8 +237,10 @@ class Trainer:
         self.is_saved = False
         if self.ema:
             self.ema.update(self.update)
-        numbers = torch.cat([sums, torch.stack([norm.to(sums), is_bad.to(sums)])])  # (n+2,)
-        self.unreported.append(_PendingUpdate(self.update, position, counts, numbers))
+        norm_and_flag = torch.stack([norm.to(sums), is_bad.to(sums)])  # (2,)
+        numbers = torch.cat([sums, norm_and_flag])  # (n+2,)
+        pending = _PendingUpdate(update=self.update, position=position, counts=counts, numbers=numbers)
+        self.unreported.append(pending)
         if self.device.type == "cpu" and self.update % _TRIM_EVERY == 0:
             trim_malloc()
         if self.update % _COMPARE_EVERY == 0 and not self.shards:
@@ -452,9 +456,9 @@ class Trainer:
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
             scores = facts["validations"]
             losses = facts.get("validation_losses", [math.nan] * len(scores))
-            self.validations = [
-                ValidationResult(update, score, loss) for (update, score), loss in zip(scores, losses, strict=True)
-            ]
+            self.validations = []
+            for (update, score), loss in zip(scores, losses, strict=True):
+                self.validations.append(ValidationResult(update, score, loss))
         self._earlier_seconds = facts["seconds"]
         self._started_at = self._clock()  # loading does not count as training time
         return Resumed(update=self.update, epoch=self.stream.epoch, seconds=self.seconds)

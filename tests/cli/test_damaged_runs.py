@@ -59,7 +59,7 @@ def test_training_is_not_resumed_beside_damaged_weights(
     weights = copied / "checkpoints/weights-00000040.safetensors"
     damage(weights)
     before = (copied / "result.json").read_bytes()
-    refused(go_on(), f"{weights}", "to go on without it, delete it and ", "kept.json")
+    refused(go_on(), f"{weights}", "to continue without it, delete it and ", "kept.json")
     assert (copied / "result.json").read_bytes() == before
     weights.unlink(missing_ok=True)
     (copied / "checkpoints/kept.json").unlink()

@@ -74,7 +74,7 @@ def without_vocabulary(run: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "parts"),
     [
-        pytest.param(of_another_size, ["weights-", "of another model"], id="a recipe of another size"),
+        pytest.param(of_another_size, ["weights-", "belongs to another model"], id="a recipe of another size"),
         pytest.param(with_shortened_weights, ["weights-", "damaged"], id="weights that were cut off"),
         pytest.param(without_vocabulary, ["vocabulary"], id="no vocabulary"),
     ],

@@ -141,9 +141,9 @@ def test_average_is_the_mean_in_float64(tmp_path: Path) -> None:
 def test_average_refuses_different_models(tmp_path: Path) -> None:
     save_weights(tmp_path / "a.safetensors", {"a": torch.zeros(2)})
     save_weights(tmp_path / "b.safetensors", {"a": torch.zeros(3)})
-    with pytest.raises(CheckpointError, match=r"b\.safetensors: of another model than"):
+    with pytest.raises(CheckpointError, match=r"b\.safetensors: belongs to another model than"):
         average_weights([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
-    with pytest.raises(CheckpointError, match=r"a\.safetensors: the checkpoint is of another model"):
+    with pytest.raises(CheckpointError, match=r"a\.safetensors: the checkpoint belongs to another model"):
         average_weights([tmp_path / "a.safetensors"] * 2, tiny_model())
 
 

@@ -35,7 +35,7 @@ def test_deterministic_turns_the_switches_and_turns_them_back(monkeypatch: pytes
 def test_the_workspace_of_cublas_is_fixed_in_time_or_said_to_be_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(TrainingError, match="begin again with CUBLAS_WORKSPACE_CONFIG="):
+    with pytest.raises(TrainingError, match="start again with CUBLAS_WORKSPACE_CONFIG="):
         randomness.require_cublas_workspace()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     randomness.require_cublas_workspace()

@@ -1,4 +1,4 @@
-"""Checkpoints that are written beside the training."""
+"""Checkpoints that are written in the background, while training continues."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -12,20 +12,21 @@ from typing_extensions import override
 
 from nmtkit.training.checkpoints.manager import CheckpointManager, RetentionConfig
 
-_MOST = 2
-"""Files whose tensors may be in memory beside the training: the kept weights and the state of one update."""
+_MAX_PENDING = 2
+"""Number of files whose tensors may be in memory until they are written: the weights and the state of one update."""
 
 
 class BackgroundCheckpoints(CheckpointManager):
-    """The same folder: files are written by a thread, in their order, from copies of the tensors.
+    """A checkpoint folder whose files are written by a thread, in order, from copies of the tensors.
 
-    What could not be written is told by one of the next calls, at the latest by `wait`. Leaving waits, too.
+    If a file cannot be written, one of the next calls raises the error, at the latest `wait`. Leaving the context waits
+    for all files.
     """
 
     def __init__(self, checkpoints: CheckpointManager) -> None:
         super().__init__(checkpoints.folder, checkpoints.vocabulary)
         self._thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, 1))
-        self._writing: deque[Future[object]] = deque()
+        self._pending: deque[Future[object]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -34,12 +35,12 @@ class BackgroundCheckpoints(CheckpointManager):
         self._thread.shutdown()
 
     def wait(self) -> None:
-        """Waits until all files are there."""
-        self._leave(0)
+        """Waits until all files are on disk."""
+        self._wait_until_pending(0)
 
     @override
     def save_last(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self._begin(partial(super().save_last, _copies(tensors), dict(facts)))
+        self._submit(partial(super().save_last, _copies(tensors), dict(facts)))
 
     @override
     def keep(
@@ -50,23 +51,30 @@ class BackgroundCheckpoints(CheckpointManager):
         config: RetentionConfig,
         loss: float | None = None,
     ) -> None:
-        self._begin(partial(super().keep, _copies(weights), update, value, config, loss))
+        write = partial(super().keep, weights=_copies(weights), update=update, value=value, config=config, loss=loss)
+        self._submit(write)
 
-    def _begin(self, write: Callable[[], object]) -> None:
-        self._leave(_MOST - 1)
-        self._writing.append(self._thread.submit(write))
+    def _submit(self, write: Callable[[], object]) -> None:
+        self._wait_until_pending(_MAX_PENDING - 1)
+        self._pending.append(self._thread.submit(write))
 
-    def _leave(self, count: int) -> None:
-        """Waits until only so many are left."""
-        while self._writing and (len(self._writing) > count or self._writing[0].done()):
-            self._writing.popleft().result()
+    def _wait_until_pending(self, count: int) -> None:
+        """Waits until at most `count` files are pending; raises the errors of those that have been written."""
+        while self._pending:
+            oldest = self._pending[0]
+            if len(self._pending) <= count and not oldest.done():
+                return
+            self._pending.popleft()
+            oldest.result()
 
 
 @torch.no_grad()
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    copies = {name: torch.empty_like(one, device="cpu", pin_memory=one.is_cuda) for name, one in tensors.items()}
-    for name, one in tensors.items():
-        copies[name].copy_(one, non_blocking=True)
-    if any(one.is_cuda for one in tensors.values()):
+    """Copies tensors to the CPU; those on a GPU all at the same time, into pinned memory."""
+    copies: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        copy = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+        copies[name] = copy.copy_(tensor, non_blocking=True)
+    if any(tensor.is_cuda for tensor in tensors.values()):
         torch.cuda.synchronize()
     return copies

@@ -1,10 +1,10 @@
-"""Files of tensors: safetensors with JSON in their heads, never pickle, written so that a crash loses nothing.
+"""Files of tensors: safetensors with JSON in the header, never pickle, written so that a crash loses nothing.
 
-Every file is written beside its place, forced to the disk, and then moved into place in one stroke.
+Every file is written under a temporary name, flushed to disk, and then moved to its name in one step.
 
-The head of a file holds its facts as JSON under one key, in one order, so that files of equal contents are equal: its
-kind (state or weights), and checksums of every tensor, of the vocabulary, and of the facts themselves, which are
-compared wherever the file is read. Files of other programs have none of this.
+The header holds facts as JSON under one key, with sorted keys, so that files with equal contents are equal. The facts
+are the kind of the file (state or weights), and checksums of every tensor, of the vocabulary and of the facts
+themselves, which are verified whenever the file is read. Files of other programs have no such facts.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ from nmtkit.core.processes import available_cores
 _FACTS = "facts"
 
 _COLUMNS = 1021
-"""A prime number, so that disk blocks that were swapped fall into other columns."""
+"""A prime number, so that swapped disk blocks fall into different columns."""
 
-_THREADS = 8
-"""The most threads that read tensors; more would not get them from memory any quicker."""
+_MAX_THREADS = 8
+"""Largest number of threads that compute checksums; more are not faster, because memory is the limit."""
 
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -43,43 +43,52 @@ class TensorFileHeader:
     """Metadata of a file."""
 
     facts: dict[str, Any]
-    """All but the following."""
+    """All facts except the following."""
     is_state: bool
+    """Whether the file holds the full state of a training, not only weights."""
     vocabulary: str
-    """The checksum of the vocabulary; empty if it is not known."""
-    sums: Mapping[str, str] | None
-    """The checksum of every tensor; None in a file of another program."""
+    """Checksum of the vocabulary; empty if it is unknown."""
+    checksums: Mapping[str, str] | None
+    """Checksum of every tensor by name; None in a file of another program."""
 
     @classmethod
-    def of(cls, file: Any) -> "TensorFileHeader":
-        """The head of an open file; one that is damaged raises a ValueError."""
-        text = (file.metadata() or {}).get(_FACTS)
-        if text is None:
-            return cls({}, False, "", None)
-        facts = verify_checksum(json.loads(text))
-        sums = facts.pop("tensors")
-        return cls(facts, facts.pop("kind", "state") == "state", facts.pop("vocabulary", ""), sums)
+    def read(cls, file: Any) -> "TensorFileHeader":
+        """Reads the header of an open file; raises a ValueError if it is damaged."""
+        metadata = file.metadata() or {}
+        if _FACTS not in metadata:
+            return cls(facts={}, is_state=False, vocabulary="", checksums=None)
+        facts = verify_checksum(json.loads(metadata[_FACTS]))
+        checksums = facts.pop("tensors")
+        kind = facts.pop("kind", "state")
+        vocabulary = facts.pop("vocabulary", "")
+        return cls(facts=facts, is_state=kind == "state", vocabulary=vocabulary, checksums=checksums)
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """Refuses a file of another vocabulary, if both are known."""
+        """Raises a CheckpointError if the file belongs to another vocabulary and both are known."""
         if vocabulary and self.vocabulary and vocabulary != self.vocabulary:
-            raise CheckpointError("trained with another vocabulary, so it is of another run")
+            raise CheckpointError("trained with another vocabulary, so it belongs to another run")
 
 
 def read_tensors(file: Any, header: TensorFileHeader, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
-    """The tensors of an open file whose names begin with a prefix, after a check of checksums and finite numbers."""
-    names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
-    if header.sums is not None and header.sums.keys() != set(names):
-        raise ValueError("it has other tensors than were written")
+    """Reads the tensors of an open file whose names begin with a prefix.
+
+    Raises a ValueError if a checksum is wrong, and a CheckpointError for numbers that a model cannot have.
+    """
+    names = list(file.keys())
+    if header.checksums is not None and header.checksums.keys() != set(names):
+        raise ValueError("its tensors are not those that were written")
     tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
-    sums = {} if header.sums is None else _checksums(tensors)
+    if header.checksums is not None:
+        for name, checksum in _checksums(tensors).items():
+            if checksum != header.checksums[name]:
+                raise ValueError(f"{name!r} is not as it was written: its checksum has changed")
     for name, tensor in tensors.items():
-        if header.sums is not None and sums[name] != header.sums[name]:
-            raise ValueError(f"{name!r} is not as it was written: its checksum is another")
-        if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _WEIGHT_TYPES):
+        is_other_float = tensor.is_floating_point() and tensor.dtype not in _WEIGHT_TYPES
+        if tensor.is_complex() or is_other_float:
             raise CheckpointError(f"{name!r} holds numbers of type {tensor.dtype}, which no model has")
-        # One sum is much quicker than to look at each number; where it is too large itself, they are looked at.
-        if not (torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()):
+        # A sum is much faster than a test of each number. The sum of finite numbers can overflow, so test them then.
+        is_finite = torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()
+        if not is_finite:
             raise CheckpointError(f"{name!r} holds a number that is not finite (NaN or infinity)")
     return tensors
 
@@ -90,47 +99,50 @@ def _checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
         kind = f"{tensor.dtype} {list(tensor.shape)}"
         return array_checksum(data, kind)
 
-    with ThreadPoolExecutor(min(available_cores(), _THREADS)) as pool:
+    with ThreadPoolExecutor(min(available_cores(), _MAX_THREADS)) as pool:
         checksums = pool.map(checksum, tensors.values())
         return dict(zip(tensors, checksums, strict=True))
 
 
 def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
-    """Checksum of many bytes, at the speed of memory: about ten times as fast as CRC-32.
+    """Returns a checksum of many bytes, at the speed of memory: about ten times as fast as CRC-32.
 
-    The bytes are read as 32-bit numbers in rows of 1021. The checksum is a hash of the sums of the columns and of
-    `kind`, the meaning of the bytes. Any change within one number, or within numbers less than a row apart, gives
-    another checksum.
+    Reads the bytes as 32-bit numbers in rows of 1021. The checksum is a hash of the sums of the columns and of `kind`,
+    the meaning of the bytes. Any change within one number, or within numbers less than a row apart, changes it.
     """
     row_bytes = 4 * _COLUMNS
-    whole = len(data) // row_bytes * row_bytes
-    rows = data[:whole].view(np.uint32).reshape(-1, _COLUMNS)
-    sums = np.add.reduce(rows, axis=0, dtype=np.uint32)
-    rest = data[whole:]
-    return bytes_checksum(kind.encode() + sums.tobytes() + rest.tobytes())[:16]
+    n_rows = len(data) // row_bytes
+    end = n_rows * row_bytes
+    rows = data[:end].view(np.uint32).reshape(n_rows, _COLUMNS)
+    rest = data[end:]
+    column_sums = np.add.reduce(rows, axis=0, dtype=np.uint32)  # (1021,), modulo 2^32
+    content = kind.encode() + column_sums.tobytes() + rest.tobytes()
+    return bytes_checksum(content)[:16]
 
 
 @contextlib.contextmanager
 def name_file_in_errors(path: Path, remedy: str) -> Iterator[None]:
-    """Inside, an error names this file and the remedy."""
+    """Adds the file and the remedy to each CheckpointError inside."""
     try:
         yield
     except CheckpointError as fault:
-        raise CheckpointError(f"{path}: {str(fault).removeprefix(f'{path}: ')}; {remedy}") from fault
+        message = str(fault).removeprefix(f"{path}: ")
+        raise CheckpointError(f"{path}: {message}; {remedy}") from fault
 
 
 @contextlib.contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Any, TensorFileHeader]]:
-    """An open file of weights or of a state, and its head."""
+    """Opens a file of weights or of a state; yields the file and its header."""
     if not os.path.lexists(path):
         raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
-    with name_file_in_errors(path, "use another checkpoint, or copy the file again"), open_tensors(path) as file:
-        yield file, TensorFileHeader.of(file)
+    remedy = "use another checkpoint, or copy the file again"
+    with name_file_in_errors(path, remedy), open_tensors(path) as file:
+        yield file, TensorFileHeader.read(file)
 
 
 @contextlib.contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """An open file, which errors do not name."""
+    """Opens a file; its errors do not name the file, see `name_file_in_errors`."""
     if not path.is_file():
         raise CheckpointError("not a file that can be read")
     try:
@@ -141,19 +153,20 @@ def open_tensors(path: Path) -> Iterator[Any]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str) -> None:
-    """Writes a file with the checksums of all that is in it."""
-    saved = _on_cpu(tensors)
+    """Writes a file with facts, and with checksums of its contents."""
+    cpu_tensors = _on_cpu(tensors)
     header = dict(facts)
     if vocabulary:
         header["vocabulary"] = vocabulary
-    header["tensors"] = _checksums(saved)
-    text = json.dumps(with_checksum(header), sort_keys=True)
-    write_file(path, lambda place: save_file(saved, place, {_FACTS: text}))
+    header["tensors"] = _checksums(cpu_tensors)
+    metadata = {_FACTS: json.dumps(with_checksum(header), sort_keys=True)}
+    write_file(path, lambda temporary: save_file(cpu_tensors, temporary, metadata))
 
 
 def write_bare_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a file without facts, as other libraries write and expect it."""
-    write_file(path, lambda place: save_file(_on_cpu(tensors), place, {"format": "pt"}))
+    """Writes a file without facts, in the form that other libraries write and expect."""
+    cpu_tensors = _on_cpu(tensors)
+    write_file(path, lambda temporary: save_file(cpu_tensors, temporary, {"format": "pt"}))
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -161,15 +174,16 @@ def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file beside its place, forces it to the disk and moves it into place in one stroke."""
+    """Writes a file under a temporary name, flushes it to disk, and moves it to its name in one step."""
     try:
-        with atomic_path(path, suffix=".partial", durable=True) as beside:
-            beside.touch()
-            mode = beside.stat().st_mode  # as the umask says; safetensors makes a file that nobody else may read
-            write(beside)
-            beside.chmod(mode)
+        with atomic_path(path, suffix=".partial", durable=True) as temporary:
+            # safetensors makes a file that only its owner may read, so take the mode from one that Python makes.
+            temporary.touch()
+            mode = temporary.stat().st_mode
+            write(temporary)
+            temporary.chmod(mode)
     except (OSError, SafetensorError) as fault:
         raise CheckpointError(
             f"{path}: cannot write it ({fault}); free some space there or name another folder; "
-            "the checkpoints written before are untouched"
+            "earlier checkpoints are unchanged"
         ) from fault

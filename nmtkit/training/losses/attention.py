@@ -80,7 +80,8 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
     """
     weights = attention.to(at_least_float32(attention))  # (B, T, S)
     n_links = links.sum(-1, keepdim=True)  # (B, T, 1)
-    gold = links / n_links.clamp(min=1).to(weights.dtype)  # (B, T, S)
+    divisors = n_links.clamp(min=1).to(weights.dtype)  # (B, T, 1)
+    gold = links / divisors  # (B, T, S)
     if kind == "cross_entropy":
         log_weights = weights.clamp(min=_MIN_WEIGHT).log()  # (B, T, S)
         return -(gold * log_weights).sum()
@@ -142,8 +143,9 @@ class GuidedAlignmentFromHeads(GuidedAlignment):
         mean_weights = inputs.heads.detach().mean(1)  # (B, T, S)
         best = mean_weights.argmax(-1, keepdim=True)  # (B, T, 1)
         is_word = linked_positions(inputs.device_batch, "model")  # (B, T)
+        is_word = is_word.unsqueeze(-1)  # (B, T, 1)
         links = torch.zeros_like(mean_weights, dtype=torch.bool)  # (B, T, S)
-        return links.scatter_(-1, best, is_word[..., None])
+        return links.scatter_(-1, best, is_word)
 
 
 def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:

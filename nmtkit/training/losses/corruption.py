@@ -214,8 +214,8 @@ class SpanCorruption(Pretraining):
         ids, lengths = texts_of(batch)  # (B, T), (B,)
         hidden = random_spans(
             lengths=lengths, rate=self.settings.rate, mean_length=MEAN_SPAN_LENGTH, generator=generator
-        )
-        ids = ids[:, : hidden.shape[1]]  # without the column of the EOS
+        )  # (B, T), or (B, T-1) without the column of the EOS
+        ids = ids[:, : hidden.shape[1]]
         special_tokens = tokenizers.config.special_tokens
         sentinels = [token for token in special_tokens if token.startswith(SENTINEL)]
         sentinel_ids = torch.tensor(tokenizers.tgt.vocabulary.ids(sentinels))

@@ -23,19 +23,20 @@ def likelihood(log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing:
     """Returns the negative log-likelihood of the targets with label smoothing, and without; see `smoothed`.
 
     Args:
-        log_probs: log-probabilities `(M,X)` at the positions in `batch.loss_mask`, in row-major order.
+        log_probs: log-probabilities `(M, X)` at the positions in `batch.loss_mask`, in row-major order.
         batch: the batch with the targets. It may be on the CPU while `log_probs` is on another device; then selecting
             the targets does not wait for that device.
         vocabulary_size: V. If X is larger, the model copies, and the targets are the extended ids.
         smoothing: share of each target's probability that is spread over the vocabulary.
     """
     copies = log_probs.shape[-1] > vocabulary_size
-    targets = batch.loss_targets(extended=copies)  # (B,T), or the shape of the labels
+    targets = batch.loss_targets(extended=copies)  # (B, T), or the shape of the labels
     targets = targets[batch.loss_mask]  # (M,)
     targets = send(targets, log_probs.device)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
-    target_log_probs = log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (M,)
-    vocabulary_log_probs = log_probs[:, :vocabulary_size]  # (M,V)
+    target_log_probs = log_probs.gather(-1, targets.unsqueeze(-1))  # (M, 1)
+    target_log_probs = target_log_probs.squeeze(-1)  # (M,)
+    vocabulary_log_probs = log_probs[:, :vocabulary_size]  # (M, V)
     return smoothed(
         nll=-target_log_probs,
         vocabulary_log_probs=vocabulary_log_probs,
@@ -59,7 +60,7 @@ def smoothed(
 
     Args:
         nll: negative log-probabilities of the targets, `(M,)`.
-        vocabulary_log_probs: log-probabilities of all words of the vocabulary, `(M,V)`, or their sums over it, `(M,)`.
+        vocabulary_log_probs: log-probabilities of all words of the vocabulary, `(M, V)`, or their sums over it, `(M,)`.
             None is enough without smoothing.
         vocabulary_size: V.
         smoothing: share of each target's probability that is spread over the vocabulary.
@@ -69,7 +70,8 @@ def smoothed(
         return nll_sum, nll_sum.detach()
     assert vocabulary_log_probs is not None
     log_prob_sum = vocabulary_log_probs.sum(dtype=at_least_float32(vocabulary_log_probs))  # ()
-    loss = (1 - smoothing) * nll_sum - (smoothing / vocabulary_size) * log_prob_sum
+    smoothing_term = (smoothing / vocabulary_size) * log_prob_sum
+    loss = (1 - smoothing) * nll_sum - smoothing_term
     return loss, nll_sum.detach()
 
 
@@ -93,7 +95,7 @@ class Likelihood(Objective):
         if inputs.log_probs is None:
             vocabulary_log_probs = inputs.sums  # (M,)
         else:
-            vocabulary_log_probs = inputs.log_probs[:, : inputs.vocabulary_size]  # (M,V)
+            vocabulary_log_probs = inputs.log_probs[:, : inputs.vocabulary_size]  # (M, V)
         loss, nll = smoothed(
             nll=inputs.nll,
             vocabulary_log_probs=vocabulary_log_probs,

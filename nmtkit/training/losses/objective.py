@@ -77,12 +77,12 @@ class ObjectiveInput:
     vocabulary_size: int
     """V."""
     output: ModelOutput
-    """Output at all positions, `(B,T,*)` for targets; for an objective that needs `log_probs`, at the M positions of
-    `part`, `(M,*)`."""
+    """Output at all positions, `(B, T, *)` for targets; for an objective that needs `log_probs`, at the M positions of
+    `part`, `(M, *)`."""
     heads: Tensor | None = None
-    """Weights of all heads in the layer whose attention is shown, `(B,A,T,S)`; for an objective that needs `heads`."""
+    """Weights of all heads in the layer of `output.attention`, `(B, A, T, S)`; for an objective that needs `heads`."""
     log_probs: Tensor | None = None
-    """Log-probabilities at the positions of `part`, `(M,X)`; for an objective that needs `log_probs` of all words."""
+    """Log-probabilities at the positions of `part`, `(M, X)`; for an objective that needs `log_probs` of all words."""
     nll: Tensor | None = None
     """Negative log-probabilities of the targets there, `(M,)`, in nats; for an objective that needs `log_probs`."""
     sums: Tensor | None = None
@@ -202,7 +202,8 @@ def build_objectives(config: Settings) -> list[Objective]:
     weighted: list[Objective] = []
     for objective in chosen:
         factors = [other.remaining_weight for other in chosen if other is not objective]
-        weighted.append(replace(objective, weight=objective.weight * math.prod(factors)))
+        weight = objective.weight * math.prod(factors)
+        weighted.append(replace(objective, weight=weight))
     return weighted
 
 
@@ -226,7 +227,7 @@ class GradientAccumulator:
     ) -> dict[str, Tensor]:
         """Adds the gradient of a batch, which is on the CPU; returns the sums of all objectives by name, on the device.
 
-        The log-probabilities `(M,X)` are by far the largest tensors. The output layer therefore runs on a part of the
+        The log-probabilities `(M, X)` are by far the largest tensors. The output layer therefore runs on a part of the
         M positions at a time, and backward goes from the losses of the part to the input of the output layer (rows of
         the model's output, and the memory) before the next part starts. The gradient is the same, and only the
         log-probabilities of one part are in memory. Losses on attention or output read all positions at once.
@@ -246,13 +247,14 @@ class GradientAccumulator:
         with around_last:
             _backward(roots)
         for objective in self.objectives:
-            _add(totals, objective.custom_backward(self, batch))
+            sums = objective.custom_backward(self, batch)
+            _add(totals, sums)
         return totals
 
     def _forward(self, batch: Batch, read: Reader) -> tuple[ObjectiveInput, Memory | None]:
         device_batch = batch.to(self.device)
         needs = {objective.needs for objective in self.objectives}
-        heads = None  # (B,A,T,S)
+        heads = None  # (B, A, T, S)
         if "heads" in needs:
             model = as_multi_head(self.model)
             assert model is not None, f"{self.model.config.kind} has no heads"
@@ -297,8 +299,8 @@ class GradientAccumulator:
         """
         objectives = [objective for objective in self.objectives if objective.needs == "log_probs"]
         needed_words = {objective.reads_words for objective in objectives}
-        mask = inputs.batch.loss_mask  # (B,T)
-        rows = inputs.output.gather(mask)  # (M,*)
+        mask = inputs.batch.loss_mask  # (B, T)
+        rows = inputs.output.gather(mask)  # (M, *)
         n_rows = rows.features.shape[0]
         copies = rows.copy_gate is not None
         # `log_likelihood` cannot give the sum over the vocabulary for a model that copies.
@@ -315,15 +317,15 @@ class GradientAccumulator:
         sums_of_parts: list[Tensor] = []  # of each part, the sums of all objectives
         for begin in range(0, max(1, n_rows), part_size):  # at least one part, for a batch without targets, too
             part = slice(begin, min(begin + part_size, n_rows))
-            part_output = rows.select(part).mapped(_leaf)  # (m,*)
-            log_probs = None  # (m,X)
+            part_output = rows.select(part).mapped(_leaf)  # (m, *)
+            log_probs = None  # (m, X)
             word_sums = None  # (m,)
             if needs_log_probs:
                 log_probs = self.model.predict(part_output, memory_leaf)
                 target_log_probs = log_probs.gather(-1, targets[part, None]).squeeze(-1)  # (m,)
             else:
                 target_log_probs, word_sums = log_likelihood(
-                    self.model, part_output, memory_leaf, targets[part], needs_sums
+                    model=self.model, output=part_output, memory=memory_leaf, wanted=targets[part], summed=needs_sums
                 )
             part_inputs = replace(
                 inputs, output=part_output, log_probs=log_probs, nll=-target_log_probs, sums=word_sums, part=part
@@ -362,7 +364,10 @@ def _add(totals: dict[str, Tensor], sums: Mapping[str, Tensor], weight: float = 
         addend = value
         if name == LOSS:
             addend = weight * value
-        totals[name] = totals[name] + addend if name in totals else addend
+        if name in totals:
+            totals[name] = totals[name] + addend
+        else:
+            totals[name] = addend
 
 
 def _leaf(tensor: Tensor) -> Tensor:
@@ -382,7 +387,10 @@ def _roots_of_parts(rows: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Ro
             continue
         gradients: list[Tensor] = []
         for leaf in leaves:
-            gradients.append(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+            gradient = leaf.grad
+            if gradient is None:
+                gradient = torch.zeros_like(leaf)
+            gradients.append(gradient)
         roots.append(_Root(tensor, torch.cat(gradients)))
     return roots
 

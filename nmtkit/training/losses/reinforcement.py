@@ -103,7 +103,8 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
     check_every = 1 if device.type == "cpu" else 8  # steps; the check waits for the device
     for step in range(limit):
         output, state = model.advance(tokens.flatten(), state, memory, cache)
-        log_probs = model.predict(output, memory).view(*tokens.shape, -1)  # (B, K, X)
+        log_probs = model.predict(output, memory)  # (B*K, X)
+        log_probs = log_probs.view(*tokens.shape, -1)  # (B, K, X)
         cache.next_step()
         sampled = sample_indices(log_probs[:, :-1].exp())  # (B, K-1)
         greedy = log_probs[:, -1:].argmax(-1)  # (B, 1)
@@ -114,7 +115,8 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
         ended |= tokens == EOS
         if (step + 1) % check_every:
             continue
-        unfinished = (~ended).any(1).nonzero()[:, 0]  # (B',): rows of `articles`
+        is_unfinished = (~ended).any(1)  # (B,)
+        unfinished = is_unfinished.nonzero()[:, 0]  # (B',): rows of `articles`
         if not len(unfinished):
             break
         if len(unfinished) <= LEAVE_BELOW * len(articles):
@@ -289,8 +291,9 @@ class _Rewarded(Objective):
         assert inputs.nll is not None
         assert inputs.output.sentence is not None
         advantage = self.advantage.index_select(0, inputs.output.sentence)  # (M,), of M words
-        weighted = inputs.nll * advantage  # (M,)
-        return {LOSS: weighted.sum(dtype=at_least_float32(inputs.nll))}
+        losses = inputs.nll * advantage  # (M,)
+        loss = losses.sum(dtype=at_least_float32(inputs.nll))
+        return {LOSS: loss}
 
 
 @OBJECTIVES.register("reinforce")
@@ -345,7 +348,8 @@ class Reinforce(Objective):
             )  # (B, N+1)
             sampled = reward[:, :-1]  # (B, N)
             greedy = reward[:, -1:]  # (B, 1)
-            baseline = greedy if n_samples == 1 else sampled.mean(1, keepdim=True)  # (B, 1)
+            mean_reward = sampled.mean(1, keepdim=True)  # (B, 1)
+            baseline = greedy if n_samples == 1 else mean_reward  # (B, 1)
             advantage = (sampled - baseline).flatten() / n_samples  # (B*N,)
 
             # In a second pass, the samples are the targets. Each reads its own copy of the article's memory.
@@ -360,4 +364,6 @@ class Reinforce(Objective):
             rewarded = _Rewarded(advantage=advantage, weight=self.weight)
             second_pass = replace(update, objectives=[rewarded])
             loss = second_pass.backward(samples_batch, read)[LOSS]
-        return {LOSS: loss, "sampled_reward": sampled.mean(1).sum().to(loss), "greedy_reward": greedy.sum().to(loss)}
+        sampled_reward = mean_reward.sum()  # ()
+        greedy_reward = greedy.sum()  # ()
+        return {LOSS: loss, "sampled_reward": sampled_reward.to(loss), "greedy_reward": greedy_reward.to(loss)}

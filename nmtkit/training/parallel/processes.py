@@ -240,9 +240,10 @@ def all_gather_objects(value: T) -> list[T]:
 
 def gather_dealt(items: Sequence[T]) -> list[T]:
     """Returns all items in order, given the items `all_items[rank() :: size()]` in each process."""
+    items_by_rank = all_gather_objects(list(items))
     gathered: list[T] = []
-    for turn in zip_longest(*all_gather_objects(list(items))):
-        # In the last turn, the processes that have no item give None.
+    # Each turn has one item of each process. In the last turn, some may have none, which gives None.
+    for turn in zip_longest(*items_by_rank):
         gathered += [item for item in turn if item is not None]
     return gathered
 

@@ -88,7 +88,7 @@ def loaded(folder: Path, *changes: str) -> Recipe:
         ),
         (
             "training.label_smoothing=0.1",
-            "masked_words: it takes the place of the likelihood, so not together with lab",
+            "masked_words: it replaces the likelihood, so not together with lab",
         ),
         (
             "model={kind: transformer_lm}",
