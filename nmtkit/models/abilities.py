@@ -52,18 +52,21 @@ class Copying(Decoder[M, S]):
 
     def copied(self, log_probs: Tensor, output: ModelOutput, memory: M, excess: Tensor | None = None) -> Tensor:
         """Mixes copy probabilities into `(...,V)`, which gives `(...,X)`; see `nmtkit.layers.copying.mix`."""
-        assert output.copy_gate is not None, "a model that copies sets `copy_gate`"
+        p_gen = output.copy_gate
+        assert p_gen is not None, "a model that copies sets `copy_gate`"
         n_oov = 0 if memory.copy is ABSENT else memory.copy.n_oov
         weights, words = self.copyable(output, memory)
-        return mix(log_probs, weights, output.copy_gate, words, n_oov, excess)
+        return mix(log_probs, weights, p_gen, words, n_oov=n_oov, excess=excess)
 
     def copyable(self, output: ModelOutput, memory: M) -> tuple[Tensor, Tensor]:
         """Returns copy weights and the columns of the words to copy: `attention` and `src_extended` of `mix`."""
-        assert output.attention is not None, "a model that copies from its source sets `attention`"
+        weights = output.attention
+        assert weights is not None, "a model that copies from its source sets `attention`"
         source = memory.copy.extended  # (B,S)
         if output.sentence is not None:
             source = source[output.sentence]  # (M,S)
-        return output.attention, memory.columns_of(source)
+        columns = memory.columns_of(source)  # (B,S) or (M,S)
+        return weights, columns
 
 
 def as_copying(model: Model) -> Copying | None:
@@ -89,8 +92,9 @@ def log_likelihood(
     """
     if not predicts_by_softmax(model):
         log_probs = model.predict(output, memory)  # (M,X)
-        wanted_log_probs = log_probs.gather(-1, wanted[:, None]).squeeze(-1)  # (M,)
-        return wanted_log_probs, log_probs[:, : model.vocabulary_size].sum(-1)
+        wanted_log_probs = log_probs.gather(-1, wanted[:, None])  # (M,1)
+        vocabulary_log_probs = log_probs[:, : model.vocabulary_size]  # (M,V)
+        return wanted_log_probs.squeeze(-1), vocabulary_log_probs.sum(-1)
     logits = model.logits(output, memory)  # (M,V)
     if output.copy_gate is None:
         return log_probabilities_of(wanted, logits, summed)
@@ -100,8 +104,10 @@ def log_likelihood(
     # A wanted id beyond the vocabulary cannot be generated. It is clamped to a valid index for the gather, and the
     # result is overwritten.
     size = logits.shape[-1]
-    log_probs, sums = log_probabilities_of(wanted.clamp(max=size - 1), logits)  # (M,), (M,)
-    generated = log_probs.masked_fill(wanted >= size, -torch.inf)  # (M,)
+    valid_ids = wanted.clamp(max=size - 1)  # (M,)
+    log_probs, sums = log_probabilities_of(valid_ids, logits)  # (M,), (M,)
+    is_unknown = wanted >= size  # (M,)
+    generated = log_probs.masked_fill(is_unknown, -torch.inf)  # (M,)
     mixed = mix_targets(wanted, generated, attention=weights, p_gen=output.copy_gate, src_extended=words)  # (M,)
     return mixed, sums
 
@@ -148,13 +154,15 @@ def with_shortlist(model: Decoder, memory: Memory, candidates: Tensor | None) ->
         joint_memory: Any = memory
         member_memories = []
         for member, member_memory in zip(model.members, joint_memory.members, strict=True):
-            member_memories.append(with_shortlist(cast(Decoder, member), member_memory, candidates))
+            member_memory = with_shortlist(cast(Decoder, member), member_memory, candidates)
+            member_memories.append(member_memory)
         combined: Memory = replace(joint_memory, members=tuple(member_memories), shortlist=member_memories[0].shortlist)
         return combined
     if candidates is None:
         return replace(memory, shortlist=None)
     weight, bias = output_layer_of(model, memory)
-    return replace(memory, shortlist=ShortlistedOutput.gather(weight, bias, candidates))
+    shortlist = ShortlistedOutput.gather(weight, bias, candidates)
+    return replace(memory, shortlist=shortlist)
 
 
 class LimitedPositions(Decoder[M, S]):
@@ -183,10 +191,12 @@ class ParallelPrefill(Decoder[M, S]):
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None
     ) -> tuple[ModelOutput, S]:
         """Reads prompts `(B,P)` in one step, as if their positions were P hypotheses; see `Decoder.prefill`."""
-        cache.begin_prompts(prompt.shape[1])
-        output, state = self.advance(prompt.flatten(), state, memory, cache)
+        sentences, length = prompt.shape
+        cache.begin_prompts(length)
+        output, state = self.advance(prompt.flatten(), state, memory, cache)  # (B*P,*)
         cache.next_step()
-        return output.mapped(lambda tensor: tensor.view(*prompt.shape, *tensor.shape[1:])), state
+        output = output.mapped(lambda tensor: tensor.unflatten(0, (sentences, length)))  # (B,P,*)
+        return output, state
 
 
 @dataclass(frozen=True)
@@ -337,7 +347,9 @@ def part_of(model: Model, name: str) -> dict[str, Tensor]:
     # An encoder also has the prefix `src_`, but source embeddings alone are not an encoder; likewise for decoders.
     if not any(weight_name.startswith(name) for weight_name in weights):
         return {}
-    return model.adapt_part(name, weights) if isinstance(model, AdaptedParts) else weights
+    if isinstance(model, AdaptedParts):
+        return model.adapt_part(name, weights)
+    return weights
 
 
 class Pretrained(Model):

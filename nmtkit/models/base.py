@@ -86,11 +86,11 @@ class VocabularySizes(dict[str, int]):
     """
 
     def __init__(self, columns: Mapping[str, int], shared: bool = False) -> None:
-        sizes = dict(columns)
         only_target = list(columns) == ["tgt"]
         if only_target:
-            sizes = {"src": columns["tgt"], "tgt": columns["tgt"]}
-        super().__init__(sizes)
+            size = columns["tgt"]
+            columns = {"src": size, "tgt": size}
+        super().__init__(columns)
         self.shared = shared or only_target
 
     def __missing__(self, column: str) -> int:
@@ -338,12 +338,14 @@ class Decoder(Model, Generic[M, S]):
     def vocabulary_log_probs(self, output: ModelOutput, memory: M) -> Tensor:
         """Returns the logarithm of the softmax of `logits`, `(...,V)`."""
         logits = self.logits(output, memory)
-        if memory.shortlist is not None:
-            shortlisted = memory.shortlist.bias.shape[1]
+        shortlist = memory.shortlist
+        if shortlist is not None:
+            width = logits.shape[-1]
+            shortlisted = shortlist.bias.shape[1]
             # The logits of an ensemble already include the copied words.
             copied = 0 if memory.copy is ABSENT else memory.copy.n_oov
             widths = (shortlisted, shortlisted + copied)
-            assert logits.shape[-1] in widths, "with a shortlist, `logits` must end in `project_to_vocabulary`"
+            assert width in widths, "with a shortlist, `logits` must end in `project_to_vocabulary`"
         return log_probabilities(logits)
 
     def prefill(
@@ -356,17 +358,19 @@ class Decoder(Model, Generic[M, S]):
         CPU counts their tokens: the state of each sentence is the one after its last token, and the caller removes the
         padding from the cache with `KVCache.end_prompts`.
         """
+        sentences, longest = prompt.shape
         if lengths is None:
-            lengths = torch.full((len(prompt),), prompt.shape[1])  # (B,)
+            lengths = torch.full((sentences,), longest)  # (B,)
         # Sort the sentences by length and cut the order into runs: `rows_by_length[n]` has the sentences of n tokens.
         order = send(lengths.argsort(), prompt.device)  # (B,)
-        rows_by_length = torch.split(order, lengths.bincount(minlength=1).tolist())
+        counts = lengths.bincount(minlength=longest + 1)  # (P+1,)
+        rows_by_length = torch.split(order, counts.tolist())
         final_state = state.mapped(torch.clone)
         outputs = []
         for length, tokens in enumerate(prompt.unbind(1), start=1):
             output, state = self.advance(tokens, state, memory, cache)
-            if length < len(rows_by_length) and len(rows_by_length[length]):
-                ended = rows_by_length[length]
+            ended = rows_by_length[length]
+            if len(ended):
                 final_state.put(ended, state.select(ended))
             cache.next_step()
             outputs.append(output)
@@ -374,8 +378,9 @@ class Decoder(Model, Generic[M, S]):
 
     def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> ModelOutput:
         """Runs all steps over the targets of the batch, `(B,T,*)`."""
+        mask = memory.mask
+        cache = KVCache(len(mask), 1, mask.device)
         state = self.start(memory)
-        cache = KVCache(len(memory.mask), 1, memory.mask.device)
         outputs = []
         for tokens in batch.targets.shifted.unbind(1):
             output, state = self.advance(tokens, state, memory, cache, need_attention=need_attention)

@@ -101,7 +101,8 @@ class ConvState(DecoderState):
 def _linear(input_size: int, output_size: int, gain: float = 1.0) -> nn.Linear:
     """Builds a linear layer whose outputs have `gain` times the variance of its inputs; section 3.5."""
     linear = nn.Linear(input_size, output_size)
-    nn.init.normal_(linear.weight, std=math.sqrt(gain / input_size))
+    std = math.sqrt(gain / input_size)
+    nn.init.normal_(linear.weight, std=std)
     nn.init.zeros_(linear.bias)
     return linear
 
@@ -113,7 +114,9 @@ def _windows(states: Tensor, before: int, after: int) -> Tensor:
     """
     length = states.shape[1]
     padded = F.pad(states, (0, 0, before, after))  # (B, before+T+after, d)
-    shifted = [padded[:, offset : offset + length] for offset in range(before + 1 + after)]  # k x (B, T, d)
+    shifted = []
+    for offset in range(before + 1 + after):
+        shifted.append(padded[:, offset : offset + length])  # (B, T, d)
     return torch.cat(shifted, -1)
 
 
@@ -130,7 +133,8 @@ class GatedConvolution(nn.Module):
 
     def forward(self, windows: Tensor, states: Tensor) -> Tensor:
         """Returns new states `(B, Q, d)` from the old ones `(B, Q, d)` and their windows `(B, Q, k*d)`."""
-        gated = F.glu(self.map(windows), -1)  # (B, Q, d)
+        gate_inputs = self.map(windows)  # (B, Q, 2d)
+        gated = F.glu(gate_inputs, -1)  # (B, Q, d)
         return (gated + states) * SUM_SCALE
 
 
@@ -147,10 +151,15 @@ class AttendingConvolution(GatedConvolution):
 
         Returns the input of the next layer `(B, Q, d)` and the attention weights `(B, Q, S)`.
         """
+        keys = memory.keys
+        values = memory.values
         queries = (self.query(states) + embedded) * SUM_SCALE  # (B, Q, f), d
-        weights = masked_softmax(queries @ memory.keys.mT, memory.mask[:, None])  # (B, Q, S), a
-        contexts = weights.to(memory.values.dtype) @ memory.values  # (B, Q, f), c
-        return (states + self.context(contexts)) * SUM_SCALE, weights
+        energies = queries @ keys.mT  # (B, Q, S)
+        weights = masked_softmax(energies, memory.mask[:, None])  # (B, Q, S), a
+        contexts = weights.to(values.dtype) @ values  # (B, Q, f), c
+        mapped_contexts = self.context(contexts)  # (B, Q, d)
+        new_states = (states + mapped_contexts) * SUM_SCALE  # (B, Q, d)
+        return new_states, weights
 
 
 @MODELS.register("convs2s")
@@ -164,6 +173,7 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         require_shared_vocabulary(config.tie, sizes)
         embedding_size = config.embedding_size
         width = config.hidden_size
+        keep_rate = 1 - config.dropout
         self.tgt_embedding = nn.Embedding(sizes["tgt"], embedding_size)
         if config.tie in ("embeddings", "all"):
             self.src_embedding = self.tgt_embedding
@@ -173,13 +183,13 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         nn.init.normal_(self.tgt_embedding.weight, std=0.1)
         self.src_positions = LearnedPositions(embedding_size, config.max_positions)
         self.tgt_positions = LearnedPositions(embedding_size, config.max_positions)
-        self.src_map = _linear(embedding_size, width, gain=1 - config.dropout)
-        self.tgt_map = _linear(embedding_size, width, gain=1 - config.dropout)
+        self.src_map = _linear(embedding_size, width, gain=keep_rate)
+        self.tgt_map = _linear(embedding_size, width, gain=keep_rate)
         self.encoder = LayerStack(GatedConvolution(config) for _ in range(config.encoder_layers))
         self.encoder_map = _linear(width, embedding_size)
         self.decoder = LayerStack(AttendingConvolution(config) for _ in range(config.decoder_layers))
         self.decoder_map = _linear(width, embedding_size)
-        self.output = _linear(embedding_size, sizes["tgt"], gain=1 - config.dropout)
+        self.output = _linear(embedding_size, sizes["tgt"], gain=keep_rate)
         self.tie_output()
         self.dropout = Dropout(config.dropout)
 
@@ -192,7 +202,9 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
     def _encode_group(self, src: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Returns keys and values `(b, s, f)` of some sentences `(b, s)` of a batch."""
         is_real = mask[:, :, None]  # (b, s, 1)
-        embedded = self.dropout(self.src_embedding(src) + self.src_positions(src.shape[1]))  # (b, s, f), e
+        positions = self.src_positions(src.shape[1])  # (s, f)
+        embedded = self.src_embedding(src) + positions  # (b, s, f), e
+        embedded = self.dropout(embedded)
         states = self.src_map(embedded)  # (b, s, d)
         side = KERNEL_SIZE // 2
         for layer in self.encoder:
@@ -203,17 +215,20 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         keys = self.encoder_map(states)  # (b, s, f), z
         if torch.is_grad_enabled():
             # The value stays the same, but the gradient is divided by the number of decoder layers: section 3.4.
-            keys = keys.detach().lerp(keys, 1 / len(self.decoder))  # (b, s, f)
-        length_scale = is_real.sum(1, keepdim=True).sqrt()  # (b, 1, 1), sqrt(m)
-        values = (keys + embedded) * (SUM_SCALE * length_scale).to(keys.dtype)  # (b, s, f)
+            share = 1 / len(self.decoder)
+            keys = keys.detach().lerp(keys, share)  # (b, s, f)
+        lengths = is_real.sum(1, keepdim=True)  # (b, 1, 1), m
+        scale = SUM_SCALE * lengths.sqrt()  # (b, 1, 1)
+        values = (keys + embedded) * scale.to(keys.dtype)  # (b, s, f)
         return keys, values
 
     @override
     def start(self, memory: ConvMemory) -> ConvState:
         sentences = len(memory.mask)
-        inputs = self.tgt_embedding.weight.new_zeros(
-            sentences, len(self.decoder), KERNEL_SIZE - 1, self.tgt_map.out_features
-        )  # (B, L, k-1, d)
+        layers = len(self.decoder)
+        width = self.tgt_map.out_features
+        weight = self.tgt_embedding.weight
+        inputs = weight.new_zeros(sentences, layers, KERNEL_SIZE - 1, width)  # (B, L, k-1, d)
         return ConvState(inputs)
 
     @override
@@ -226,15 +241,18 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         """Runs one step. The window of each layer is its last k-1 inputs and the new one."""
         beam_size = rows_per_sentence(len(tokens), memory)
         ids = tokens.view(-1, beam_size)  # (B, K)
-        positions = F.embedding(cache.positions(), self.tgt_positions(cache.reach))  # (B, 1, f)
+        table = self.tgt_positions(cache.reach)  # (P, f)
+        positions = F.embedding(cache.positions(), table)  # (B, 1, f)
         embedded = self.tgt_embedding(ids) + positions  # (B, K, f), g
         states = self.tgt_map(embedded)  # (B, K, d)
         new_inputs = []
         layer_weights = []
         for layer, last_inputs in zip(self.decoder, state.inputs.unbind(1), strict=True):  # (N, k-1, d)
             newest_input = states.flatten(0, 1)[:, None]  # (N, 1, d)
-            window = torch.cat([last_inputs, newest_input.to(last_inputs.dtype)], 1)  # (N, k, d)
-            states = layer(window.view(*ids.shape, -1), states)  # (B, K, d)
+            newest_input = newest_input.to(last_inputs.dtype)
+            window = torch.cat([last_inputs, newest_input], 1)  # (N, k, d)
+            flat_window = window.view(*ids.shape, -1)  # (B, K, k*d)
+            states = layer(flat_window, states)  # (B, K, d)
             states, weights = layer.attend(states, embedded, memory)  # (B, K, d), (B, K, S)
             new_inputs.append(window[:, 1:])
             layer_weights.append(weights)
@@ -245,7 +263,9 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
     def unroll(self, batch: Batch, memory: ConvMemory, need_attention: bool = False) -> ModelOutput:
         """Runs all positions at once. Padding is on the right, so no window of a real position contains it."""
         ids = batch.targets.shifted  # (B, T)
-        embedded = self.dropout(self.tgt_embedding(ids) + self.tgt_positions(ids.shape[1]))  # (B, T, f), g
+        positions = self.tgt_positions(ids.shape[1])  # (T, f)
+        embedded = self.tgt_embedding(ids) + positions  # (B, T, f), g
+        embedded = self.dropout(embedded)
         states = self.tgt_map(embedded)  # (B, T, d)
         layer_weights = []
         for layer in self.decoder:
@@ -257,6 +277,8 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
 
     def _join(self, states: Tensor, layer_weights: list[Tensor], need_attention: bool) -> ModelOutput:
         """Returns the output: the input of the output layer `(B, Q, f)`, and the mean weights of all layers."""
-        features = self.dropout(self.decoder_map(states))  # (B, Q, f)
-        attention = torch.stack(layer_weights).mean(0) if need_attention else None  # (B, Q, S)
-        return ModelOutput(features, attention)
+        features = self.decoder_map(states)  # (B, Q, f)
+        attention = None
+        if need_attention:
+            attention = torch.stack(layer_weights).mean(0)  # (B, Q, S)
+        return ModelOutput(self.dropout(features), attention)

@@ -73,10 +73,12 @@ class AttentiveGRU(nn.Module):
 
     def __init__(self, input_size: int, config: AttentionConfig) -> None:
         super().__init__()
+        attention_size = config.attention_size
         self.encoder = RecurrentEncoder("gru", input_size, config.hidden_size)
-        self.key = nn.Linear(2 * config.hidden_size, config.attention_size)
-        context = torch.empty(config.attention_size).uniform_(-1, 1) / math.sqrt(config.attention_size)  # (A,)
-        self.context = nn.Parameter(context)  # u_w or u_s
+        self.key = nn.Linear(2 * config.hidden_size, attention_size)
+        context = torch.empty(attention_size)  # (A,)
+        context.uniform_(-1, 1)
+        self.context = nn.Parameter(context / math.sqrt(attention_size))  # u_w or u_s
 
     def forward(self, inputs: Tensor, mask: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the weighted sums `(M,2H)` and the attention weights `(M,W)`.
@@ -85,13 +87,16 @@ class AttentiveGRU(nn.Module):
         a sequence without any attended position are zero.
         """
         # The encoder needs at least one position per sequence, also where a padded text has no sentence.
-        is_first = torch.arange(mask.shape[1], device=mask.device) == 0  # (W,)
-        encoder_mask = mask | is_first  # (M,W)
+        positions = torch.arange(mask.shape[1], device=mask.device)  # (W,)
+        encoder_mask = mask | (positions == 0)  # (M,W)
         lengths = mask.sum(1)  # (M,)
-        states = self.encoder(inputs, encoder_mask, lengths, need_cell=False).states  # (M,W,2H), h
+        encoded = self.encoder(inputs, encoder_mask, lengths, need_cell=False)
+        states = encoded.states  # (M,W,2H), h
         keys = torch.tanh(self.key(states))  # (M,W,A), u of equation 5 or 8
-        weights = masked_softmax(keys @ self.context, attended)  # (M,W), a of equation 6 or 9
-        sums = torch.matmul(weights.to(states.dtype).unsqueeze(1), states)  # (M,1,2H), equation 7 or 10
+        energies = keys @ self.context  # (M,W)
+        weights = masked_softmax(energies, attended)  # (M,W), a of equation 6 or 9
+        row_weights = weights.to(states.dtype).unsqueeze(1)  # (M,1,W)
+        sums = torch.matmul(row_weights, states)  # (M,1,2H), equation 7 or 10
         return sums.squeeze(1), weights
 
 
@@ -114,7 +119,8 @@ class AttentionClassifier(Model):
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
         """Returns the vector of each text, `(B,2H)`, with word weights `(B,S)`. There is no memory."""
         inputs = batch.inputs
-        embedded = self.dropout(self.src_embedding(inputs.ids))  # (B,S,E)
+        embedded = self.src_embedding(inputs.ids)  # (B,S,E)
+        embedded = self.dropout(embedded)
         text_vectors, weights = self.words(embedded, inputs.mask, is_word(inputs))  # (B,2H), (B,S)
         features = self.dropout(text_vectors)
         attention = weights if need_attention else None
@@ -138,11 +144,14 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         The weight of a word is its weight in the sentence times the sentence's weight: a text's weights sum to one.
         """
         # Word positions count from 1, and padding is 0; so token 0 of every text becomes PAD.
-        positions = _word_positions(batch.inputs)  # (B,N,W)
-        ids = pad(batch.inputs.ids, (1, 0), value=PAD)  # (B,1+S)
-        is_sentence = positions[:, :, 0] > 0  # (B,N)
+        inputs = batch.inputs
+        positions = _word_positions(inputs)  # (B,N,W)
+        ids = pad(inputs.ids, (1, 0), value=PAD)  # (B,1+S)
+        first_words = positions[:, :, 0]  # (B,N)
+        is_sentence = first_words > 0  # (B,N)
         texts, sentences_per_text = is_sentence.shape
-        rows = torch.arange(texts * sentences_per_text, device=ids.device)  # (B*N,)
+        all_rows = texts * sentences_per_text
+        rows = torch.arange(all_rows, device=ids.device)  # (B*N,)
         # A CPU skips padding and encodes the M real sentences alone. On other devices all B*N are encoded, because
         # finding the real ones would make the CPU wait for the device.
         if ids.device.type == "cpu":
@@ -152,17 +161,22 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
 
         # Equations 1-7: one vector per sentence.
         word_mask = positions > 0  # (M,W)
-        embedded = self.dropout(self.src_embedding(ids[text_of_row, positions]))  # (M,W,E)
+        words = ids[text_of_row, positions]  # (M,W)
+        embedded = self.src_embedding(words)  # (M,W,E)
+        embedded = self.dropout(embedded)
         sentence_vectors, word_weights = self.words(embedded, word_mask, word_mask)  # (M,2H), (M,W)
 
         # Equations 8-10: one vector per text.
-        padded = sentence_vectors.new_zeros(texts * sentences_per_text, sentence_vectors.shape[1])  # (B*N,2H)
-        padded = padded.index_copy(0, rows, sentence_vectors).view(texts, sentences_per_text, -1)  # (B,N,2H)
+        vector_size = sentence_vectors.shape[1]
+        padded = sentence_vectors.new_zeros(all_rows, vector_size)  # (B*N,2H)
+        padded = padded.index_copy(0, rows, sentence_vectors)
+        padded = padded.view(texts, sentences_per_text, vector_size)  # (B,N,2H)
         text_vectors, sentence_weights = self.sentences(padded, is_sentence, is_sentence)  # (B,2H), (B,N)
 
         attention = None
         if need_attention:
-            weights = word_weights * sentence_weights.flatten()[rows].unsqueeze(1)  # (M,W)
+            weights_of_rows = sentence_weights.flatten()[rows]  # (M,)
+            weights = word_weights * weights_of_rows.unsqueeze(1)  # (M,W)
             attention = torch.zeros_like(ids, dtype=weights.dtype)  # (B,1+S)
             attention = attention.index_put((text_of_row, positions), weights)
             attention = attention[:, 1:]  # (B,S), without the column of padding
@@ -175,5 +189,6 @@ def _word_positions(inputs: Inputs) -> Tensor:
     if inputs.sentences is not None:
         return inputs.sentences
     words = is_word(inputs)  # (B,S)
-    positions = torch.arange(1, words.shape[1] + 1, device=words.device) * words  # (B,S)
-    return positions.unsqueeze(1)
+    positions = torch.arange(1, words.shape[1] + 1, device=words.device)  # (S,)
+    word_positions = positions * words  # (B,S)
+    return word_positions.unsqueeze(1)

@@ -35,7 +35,8 @@ class ShortlistIndex:
         """Converts columns to extended ids."""
         size = len(self.words)
         vocabulary_size = len(self.columns)
-        words = self.words[columns.clamp(max=size - 1)]
+        valid_columns = columns.clamp(max=size - 1)
+        words = self.words[valid_columns]
         unknown_words = columns + (vocabulary_size - size)
         return torch.where(columns < size, words, unknown_words)
 
@@ -43,7 +44,8 @@ class ShortlistIndex:
         """Converts extended ids to columns; negative ids stay as they are."""
         size = len(self.words)
         vocabulary_size = len(self.columns)
-        columns = self.columns[ids.clamp(min=0, max=vocabulary_size - 1)]
+        valid_ids = ids.clamp(min=0, max=vocabulary_size - 1)
+        columns = self.columns[valid_ids]
         columns = torch.where(ids < 0, ids, columns)
         unknown_words = ids + (size - vocabulary_size)
         return torch.where(ids < vocabulary_size, columns, unknown_words)
@@ -68,24 +70,29 @@ class ShortlistedOutput(Rows):
 
         `candidates` `(B,V)`, bool, are the words that each sentence may use, special tokens included.
         """
-        words = candidates.any(0).nonzero()[:, 0]  # (V',)
-        columns = torch.full_like(candidates[0], PAD, dtype=torch.long)  # (V,)
+        is_shortlisted = candidates.any(0)  # (V,)
+        words = is_shortlisted.nonzero()[:, 0]  # (V',)
+        columns = torch.full_like(is_shortlisted, PAD, dtype=torch.long)  # (V,)
         columns[words] = torch.arange(len(words), device=words.device)
         # Keep the memory layout of the whole matrix: it may be stored transposed.
         if weight.stride(0) == 1:
             rows = weight.t().index_select(1, words).t()  # (V',*)
         else:
             rows = weight.index_select(0, words)  # (V',*)
-        shortlisted_bias = bias.index_select(0, words).expand(len(candidates), -1)  # (B,V')
+        sentences = len(candidates)
+        shortlisted_bias = bias.index_select(0, words).expand(sentences, -1)  # (B,V')
         is_candidate = candidates.index_select(1, words)  # (B,V')
         shortlisted_bias = shortlisted_bias.masked_fill(~is_candidate, -torch.inf)
-        return cls(shortlisted_bias, ShortlistIndex(words, columns, rows))
+        index = ShortlistIndex(words, columns, rows)
+        return cls(shortlisted_bias, index)
 
     def logits(self, features: Tensor) -> Tensor:
         """Returns logits `(N,V')` of features `(N,*)`."""
         logits = F.linear(features, self.index.weight)  # (N,V')
         # Add the bias of each sentence to its K hypotheses, in place.
-        logits.view(len(self.bias), -1, logits.shape[1]).add_(self.bias[:, None])
+        sentences, size = self.bias.shape
+        logits_by_sentence = logits.view(sentences, -1, size)  # (B,K,V')
+        logits_by_sentence.add_(self.bias[:, None])
         return logits
 
 
@@ -137,15 +144,18 @@ class _WantedLogProbs(torch.autograd.Function):
             saved = logits.softmax(-1, dtype=at_least_float32(logits))  # (M,V)
             log_probs = saved.gather(-1, wanted).log_()  # (M,1)
             # Below exp(-60), float32 probabilities lose digits and underflow to zero.
-            if bool((log_probs < -60).any()):
+            is_tiny = log_probs < -60  # (M,1)
+            if bool(is_tiny.any()):
                 log_probs = log_probabilities(logits).gather(-1, wanted)
         ctx.saved = [saved]
         if not summed:
             return log_probs, torch.zeros_like(log_probs)
         # log p(x) = logit(x) - z, so the normalizer z of a row is the logit of y minus log p(y).
-        normalizers = logits.gather(-1, wanted) - log_probs  # (M,1)
+        wanted_logits = logits.gather(-1, wanted)  # (M,1)
+        normalizers = wanted_logits - log_probs  # (M,1)
         logit_sums = logits.sum(-1, keepdim=True, dtype=log_probs.dtype)  # (M,1)
-        return log_probs, logit_sums - logits.shape[-1] * normalizers
+        vocabulary_size = logits.shape[-1]
+        return log_probs, logit_sums - vocabulary_size * normalizers
 
     @staticmethod
     @once_differentiable

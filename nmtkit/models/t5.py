@@ -77,9 +77,12 @@ class T5(Transformer):
     def __init__(self, config: T5Config, sizes: VocabularySizes) -> None:
         # A T5Config has all settings that `Transformer` reads, but does not inherit from TransformerConfig.
         super().__init__(cast(TransformerConfig, config), sizes)
-        self.encoder_norm = nn.Sequential(self.encoder_norm, Dropout(config.dropout))
-        self.decoder_norm = nn.Sequential(self.decoder_norm, Dropout(config.dropout))
-        self.output_scale = self.width**-0.5 if config.scale_output else 1.0
+        dropout = config.dropout
+        self.encoder_norm = nn.Sequential(self.encoder_norm, Dropout(dropout))
+        self.decoder_norm = nn.Sequential(self.decoder_norm, Dropout(dropout))
+        self.output_scale = 1.0
+        if config.scale_output:
+            self.output_scale = self.width**-0.5
         self._initialise(config)
 
     @override
@@ -135,13 +138,16 @@ class T5(Transformer):
             return bias.masked_fill(distances > 0, -math.inf)
         # Prompts of different lengths put hypotheses at different positions, so the cache stores positions like keys.
         query_positions = cache.positions()  # (B, 1), or (1, K) of a prompt
-        rows, beam_size, _ = states.shape
-        cache.append(0, query_positions.expand(rows, beam_size).flatten())
+        sentences, beam_size, _ = states.shape
+        new_positions = query_positions.expand(sentences, beam_size)  # (B, K)
+        cache.append(0, new_positions.flatten())
         key_positions = cache.read(0)[:, None]  # (B, 1, P*K)
         distances = key_positions - query_positions[..., None]  # (B, 1 or K, P*K)
         distance_bias: Tensor = self.tgt_positions(distances)  # (B, A, 1 or K, P*K)
         ancestor_bias = cache.bias()  # (B, 1, K, P*K)
-        return distance_bias if ancestor_bias is None else distance_bias + ancestor_bias
+        if ancestor_bias is None:
+            return distance_bias
+        return distance_bias + ancestor_bias
 
     @override
     def _decode(

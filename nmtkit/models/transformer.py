@@ -239,10 +239,14 @@ class Transformer(
         self.decoder = LayerStack(DecoderLayer(config) for _ in range(config.decoder_layers))
         place_experts(config, config.experts, self.encoder, self.decoder)
         # A post-norm layer normalizes its result itself.
-        self.encoder_norm = normalization(config) if config.norm == "pre" else nn.Identity()
-        self.decoder_norm = normalization(config) if config.norm == "pre" else nn.Identity()
-        self.src_embedding_norm = nn.LayerNorm(width, config.norm_epsilon) if config.embedding_norm else None
-        self.tgt_embedding_norm = nn.LayerNorm(width, config.norm_epsilon) if config.embedding_norm else None
+        pre_norm = config.norm == "pre"
+        self.encoder_norm = normalization(config) if pre_norm else nn.Identity()
+        self.decoder_norm = normalization(config) if pre_norm else nn.Identity()
+        self.src_embedding_norm: nn.LayerNorm | None = None
+        self.tgt_embedding_norm: nn.LayerNorm | None = None
+        if config.embedding_norm:
+            self.src_embedding_norm = nn.LayerNorm(width, config.norm_epsilon)
+            self.tgt_embedding_norm = nn.LayerNorm(width, config.norm_epsilon)
 
         self.output = nn.Linear(width, sizes["tgt"])
         nn.init.zeros_(self.output.bias)
@@ -251,10 +255,14 @@ class Transformer(
         else:
             nn.init.normal_(self.output.weight, std=width**-0.5)
 
-        has_copy_attention = config.copying == "learned"
-        self.copy_query = nn.Linear(width, width) if has_copy_attention else None
-        self.copy_key = nn.Linear(width, width, bias=False) if has_copy_attention else None
-        self.copy_gate = nn.Linear(3 * width, 1) if config.copies else None
+        self.copy_query: nn.Linear | None = None
+        self.copy_key: nn.Linear | None = None
+        self.copy_gate: nn.Linear | None = None
+        if config.copying == "learned":
+            self.copy_query = nn.Linear(width, width)
+            self.copy_key = nn.Linear(width, width, bias=False)
+        if config.copies:
+            self.copy_gate = nn.Linear(3 * width, 1)
 
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
         """Changes `alignment_layer` and `alignment_heads`; the weights stay as they are."""
@@ -282,9 +290,13 @@ class Transformer(
     def encode(self, batch: Batch) -> TransformerMemory:
         """Runs the encoder and projects keys and values for every decoder layer."""
         inputs = batch.inputs
-        mask = inputs.mask if self.source_end else mask_without_eos(inputs.mask)  # (B, S)
+        mask = inputs.mask  # (B, S)
+        if not self.source_end:
+            mask = mask_without_eos(mask)
         # Computed here once, instead of in every layer from the mask.
-        bias = torch.where(mask, 0.0, -math.inf).to(self.src_embedding.weight.dtype)[:, None, None]  # (B, 1, 1, S)
+        dtype = self.src_embedding.weight.dtype
+        bias = torch.where(mask, 0.0, -math.inf).to(dtype)  # (B, S)
+        bias = bias[:, None, None]  # (B, 1, 1, S)
         states, *keys_and_values = run_by_length(self._encode_group, inputs.lengths, inputs.ids, bias)
         return TransformerMemory(
             mask=mask,
@@ -319,17 +331,20 @@ class Transformer(
 
     @override
     def positions(self, most: int) -> tuple[str, Tensor]:
-        table = self.src_positions
-        if isinstance(table, LearnedPositions):
-            return "learned (source)", table(min(most, len(table.table)))
-        return "sinusoidal", table(most)
+        positions = self.src_positions
+        if isinstance(positions, LearnedPositions):
+            learned = len(positions.table)
+            return "learned (source)", positions(min(most, learned))
+        return "sinusoidal", positions(most)
 
     @override
     def reserve_positions(self, length: int) -> bool:
         positions = self.tgt_positions
         if isinstance(positions, SinusoidalPositions):
             positions.reserve(length)
-        return not isinstance(positions, LearnedPositions) or length <= len(positions.table)
+        if isinstance(positions, LearnedPositions):
+            return length <= len(positions.table)
+        return True
 
     def advance(
         self,
@@ -341,15 +356,18 @@ class Transformer(
     ) -> tuple[ModelOutput, DecoderState]:
         """Runs one step. The K hypotheses of a sentence are K queries into the sentence's memory."""
         beam_size = rows_per_sentence(tokens.shape[0], memory)
-        inputs = self._embed("tgt", tokens.view(-1, beam_size), cache)  # (B, K, H)
-        states, weights = self._decode(inputs, memory, cache, shown=self._heads_to_show(need_attention))
+        ids = tokens.view(-1, beam_size)  # (B, K)
+        inputs = self._embed("tgt", ids, cache)  # (B, K, H)
+        shown = self._heads_to_show(need_attention)
+        states, weights = self._decode(inputs, memory, cache, shown=shown)  # (B, K, H), (B, a, K, S)
         output = self._join(states, inputs, weights, memory)  # (B, K, *)
         return output.mapped(lambda tensor: tensor.flatten(0, 1)), state  # (N, *)
 
     def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> ModelOutput:
         """Runs all positions at once. Padding is on the right, so causal attention of real positions never reads it."""
         inputs = self._embed("tgt", batch.targets.shifted)  # (B, T, H)
-        states, weights = self._decode(inputs, memory, cache=None, shown=self._heads_to_show(need_attention))
+        shown = self._heads_to_show(need_attention)
+        states, weights = self._decode(inputs, memory, cache=None, shown=shown)  # (B, T, H), (B, a, T, S)
         return self._join(states, inputs, weights, memory)
 
     @override
@@ -358,7 +376,8 @@ class Transformer(
         states, weights = self._decode(inputs, memory, cache=None, shown=slice(None))  # (B, T, H), (B, A, T, S)
         assert weights is not None
         shown_weights = weights[:, self.shown_heads]  # (B, a, T, S)
-        return self._join(states, inputs, shown_weights, memory), weights
+        output = self._join(states, inputs, shown_weights, memory)
+        return output, weights
 
     @classmethod
     def shows_one_head(cls, config: TransformerConfig) -> bool:
@@ -411,8 +430,10 @@ class Transformer(
         if cache is None:
             positions = table(ids.shape[1])  # (T, H)
         else:
-            positions = F.embedding(cache.positions(), table(cache.reach))  # (B, 1, H) or (1, K, H)
-        embedded = self._word_vectors(side, ids) * self.scale + positions  # (B, T or K, H)
+            vectors = table(cache.reach)  # (P, H)
+            positions = F.embedding(cache.positions(), vectors)  # (B, 1, H) or (1, K, H)
+        words = self._word_vectors(side, ids)  # (B, T or K, H)
+        embedded = words * self.scale + positions  # (B, T or K, H)
         norm = self.src_embedding_norm if side == "src" else self.tgt_embedding_norm
         if norm is not None:
             embedded = norm(embedded)
@@ -423,7 +444,8 @@ class Transformer(
         # A decoder that copies reads extended ids in search.
         if side == "tgt" and self.copy_gate is not None:
             ids = extended_to_unk(ids, self.sizes)
-        vectors: Tensor = self.embedding(side)(ids)  # (..., H)
+        embedding = self.embedding(side)
+        vectors: Tensor = embedding(ids)  # (..., H)
         return vectors
 
     def _encoder_bias(self, bias: Tensor) -> Tensor:
@@ -462,11 +484,14 @@ class Transformer(
         assert memory.states is not None
         if attention.dtype in (torch.float16, torch.bfloat16):
             # Rounded weights do not sum to one.
-            attention = attention.float() / attention.sum(-1, keepdim=True, dtype=torch.float32)  # (B, Q, S)
-        contexts = attention.to(memory.states.dtype) @ memory.states  # (B, Q, H), c_t
-        gate_logits = self.copy_gate(torch.cat([contexts, states, inputs], -1))  # (B, Q, 1)
-        p_gen = torch.sigmoid(gate_logits.to(at_least_float32(gate_logits)))  # (B, Q, 1)
-        return ModelOutput(states, attention, p_gen)
+            totals = attention.sum(-1, keepdim=True, dtype=torch.float32)  # (B, Q, 1)
+            attention = attention.float() / totals  # (B, Q, S)
+        encoder_states = memory.states
+        contexts = attention.to(encoder_states.dtype) @ encoder_states  # (B, Q, H), c_t
+        gate_inputs = torch.cat([contexts, states, inputs], -1)  # (B, Q, 3H)
+        gate_logits = self.copy_gate(gate_inputs)  # (B, Q, 1)
+        gate_logits = gate_logits.to(at_least_float32(gate_logits))
+        return ModelOutput(states, attention, copy_gate=torch.sigmoid(gate_logits))
 
     def _decode(
         self, states: Tensor, memory: TransformerMemory, cache: KVCache | None, shown: slice | None
@@ -495,4 +520,4 @@ class Transformer(
 def _without_padding(weights: list[Tensor], mask: Tensor) -> tuple[Tensor, ...]:
     """Sets the rows of padded queries to zero in weights `(B, A, Q, *)`; `mask` `(B, Q)` is True at real queries."""
     is_padding = ~mask[:, None, :, None]  # (B, 1, Q, 1)
-    return tuple(layer_weights.masked_fill(is_padding, 0.0) for layer_weights in weights)
+    return tuple(head_weights.masked_fill(is_padding, 0.0) for head_weights in weights)

@@ -47,15 +47,18 @@ class WordMean(Model):
 
     def __init__(self, config: WordMeanConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        self.src_embedding = nn.Embedding(sizes["src"], config.hidden_size)
+        hidden_size = config.hidden_size
+        self.src_embedding = nn.Embedding(sizes["src"], hidden_size)
         self.dropout = Dropout(config.dropout)
-        self.output = nn.Linear(config.hidden_size, sizes["labels"])
+        self.output = nn.Linear(hidden_size, sizes["labels"])
         init_weights(self, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
         """Returns the mean word vector of each text, `(B,H)`. There is no memory."""
-        words = is_word(batch.inputs).unsqueeze(2)  # (B,S,1)
-        vectors = self.src_embedding(batch.inputs.ids) * words  # (B,S,H)
-        mean = vectors.sum(1) / words.sum(1)  # (B,H)
+        inputs = batch.inputs
+        words = is_word(inputs).unsqueeze(2)  # (B,S,1)
+        vectors = self.src_embedding(inputs.ids)  # (B,S,H)
+        total = (vectors * words).sum(1)  # (B,H)
+        mean = total / words.sum(1)  # (B,H)
         features = self.dropout(mean)
         return ModelOutput(features), None
