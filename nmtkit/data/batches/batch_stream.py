@@ -1,7 +1,7 @@
 """Batches of a stored split: of similar length, in an order that depends on seed and epoch only."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -162,12 +162,14 @@ def load(
     tgt_extended = column("tgt_extended", tgt_limit)
     n_oov = 0
     if src_extended is not None:
-        # Unknown words are numbered in the order of their first occurrence. So a truncated source has the first of
-        # them, and the ids below this end are those that it can still copy.
-        ends = [max(store.tgt_size, int(row.max(initial=0)) + 1) for row in src_extended]
+        # Unknown words are numbered in the order of their first occurrence, so a truncated source has the first ones.
+        # All ids below its end can be copied.
+        largest_ids = [int(row.max(initial=0)) for row in src_extended]
+        ends = [max(store.tgt_size, largest + 1) for largest in largest_ids]
         n_oov = max(ends) - store.tgt_size
         if tgt_extended is not None:
-            tgt_extended = [np.where(row < end, row, UNK) for row, end in zip(tgt_extended, ends, strict=True)]
+            examples = zip(tgt_extended, ends, strict=True)
+            tgt_extended = [np.where(row < end, row, UNK) for row, end in examples]
     links = column("alignment", None)
     if links is not None and limits is not None:
         links = [_links_within(row, limits) for row in links]
@@ -255,6 +257,17 @@ def sorted_batches(
     batches = length_batches(src_widths, tgt_widths, BatchConfig(batch_tokens=batch_tokens))
     for number, members in enumerate(batches):
         yield corrupted(load(store, members, limits), corrupt, number)
+
+
+class EpochPart(NamedTuple):
+    """A part of an epoch, prepared to be cut into windows."""
+
+    context: Any
+    """What `_batches_of_window` needs besides the items."""
+    items: Numbers
+    """What is cut into windows: examples, or blocks of running text."""
+    length: int
+    """How far the part advances the position in `BatchStream.state`."""
 
 
 class BatchStream(Iterator[Batch]):
@@ -370,15 +383,15 @@ class BatchStream(Iterator[Batch]):
         for part in range(len(self._order)):
             self._store.release()
             order, rng = self._order.part(part)
-            context, order, length = self._start_part(part, order, rng)
+            context, items, length = self._start_part(part, order, rng)
             if part < last_part and self._position + length <= skipped:
                 self._position += length
                 continue
             first_number = part << 32  # so batches are numbered without counting those of earlier parts
             number = first_number
             begin = 0
-            n_windows = max(1, -(-len(order) // self._config.sort_window))  # rounded up
-            for window in np.array_split(order, n_windows):
+            n_windows = max(1, -(-len(items) // self._config.sort_window))  # rounded up
+            for window in np.array_split(items, n_windows):
                 # A window is sorted, and perhaps tokenized, only when its turn comes.
                 end = begin + len(window)
                 window_rng = rng
@@ -387,7 +400,7 @@ class BatchStream(Iterator[Batch]):
                     # over without being tokenized.
                     number = first_number + begin
                     window_rng = rng.spawn(1)[0]
-                    if end < len(order) and self._position + len(window) <= skipped:
+                    if end < len(items) and self._position + len(window) <= skipped:
                         self._position += len(window)
                         begin = end
                         continue
@@ -399,15 +412,12 @@ class BatchStream(Iterator[Batch]):
                         yield number, members
                         number += 1
 
-    def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> tuple[Any, Numbers, int]:
-        """Prepares a part of an epoch, whose examples have this order.
-
-        Returns a context for `_batches_of_window`, the items that are cut into windows, and the part's `_length`.
-        """
-        return None, order, len(order)
+    def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> EpochPart:
+        """Prepares a part of an epoch, whose examples have this order."""
+        return EpochPart(context=None, items=order, length=len(order))
 
     def _batches_of_window(self, context: Any, begin: int, window: Numbers, rng: "np.random.Generator") -> list[Any]:
-        """Returns the members of each batch of a window, which starts at `begin` in the order of its part.
+        """Returns the members of each batch of a window, which starts at `begin` in the items of its part.
 
         Everything random in the window is drawn from `rng`.
         """

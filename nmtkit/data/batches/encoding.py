@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ class TextChunk:
     @property
     def size(self) -> int:
         """Number of characters in all texts."""
-        return sum(len(text) for lines in self.texts.values() for text in lines)
+        all_texts = chain.from_iterable(self.texts.values())
+        return sum(map(len, all_texts))
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,10 @@ class PairEncoder:
         `src_lengths` `(n,)` are numbers of source tokens, each of which needs a label if the column's type is "labels".
         """
         rows: list[list[int]] = []
-        for number, (line, place) in enumerate(zip(chunk.columns["labels"], chunk.label_places, strict=True)):
+        for number, line in enumerate(chunk.columns["labels"]):
+            place = chunk.label_places[number]
             labels = split_labels(line, self.label_type)
-            if self.label_type == "labels" and src_lengths is not None and len(labels) != src_lengths[number]:
+            if src_lengths is not None and self.label_type == "labels" and len(labels) != src_lengths[number]:
                 raise DataError(
                     f"{place}: {len(labels)} labels, but src has {src_lengths[number]} tokens there; write a label for "
                     "each token, and set tokenizer.kind to whitespace, so that tokens are the words in the file"
@@ -204,6 +207,7 @@ class PairEncoder:
         sources = chunk.texts["src"]
         targets = chunk.texts.get("tgt")
         src_limit = self.limit("src")
+        tgt_limit = self.limit("tgt")
         tag_ids = self._tag_ids(chunk, "tgt") or [[]] * len(sources)
         src_rows = []
         tgt_rows = []
@@ -215,8 +219,9 @@ class PairEncoder:
             src_ids, oov = vocabulary.extend(src_tokens)
             src_rows.append([*tags, *src_ids][:src_limit])
             if targets is not None:
-                tgt_tokens = self.tokenizers.tgt.tokens(targets[number])[: self.limit("tgt")]
-                tgt_rows.append(vocabulary.extended_target_ids(tgt_tokens, oov))
+                tgt_tokens = self.tokenizers.tgt.tokens(targets[number])
+                tgt_ids = vocabulary.extended_target_ids(tgt_tokens[:tgt_limit], oov)
+                tgt_rows.append(tgt_ids)
         columns = {"src_extended": RaggedArray.from_rows(src_rows, self.dtype)}
         if targets is not None:
             columns["tgt_extended"] = RaggedArray.from_rows(tgt_rows, self.dtype)
@@ -250,7 +255,9 @@ class PairEncoder:
                             "than those that the links count; separate its words with plain spaces"
                         )
             row = []
-            for src, tgt in token_links(links, spans["src"][number], spans["tgt"][number]):
+            src_spans = spans["src"][number]
+            tgt_spans = spans["tgt"][number]
+            for src, tgt in token_links(links, src_spans, tgt_spans):
                 src_position = n_tags + src
                 if src_position < src_limit and tgt < tgt_limit:
                     row += [src_position, tgt]

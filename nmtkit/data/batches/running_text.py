@@ -5,14 +5,14 @@ B blocks, T tokens of the longest of them.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from typing_extensions import override
 
 from nmtkit.data.batches.batch import Batch, Numbers, Targets
-from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, Corruption, corrupted, length_batches
+from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, Corruption, EpochPart, corrupted, length_batches
 from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
@@ -125,6 +125,13 @@ def blocks_in_order(store: Store, config: BatchConfig, corrupt: Corruption | Non
         yield corrupted(text.load(blocks), corrupt, number)
 
 
+class _BlockMembers(NamedTuple):
+    """The members of a batch: some blocks of a text."""
+
+    text: RunningText
+    blocks: Numbers
+
+
 class BlockStream(BatchStream):
     """Training batches of blocks: a `BatchStream` whose items are blocks of running text.
 
@@ -138,28 +145,28 @@ class BlockStream(BatchStream):
         return f"{super().identity} in blocks"
 
     @override
-    def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> tuple[Any, Numbers, int]:
+    def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> EpochPart:
         store = self._store
 
         def read(document: int) -> Numbers:
             return store.ids("tgt", int(order[document]))
 
         text = RunningText(store.lengths("tgt", order), read, self._config)
-        return text, rng.permutation(len(text)), text.size
+        blocks = rng.permutation(len(text))
+        return EpochPart(context=text, items=blocks, length=text.size)
 
     @override
     def _batches_of_window(
         self, context: RunningText, begin: int, window: Numbers, rng: "np.random.Generator"
     ) -> list[Any]:
-        return [(context, blocks) for blocks in context.batches(window)]
+        return [_BlockMembers(context, blocks) for blocks in context.batches(window)]
 
     @override
-    def _length(self, members: tuple[RunningText, Numbers]) -> int:
+    def _length(self, members: _BlockMembers) -> int:
         """Returns the number of tokens, so that an epoch can continue with blocks of another size."""
-        text, blocks = members
-        return int(text.widths(blocks).sum())
+        widths = members.text.widths(members.blocks)
+        return int(widths.sum())
 
     @override
-    def _load(self, members: tuple[RunningText, Numbers]) -> Batch:
-        text, blocks = members
-        return text.load(blocks)
+    def _load(self, members: _BlockMembers) -> Batch:
+        return members.text.load(members.blocks)

@@ -1,18 +1,29 @@
 """Batches of texts whose tokenization is sampled in every epoch, as by BPE-dropout."""
 
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
 from nmtkit.data.batches.batch import Batch, Numbers
-from nmtkit.data.batches.batch_stream import BatchStream, length_batches, load, widths
+from nmtkit.data.batches.batch_stream import BatchStream, EpochPart, length_batches, load, widths
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.tokenizers.subword_sampling import generator_for
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS
+
+
+class _SampledMembers(NamedTuple):
+    """The members of a batch: some texts of a window."""
+
+    window: Numbers
+    """The examples of the window, `(n,)`."""
+    sampled: dict[str, list[Numbers]]
+    """The sampled ids of each of these examples by column."""
+    rows: Numbers
+    """The texts of the batch, as rows of the window, `(B,)`."""
 
 
 class SampledStream(BatchStream):
@@ -37,11 +48,11 @@ class SampledStream(BatchStream):
         super().__init__(store, *args, **kwargs)
 
     @override
-    def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> tuple[Any, Numbers, int]:
+    def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> EpochPart:
         repetitions: Numbers = np.zeros(len(order), dtype=np.int64)  # (n,)
         if self._weights:
             repetitions = _repetitions(order) + (part << 32)  # an example may occur in several parts
-        return repetitions, order, len(order)
+        return EpochPart(context=repetitions, items=order, length=len(order))
 
     @override
     def _batches_of_window(
@@ -51,7 +62,7 @@ class SampledStream(BatchStream):
         sampled = {column: self._sample(column, window, repetitions) for column in self._tokenizers}
         src_widths, tgt_widths = widths(self._store, self._limits, window, sampled)
         batches = length_batches(src_widths, tgt_widths, self._config)
-        return [(window, sampled, rows) for rows in batches]
+        return [_SampledMembers(window, sampled, rows) for rows in batches]
 
     def _sample(self, column: str, window: Numbers, repetitions: Numbers) -> list[Numbers]:
         """Returns sampled ids of each text of a window; tags at its beginning are copied from the stored ids."""
@@ -69,15 +80,15 @@ class SampledStream(BatchStream):
         return sampled
 
     @override
-    def _length(self, members: tuple[Numbers, dict[str, list[Numbers]], Numbers]) -> int:
-        _, _, rows = members
-        return len(rows)
+    def _length(self, members: _SampledMembers) -> int:
+        return len(members.rows)
 
     @override
-    def _load(self, members: tuple[Numbers, dict[str, list[Numbers]], Numbers]) -> Batch:
-        window, sampled_window, rows = members
-        sampled = {column: [texts[row] for row in rows] for column, texts in sampled_window.items()}
-        return load(self._store, window[rows], self._limits, sampled)
+    def _load(self, members: _SampledMembers) -> Batch:
+        sampled = {}
+        for column, texts in members.sampled.items():
+            sampled[column] = [texts[row] for row in members.rows]
+        return load(self._store, members.window[members.rows], self._limits, sampled)
 
 
 def _repetitions(order: Numbers) -> Numbers:

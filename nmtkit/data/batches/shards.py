@@ -110,7 +110,8 @@ class Shard:
             """Type and width of the files whose items are rows."""
             for column, layout in manifest.get("columns", {}).items():
                 values, _ = column_files(column)
-                self._layouts[values] = (np.dtype(layout["dtype"]), int(layout["width"]))
+                dtype = np.dtype(layout["dtype"])
+                self._layouts[values] = (dtype, int(layout["width"]))
             self._array = cache(self._map)
             """The items of a file; mapped when they are first needed."""
             for file in self._files:
@@ -143,8 +144,8 @@ class Shard:
         if self._files[file]["size"] == 0:
             flat = np.zeros(0, dtype=dtype)  # an empty file cannot be mapped
         else:
-            # A plain array that shares the mapped memory, because slices of `np.memmap` itself are slow.
-            flat = np.asarray(np.memmap(self._path(file), dtype=dtype, mode="r"))
+            mapped = np.memmap(self._path(file), dtype=dtype, mode="r")
+            flat = np.asarray(mapped)  # a plain array of the same memory, because slices of `np.memmap` are slow
         if width is not None:
             return flat.reshape(-1, width)
         return flat
@@ -158,7 +159,8 @@ class Shard:
             values, _ = column_files(column)
             offsets = self._array(file)
             n_items = len(self._array(values))
-            if len(offsets) != self._length + 1 or offsets[0] != 0 or offsets[-1] != n_items:
+            is_complete = len(offsets) == self._length + 1
+            if not is_complete or offsets[0] != 0 or offsets[-1] != n_items:
                 raise DataError(f"{self._path(file)}: damaged; preprocess again")
             self.lengths(column)
 
@@ -169,7 +171,10 @@ class Shard:
     @property
     def content(self) -> list[tuple[str, int, int]]:
         """Name, size and checksum of every file."""
-        return sorted((file, facts["size"], facts["crc32"]) for file, facts in self._files.items())
+        content = []
+        for file, facts in self._files.items():
+            content.append((file, facts["size"], facts["crc32"]))
+        return sorted(content)
 
     def check(self) -> None:
         """Compares the checksums of all files; DataError if one differs."""

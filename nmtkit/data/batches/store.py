@@ -177,7 +177,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
     def _file(self, name: str) -> "_File":
         if name not in self._files:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._files[name] = _File(self._folder / f"{self._name}.{name}.new")
+            temporary_path = self._folder / f"{self._name}.{name}.new"
+            self._files[name] = _File(temporary_path)
         return self._files[name]
 
     def end_shard(self) -> None:
@@ -201,7 +202,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         content["by_file"] = self._by_file
         if self._layouts:
             content["columns"] = self._layouts
-        content["files"] = {suffix: {"size": file.size, "crc32": file.checksum} for suffix, file in self._files.items()}
+        content["files"] = {}
+        for suffix, file in self._files.items():
+            content["files"][suffix] = {"size": file.size, "crc32": file.checksum}
         write_json(manifest, with_checksum(content), durable)
 
     def __exit__(self, kind: object, *_: object) -> None:

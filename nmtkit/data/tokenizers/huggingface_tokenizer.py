@@ -59,7 +59,8 @@ def missing_language_message(side: str, names: Sequence[str]) -> str:
         option = "--to"
         usual_names = ("fra_Latn", "fr_XX", "__fr__")
     example = next((name for name in usual_names if name in names), names[0])
-    return f"name the language to {verb}: {option} {example} ({len(names)} languages; {option} list prints them)"
+    count = f"{len(names)} languages; {option} list prints them"
+    return f"name the language to {verb}: {option} {example} ({count})"
 
 
 @lru_cache(maxsize=2)
@@ -142,8 +143,8 @@ class HuggingFaceTokenizer(Tokenizer):
             if name != LANGUAGE and name not in self.vocabulary:
                 raise CheckpointError(f"tokenizer.affixes: {name!r} is not a token of the vocabulary")
         # `pieces` leaves these out. EOS may be an affix, as before the language in mBART, and then is a piece.
-        self._hidden_ids = {PAD, BOS, EOS}
-        self._hidden_ids.difference_update(self.vocabulary.ids(self._before), self.vocabulary.ids(self._after))
+        affix_ids = self.vocabulary.ids([*self._before, *self._after])
+        self._hidden_ids = {PAD, BOS, EOS}.difference(affix_ids)
         if start and start != [LANGUAGE]:
             self._set_first_input(start[0])
 
@@ -155,7 +156,8 @@ class HuggingFaceTokenizer(Tokenizer):
         self._public_ids = self._public_ids.copy()  # copies of this tokenizer share the array
         self._public_ids[BOS] = self._public_ids[number]
         facts = json.loads(self._content)
-        self._content = self.pack(facts["tokenizer"], self._public_ids.tolist(), facts["clean_up"])
+        ids = self._public_ids.tolist()
+        self._content = self.pack(facts["tokenizer"], ids, facts["clean_up"])
 
     def with_config(self, config: TokenizerConfig, column: str) -> "HuggingFaceTokenizer":
         """Returns the same tokenizer with other affixes."""
@@ -216,8 +218,10 @@ class HuggingFaceTokenizer(Tokenizer):
         encodings = self._tokenizer.encode_batch_fast(prefixed, add_special_tokens=False)
         rows = []
         for (before, _, after), encoding in zip(tagged_texts, encodings, strict=True):
-            text_ids = self._our_ids[encoding.ids].tolist()
-            rows.append([*self.vocabulary.ids(before), *text_ids, *self.vocabulary.ids(after)])
+            row = self.vocabulary.ids(before)
+            row += self._our_ids[encoding.ids].tolist()
+            row += self.vocabulary.ids(after)
+            rows.append(row)
         return rows
 
     @override
@@ -232,8 +236,11 @@ class HuggingFaceTokenizer(Tokenizer):
             spelling = "".join(text[start:end].split())
             if not spelling:
                 continue
-            begins_word = start == 0 or text[start - 1].isspace() or text[start].isspace()
-            tokens[number] = WORD_START + spelling if begins_word else spelling
+            follows_space = start == 0 or text[start - 1].isspace()
+            if follows_space or text[start].isspace():
+                tokens[number] = WORD_START + spelling
+            else:
+                tokens[number] = spelling
         return [name for name in (*before, *tokens, *after) if name != LANGUAGE]
 
     @override
@@ -254,10 +261,11 @@ class HuggingFaceTokenizer(Tokenizer):
         match = _TAG.match(text)
         if match is None:
             return self._before, text, self._after
-        names = [name for name in (match[1], f"__{match[1]}__") if name in self.config.specials]
-        if not names:
+        name = match[1]
+        if name not in self.config.specials:
+            name = f"__{name}__"  # M2M100
+        if name not in self.config.specials:
             return self._before, text, self._after
-        name = names[0]
         languages = {LANGUAGE, *self.languages}
         before = _replaced(self._before, languages, name)
         after = _replaced(self._after, languages, name)

@@ -55,7 +55,8 @@ def find_language(language: str, names: Sequence[str]) -> str:
     Raises a RecipeError that suggests similar names for a language that the model does not have.
     """
     if language == _LIST:
-        raise RecipeError(f"the model has {len(names)} languages: {', '.join(sorted(names))}")
+        all_names = ", ".join(sorted(names))
+        raise RecipeError(f"the model has {len(names)} languages: {all_names}")
     matching = [name for name in names if language in (name, name.strip("_"))]
     if not matching:
         matching = [name for name in names if name.startswith(f"{language}_")]
@@ -65,7 +66,8 @@ def find_language(language: str, names: Sequence[str]) -> str:
     count = f"the model has {len(names)} languages; --to list prints them"
     if not suggestions:
         raise RecipeError(f"no language {language!r} ({count})")
-    raise RecipeError(f"no language {language!r}: did you mean {' or '.join(suggestions)}? ({count})")
+    suggestion = " or ".join(suggestions)
+    raise RecipeError(f"no language {language!r}: did you mean {suggestion}? ({count})")
 
 
 def _similar_languages(language: str, names: Sequence[str]) -> list[str]:
@@ -128,7 +130,8 @@ def chosen_languages(config: TokenizerConfig) -> dict[str, str | None]:
 
 def sides_without_language(config: TokenizerConfig) -> list[str]:
     """Returns the text columns for which a multilingual model needs a language that is not chosen yet."""
-    missing = [side for side, language in chosen_languages(config).items() if language is None]
+    languages = chosen_languages(config)
+    missing = [side for side, language in languages.items() if language is None]
     # An mBART that was imported by an older version has no affixes for targets: BOS is their language.
     source_suffix = config.affixes.get("src", {}).get("after", [])
     is_older_mbart = "tgt" not in config.affixes and language_names(source_suffix)

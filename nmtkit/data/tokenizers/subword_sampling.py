@@ -147,9 +147,11 @@ class BpeDropout(SubwordSampler):
             del pieces[place + 1]
             del costs[place]
             if place > 0:
-                costs[place - 1] = self._costs.get(pieces[place - 1] + merged, math.inf)
+                with_left = pieces[place - 1] + merged
+                costs[place - 1] = self._costs.get(with_left, math.inf)
             if place < len(costs):
-                costs[place] = self._costs.get(merged + pieces[place + 1], math.inf)
+                with_right = merged + pieces[place + 1]
+                costs[place] = self._costs.get(with_right, math.inf)
         return pieces, tried
 
 

@@ -94,8 +94,9 @@ class TokenizerConfig(Settings):
         if self.tgt_vocab_size is not None and self.joint:
             raise ValueError("tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false")
         all_specials = [*SPECIALS, *self.special_tokens]
-        has_spaces = any(WORD_START in name or [name] != name.split() for name in all_specials)
-        if len({*all_specials}) < len(all_specials) or has_spaces:
+        has_repeated_names = len({*all_specials}) < len(all_specials)
+        has_spaces = any([name] != name.replace(WORD_START, " ").split() for name in all_specials)
+        if has_repeated_names or has_spaces:
             raise ValueError(f"specials: names must be distinct, not {' '.join(SPECIALS)}, and without white space")
         if self.special_tokens and (self.kind == "marian" or self.vocab_size <= len(all_specials)):
             raise ValueError(
@@ -261,7 +262,8 @@ class SentencePieceTokenizer(Tokenizer):
         except RuntimeError as fault:
             raise CheckpointError(f"not a sentencepiece model, or damaged; {RESTORE_HINT}") from fault
         self._model = model
-        self.model_pieces: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
+        n_pieces = self._processor.get_piece_size()
+        self.model_pieces: list[str] = self._processor.id_to_piece(list(range(n_pieces)))
         """The pieces of the model in the order of its ids."""
         self._uses_table = table is not None
         self._sampler: SubwordSampler | None = None
@@ -417,8 +419,11 @@ def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | 
 @cache
 def _word() -> re.Pattern[str]:
     # Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
-    characters = map(chr, range(0x300, 0x10000))
-    marks = "".join(character for character in characters if unicodedata.category(character).startswith("M"))
+    marks = ""
+    for character in map(chr, range(0x300, 0x10000)):
+        category = unicodedata.category(character)
+        if category.startswith("M"):
+            marks += character
     return re.compile(rf"\d+(?:[.,]\d+)+|[\w{marks}]+|[^\s]")
 
 
@@ -515,4 +520,5 @@ def _with_word_starts(pieces: Iterable[str]) -> list[str]:
 def _would_merge(left: str, right: str) -> bool:
     """Whether a word crosses the boundary between two pieces when they are joined."""
     boundary = len(left)
-    return any(word.start() < boundary < word.end() for word in _word().finditer(left + right))
+    words = _word().finditer(left + right)
+    return any(word.start() < boundary < word.end() for word in words)

@@ -60,8 +60,9 @@ class TokenizerSample:
         begin = self._end
         weight = self._relative_weights[pair.file] if self._relative_weights else 1.0
         self._end += weight
-        times = math.ceil(self._end / self._stride) - math.ceil(begin / self._stride)
-        for _ in range(times):
+        first_multiple = math.ceil(begin / self._stride)
+        end_multiple = math.ceil(self._end / self._stride)
+        for _ in range(first_multiple, end_multiple):
             self.examples.append(pair)
             self._characters += _characters(pair)
         while len(self.examples) > self._max_size or (
@@ -115,9 +116,10 @@ def describe_shortfall(config: TokenizerConfig, tokenizers: Tokenizers) -> str:
     facts: list[str] = []
     for column, tokenizer in tokenizers.items():
         settings = config if tokenizers.shared else config.for_column(column)
-        if settings.kind not in ("bpe", "unigram") or len(tokenizer.vocabulary) >= settings.vocab_size:
+        size = len(tokenizer.vocabulary)
+        if settings.kind not in ("bpe", "unigram") or size >= settings.vocab_size:
             continue
-        fact = f"{len(tokenizer.vocabulary):,} of {settings.vocab_size:,}"
+        fact = f"{size:,} of {settings.vocab_size:,}"
         if len(tokenizers) > 1 and not tokenizers.shared:
             fact = f"{column}: {fact}"
         if fact not in facts:  # texts that share a vocabulary have the same fact

@@ -81,12 +81,17 @@ class Tokenizers(dict[str, Tokenizer]):
     @property
     def checksum(self) -> str:
         """A checksum of all vocabularies, which is saved with weights."""
-        parts = [name.encode() + content for name, content in self._contents().items()]
-        return bytes_checksum(b"".join(parts))
+        joined = bytearray()
+        for name, content in self._contents().items():
+            joined += name.encode()
+            joined += content
+        return bytes_checksum(bytes(joined))
 
     def with_source_prefix(self, prefix: str) -> "Tokenizers":
         """Returns the tokenizers of an imported model with this text before every source."""
-        config = parse(TokenizerConfig, self.config.model_dump() | {"source_prefix": prefix}, "tokenizer")
+        settings = self.config.model_dump()
+        settings["source_prefix"] = prefix
+        config = parse(TokenizerConfig, settings, "tokenizer")
         columns = {}
         for column, tokenizer in self.items():
             columns[column] = HuggingFaceTokenizer(config, tokenizer.content(), tokenizer.vocabulary, column)
@@ -114,8 +119,9 @@ class Tokenizers(dict[str, Tokenizer]):
             settings["texts"] = [*self]
         if self.features:
             settings["features"] = self.features
+        settings_text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
         contents = self._contents()
-        contents[_SETTINGS] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+        contents[_SETTINGS] = settings_text.encode("utf-8")
         checksums = {name: bytes_checksum(content) for name, content in contents.items()}
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)

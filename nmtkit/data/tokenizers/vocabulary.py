@@ -100,7 +100,7 @@ class Vocabulary:
 
     def extended_target_ids(self, tgt_tokens: Iterable[str], oov: Sequence[str]) -> list[int]:
         """Returns the ids of a target, which may be extended ids of unknown words of the source (`oov`)."""
-        oov_ids = {token: len(self.tokens) + number for number, token in enumerate(oov)}
+        oov_ids = {token: number for number, token in enumerate(oov, start=len(self.tokens))}
         ids = []
         for token in tgt_tokens:
             number = self._text_ids.get(token)
@@ -116,7 +116,10 @@ class Vocabulary:
         size = len(self.tokens)
         tokens = []
         for number in ids:
-            tokens.append(self.tokens[number] if number < size else oov[number - size])
+            if number < size:
+                tokens.append(self.tokens[number])
+            else:
+                tokens.append(oov[number - size])
         return tokens
 
     def content(self) -> bytes:
@@ -157,7 +160,10 @@ def check_sums(path: Path) -> None:
         checksums = json.loads(read_vocabulary_file(path))
         for name in checksums:
             file = path.with_name(name)
-            if os.path.lexists(file) and bytes_checksum(read_vocabulary_file(file)) != checksums[name]:
+            if not os.path.lexists(file):
+                continue
+            checksum = bytes_checksum(read_vocabulary_file(file))
+            if checksum != checksums[name]:
                 raise CheckpointError(f"{file}: damaged (its checksum differs); {RESTORE_HINT}")
     except (ValueError, TypeError, RecursionError) as fault:
         raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault

@@ -186,7 +186,8 @@ def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
         raise RecipeError(f"tokenizer.kind: {tokenizer.config.kind} has no merges; take bpe or wordpiece")
     words: Counter[str] = Counter()
     for line in text:
-        words.update(WORD_START + word for word in tokenizer.prepared(line).split())
+        line_words = tokenizer.prepared(line).split()
+        words.update(WORD_START + word for word in line_words)
     merges = Merges(words)
     for token in tokenizer.vocabulary.tokens[tokenizer.vocabulary.n_specials :]:
         # The vocabulary does not say which two symbols make a token: the pair that is most frequent now.
@@ -199,4 +200,5 @@ def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
             continue
         changed = [merges.words[number] for number in merges.join(pair)]
         changed.sort(key=lambda word: -word[1])  # the most frequent words first
-        yield Merge(pair=pair, count=count, words=[symbols for symbols, _ in changed[:4]])
+        most_frequent = [symbols for symbols, _ in changed[:4]]
+        yield Merge(pair=pair, count=count, words=most_frequent)

@@ -40,7 +40,11 @@ class WordSegmentation:
 
     def ids_by_word(self) -> list[list[int]]:
         """Returns the tokens of each word; a token that belongs to two words is in both."""
-        return [self.ids[first : first + len(parts)] for first, parts in self.shares]
+        ids_by_word = []
+        for first, parts in self.shares:
+            end = first + len(parts)
+            ids_by_word.append(self.ids[first:end])
+        return ids_by_word
 
 
 def cut_words(
@@ -223,8 +227,11 @@ def _sum_pieces(words: Sequence[PieceShare], pieces: NDArray[np.float64]) -> NDA
 
 def word_spans(tokens: Sequence[str]) -> list[range]:
     """Returns the words separated by white space, each as a range of tokens."""
-    begins = [i for i, token in enumerate(tokens) if i == 0 or token.startswith(WORD_START)]
-    return [range(begin, end) for begin, end in pairwise([*begins, len(tokens)])]
+    begins = []
+    for position, token in enumerate(tokens):
+        if position == 0 or token.startswith(WORD_START):
+            begins.append(position)
+    return _ranges(begins, len(tokens))
 
 
 def display_word_spans(tokens: Sequence[str]) -> list[range]:
@@ -233,8 +240,17 @@ def display_word_spans(tokens: Sequence[str]) -> list[range]:
     Like `word_spans`, but "<s>" and "</s>" are separate words. In scripts written without spaces (such as Han, kana and
     Thai) every token is a word; punctuation belongs to the token before it.
     """
-    begins = [i for i in range(len(tokens)) if i == 0 or _begins_display_word(tokens[i - 1], tokens[i])]
-    return [range(begin, end) for begin, end in pairwise([*begins, len(tokens)])]
+    begins = []
+    for position, token in enumerate(tokens):
+        if position == 0 or _begins_display_word(tokens[position - 1], token):
+            begins.append(position)
+    return _ranges(begins, len(tokens))
+
+
+def _ranges(begins: Sequence[int], end: int) -> list[range]:
+    """Returns consecutive ranges with these begins; the last one ends at `end`."""
+    bounds = [*begins, end]
+    return [range(*bound) for bound in pairwise(bounds)]
 
 
 _STANDALONE = (SPECIALS[BOS], SPECIALS[EOS])
@@ -244,7 +260,10 @@ def _begins_display_word(previous: str, token: str) -> bool:
     if token.startswith(WORD_START) or token in _STANDALONE or previous in _STANDALONE:
         return True
     first_character = token[:1]
-    is_letter_or_number = unicodedata.category(first_character or " ")[0] in "LN"
+    category = unicodedata.category(first_character or " ")
+    is_letter_or_number = category[0] in "LN"
     if previous == WORD_START or not is_letter_or_number:
         return False
-    return any(SCRIPTS[script_of(character)] in UNSPACED for character in (*first_character, *previous[-1:]))
+    # Two letters: a word begins between them if one of them belongs to a script without spaces.
+    scripts = {SCRIPTS[script_of(character)] for character in previous[-1:] + first_character}
+    return not scripts.isdisjoint(UNSPACED)
