@@ -345,8 +345,9 @@ class Draws:
         chosen = _one_hot(positions, weights)  # (B, Q, S)
         log_probs = weights.gather(-1, positions).squeeze(-1).log()  # (B, Q)
         if self.soft is not None:
-            chosen = torch.where(self.soft[:, None, None], weights, chosen)  # (B, Q, S)
-            log_probs = log_probs.masked_fill(self.soft[:, None], 0.0)
+            is_soft = self.soft[:, None]  # (B, 1)
+            chosen = torch.where(is_soft[:, :, None], weights, chosen)  # (B, Q, S)
+            log_probs = log_probs.masked_fill(is_soft, 0.0)
         self.log_probs.append(log_probs)
         return torch.matmul(chosen.to(values.dtype), values)
 
@@ -417,11 +418,12 @@ class Attention(nn.Module):
             else:
                 energies = self.score(queries, keys, coverage)  # (B, Q, S)
             weights = masked_softmax(energies, mask.unsqueeze(1))  # (B, Q, S)
+        chosen = weights
         if self.hard:
-            chosen = _one_hot(weights.argmax(-1, keepdim=True), weights)  # (B, Q, S)
-        else:
-            chosen = weights
-        return torch.matmul(chosen.to(values.dtype), values), weights
+            best = weights.argmax(-1, keepdim=True)  # (B, Q, 1)
+            chosen = _one_hot(best, weights)  # (B, Q, S)
+        contexts = torch.matmul(chosen.to(values.dtype), values)  # (B, Q, Hm)
+        return contexts, weights
 
     def _attend_locally(
         self, window: LocalWindow, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, centres: Tensor
@@ -433,23 +435,28 @@ class Attention(nn.Module):
         gathers_keys, gathers_values = window.should_gather(n_queries, length, self.score.costly)
         if not gathers_keys:
             distances = torch.arange(length, device=values.device) - centres  # (B, Q, S)
-            weights = window.weights(self.score(queries, keys), mask, distances)  # (B, Q, S)
-            return torch.matmul(weights.to(values.dtype), values), weights
+            energies = self.score(queries, keys)  # (B, Q, S)
+            weights = window.weights(energies, mask, distances)  # (B, Q, S)
+            contexts = torch.matmul(weights.to(values.dtype), values)  # (B, Q, Hm)
+            return contexts, weights
 
         positions = window.positions(centres, length)  # (B, Q, W)
         window_mask = mask.expand(-1, n_queries, -1).gather(2, positions)  # (B, Q, W)
         # To the score, each query with its window is a sentence: B * Q sentences with one query and W keys.
         single_queries = queries.flatten(0, 1).unsqueeze(1)  # (B * Q, 1, Hq)
-        energies = self.score(single_queries, gather_window(keys, positions))  # (B * Q, 1, W)
+        window_keys = gather_window(keys, positions)  # (B * Q, W, Hk)
+        energies = self.score(single_queries, window_keys)  # (B * Q, 1, W)
         energies = energies.view(positions.shape)  # (B, Q, W)
         window_weights = window.weights(energies, window_mask, positions - centres)  # (B, Q, W)
         zeros = window_weights.new_zeros(*positions.shape[:2], length)  # (B, Q, S)
         weights = zeros.scatter(2, positions, window_weights)  # (B, Q, S)
         if not gathers_values:
-            return torch.matmul(weights.to(values.dtype), values), weights
+            contexts = torch.matmul(weights.to(values.dtype), values)  # (B, Q, Hm)
+            return contexts, weights
 
         single_weights = window_weights.to(values.dtype).flatten(0, 1).unsqueeze(1)  # (B * Q, 1, W)
-        contexts = torch.matmul(single_weights, gather_window(values, positions))  # (B * Q, 1, Hm)
+        window_values = gather_window(values, positions)  # (B * Q, W, Hm)
+        contexts = torch.matmul(single_weights, window_values)  # (B * Q, 1, Hm)
         return contexts.view(*positions.shape[:2], -1), weights
 
 

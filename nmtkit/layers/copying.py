@@ -172,7 +172,8 @@ class _Mix(torch.autograd.Function):
         to_vocab = buffer[:-1].view(rows, per_row, size)  # (G, q, V)
         to_vocab.copy_(gradient[..., :size])
         # A word at several positions is written several times, each time with the same number.
-        buffer.scatter_(0, cells.flatten(), (source_gradient * generated_share).flatten())
+        to_source_words = source_gradient * generated_share  # (G, q, S)
+        buffer.scatter_(0, cells.flatten(), to_source_words.flatten())
 
         per_copy = source_gradient * inverse  # (G, q, S), dL / d P(w)
         to_attention = (1.0 - p_gen) * per_copy  # (G, q, S)

@@ -97,7 +97,8 @@ def run_by_length(read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padde
         return read(*padded)
     # The longest of each sentence and all after it. In falling order this is the sentence's length; in any other order
     # it never rises either, so that a group can end at the first sentence that is too short.
-    longest = lengths.flip(0).cummax(0)[0].flip(0).tolist()
+    longest_up_to, _ = lengths.flip(0).cummax(0)  # from the last sentence on
+    longest = longest_up_to.flip(0).tolist()
     parts = []
     first = 0
     while first < len(longest):

@@ -48,11 +48,13 @@ class Experts(nn.Module):
 
     def __init__(self, config: LayerConfig, settings: ExpertsConfig) -> None:
         super().__init__()
-        self.used = min(settings.used, settings.count)
-        self.experts = nn.ModuleList(FeedForward(config) for _ in range(settings.count))
-        self.gate = UnpackedLinear(config.hidden_size, settings.count, bias=False)
+        width = config.hidden_size
+        count = settings.count
+        self.used = min(settings.used, count)
+        self.experts = nn.ModuleList(FeedForward(config) for _ in range(count))
+        self.gate = UnpackedLinear(width, count, bias=False)
         # Noise of a learned size, only in training, lets other experts be chosen now and then.
-        self.noise = UnpackedLinear(config.hidden_size, settings.count, bias=False)
+        self.noise = UnpackedLinear(width, count, bias=False)
         self.initialize()
 
     def initialize(self) -> None:
@@ -76,7 +78,9 @@ class Experts(nn.Module):
         all_rows = torch.arange(len(flat), device=flat.device)  # (M,)
         result = torch.zeros_like(flat)  # (M, H)
         for expert, gate in zip(self.experts, gates.unbind(1), strict=True):
-            rows = gate.nonzero()[:, 0] if flat.device.type == "cpu" else all_rows  # (m,)
+            rows = all_rows
+            if flat.device.type == "cpu":
+                rows = gate.nonzero()[:, 0]  # (m,)
             # In training an expert runs even without rows, so that all weights have a gradient.
             if len(rows) or torch.is_grad_enabled():
                 outputs = expert(flat[rows]) * gate[rows, None]  # (m, H)
@@ -117,7 +121,8 @@ class Experts(nn.Module):
         routed = self._routed
         self._routed = None
         masked = routed * mask[..., None, None]  # (B, T, 1 or 2, n)
-        return masked.flatten(0, -3).sum(0)
+        by_state = masked.flatten(0, -3)  # (B * T, 1 or 2, n)
+        return by_state.sum(0)
 
 
 def place_experts(config: LayerConfig, settings: ExpertsConfig | None, *sides: nn.ModuleList) -> None:

@@ -112,7 +112,8 @@ class KVCache:
         elif self._is_aligned:
             # All sentences write the same slots. A CPU copies a block faster than it copies single rows.
             first = end - max(self.beam, self.width)
-            stored[:, first : first + self.width] = entries.view(-1, self.width, *entries.shape[1:])
+            by_sentence = entries.view(-1, self.width, *entries.shape[1:])  # (B, W, *)
+            stored[:, first : first + self.width] = by_sentence
         else:
             stored.flatten(0, 1).index_copy_(0, self._slot_rows, entries)  # in place: `flatten` is a view
 
@@ -244,7 +245,8 @@ class KVCache:
         self.sentences = len(sentences)
         self.position = self.position.index_select(0, sentences)
         if self._prompt_padding is not None:
-            self._prompt_padding = self._prompt_padding[sentences.cpu()]
+            host_sentences = sentences.cpu()
+            self._prompt_padding = self._prompt_padding[host_sentences]
         if self._entries:
             self._entries = [stored.index_select(0, sentences) for stored in self._entries]
             self._bias = self._bias.index_select(0, sentences)
@@ -257,8 +259,9 @@ class KVCache:
         if self._prompt_padding is not None:
             _move_rows(self._prompt_padding, holes, movers)
             self._prompt_padding = self._prompt_padding[:count]
-        holes = send(holes, self.position.device)
-        movers = send(movers, self.position.device)
+        device = self.position.device
+        holes = send(holes, device)
+        movers = send(movers, device)
         _move_rows(self.position, holes, movers)
         self.position = self.position[:count]
         if self._entries:
@@ -277,7 +280,8 @@ class KVCache:
         filled = other.length * self.beam
         if self._entries:
             missing = self._bias.shape[2] - filled
-            other_bias = pad(other._bias[:, :, :filled], (0, missing), value=-torch.inf)  # (M, W, C)
+            filled_bias = other._bias[:, :, :filled]  # (M, W, P*K)
+            other_bias = pad(filled_bias, (0, missing), value=-torch.inf)  # (M, W, C)
             self._bias.index_copy_(0, sentences, other_bias)
         for stored, other_stored in zip(self._entries, other._entries, strict=True):
             stored[:, :filled].index_copy_(0, sentences, other_stored[:, :filled])
@@ -300,9 +304,11 @@ class KVCache:
         slots = order[:, :remaining]  # (B, remaining)
         slot_rows = (slots + self._first_slots).flatten()  # (B * remaining,)
         for stored in self._entries:
-            used = stored.flatten(0, 1).index_select(0, slot_rows)  # (B * remaining, *)
+            flat = stored.flatten(0, 1)  # (B * C, *)
+            used = flat.index_select(0, slot_rows)  # (B * remaining, *)
             stored[:, :remaining] = used.view(self.sentences, remaining, *stored.shape[2:])
-        used_bias = self._bias.gather(2, slots[:, None].expand(-1, self.width, -1))  # (B, W, remaining)
+        bias_slots = slots[:, None].expand(-1, self.width, -1)  # (B, W, remaining)
+        used_bias = self._bias.gather(2, bias_slots)  # (B, W, remaining)
         self._bias[:, :, remaining:written] = -torch.inf
         self._bias[:, :, :remaining] = used_bias
         self._dropped_slots += written - remaining
@@ -349,10 +355,11 @@ class KVCache:
         if self._dropped_slots:
             self._slots -= self._dropped_slots
         self._slot_rows = (self._slots + self._first_slots).flatten()  # (N,)
+        visible = self._slots[:, :, None]  # (B, W, 1)
         if torch.is_grad_enabled():  # not in place: the gradient of earlier steps needs what they read
-            self._bias = self._bias.scatter(2, self._slots[:, :, None], 0.0)
+            self._bias = self._bias.scatter(2, visible, 0.0)
         else:
-            self._bias.scatter_(2, self._slots[:, :, None], 0.0)
+            self._bias.scatter_(2, visible, 0.0)
         self._is_open = True
 
     def _read_slots(self) -> int:

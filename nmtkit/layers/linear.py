@@ -45,7 +45,9 @@ class PackedLinear(nn.Module):
         self.out_features = linear.out_features
         self.in_features = linear.in_features
         self.weight = linear.weight.detach()  # (O, I)
-        self.bias = None if linear.bias is None else linear.bias.detach()  # (O,)
+        self.bias = None
+        if linear.bias is not None:
+            self.bias = linear.bias.detach()  # (O,)
 
     @cached_property
     def packed(self) -> Tensor:
@@ -122,9 +124,10 @@ def prepare_for_inference(model: nn.Module, precision: Precision, read_by_rows: 
         RecipeError: the device does not support the precision.
     """
     device = next(model.parameters()).device
-    if precision not in supported_precisions(device):
-        supported = " or ".join(supported_precisions(device))
-        raise RecipeError(f"precision {precision}: not supported here on {device.type}; take {supported}, or auto")
+    supported = supported_precisions(device)
+    if precision not in supported:
+        choices = " or ".join(supported)
+        raise RecipeError(f"precision {precision}: not supported here on {device.type}; take {choices}, or auto")
     # Below fp32, a model replaces its computed output matrix by a linear layer, whose rows a shortlist could not read.
     final_precision = "fp32" if read_by_rows else precision
     for module in list(model.modules()):

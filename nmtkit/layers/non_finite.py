@@ -19,7 +19,8 @@ def where_they_begin(model: nn.Module, forward: Callable[[], Tensor]) -> str:
         def hook(module: nn.Module, _: Any, output: Any) -> None:
             if culprits or _is_finite(output):
                 return
-            culprit = f"module {name} ({type(module).__name__})"
+            kind = type(module).__name__
+            culprit = f"module {name} ({kind})"
             if not _is_finite(list(module.parameters())):
                 culprit += ", whose weights are not finite themselves"
             culprits.append(culprit)

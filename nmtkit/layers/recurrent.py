@@ -279,7 +279,9 @@ def _run_by_spans(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Te
         spans.append(F.pad(states, (0, 0, 0, 0, 0, ended)))  # (B, stop - start, H)
         final_hiddens.append(hidden[0, remaining:])
         final_cells.append(cell[0, remaining:])
-        state = hidden[:, :remaining].contiguous(), cell[:, :remaining].contiguous()  # (1, remaining, H) each
+        next_hidden = hidden[:, :remaining].contiguous()  # (1, remaining, H)
+        next_cell = cell[:, :remaining].contiguous()  # (1, remaining, H)
+        state = (next_hidden, next_cell)
         start = stop
         running = remaining
     padding = inputs.shape[1] - start
@@ -332,7 +334,8 @@ class StackedCells(nn.Module):
             if cell is None:
                 inputs = layer(inputs, hidden[:, number])  # (N, H)
             else:
-                inputs, new_cell = layer(inputs, (hidden[:, number], cell[:, number]))  # (N, H) each
+                state = (hidden[:, number], cell[:, number])
+                inputs, new_cell = layer(inputs, state)  # (N, H) each
                 new_cells.append(new_cell)
             new_hiddens.append(inputs)
         return torch.stack(new_hiddens, 1), _stack_cells(new_cells)
@@ -387,8 +390,9 @@ class Bridge(nn.Module):
         return first_hidden, self._first_state(self.cell, cell_source)
 
     def _first_state(self, linear: nn.Linear, final_states: Tensor) -> Tensor:
-        top = final_states[:, -1, -self.input_size :]  # (B, I)
-        state: Tensor = linear(top).view(-1, self.layers, self.hidden_size)  # (B, L, H)
+        top = final_states[:, -1]  # (B, D)
+        projected: Tensor = linear(top[:, -self.input_size :])  # (B, L * H)
+        state = projected.view(-1, self.layers, self.hidden_size)  # (B, L, H)
         if self.kind == "tanh":
             return state.tanh()
         if self.kind == "relu":

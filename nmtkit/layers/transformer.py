@@ -51,7 +51,8 @@ def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Ten
         exponent_width = width
     positions = torch.arange(length, dtype=torch.float64) + first_position  # (length,)
     even_columns = torch.arange(0, width, 2, dtype=torch.float64)  # (ceil(width / 2),)
-    rates = torch.exp(even_columns * (-math.log(10000.0) / exponent_width))  # (ceil(width / 2),)
+    log_base = -math.log(10000.0) / exponent_width
+    rates = torch.exp(even_columns * log_base)  # (ceil(width / 2),), 10000^(-2i / width)
     angles = positions[:, None] * rates  # (length, ceil(width / 2))
     sines = torch.sin(angles)
     cosines = torch.cos(angles)[:, : width // 2]  # an odd width has one cosine less
@@ -74,7 +75,8 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.width = width
         self.kind = kind
-        self.register_buffer("table", sinusoids(_INITIAL_SINUSOIDS, width, kind), persistent=False)
+        table = sinusoids(_INITIAL_SINUSOIDS, width, kind)
+        self.register_buffer("table", table, persistent=False)
         # A captured CUDA graph reads the memory of the table that it was captured with, but holds no reference to it.
         self._outgrown_tables: list[Tensor] = []
 
@@ -305,7 +307,7 @@ class _MultiHeadAttention(nn.Module):
         self.inner = self.heads * head_size  # A * D
         self.has_bias = form.bias
         # `attend` always divides energies by sqrt(D). Where there is to be no division, queries are scaled to undo it.
-        self.scale = 1.0 if form.scaled else math.sqrt(self.inner / self.heads)
+        self.scale = 1.0 if form.scaled else math.sqrt(head_size)
 
     def _input_layer(self, parts: int) -> nn.Linear:
         """Returns a layer from H to `parts` times A * D."""
@@ -337,7 +339,7 @@ class SelfAttention(_MultiHeadAttention):
     def _project(self, states: Tensor) -> Tensor:
         """Returns queries, keys and values `(B, Q, 3, A, D)` of states `(B, Q, H)`."""
         packed: Tensor = self.query_keys_values(states)  # (B, Q, 3 * A * D)
-        return packed.view(*states.shape[:-1], 3, self.heads, -1)
+        return packed.unflatten(-1, (3, self.heads, -1))
 
     def forward(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Attends from all positions `(B, Q, H)` at once and returns `(B, Q, H)`.
@@ -401,8 +403,9 @@ class CrossAttention(_MultiHeadAttention):
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Returns keys and values, `(B, A, S, D)` each, of a memory `(B, S, H)`."""
-        packed = self.keys_values(memory).view(*memory.shape[:-1], 2, self.heads, -1)  # (B, S, 2, A, D)
-        keys, values = packed.unbind(-3)  # (B, S, A, D) each
+        projected = self.keys_values(memory)  # (B, S, 2 * A * D)
+        heads = projected.unflatten(-1, (2, self.heads, -1))  # (B, S, 2, A, D)
+        keys, values = heads.unbind(-3)  # (B, S, A, D) each
         return keys.transpose(1, 2), values.transpose(1, 2)
 
     def forward(
@@ -419,8 +422,9 @@ class CrossAttention(_MultiHeadAttention):
 
         Returns `(B, Q, H)`, and the weights of the a heads in `shown`, `(B, a, Q, S)`, without dropout.
         """
-        projected = self.query(states).view(*states.shape[:-1], self.heads, -1)  # (B, Q, A, D)
-        query = self._scaled(projected.transpose(1, 2))  # (B, A, Q, D)
+        projected = self.query(states)  # (B, Q, A * D)
+        heads = projected.unflatten(-1, (self.heads, -1))  # (B, Q, A, D)
+        query = self._scaled(heads.transpose(1, 2))  # (B, A, Q, D)
         context = attend(query, keys, values, mask=mask, rate=self._current_rate())  # (B, A, Q, D)
         weights = None
         if shown is not None:
@@ -438,12 +442,13 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        bias = layer_form_of(config).bias
+        form = layer_form_of(config)
+        bias = form.bias
         width = config.hidden_size
         inner = config.feed_forward_size
         self.inner: nn.Module = _init_xavier(nn.Linear(width, inner, bias=bias))
         self.gate: nn.Module | None = None
-        if layer_form_of(config).gated:
+        if form.gated:
             self.gate = _init_xavier(nn.Linear(width, inner, bias=bias))
         self.out = _init_xavier(nn.Linear(inner, width, bias=bias))
         self.activation = config.activation
@@ -517,11 +522,13 @@ class EncoderLayer(nn.Module):
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """Maps `(B, S, H)` to `(B, S, H)`. `mask` `(B, 1, 1, S)` is True for real tokens; see `attend`."""
         residual = self.around_self_attention
-        result = self.self_attention(residual.before(states), mask)  # (B, S, H)
+        normed = residual.before(states)
+        result = self.self_attention(normed, mask)
         states = residual.after(states, result)
 
         residual = self.around_feed_forward
-        result = self.feed_forward(residual.before(states))  # (B, S, H)
+        normed = residual.before(states)
+        result = self.feed_forward(normed)
         return residual.after(states, result)
 
 
@@ -576,9 +583,11 @@ class DecoderLayer(nn.Module):
             assert memory is not None, "this layer attends to a memory"
             keys, values, mask = memory
             residual = self.around_cross_attention
-            result, weights = self.cross_attention(residual.before(states), keys, values, mask=mask, shown=shown)
+            normed = residual.before(states)
+            result, weights = self.cross_attention(normed, keys, values, mask=mask, shown=shown)
             states = residual.after(states, result)
 
         residual = self.around_feed_forward
-        result = self.feed_forward(residual.before(states))
+        normed = residual.before(states)
+        result = self.feed_forward(normed)
         return residual.after(states, result), weights

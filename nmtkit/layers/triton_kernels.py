@@ -1,13 +1,18 @@
-"""The kernels of `kernels.py` as Triton programs. Imported on first use only: Triton takes long to load.
+"""The kernels of `kernels.py` as Triton programs. Imported on first use only, since Triton takes long to load.
 
-Every launch is a fixed grid for fixed shapes and reads nothing back, so it can be captured in a CUDA graph once the
-same launch was made outside of it: the first one compiles. All sums are in float32, whatever the type of the inputs.
+For given shapes, a launch always has the same grid, and it reads nothing back. So it can be captured in a CUDA graph,
+after one launch outside of it, which compiles the program. All sums are in float32, whatever the type of the inputs.
 
-Tiles are `(rows, columns)` with sizes that are powers of two, as Triton wants them. Places outside a tensor are loaded
-as numbers that change nothing.
+A tile is the part of a tensor that a program computes at once. Its sizes are powers of two, as Triton requires.
+Elements of a tile that are outside the tensor are loaded as numbers that do not change the result.
 
-Where `TRITON_INTERPRET=1` is set before this module is imported, numpy computes the same programs on a CPU. It keeps
-bfloat16 as bits, so that each tile is turned into float32 before anything else is done with it.
+If `TRITON_INTERPRET=1` is set before this module is imported, numpy runs the same programs on a CPU. It represents
+bfloat16 as bits, so every tile is converted to float32 before anything else is done with it.
+
+Arguments of the programs: a tensor is passed as a pointer to its first number, and `keys_row` is how many numbers apart
+two rows of keys are in memory (the stride). Capitals are constants, for each value of which Triton compiles a program.
+
+Letters: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary.
 """
 
 import torch
@@ -16,14 +21,14 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 4096
-"""Numbers of a tile of keys, which stay in registers while all queries of the sentence pass."""
+"""Numbers in a tile of keys, which stays in registers while all queries of the sentence are computed."""
 LONGEST = {"launch_energies": TILE, "launch_softmax": 1 << 15, "launch_maxima": TILE}
-"""Numbers of the longest row, or block, that a program holds at once; longer ones would not fit into registers."""
+"""Numbers in the longest row, or block, that a program can hold at once; longer ones would not fit into registers."""
 BLOCKS = 128
-"""Blocks of columns of which a program seeks the maxima at a time."""
+"""Blocks of columns whose maxima a program computes at a time."""
 
 FUSED = True
-"""Whether a product and a sum are rounded once, as one; said, since the default differs between versions."""
+"""Whether a product and a sum are rounded only once. Always passed, since Triton's default differs by version."""
 
 
 @triton.jit
@@ -37,61 +42,74 @@ def _energies(
     n_queries,
     length,
     size,
-    query_sentence,
-    query_row,
-    key_sentence,
-    key_row,
+    queries_sentence,
+    queries_row,
+    keys_sentence,
+    keys_row,
     coverage_sentence,
     coverage_row,
     COVERED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    sentence = tl.program_id(0).to(tl.int64)
+    # A program computes ROWS source positions of one sentence, for all queries of the sentence.
+    sentence = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
-    real, inside = rows < length, columns < size
-    places = keys + sentence * key_sentence + rows[:, None] * key_row + columns[None, :]
-    tile = tl.load(places, mask=real[:, None] & inside[None, :], other=0.0).to(tl.float32)
-    v = tl.load(energy + columns, mask=inside, other=0.0).to(tl.float32)
+    is_row = rows < length
+    is_column = columns < size
+    key_places = keys + sentence * keys_sentence + rows[:, None] * keys_row + columns[None, :]
+    doubled_keys = tl.load(key_places, mask=is_row[:, None] & is_column[None, :], other=0.0).to(tl.float32)
+    v = tl.load(energy + columns, mask=is_column, other=0.0).to(tl.float32)
     if COVERED:
-        w = 2.0 * tl.load(coverage_weight + columns, mask=inside, other=0.0).to(tl.float32)
+        doubled_weight = 2.0 * tl.load(coverage_weight + columns, mask=is_column, other=0.0).to(tl.float32)
     for number in range(n_queries):
-        start = queries + sentence * query_sentence + number * query_row
-        doubled = tile + 2.0 * tl.load(start + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+        query_places = queries + sentence * queries_sentence + number * queries_row + columns
+        doubled = doubled_keys + 2.0 * tl.load(query_places, mask=is_column, other=0.0).to(tl.float32)[None, :]
         if COVERED:
-            history = coverage + sentence * coverage_sentence + number * coverage_row + rows
-            doubled += tl.load(history, mask=real, other=0.0).to(tl.float32)[:, None] * w[None, :]
-        tanh = 2.0 / (1.0 + tl.exp(-doubled)) - 1.0
-        place = result + (sentence * n_queries + number) * length + rows
-        tl.store(place, tl.sum(v[None, :] * tanh, axis=1), mask=real)
+            coverage_places = coverage + sentence * coverage_sentence + number * coverage_row + rows
+            covered = tl.load(coverage_places, mask=is_row, other=0.0).to(tl.float32)
+            doubled += covered[:, None] * doubled_weight[None, :]
+        tanh = 2.0 / (1.0 + tl.exp(-doubled)) - 1.0  # of half of `doubled`
+        result_places = result + (sentence * n_queries + number) * length + rows
+        tl.store(result_places, tl.sum(v[None, :] * tanh, axis=1), mask=is_row)
 
 
 def launch_energies(
     queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
 ) -> Tensor:
-    """Energies `(B,Q,S)`; see `kernels.additive_energies`. Keys are read once for all queries of a sentence."""
-    queries, keys = _dense_rows(queries), _dense_rows(keys)
-    coverage = None if coverage is None else _dense_rows(coverage)
-    (sentences, n_queries, size), length = queries.shape, keys.shape[1]
+    """Returns energies `(B, Q, S)`; see `kernels.additive_energies`. Keys are read once for all queries."""
+    queries = _dense_rows(queries)  # (B, Q, A)
+    keys = _dense_rows(keys)  # (B, S, A)
+    sentences, n_queries, size = queries.shape
+    length = keys.shape[1]
     columns = triton.next_power_of_2(size)
     rows = min(32, max(1, TILE // columns), triton.next_power_of_2(length))
-    result = torch.empty(sentences, n_queries, length, device=keys.device)
+    result = torch.empty(sentences, n_queries, length, device=keys.device)  # (B, Q, S)
+    is_covered = coverage is not None
+    if coverage is None:
+        coverage = result  # any tensor: it is not read
+        coverage_strides = (0, 0)
+    else:
+        coverage = _dense_rows(coverage)  # (B, Q, S)
+        coverage_strides = coverage.stride()[:2]
+    if coverage_weight is None:
+        coverage_weight = energy  # any tensor: it is not read
     with torch.cuda.device(keys.get_device()):
         _energies[(sentences, triton.cdiv(length, rows))](
             queries,
             keys,
             energy.contiguous(),
-            result if coverage is None else coverage,  # is not read
-            energy if coverage_weight is None else coverage_weight.contiguous(),
+            coverage,
+            coverage_weight.contiguous(),
             result,
             n_queries,
             length,
             size,
             *queries.stride()[:2],
             *keys.stride()[:2],
-            *(0, 0) if coverage is None else coverage.stride()[:2],
-            COVERED=coverage is not None,
+            *coverage_strides,
+            COVERED=is_covered,
             ROWS=rows,
             COLUMNS=columns,
             num_warps=8 if columns == TILE else 4,
@@ -107,43 +125,46 @@ def _softmax(
     result,
     n_rows,
     length,
-    energy_sentence,
-    energy_row,
+    energies_sentence,
+    energies_row,
     mask_sentence,
     mask_row,
     mask_column,
     LOWEST: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    sentence, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    # A program computes one row: the weights of a query.
+    sentence = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
+    row = tl.program_id(1)
     columns = tl.arange(0, COLUMNS)
-    inside = columns < length
-    places = mask + sentence * mask_sentence + row * mask_row + columns * mask_column
-    real = tl.load(places, mask=inside, other=0) != 0
-    energy = tl.load(energies + sentence * energy_sentence + row * energy_row + columns, mask=real, other=LOWEST)
-    energy = energy.to(tl.float32)
-    powers = tl.where(real, tl.exp(energy - tl.max(energy, axis=0)), 0.0)
+    is_column = columns < length
+    mask_places = mask + sentence * mask_sentence + row * mask_row + columns * mask_column
+    is_real = tl.load(mask_places, mask=is_column, other=0) != 0
+    energy_places = energies + sentence * energies_sentence + row * energies_row + columns
+    energy = tl.load(energy_places, mask=is_real, other=LOWEST).to(tl.float32)
+    powers = tl.where(is_real, tl.exp(energy - tl.max(energy, axis=0)), 0.0)
     total = tl.sum(powers, axis=0)
-    weights = tl.where(real, powers / tl.where(total == 0.0, 1.0, total), 0.0)
-    tl.store(result + (sentence * n_rows + row) * length + columns, weights, mask=inside)
+    divisor = tl.where(total == 0.0, 1.0, total)  # a row without a real position gets zeros
+    weights = tl.where(is_real, powers / divisor, 0.0)
+    tl.store(result + (sentence * n_rows + row) * length + columns, weights, mask=is_column)
 
 
 def launch_softmax(energies: Tensor, mask: Tensor) -> Tensor:
-    """Weights `(B,Q,S)` in float32; see `kernels.masked_softmax`."""
-    energies = _dense_rows(energies)
-    bytes_of_mask = mask.view(torch.uint8).expand_as(energies)
+    """Returns weights `(B, Q, S)` in float32; see `kernels.masked_softmax`."""
+    energies = _dense_rows(energies)  # (B, Q, S)
+    byte_mask = mask.view(torch.uint8).expand_as(energies)  # (B, Q, S), a view: its strides may be zero
     sentences, n_rows, length = energies.shape
     columns = triton.next_power_of_2(length)
-    result = torch.empty(energies.shape, device=energies.device)
+    result = torch.empty(energies.shape, device=energies.device)  # (B, Q, S)
     with torch.cuda.device(energies.get_device()):
         _softmax[(sentences, n_rows)](
             energies,
-            bytes_of_mask,
+            byte_mask,
             result,
             n_rows,
             length,
             *energies.stride()[:2],
-            *bytes_of_mask.stride(),
+            *byte_mask.stride(),
             LOWEST=torch.finfo(energies.dtype).min,
             COLUMNS=columns,
             num_warps=min(16, max(4, columns // 256)),
@@ -164,11 +185,12 @@ def _maxima(
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
+    # A program reads one row, BLOCKS blocks of columns at a time. Each of the BLOCKS lanes reads one block of them.
+    row = tl.program_id(0).to(tl.int64)  # int64: an offset may exceed 2^31
     lanes = tl.arange(0, BLOCKS)
     within = tl.arange(0, BLOCK)
-    # Each lane keeps a sum of its own, so that lanes meet only once, after the last column. What a lane's sum is
-    # relative to is finite: a difference of infinities is not a number.
+    # Each lane has its own running sum of exp(logit - highest), so that lanes are combined only once, after the last
+    # column. `highest` is always finite, since the difference of two infinities is not a number.
     highest = tl.full((BLOCKS,), -LARGEST, tl.float32)
     total = tl.zeros((BLOCKS,), tl.float32)
     for first in range(0, n_blocks, BLOCKS):
@@ -179,6 +201,7 @@ def _maxima(
         top = tl.max(tile, axis=1)
         tl.store(tops + row * n_blocks + blocks, top, mask=blocks < n_blocks)
         higher = tl.minimum(tl.maximum(highest, top), LARGEST)
+        # The sum so far is rescaled to the new highest logit of the lane.
         total = total * tl.exp(highest - higher) + tl.sum(tl.exp(tile - higher[:, None]), axis=1)
         highest = higher
     peak = tl.max(highest, axis=0)
@@ -186,12 +209,12 @@ def _maxima(
 
 
 def launch_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp `(N,)` and maxima; see `kernels.block_maxima`. Logits are read once."""
-    logits = _dense_rows(logits)
+    """Returns log-sum-exp `(N,)` and maxima `(N, blocks)`; see `kernels.block_maxima`. Logits are read once."""
+    logits = _dense_rows(logits)  # (N, V)
     n_rows, n_columns = logits.shape
     n_blocks = triton.cdiv(n_columns, block)
-    log_sum_exp = torch.empty(n_rows, device=logits.device)
-    tops = torch.empty(n_rows, n_blocks, dtype=logits.dtype, device=logits.device)
+    log_sum_exp = torch.empty(n_rows, device=logits.device)  # (N,)
+    tops = torch.empty(n_rows, n_blocks, dtype=logits.dtype, device=logits.device)  # (N, blocks)
     with torch.cuda.device(logits.get_device()):
         _maxima[(n_rows,)](
             logits,
@@ -210,5 +233,5 @@ def launch_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def _dense_rows(tensor: Tensor) -> Tensor:
-    """The tensor, copied if the numbers of a row do not stand side by side."""
+    """Returns the tensor, or a copy if the numbers of a row are not adjacent in memory."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
