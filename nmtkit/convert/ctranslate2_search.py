@@ -371,7 +371,7 @@ def _converted(run: Run, which: str, sides: _Sides) -> Path:
     """Returns the folder of the converted model, in the run or in the user's cache; it is made if need be."""
     path = run.weights(which)
     with open_checkpoint(path) as (_, header):
-        sums = header.sums or file_sha256(path)
+        sums = header.checksums or file_sha256(path)
     model = run.inference.model.model_dump(mode="json")
     facts = [sums, model, __version__, FORMAT, *(side.tokens for side in sides)]
     key = bytes_checksum(json.dumps(facts, sort_keys=True).encode())
