@@ -1,4 +1,4 @@
-"""Compressed files, recognized by their first bytes whatever their names are: gzip, bzip2, xz and zstandard."""
+"""Decompression of gzip, bzip2, xz and zstandard, which are recognized by the first bytes of a file."""
 
 import bz2
 import gzip
@@ -9,20 +9,20 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, cast
 
 MAGIC_BYTES = 6
-"""The number of bytes that are needed to recognize a format."""
+"""Number of bytes that are needed to recognize a format."""
 _ZSTD_INPUT = 1 << 12
-"""Compressed bytes given to zstandard at once, which limits the memory for the decompressed bytes."""
+"""Number of compressed bytes that are decompressed at once, which limits the memory of the result."""
 
 _FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 
 class DamagedArchiveError(Exception):
-    """A compressed file that cannot be decompressed to its end; its text says why, and what to do."""
+    """A compressed file cannot be decompressed to its end; the message has the cause and the remedy."""
 
 
 def compression_of(head: bytes) -> str:
-    """The name of the format of a compressed file that begins with these bytes; empty if it is not compressed."""
+    """Returns the format of a compressed file that begins with these bytes; "" if it is not compressed."""
     for magic, name in _FORMATS.items():
         if head.startswith(magic):
             return name
@@ -30,7 +30,7 @@ def compression_of(head: bytes) -> str:
 
 
 class _Observed:
-    """A file whose bytes are observed while they are read."""
+    """A file that passes all its bytes to an observer while they are read."""
 
     def __init__(self, file: BinaryIO, observe: Callable[[bytes], object]) -> None:
         self._file = file
@@ -42,7 +42,7 @@ class _Observed:
         return data
 
     def read1(self, size: int) -> bytes:
-        data: bytes = self._file.read1(size)  # type: ignore[attr-defined]
+        data: bytes = self._file.read1(size)  # type: ignore[attr-defined]  # all files that are opened here have it
         self._observe(data)
         return data
 
@@ -50,7 +50,7 @@ class _Observed:
 class _ZstdFile:
     """The decompressed bytes of a file of zstandard frames.
 
-    The library's own reader accepts a frame that is cut off as if it were complete.
+    Unlike the reader of the library, it raises an error for a frame that is cut off.
     """
 
     def __init__(self, file: Any) -> None:
@@ -64,7 +64,7 @@ class _ZstdFile:
         self._error = library.ZstdError
         self._decompressor = self._new_decompressor()
         self._file = file
-        self._rest = b""
+        self._rest = b""  # bytes that were read after the end of a frame
         self._inside_frame = False
 
     def read1(self, size: int) -> bytes:
@@ -111,7 +111,7 @@ class _Decompressed:
         except _DAMAGE as fault:
             raise self._damage(fault) from fault
         except OSError as fault:
-            if fault.errno is not None:  # the disk's, not that of the library
+            if fault.errno is not None:  # an error of the disk; those of the libraries have no number
                 raise
             raise self._damage(fault) from fault
         return data
@@ -121,21 +121,28 @@ class _Decompressed:
 
 
 def verify_archive(stream: BinaryIO) -> None:
-    """Reads a compressed stream to its end, since damage found only there may explain bytes that are not text."""
+    """Reads a compressed stream to its end, since damage that is found there may explain bytes that are not text.
+
+    Raises:
+        DamagedArchiveError: the stream is damaged.
+    """
     if isinstance(stream, _Decompressed):
         while stream.read1(1 << 16):
             continue
 
 
 def decompressed(file: BinaryIO, observe: Callable[[bytes], object] | None = None) -> BinaryIO:
-    """The bytes of an open file, decompressed if need be. The file may be a pipe, which cannot be rewound.
+    """Returns the bytes of an open file or pipe, decompressed if it is compressed.
 
-    `observe` is called with all bytes as they are on disk. A terminal is read as it is: after a look ahead, its user
-    would have to type Ctrl-D twice.
+    `observe` is called with all bytes as stored on disk, except for a terminal.
     """
     if file.isatty():
-        return file
-    head = file.peek(MAGIC_BYTES)[:MAGIC_BYTES]  # type: ignore[attr-defined]  # all files that are read have it
-    source: Any = file if observe is None else _Observed(file, observe)
+        return file  # after `peek`, the user would have to type Ctrl-D twice
+    head = file.peek(MAGIC_BYTES)[:MAGIC_BYTES]  # type: ignore[attr-defined]  # all files that are opened here have it
+    source: Any = file
+    if observe is not None:
+        source = _Observed(file, observe)
     kind = compression_of(head)
-    return cast(BinaryIO, _Decompressed(kind, source) if kind else source)
+    if kind:
+        source = _Decompressed(kind, source)
+    return cast(BinaryIO, source)  # it has the methods of a file that are used here

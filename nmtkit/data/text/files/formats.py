@@ -1,6 +1,6 @@
 """Recognizes files that are not plain text with one sentence or text per line: documents, tables, markup.
 
-Every line of such a file could be read as text, and a model would translate tags and time codes without complaint.
+Every line of such a file could be read as text, and a model would translate tags and time codes without an error.
 """
 
 import csv
@@ -14,11 +14,11 @@ from nmtkit.core.errors import shorten
 from nmtkit.data.text.files.names import without_compression_end
 
 DETECTION_LINES = 64
-"""The first lines of a text by which its format is recognized."""
+"""Number of lines at the beginning of a text by which its format is recognized."""
 TABLE_ENDS = (".tsv", ".tab", ".csv")
-"""Ends of the names of tables."""
+"""File endings of tables."""
 _MIN_TABLE_ROWS = 4
-"""Rows needed to recognize a table whose name does not say so."""
+"""Number of rows that are needed to recognize a table without such an ending."""
 
 # ------------------------------------------------------------------------------------------------------- binary formats
 
@@ -46,16 +46,16 @@ _ZIPPED = {
 
 @dataclass(frozen=True)
 class FileFormat:
-    """The format of a file that is not lines of plain text."""
+    """Format of a file that is not lines of plain text."""
 
     title: str
-    """Such as "a PDF file"."""
+    """Name with an article, such as "a PDF file"."""
     advice: str
-    """The remedy, as a sentence."""
+    """Remedy, as a sentence."""
 
 
 def binary_format(head: bytes) -> FileFormat | None:
-    """The format of a file that begins with these bytes and is not text; None if it may be text."""
+    """Returns the format of a file that begins with these bytes and is not text; None if it may be text."""
     for magic, (title, advice) in _BINARY.items():
         if head.startswith(magic):
             return FileFormat(title, advice)
@@ -73,7 +73,8 @@ _TIME = r"(?:\d+:)?\d\d:\d\d[,.]\d{3}"
 _CUE = re.compile(rf"\s*{_TIME}\s+-->\s+{_TIME}")
 _HTML_HEAD = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _HTML_TAG = re.compile(r"</?(?:p|div|span|ul|ol|li|h[1-6]|table|tr|td|th|br|a|b|i|em|strong|img)(?:\s[^<>]*)?/?>", re.I)
-_XML_ROOT = re.compile(r"<([A-Za-z][\w.:-]*)")
+_XML_ELEMENT = re.compile(r"<([a-z][\w.:-]*)")
+_TMX_LANGUAGE = re.compile(r"<tuv[^>]*\blang=[\"']([^\"']+)")
 _THOUSANDS = re.compile(r"\d,\d{3}\b")
 _NUMBER = re.compile(r"[\d.,:%+-]*")
 _PLAIN_IN_SHELL = re.compile(r"[\w@%+=:,./#-]+")
@@ -87,9 +88,9 @@ _NO_MARKUP = "Extract the text first, without its tags."
 
 
 def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
-    """The format of the first lines of a file; None if they look like plain text.
+    """Returns the format of the first lines of a file; None if they look like plain text.
 
-    `name` is the name of the file, which helps to recognize short tables.
+    `name` is the name of the file, by which short tables are recognized.
     """
     head = [line for line in lines[:DETECTION_LINES] if line.strip()]
     if not head:
@@ -98,8 +99,9 @@ def text_format(lines: Sequence[str], name: str = "") -> FileFormat | None:
 
 
 def _json(lines: list[str]) -> FileFormat | None:
-    """JSON that is not an object on each line: a list of objects, or objects over several lines."""
-    beginning = "".join(line.strip() for line in lines[:3]).lstrip("\ufeff")
+    """Recognizes JSON that is not an object on each line: a list of objects, or objects over several lines."""
+    first_lines = "".join(line.strip() for line in lines[:3])
+    beginning = first_lines.lstrip("\ufeff")
     if _JSON_LIST.match(beginning):
         return FileFormat("a JSON list", "Write an object on each line first: jq -c '.[]' FILE > FILE.jsonl.")
     if lines[0].strip("\ufeff ") == "{" and _JSON_KEY.match(beginning):
@@ -114,22 +116,24 @@ def _marked_up(lines: list[str], name: str) -> FileFormat | None:
     if _HTML_HEAD.match(first):
         return FileFormat("an HTML page", _NO_MARKUP)
     if first.startswith(("<?xml", "<!DOCTYPE", "<tmx", "<xliff")):
-        roots = [root.lower() for line in lines for root in _XML_ROOT.findall(line)]
-        title = next((_MARKUP[root] for root in roots if root in _MARKUP), "an XML file")
-        if "TMX" in title:
-            return FileFormat(title, _tmx_advice(lines, name))
-        return FileFormat(title, _NO_MARKUP)
-    begins = sum(_HTML_TAG.match(line.lstrip()) is not None for line in lines)
+        elements = _XML_ELEMENT.findall("\n".join(lines).lower())
+        kind = next((element for element in elements if element in _MARKUP), None)
+        if kind == "tmx":
+            return FileFormat(_MARKUP[kind], _tmx_advice(lines, name))
+        return FileFormat(_MARKUP[kind] if kind else "an XML file", _NO_MARKUP)
+    lines_with_tag_first = sum(_HTML_TAG.match(line.lstrip()) is not None for line in lines)
     tags = sum(len(_HTML_TAG.findall(line)) for line in lines)
-    if len(lines) > 2 and begins > len(lines) / 2 and tags > len(lines):
+    if len(lines) > 2 and lines_with_tag_first > len(lines) / 2 and tags > len(lines):
         return FileFormat("a part of an HTML page", _NO_MARKUP)
     return None
 
 
 def _tmx_advice(lines: list[str], name: str) -> str:
-    languages = dict.fromkeys(re.findall(r"<tuv[^>]*\blang=[\"']([^\"']+)", " ".join(lines)))
-    found = list(languages)[:2] if len(languages) > 1 else ["en", "fr"]
-    return f"Name its languages: {_column_names(name, found)}."
+    languages = _TMX_LANGUAGE.findall(" ".join(lines))
+    examples = list(dict.fromkeys(languages))[:2]
+    if len(examples) < 2:
+        examples = ["en", "fr"]
+    return f"Name its languages: {_column_names(name, examples)}."
 
 
 def _timed(lines: list[str]) -> FileFormat | None:
@@ -147,71 +151,89 @@ def _table(lines: list[str], name: str) -> FileFormat | None:
     for before, line in pairwise(lines):
         if "|" in before and _TABLE_RULE.match(line):
             return FileFormat("Markdown with a table", "Write the cells as lines first, without the bars.")
-    plain = without_compression_end(name.lower())
-    if len(lines) < (1 if plain.endswith(TABLE_ENDS) else _MIN_TABLE_ROWS):
+    plain_name = without_compression_end(name.lower())
+    if len(lines) < _MIN_TABLE_ROWS and not plain_name.endswith(TABLE_ENDS):
         return None
-    columns = {line.count("\t") for line in lines}
-    if len(columns) == 1 and columns != {0}:
+    tab_counts = {line.count("\t") for line in lines}
+    if len(tab_counts) == 1 and tab_counts != {0}:
         return _table_format([line.split("\t") for line in lines], "tabs", name)
     delimiter = delimiter_of(lines[0])
-    rows = _csv_rows(lines, delimiter, strict=not plain.endswith(".csv"))
+    rows = _csv_rows(lines, delimiter, strict=not plain_name.endswith(".csv"))
     widths = {len(row) for row in rows}
     if len(widths) == 1 and widths != {1}:
-        sign = {",": "commas", ";": "semicolons", "\t": "tabs"}[delimiter]
-        return _table_format(rows, sign, name)
+        separators = {",": "commas", ";": "semicolons", "\t": "tabs"}[delimiter]
+        return _table_format(rows, separators, name)
     return None
 
 
 def _table_format(rows: list[list[str]], separators: str, name: str) -> FileFormat:
-    """The format of a table. The advice names its columns of text by the first row, if that looks like their heads."""
-    first = [cell.strip("\ufeff ") for cell in rows[0]]
-    title = f"a table of {len(first)} columns separated by {separators}"
-    columns = [index for index in range(len(first)) if not _is_numeric(index, rows)][:2] or [0]
-    by_number = _column_names(name, [str(index + 1) for index in columns])
-    if not _looks_like_heads(first):
+    """Describes a table; the advice names two columns of text, also by their heads if the first row has heads."""
+    first_row = [cell.strip("\ufeff ") for cell in rows[0]]
+    title = f"a table of {len(first_row)} columns separated by {separators}"
+    numbers = []
+    heads = []
+    for column, head in enumerate(first_row):
+        if not _is_numeric(column, rows):
+            numbers.append(str(column + 1))
+            heads.append(head)
+    if not numbers:
+        numbers = ["1"]
+        heads = [first_row[0]]
+    by_number = _column_names(name, numbers[:2])
+    if not _looks_like_heads(first_row):
         return FileFormat(title, f"Name its columns: {by_number}.")
-    by_name = _column_names(name, [first[index] for index in columns])
-    title = f"{title} ({shorten(', '.join(first))})"
-    return FileFormat(title, f"Name its columns: {by_name}; or, if the first row is text already, {by_number}.")
+    title += f" ({shorten(', '.join(first_row))})"
+    by_head = _column_names(name, heads[:2])
+    return FileFormat(title, f"Name its columns: {by_head}; or, if the first row is text already, {by_number}.")
 
 
 def _is_numeric(column: int, rows: list[list[str]]) -> bool:
-    """Whether a column has numbers alone, apart from its head."""
+    """Returns whether all cells of a column are numbers, apart from its head."""
     cells = [row[column] for row in rows[1:]]
     return bool(cells) and all(_NUMBER.fullmatch(cell.strip()) for cell in cells)
 
 
 def _looks_like_heads(cells: list[str]) -> bool:
-    """Whether the cells of a first row could be names of columns: short, all different, no numbers and no sentences."""
-    if len(set(cells)) < len(cells):
+    """Returns whether the cells of a first row could be heads: short, all different, neither numbers nor sentences."""
+    if len(set(cells)) < len(cells) or not all(cells):
         return False
-    return all(cell and len(cell.split()) <= _HEAD_WORDS and not _NOT_A_HEAD.search(cell) for cell in cells)
+    most_words = max(len(cell.split()) for cell in cells)
+    if most_words > _HEAD_WORDS:
+        return False
+    return not any(_NOT_A_HEAD.search(cell) for cell in cells)
 
 
 def _csv_rows(lines: list[str], delimiter: str, strict: bool) -> list[list[str]]:
-    """The rows of a table; empty if the text is not a table.
+    """Returns the rows of a table; an empty list if the text is not a table.
 
-    If `strict`, a blank after a delimiter, or 1,000, is a sign of running text.
+    If `strict`, a space after a delimiter, or a number such as 1,000, counts as a sign of running text.
     """
-    if strict and any(f"{delimiter} " in line or _THOUSANDS.search(line) for line in lines):
-        return []
+    if strict:
+        for line in lines:
+            if f"{delimiter} " in line or _THOUSANDS.search(line):
+                return []
+    complete_lines = [f"{line}\n" for line in lines]
     try:
-        rows = list(csv.reader([f"{line}\n" for line in lines], delimiter=delimiter, strict=True))
+        rows = list(csv.reader(complete_lines, delimiter=delimiter, strict=True))
     except csv.Error:
         return []
-    return rows[:-1] if len(lines) == DETECTION_LINES else rows
+    if len(lines) == DETECTION_LINES:
+        return rows[:-1]  # the last row may continue on a line that was not read
+    return rows
 
 
 def delimiter_of(line: str) -> str:
-    """The delimiter of a CSV file, by its first line: the most frequent of comma, semicolon and tab outside quotes."""
+    """Returns the most frequent of comma, semicolon and tab outside quotes in the first line of a CSV file."""
     unquoted = re.sub(r'"[^"]*"', "", line)
     return max(",;\t", key=unquoted.count)
 
 
 def _column_names(name: str, columns: list[str]) -> str:
-    """The columns as they are typed in a shell."""
+    """Returns FILE#COLUMN for each column, quoted for the shell."""
     references = []
     for column in columns:
         reference = f"{name or 'FILE'}#{column}"
-        references.append(reference if _PLAIN_IN_SHELL.fullmatch(reference) else shlex.quote(reference))
+        if not _PLAIN_IN_SHELL.fullmatch(reference):
+            reference = shlex.quote(reference)
+        references.append(reference)
     return " and ".join(references)

@@ -1,4 +1,4 @@
-"""How texts are named, on the command line and in recipes: FILE#COLUMN, and the encoding of each file."""
+"""Names of texts on the command line and in recipes: FILE#COLUMN, and the encoding of each file."""
 
 import codecs
 import os
@@ -10,36 +10,37 @@ from nmtkit.core.errors import NmtkitError
 STDIN = "standard input"
 """Name of standard input in messages."""
 COMPRESSED_ENDS = (".gz", ".bz2", ".xz", ".zst")
-"""Ends of the names that compressed files usually have."""
+"""Usual file endings of compressed files."""
 JSON_COLUMN_ENDS = (".jsonl", ".json", ".ndjson")
 _PLAIN_TABLE_ENDS = (".tsv", ".tab", ".csv", ".txt")
 
 
 def without_compression_end(name: str) -> str:
-    """The name of a file without the end that says how it is compressed."""
+    """Returns the name of a file without endings of compression, such as .gz."""
     for end in COMPRESSED_ENDS:
         name = name.removesuffix(end)
     return name
 
 
 def split_reference(path: str) -> tuple[str, str]:
-    """The file and the column that FILE#COLUMN names; the column is empty for a whole file."""
-    file, mark, column = path.rpartition("#")
-    if not mark or not file or not column or os.path.exists(path):
+    """Returns the file and the column of FILE#COLUMN; the column is "" for a whole file."""
+    file, _, column = path.rpartition("#")
+    if not file or not column or os.path.exists(path):
         return path, ""
-    ends = (*_PLAIN_TABLE_ENDS, *JSON_COLUMN_ENDS, ".tmx")
-    if os.path.exists(file) or without_compression_end(file.lower()).endswith(ends):
+    endings = (*_PLAIN_TABLE_ENDS, *JSON_COLUMN_ENDS, ".tmx")
+    if os.path.exists(file) or without_compression_end(file.lower()).endswith(endings):
         return file, column
     return path, ""
 
 
 def text_path(path: str) -> str:
-    """The file of FILE#COLUMN."""
-    return split_reference(path)[0]
+    """Returns the file of FILE#COLUMN."""
+    file, _ = split_reference(path)
+    return file
 
 
 def is_tmx(file: str) -> bool:
-    """Whether a file has the name of a TMX file."""
+    """Returns whether a file has the name of a TMX file."""
     return without_compression_end(file.lower()).endswith(".tmx")
 
 
@@ -47,7 +48,7 @@ def is_tmx(file: str) -> bool:
 
 
 def require_encoding(name: str) -> str:
-    """The name itself; NmtkitError if Python has no text encoding of this name."""
+    """Returns the name; raises NmtkitError if Python has no text encoding of this name."""
     try:
         "a".encode(name)
         codecs.getincrementaldecoder(name)
@@ -60,17 +61,17 @@ def require_encoding(name: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name is one of UTF-8."""
+    """Returns whether a name is one of the names of UTF-8."""
     return codecs.lookup(name).name in ("utf-8", "utf-8-sig")
 
 
-def parse_encodings(given: Iterable[str]) -> dict[str, str]:
-    """The values of `--encoding` as encodings by absolute path; the key "" holds the encoding of all other files.
+def parse_encodings(values: Iterable[str]) -> dict[str, str]:
+    """Parses the values of `--encoding`: NAME, or FILE=NAME.
 
-    A value is NAME, or FILE=NAME.
+    Returns encodings by absolute path; the key "" holds the encoding of all other files.
     """
     encodings: dict[str, str] = {}
-    for value in given:
+    for value in values:
         file, separator, name = value.rpartition("=")
         if separator and not os.path.exists(file):
             raise NmtkitError(
@@ -84,14 +85,14 @@ def parse_encodings(given: Iterable[str]) -> dict[str, str]:
 
 
 _given: dict[str, str] = {}
-"""The encodings that the current command was given, as `parse_encodings` returns them."""
+"""Encodings that the options of the current command name, as `parse_encodings` returns them."""
 
 
 @contextmanager
 def reading_as(encodings: Mapping[str, str]) -> Iterator[None]:
-    """Reads all text inside the block in these encodings, unless a reader is given another.
+    """Makes these encodings the default for all text that is read inside the block.
 
-    This is a setting of the whole process, since commands read ahead in threads.
+    The default is global, since commands read ahead in threads.
     """
     before = dict(_given)
     _given.clear()
@@ -104,12 +105,13 @@ def reading_as(encodings: Mapping[str, str]) -> Iterator[None]:
 
 
 def given_encoding(path: str) -> str:
-    """The encoding that the command was given for a file; empty for UTF-8."""
+    """Returns the encoding that the options of the command name for a file; "" for UTF-8."""
     if not _given:
         return ""
-    return _given.get(os.path.abspath(path), _given.get("", ""))
+    default = _given.get("", "")
+    return _given.get(os.path.abspath(path), default)
 
 
 def has_given_encoding() -> bool:
-    """Whether the command was given an encoding."""
+    """Returns whether the options of the command name an encoding."""
     return bool(_given)

@@ -1,13 +1,14 @@
-"""One text of a file that holds several: a column of a table, a language of a TMX file, a field of JSON lines.
+"""Reads one text of a file that holds several: a column of a table, a language of a TMX file, a field of JSON lines.
 
-`FILE#COLUMN` names it wherever a text file may be named: pairs.csv#English, pairs.tsv#2, memory.tmx#fr,
-data.jsonl#translation.en. Each column is read by itself, in one pass and with constant memory; text n of one column
+It is named `FILE#COLUMN` wherever a text file may be named: pairs.csv#English, pairs.tsv#2, memory.tmx#fr,
+data.jsonl#translation.en. Each column is read separately, in one pass and with constant memory. Text n of one column
 belongs to text n of another.
 """
 
 import csv
 import html.entities
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 from xml.parsers import expat
 
@@ -20,15 +21,15 @@ _TMX_CHUNK = 1 << 16
 _TMX_CODES = ("bpt", "ept", "it", "ph", "ut")
 """Inline elements of TMX whose content is code of another program, not text. The content of `hi` is text."""
 _UNITS_TO_SEE = 1000
-"""If none of the first units of a TMX file, this many, has the language, it is an error."""
-_MAX_CELL = 1 << 24
+"""If a language is missing from this many units at the beginning of a TMX file, it is an error."""
+_MAX_CELL = 1 << 24  # characters
 
 
 def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
-    """The texts of one column of a table, or of one field of JSON lines, from the lines of its file.
+    """Yields the texts of one column of a table, or of one field of JSON lines, from the lines of its file.
 
-    A column is named by its head in the first row, or by its number from 1 if the file has no heads. A cell that is
-    missing at the end of a row is an empty text; line ends inside a cell become spaces.
+    A column is named by its head in the first row, or by its number from 1 if the file has no heads. If a row has too
+    few cells, its text is empty. Line ends inside a cell become spaces.
 
     Raises:
         DataError: there is no such column or field, or the file is damaged.
@@ -36,19 +37,24 @@ def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
     name = without_compression_end(file.lower())
     if name.endswith(JSON_COLUMN_ENDS):
         return _json_fields(lines, file, column)
-    return _cells(_rows(lines, file, is_csv=name.endswith(".csv")), file, column)
+    rows = _rows(lines, file, is_csv=name.endswith(".csv"))
+    return _cells(rows, file, column)
 
 
 def _json_fields(lines: Iterable[str], file: str, field: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
-        where = f"{file}, line {number}"
         if number == 1 and line.lstrip("\ufeff ").startswith("["):
             raise DataError(f"{file}: this is a JSON list. Write an object on each line first: jq -c '.[]' {file}")
-        yield text_of(parse_record(line, where), field, where, "name another as FILE#FIELD") if line.strip() else ""
+        if not line.strip():
+            yield ""
+            continue
+        where = f"{file}, line {number}"
+        record = parse_record(line, where)
+        yield text_of(record, field, where, "name another as FILE#FIELD")
 
 
 def _rows(lines: Iterable[str], file: str, is_csv: bool) -> Iterator[list[str]]:
-    if not is_csv:  # corpora in this format do not quote: a quotation mark is a part of the text
+    if not is_csv:  # tables separated by tabs are not quoted: a quotation mark is part of the text
         for line in lines:
             yield line.split("\t")
         return
@@ -57,19 +63,14 @@ def _rows(lines: Iterable[str], file: str, is_csv: bool) -> Iterator[list[str]]:
     if first is None:
         return
     csv.field_size_limit(_MAX_CELL)
-    ended = (f"{line}\n" for line in _chain(first, remaining))
-    reader = csv.reader(ended, delimiter=delimiter_of(first), strict=True)
+    complete_lines = (f"{line}\n" for line in chain([first], remaining))
+    reader = csv.reader(complete_lines, delimiter=delimiter_of(first), strict=True)
     try:
         yield from reader
     except csv.Error as fault:
         raise DataError(
             f"{file}, line {reader.line_num}: not valid CSV ({fault}); correct its quotation marks"
         ) from fault
-
-
-def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from others
 
 
 def _cells(rows: Iterator[list[str]], file: str, column: str) -> Iterator[str]:
@@ -91,7 +92,8 @@ def _cells(rows: Iterator[list[str]], file: str, column: str) -> Iterator[str]:
             f"{len(first)} if the file has no row of names"
         )
     for row in rows:
-        yield _one_line(row[index]) if index < len(row) else ""
+        text = row[index] if index < len(row) else ""
+        yield _one_line(text)
 
 
 def _one_line(text: str) -> str:
@@ -102,7 +104,7 @@ def _one_line(text: str) -> str:
 
 
 class _TmxReader:
-    """Collects the texts of one language while a TMX file is parsed. No entity of the file's own is expanded."""
+    """Collects the texts of one language while a TMX file is parsed. Entities that the file defines are an error."""
 
     def __init__(self, file: str, language: str, encoding: str | None) -> None:
         self.file = file
@@ -111,10 +113,10 @@ class _TmxReader:
         self.found = False
         self.units = 0
         self._language = language.lower().replace("_", "-")
-        self._variants: dict[str, str] = {}
-        self._variant = ""
-        self._text: list[str] | None = None
-        self._codes = 0
+        self._variants: dict[str, str] = {}  # texts of the current unit by language
+        self._variant = ""  # language of the current text
+        self._text: list[str] | None = None  # parts of the current text; None outside of segments
+        self._codes = 0  # depth of nested elements of `_TMX_CODES`
         self.parser = expat.ParserCreate(encoding)
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start
@@ -139,7 +141,9 @@ class _TmxReader:
         if name in _TMX_CODES:
             self._codes -= 1
         elif name == "seg" and self._text is not None:
-            self._variants.setdefault(self._variant.lower().replace("_", "-"), " ".join("".join(self._text).split()))
+            language = self._variant.lower().replace("_", "-")
+            words = "".join(self._text).split()
+            self._variants.setdefault(language, " ".join(words))
             self.languages.setdefault(self._variant)
             self._text = None
         elif name == "tu":
@@ -147,7 +151,7 @@ class _TmxReader:
             self.texts.append(self._chosen())
 
     def _chosen(self) -> str:
-        """The text in the language; en also matches en-US if the unit has no plain en."""
+        """Returns the text of the current unit in the language; en also matches en-US if the unit has no plain en."""
         if self._language in self._variants:
             self.found = True
             return self._variants[self._language]
@@ -167,20 +171,20 @@ class _TmxReader:
 
     def _refuse_entity(self, name: str, *_: Any) -> None:
         raise DataError(
-            f"{self.file}: it declares an entity ({name!r}), and entities are not read; replace it by its text"
+            f"{self.file}: it declares an entity ({name!r}), but declared entities are not read; replace it by its text"
         )
 
     def require_language(self) -> None:
-        """DataError if no unit so far has a text in the language."""
-        if not self.found and self.units:
-            known = ", ".join(self.languages) or "none"
-            raise DataError(f"{self.file}: no text in the language {self._language!r}; its languages are {known}")
+        """Raises DataError if there were units, and none of them has a text in the language."""
+        if self.units and not self.found:
+            languages = ", ".join(self.languages) or "none"
+            raise DataError(f"{self.file}: no text in the language {self._language!r}; its languages are {languages}")
 
 
 def read_tmx(stream: Any, file: str, language: str, encoding: str | None = None) -> Iterator[str]:
-    """The texts of one language of a TMX file, one for each unit; empty if a unit has none.
+    """Yields the texts of one language of a TMX file, one for each unit; "" if a unit has none.
 
-    The XML declaration says in which encoding the bytes are, unless `encoding` does.
+    `encoding` is the encoding of the bytes, by default the one that the XML declaration names.
 
     Raises:
         DataError: the file is not valid XML, or has no text in the language.
