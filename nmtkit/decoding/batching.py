@@ -30,7 +30,6 @@ from nmtkit.decoding.hypotheses import (
 )
 from nmtkit.decoding.search_state import Integers, SearchState
 from nmtkit.decoding.settings import SearchConfig
-from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.models.abilities import memory_lengths, reserve_positions
 from nmtkit.models.base import Decoder
 
@@ -92,44 +91,18 @@ class OneBatch:
 
 
 class Engine:
-    """Searches for the translations of many sentences.
+    """Decodes many sentences with one search.
 
     Args:
-        model: see `BeamSearch`, as for the other arguments that are not explained here.
-        config: the search settings.
-        n_best: hypotheses to return for each sentence.
-        need_attention: whether to return attention and p_gen.
+        search: the model, the settings and what to return.
         steps: see `StepMode`.
-        shortlist: candidates for the words of the sources.
-        token_classes: masks over the target vocabulary, and the rule that the settings name.
     """
 
-    def __init__(
-        self,
-        model: Decoder,
-        config: SearchConfig,
-        n_best: int = 1,
-        need_attention: bool = False,
-        steps: StepMode = "auto",
-        shortlist: Shortlist | None = None,
-        token_classes: TokenClasses = NO_TOKEN_CLASSES,
-    ) -> None:
-        if n_best > config.n_hypotheses:
-            key = config.size_key
-            raise RecipeError(f"n_best {n_best} is more than {key} {config.n_hypotheses}: raise {key}, or lower n_best")
-        if config.coverage_penalty and not model.has_attention:
-            raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
-        self.device = next(model.parameters(), torch.empty(0)).device
-        require_graph_support(steps, self.device, shortlist is not None)
-        self.search = BeamSearch(
-            model,
-            config,
-            n_best=n_best,
-            need_attention=need_attention,
-            shortlist=shortlist,
-            token_classes=token_classes,
-        )
+    def __init__(self, search: BeamSearch, steps: StepMode = "auto") -> None:
+        require_graph_support(steps, search.device, search.shortlist is not None)
+        self.search = search
         self.steps = steps
+        self.device = search.device
         self._captured: dict[tuple[int, int], graphs.CapturedSteps] = {}
         """Captured steps that no search uses now, by slots and source columns; the least recently used are dropped."""
 
@@ -433,23 +406,22 @@ def beam_search(
     repetition penalty.
 
     Args:
-        model: see `Engine`, as for the other arguments that are not explained here.
+        model: any model, in eval mode.
         batch: the sentences, on the model's device; targets are not read.
         config: the search settings.
         n_best: hypotheses to return for each sentence.
         need_attention: whether to return attention and p_gen.
         prefix: the ids that the translations begin with `(B,P)`, padded on the right with PAD; their log-probability
             counts. A prefix that ends in EOS is a whole translation, which is only scored.
-        token_classes: masks over the target vocabulary, and the rule that the settings name.
+        token_classes: see `BeamSearch`.
 
     Returns:
         For each sentence its hypotheses, best first: at least one, and fewer than `n_best` only if no more exist.
     """
     if prefix is not None:
         batch = replace(batch, prefix=prefix)
-    engine = Engine(
-        model, config, n_best=n_best, need_attention=need_attention, steps="eager", token_classes=token_classes
-    )
+    search = BeamSearch(model, config, n_best=n_best, need_attention=need_attention, token_classes=token_classes)
+    engine = Engine(search, steps="eager")
     hypotheses = dict(engine.run(OneBatch(batch), refill=False))
     return [hypotheses[number] for number in range(batch.size)]
 

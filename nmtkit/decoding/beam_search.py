@@ -117,6 +117,9 @@ class BeamSearch:
         shortlist: candidates for the words of the sources, on the model's device. Each sentence has only its own
             candidates. None: the whole vocabulary.
         token_classes: masks over the target vocabulary, and the rule that the settings name.
+
+    Raises:
+        RecipeError: the settings do not fit the model or `n_best`.
     """
 
     def __init__(
@@ -128,6 +131,11 @@ class BeamSearch:
         shortlist: Shortlist | None = None,
         token_classes: TokenClasses = NO_TOKEN_CLASSES,
     ) -> None:
+        if n_best > config.n_hypotheses:
+            key = config.size_key
+            raise RecipeError(f"n_best {n_best} is more than {key} {config.n_hypotheses}: raise {key}, or lower n_best")
+        if config.coverage_penalty and not model.has_attention:
+            raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
         self.model = model
         self.config = config
         self.sampling = config if isinstance(config, SamplingConfig) else None

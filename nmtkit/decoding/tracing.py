@@ -11,8 +11,7 @@ from torch import Tensor
 
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
-from nmtkit.decoding.batching import Engine
-from nmtkit.decoding.beam_search import StepResult
+from nmtkit.decoding.beam_search import BeamSearch, StepResult
 from nmtkit.decoding.hypotheses import Hypothesis, SentenceRecord, StepSpan, read_hypotheses
 from nmtkit.decoding.rules import INFINITY, ForbiddenTokens, ForcedPrefix, MinLength, Rule, allow_end_if_stuck
 from nmtkit.decoding.search_state import SearchState
@@ -54,12 +53,15 @@ class SearchTrace:
     """The maximum number of tokens of the sentence, EOS included."""
 
 
-class SearchTracer(Engine):
-    """An engine that searches for one sentence and keeps every decision; arguments as in `Engine`."""
+class SearchTracer:
+    """Searches for one sentence at a time and keeps every decision."""
+
+    def __init__(self, search: BeamSearch) -> None:
+        self.search = search
 
     @torch.no_grad()
     def trace(self, batch: Batch, number: int = 0) -> SearchTrace:
-        """Searches for the only sentence of a batch; finds the hypotheses that `run` finds for sentence `number`."""
+        """Searches for the only sentence of a batch, as `Engine.run` would search for sentence `number`."""
         assert batch.size == 1, f"{batch.size} sentences where one is traced"
         search = self.search
         config = search.config

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizers.vocabulary import EOS
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.settings import SamplingConfig, SearchConfig
 from nmtkit.decoding.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.inference.inputs import SourceLine, make_batch
@@ -34,16 +35,15 @@ def search_tree(
     (source,) = translator.encode_sources([line])
     if source.is_empty:
         raise DataError(f"{place} has no letters that the tokenizer knows: there is nothing to search for")
-    engine = SearchTracer(
+    search = BeamSearch(
         translator.model,
         translator.config,
         need_attention=translator.model.config.copies,
-        steps="eager",
         shortlist=translator.shortlist,
         token_classes=translator.token_classes(),
     )
     with devices.threads_for(1):
-        trace = engine.trace(make_batch([source]), number)
+        trace = SearchTracer(search).trace(make_batch([source]), number)
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
     steps: list[list[TreeNode]] = []
     node_of_slot = {0: 0}  # number of the node of each hypothesis that survived the previous step
@@ -158,7 +158,9 @@ _STOP_REASONS = {
 
 
 def _stop_reason(config: SearchConfig, trace: SearchTrace) -> str:
-    ended = sum(candidate.ended for step in trace.steps for candidate in step)
+    ended = 0
+    for step in trace.steps:
+        ended += sum(candidate.ended for candidate in step)
     noun = "hypothesis" if ended == 1 else "hypotheses"
     count = f"{ended} {noun} ended"
     if isinstance(config, SamplingConfig) and ended == config.samples:

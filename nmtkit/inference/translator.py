@@ -20,7 +20,7 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.data.text.features import Rows
 from nmtkit.data.tokenizers.languages import forces_first_token
 from nmtkit.decoding.batching import Engine, NumberedBatch, StepMode
-from nmtkit.decoding.beam_search import TokenClasses
+from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
 from nmtkit.decoding.hypotheses import Hypothesis, ranking_score
 from nmtkit.decoding.rules import RULES
 from nmtkit.decoding.settings import SearchConfig, max_lengths
@@ -128,9 +128,11 @@ class Translator(TextModel):
         if terms is not None:
             return self.with_terms(terms).translate(lines)
         if isinstance(lines, str):
-            return self.translate([lines])[0]
+            (text,) = self.translate([lines])
+            return text
         require_list(lines=lines)
-        return [best[0].text for best in self.search(list(lines), need_log_probs=False)]
+        n_best_lists = self.search(list(lines), need_log_probs=False)
+        return [n_best[0].text for n_best in n_best_lists]
 
     def search(
         self,
@@ -171,12 +173,13 @@ class Translator(TextModel):
     def _search_single(self, request: Request, outputs: _Outputs) -> list[Translation]:
         """Searches for one line without the queue and the threads that many lines need."""
         devices.note_thread()
-        job = Job(0, self._encode_lines([request])[0])
-        if job.source.is_empty:
+        (source,) = self._encode_lines([request])
+        if source.is_empty:
             return [EMPTY]
         with devices.threads_for(1):
-            (decoded,) = self._build_decoder(outputs)(SingleBatch([job]))
-            return self._translations(decoded, outputs)
+            decoder = self._build_decoder(outputs)
+            (job,) = decoder(SingleBatch([Job(0, source)]))
+            return self._translations(job, outputs)
 
     def stream(
         self,
@@ -194,17 +197,20 @@ class Translator(TextModel):
         """
         remaining = iter(windows)
         first = next(remaining, [])
-        first_parts = [part for part in (first[:FIRST_LINES], first[FIRST_LINES:]) if part]
+        # A small first window gives early results.
+        parts = [first[:FIRST_LINES], first[FIRST_LINES:]]
+        first_windows = [part for part in parts if part]
         outputs = _Outputs(n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_copies)
-        yield from self._stream_lines(chain(first_parts, remaining), outputs, len(first))
+        yield from self._stream_lines(chain(first_windows, remaining), outputs, len(first))
 
     def _stream_lines(
         self, windows: Iterator[Lines], outputs: _Outputs, available: int
     ) -> Generator[list[list[Translation]], None, None]:
         """Streams windows; `available` is the number of lines that are available at once."""
         decoder = self._build_decoder(outputs)
-        if self.workers is not None and self.workers.should_use(available):
-            yield from self._stream_by_processes(windows, outputs, decoder, self.workers)
+        workers = self.workers
+        if workers is not None and workers.should_use(available):
+            yield from self._stream_by_processes(windows, outputs, decoder=decoder, workers=workers)
         else:
             yield from self._stream_by_threads(windows, outputs, decoder)
 
@@ -279,7 +285,8 @@ class Translator(TextModel):
         rule = None
         if self.config.rule is not None:
             rule = RULES.get(self.config.rule).from_tokenizers(self.tokenizers, self.device)
-        return TokenClasses(word_starts=cache(partial(word_starts, self.tokenizers.tgt, self.device)), rule=rule)
+        find_word_starts = partial(word_starts, self.tokenizers.tgt, self.device)
+        return TokenClasses(word_starts=cache(find_word_starts), rule=rule)
 
     def _build_decoder(self, outputs: _Outputs) -> JobDecoder:
         """Returns the decoder of the external engine if it can search; otherwise nmtkit's."""
@@ -317,15 +324,15 @@ class Translator(TextModel):
         engine = self._engines.get(key)
         if engine is None:
             need_copies = outputs.copies and self.outline.config.copies
-            engine = Engine(
+            search = BeamSearch(
                 self.model,
                 self.config,
                 n_best=self._hypotheses_per_source(outputs),
                 need_attention=outputs.attention or self.replacer is not None or need_copies,
-                steps=self.steps,
                 shortlist=self.shortlist,
                 token_classes=self.token_classes(),
             )
+            engine = Engine(search, steps=self.steps)
             self._engines[key] = engine
 
         def decode(source: JobSource) -> Iterator[Job]:
@@ -385,8 +392,13 @@ class Translator(TextModel):
     @staticmethod
     def _with_unknown_replaced(translation: Translation, source: SourceLine, replacer: UnknownReplacer) -> Translation:
         assert translation.attention is not None
-        attention = translation.attention[:, : len(translation.src_tokens)]  # (T, S), without the column of EOS
-        text, replaced = replacer.replace(source.text, translation.tokens, attention, source.tags)
+        source_length = len(translation.src_tokens)
+        text, replaced = replacer.replace(
+            line=source.text,
+            tokens=translation.tokens,
+            attention=translation.attention[:, :source_length],  # (T, S), without the column of EOS
+            tags=source.tags,
+        )
         return replace(translation, text=text, replaced=replaced)
 
     @property
@@ -395,8 +407,9 @@ class Translator(TextModel):
         if self.workers is None:
             return super().window
         device_type = torch.device(self.workers.devices[0]).type
-        windows = max(1, len(self.workers.devices) // WORKERS_PER_WINDOW)
-        return WINDOW.get(device_type, WINDOW["cuda"]) * windows
+        lines = WINDOW.get(device_type, WINDOW["cuda"])
+        windows = len(self.workers.devices) // WORKERS_PER_WINDOW
+        return lines * max(1, windows)
 
     def replacing_unknown(self, dictionary: Mapping[str, str] | None = None) -> "Translator":
         """Returns a translator that replaces unknown words by source words, or by their dictionary translations.
@@ -415,8 +428,10 @@ class Translator(TextModel):
         The terms are added to `terminology`, and replace its entries for the same source terms. See `Terminology`.
         """
         self.config.reject_constraints()
-        entries = {} if self.terminology is None else self.terminology.entries
-        translator = replace(self, terminology=Terminology({**entries, **terms}))
+        entries = dict(terms)
+        if self.terminology is not None:
+            entries = self.terminology.entries | entries
+        translator = replace(self, terminology=Terminology(entries))
         # Engines do not depend on terms: sharing them makes a glossary for each call cheap. The class is frozen.
         object.__setattr__(translator, "_engines", self._engines)
         return translator
@@ -541,14 +556,16 @@ class Translator(TextModel):
         self, sources: Sequence[SourceLine], targets: Sequence[str | Translation], first: int
     ) -> list[TargetLine]:
         texts = {number: target for number, target in enumerate(targets) if isinstance(target, str)}
-        encoded_texts = self.encode_targets(list(texts.values()), [sources[number] for number in texts])
+        sources_of_texts = [sources[number] for number in texts]
+        encoded_texts = self.encode_targets(list(texts.values()), sources_of_texts)
         encoded = dict(zip(texts, encoded_texts, strict=True))
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            pair_number = first + number
             if not isinstance(target, str):
-                encoded[number] = self.encode_target_tokens(target.tokens, source, number + first)
+                encoded[number] = self.encode_target_tokens(target.tokens, source, pair_number)
             if encoded[number].ids and source.is_empty:
                 raise DataError(
-                    f"pair {number + first}: its source side is empty and its target side is not; "
+                    f"pair {pair_number}: its source side is empty and its target side is not; "
                     "remove the pair, or check whether the two files belong together"
                 )
         return [encoded[number] for number in range(len(targets))]
@@ -569,7 +586,8 @@ class Translator(TextModel):
         translations = self._given_or_searched(sources, targets, need_attention=True)
         pictures = []
         for number, translation in enumerate(translations, start=1):
-            pictures.append(attention_views.picture(self, translation, number, subwords))
+            picture = attention_views.picture(self, translation, number=number, subwords=subwords)
+            pictures.append(picture)
         return pictures
 
     def head_pictures(
@@ -580,8 +598,9 @@ class Translator(TextModel):
         Row t of `decoder` and `cross` is the attention in the step that *writes* target token t. The model translates a
         source whose target is None.
         """
-        attention_views.require_heads(self)
-        return attention_views.head_pictures(self, sources, self._given_or_searched(sources, targets))
+        attention_views.require_heads(self)  # before the search
+        translations = self._given_or_searched(sources, targets)
+        return attention_views.head_pictures(self, sources, translations)
 
     def _given_or_searched(
         self, sources: Sequence[str], targets: Sequence[str | None] | None, need_attention: bool = False
@@ -642,7 +661,8 @@ class _Batches:
         for job in jobs:
             self.unfinished[job.number] = job
         numbers = [job.number for job in jobs]
-        return numbers, make_batch([job.source for job in jobs], width=columns)
+        sources = [job.source for job in jobs]
+        return numbers, make_batch(sources, width=columns)
 
 
 def _with_translations(decoder: JobDecoder, write: Callable[[Job], list[Translation]]) -> JobDecoder:

@@ -14,6 +14,7 @@ from nmtkit.core.device import prepare
 from nmtkit.data.batches.batch import Batch, Rows
 from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.decoding.batching import Engine, beam_search
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.abilities import auxiliary_objective, pretraining_objectives
@@ -189,7 +190,7 @@ def test_sentences_that_take_free_slots_are_not_waited_for(cuda: PretendedCuda, 
     whole = batch_of(on_cpu, SOURCES * 3)
     config = BeamConfig(beam_size=3, max_length_ratio=1.5, max_length_offset=1, **BLOCKING)
     order = list(range(whole.size))
-    results = dict(Engine(model, config, steps="eager").run(source_of(whole, 4, order)))
+    results = dict(Engine(BeamSearch(model, config), steps="eager").run(source_of(whole, 4, order)))
     waits = Counter(wait.split(":")[0] for wait in cuda.waits)
     assert {*waits} <= {"_flags", "read", "gather", "extended_ids"}
     assert waits["_flags"] >= 3  # several refills

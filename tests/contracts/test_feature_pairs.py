@@ -17,7 +17,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import PAD, UNK
 from nmtkit.decoding.batching import Engine
-from nmtkit.decoding.beam_search import TokenClasses
+from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
 from nmtkit.models.base import Seq2Seq, members_of
@@ -257,7 +257,9 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
         whole = next((ensembles[name] for name in row if name in ensembles), model)
         search, copies = Search.of(row, whole), whole.config.copies
         shortlist = SHORTLIST if "shortlist" in row else None
-        engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, token_classes=search.token_classes)
+        engine = Engine(
+            BeamSearch(whole, search.config, search.n_best, shortlist=shortlist, token_classes=search.token_classes)
+        )
         hypotheses = dict(engine.run(search.source(copies)))
         for number in range(len(LINES)):
             own = [sentences(one)[number] for one in members_of(whole)]
@@ -285,4 +287,4 @@ def search_as_asked(names: Iterable[str]) -> None:
     config = change_search(BeamConfig(beam_size=4), settings)
     config.reject_unused(settings)
     search = Search.of([name for name in names if FEATURES[name].requests], model)
-    list(Engine(model, config, token_classes=search.token_classes).run(search.source(copies=False)))
+    list(Engine(BeamSearch(model, config, token_classes=search.token_classes)).run(search.source(copies=False)))

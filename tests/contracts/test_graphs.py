@@ -62,7 +62,7 @@ def test_replayed_steps(name: str, searches: list[dict[str, Any]]) -> None:
     for settings in searches:
         config = for_model({**settings, "max_length": 7}, model)
         expected = beam_search(model, whole, config, config.n_hypotheses, need_attention=True)
-        engine = Engine(model, config, config.n_hypotheses, need_attention=True, steps="graph")
+        engine = Engine(BeamSearch(model, config, config.n_hypotheses, need_attention=True), steps="graph")
         for slots in [3, 4]:  # the second time with the graphs of the first
             same(results_of(engine, whole, slots), expected)
         assert engine.replayed_steps > 0
@@ -74,10 +74,10 @@ def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> Non
     whole = whole_batch(model)
     config = BeamConfig(beam_size=2, max_length=7)
     expected = beam_search(model, whole, config)
-    engine = Engine(model, config)
+    engine = Engine(BeamSearch(model, config))
     same(results_of(engine, whole, 2), expected)
     assert engine.replayed_steps > 0
-    never = Engine(model, config, steps="eager")
+    never = Engine(BeamSearch(model, config), steps="eager")
     same(results_of(never, whole, 2), expected)
     assert never.replayed_steps == 0
 
@@ -85,7 +85,7 @@ def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_graphs_are_of_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
     with pytest.raises(RecipeError, match="CUDA"):
-        Engine(build(*EVERY["transformer"]).eval(), BeamConfig(), steps="graph")
+        Engine(BeamSearch(build(*EVERY["transformer"]).eval(), BeamConfig()), steps="graph")
 
 
 def test_no_results_are_read_on_the_stream_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from nmtkit.data.batches.batch import Batch, Inputs, Targets, collate
 from nmtkit.data.tokenizers.vocabulary import EOS, UNK
 from nmtkit.decoding.batching import Engine, beam_search
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
 from nmtkit.decoding.tracing import SearchTracer, TracedCandidate
 from nmtkit.layers import kv_cache
@@ -408,7 +409,9 @@ def alone_and_together(model: Decoder, config: SearchConfig) -> None:
     how = {"n_best": config.n_hypotheses, "need_attention": model.has_attention}
     alone = [beam_search(model, batch_of(model, [source]), config, **how)[0] for source in SOURCES]
     same(beam_search(model, batch_of(model, SOURCES), config, **how), alone)
-    in_slots = dict(Engine(model, config, **how).run(source_of(batch_of(model, SOURCES), 2, order=[4, 2, 0, 1, 3])))
+    in_slots = dict(
+        Engine(BeamSearch(model, config, **how)).run(source_of(batch_of(model, SOURCES), 2, order=[4, 2, 0, 1, 3]))
+    )
     same([in_slots[number] for number in range(len(SOURCES))], alone)
 
 
@@ -501,10 +504,10 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
     """Every log-probability that it tells of, of blocked words too, is that of a whole pass over the prefix."""
     config = change_search(BeamConfig(), {**RULES[2], "max_length": 6})
     batch = batch_of(model, SOURCES[:1])
-    trace = SearchTracer(model, config, config.n_hypotheses).trace(batch)
+    trace = SearchTracer(BeamSearch(model, config, config.n_hypotheses)).trace(batch)
     (hypotheses,) = beam_search(model, batch, config, config.n_hypotheses)
     assert trace.hypotheses == hypotheses
-    grouped = SearchTracer(model, config.changed({"beam_size": 4, "diversity_groups": 2}), 4).trace(batch)
+    grouped = SearchTracer(BeamSearch(model, config.changed({"beam_size": 4, "diversity_groups": 2}), 4)).trace(batch)
     assert {one.group for step in grouped.steps for one in step if not one.rule} == {0, 1}
     slots: list[list[int]] = [[]]
     traced: list[tuple[list[int], TracedCandidate]] = []

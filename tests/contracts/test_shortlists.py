@@ -12,6 +12,7 @@ from torch import Tensor
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers.vocabulary import PAD, SPECIALS, UNK
 from nmtkit.decoding.batching import Engine, beam_search
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.settings import BeamConfig, SearchConfig
 from nmtkit.decoding.shortlist import Shortlist
@@ -39,7 +40,9 @@ def searched(
     slots: int = 99,
     prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    engine = Engine(model, config, config.n_hypotheses, need_attention=model.has_attention, shortlist=shortlist)
+    engine = Engine(
+        BeamSearch(model, config, config.n_hypotheses, need_attention=model.has_attention, shortlist=shortlist)
+    )
     hypotheses = dict(engine.run(source_of(replace(batch_of(model, sources), prefix=prefix), slots)))
     return [hypotheses[number] for number in range(len(sources))]
 
@@ -116,4 +119,4 @@ def test_a_model_without_an_output_layer() -> None:
 
 def test_steps_with_a_shortlist_are_not_captured() -> None:
     with pytest.raises(RecipeError, match="steps with a shortlist cannot be captured"):
-        Engine(build(*EVERY["transformer"]).eval(), CONFIG, steps="graph", shortlist=SHORTLIST)
+        Engine(BeamSearch(build(*EVERY["transformer"]).eval(), CONFIG, shortlist=SHORTLIST), steps="graph")

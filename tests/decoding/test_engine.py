@@ -8,6 +8,7 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding import batching
 from nmtkit.decoding.batching import Engine, beam_search, compaction_order
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.settings import SearchConfig
 from nmtkit.models.base import Seq2Seq
@@ -21,7 +22,7 @@ def refilled(
     model: Seq2Seq, whole: Batch, slots: int, config: SearchConfig, n_best: int, seed: int = 0
 ) -> list[list[Hypothesis]]:
     order = torch.randperm(whole.size, generator=torch.Generator().manual_seed(seed)).tolist()
-    engine = Engine(model, config, n_best, need_attention=True)
+    engine = Engine(BeamSearch(model, config, n_best, need_attention=True))
     results = dict(engine.run(source_of(whole, slots, order)))
     assert sorted(results) == list(range(whole.size))
     return [results[number] for number in range(whole.size)]

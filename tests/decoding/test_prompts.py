@@ -11,7 +11,7 @@ from nmtkit.data.batches.batch import Batch, Targets
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding import graphs
 from nmtkit.decoding.batching import Engine, NumberedBatch, OneBatch, beam_search
-from nmtkit.decoding.beam_search import TokenClasses
+from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.settings import BeamConfig, change_search
@@ -117,7 +117,7 @@ def test_a_search_from_nothing_is_recorded_and_replayed(model: Decoder, monkeypa
         monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: True)
         monkeypatch.setattr(graphs, "capture_cuda_graph", recorder.capture_cuda_graph)
     nothing, config = prompts([], []), BeamConfig(beam_size=2, max_length=9, min_length=5)
-    engine = Engine(model, config, 2, steps="graph")
+    engine = Engine(BeamSearch(model, config, 2), steps="graph")
     found = dict(engine.run(OneBatch(nothing)))
     assert engine.replayed_steps > 0
     same([found[0], found[1]], beam_search(model, nothing, config, 2))
@@ -129,7 +129,7 @@ def test_captured_steps_have_room_for_texts_without_a_source(model: Decoder, mon
         monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: True)
         monkeypatch.setattr(graphs, "capture_cuda_graph", recorder.capture_cuda_graph)
     config = BeamConfig(beam_size=2, max_length=45, min_length=42)
-    found = dict(Engine(model, config, 2, steps="graph").run(OneBatch(prompts([], []))))
+    found = dict(Engine(BeamSearch(model, config, 2), steps="graph").run(OneBatch(prompts([], []))))
     same([found[0], found[1]], beam_search(model, prompts([], []), config, 2))
 
 
@@ -150,7 +150,7 @@ def test_slots_are_filled_again_where_nothing_has_a_prompt(model: Decoder) -> No
             numbers = left.pop() if left else []
             return (numbers, prompts(*(rows[number] for number in numbers))) if numbers else None
 
-    found = dict(Engine(model, change_search(BeamConfig(), settings), 2).run(Source()))
+    found = dict(Engine(BeamSearch(model, change_search(BeamConfig(), settings), 2)).run(Source()))
     assert refills == []
     same([found[number] for number in range(9)], searched(model, rows, settings))
 
@@ -179,7 +179,7 @@ def test_texts_end_where_the_learned_positions_do() -> None:
 
 def test_every_step_is_traced(model: Decoder) -> None:
     config = BeamConfig(beam_size=3, max_length=6, no_repeat_ngram=2)
-    trace = SearchTracer(model, config, 3).trace(prompts(PROMPTS[0]))
+    trace = SearchTracer(BeamSearch(model, config, 3)).trace(prompts(PROMPTS[0]))
     same([trace.hypotheses[:3]], beam_search(model, prompts(PROMPTS[0]), config, 3))
     assert trace.limit == 6
     assert isinstance(model, RecurrentModel) or any(
@@ -189,6 +189,6 @@ def test_every_step_is_traced(model: Decoder) -> None:
 
 def test_a_shortlist_needs_a_source() -> None:
     rows = torch.zeros(13, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.ones(12, dtype=torch.bool)
-    engine = Engine(RecurrentModel(), BeamConfig(), shortlist=Shortlist(*rows))
+    engine = Engine(BeamSearch(RecurrentModel(), BeamConfig(), shortlist=Shortlist(*rows)))
     with pytest.raises(RecipeError, match="this model reads none"):
         list(engine.run(OneBatch(prompts([4]))))

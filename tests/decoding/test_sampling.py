@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.decoding.batching import Engine, OneBatch
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.sampling import draw, keep_epsilon, keep_top_k, keep_top_p, splitmix64
 from nmtkit.decoding.settings import SamplingConfig
@@ -92,7 +93,7 @@ def test_seed_and_line_decide_what_is_drawn() -> None:
 
     def drawn(numbers: list[int], seed: int = 1) -> dict[int, list[list[int]]]:
         batch = sources(3, 3, 3).select(torch.tensor(numbers) % 3)
-        engine = Engine(model, config.changed({"seed": seed}), 5)
+        engine = Engine(BeamSearch(model, config.changed({"seed": seed}), 5))
         results = engine.run(OneBatch(batch, numbers))
         return {number: [one.ids for one in best] for number, best in results}
 

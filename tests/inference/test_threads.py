@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from nmtkit.decoding import batching, graphs
+from nmtkit.decoding.beam_search import BeamSearch
 from nmtkit.decoding.hypotheses import ResultReader
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.inference.translator import Translator
@@ -100,7 +101,7 @@ def test_translators(name: str, shared: bool, device: str, count: int) -> None:
 
 
 def test_captures_give_way_while_another_thread_keeps_some() -> None:
-    engine = batching.Engine(translator_on("transformer", "cpu").model, BeamConfig())
+    engine = batching.Engine(BeamSearch(translator_on("transformer", "cpu").model, BeamConfig()))
     kept: Any = "a captured batch"
 
     def other(frame: FrameType, event: str, _: object) -> Any:

@@ -9,6 +9,7 @@ import torch
 
 from nmtkit.data.batches.batch import Batch
 from nmtkit.decoding.batching import Engine
+from nmtkit.decoding.beam_search import BeamSearch
 from tests.tools.bench.search import POINTER_GENERATOR, TOY, Network, measure_summaries, run_engine
 from tests.tools.bench.timing import summary, time_in_turns
 from tests.tools.bench.training import BASE
@@ -37,10 +38,10 @@ def engines(network: Network, beam_size: int, place: torch.device) -> dict[str, 
     """In every arithmetic and with both kinds of steps, those one by one first."""
     model, config = network.build().to(place), network.search_config(beam_size)
     if place.type != "cuda":
-        return {"eager, fp32": Engine(model, config, steps="eager")}
+        return {"eager, fp32": Engine(BeamSearch(model, config), steps="eager")}
     models = {"fp32": model, "fp16": copy.deepcopy(model).half()}
     return {
-        f"{steps}, {kind}": Engine(one, config, steps=steps)
+        f"{steps}, {kind}": Engine(BeamSearch(one, config), steps=steps)
         for kind, one in models.items()
         for steps in ("eager", "graph")
     }

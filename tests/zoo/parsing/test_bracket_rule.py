@@ -11,7 +11,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.batch import ABSENT, collate
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.decoding.batching import Engine, OneBatch, beam_search
-from nmtkit.decoding.beam_search import TokenClasses
+from nmtkit.decoding.beam_search import BeamSearch, TokenClasses
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.rules import INFINITY, LiveHypotheses
 from nmtkit.decoding.settings import BeamConfig, change_search
@@ -97,7 +97,7 @@ def test_trees_of_a_whole_search_are_those_of_one_sentence_by_itself() -> None:
     classes = TokenClasses(rule=Brackets(tokens_of(one.sizes["tgt"])))
     for number in (0, 6, 20):
         batch = collate([[START + number, *[START] * (WORDS[number] - 1)]])
-        engine = Engine(one, config, 3, token_classes=classes)
+        engine = Engine(BeamSearch(one, config, 3, token_classes=classes))
         ((_, alone),) = engine.run(OneBatch(batch, [number]), refill=False)
         assert [tuple(each.ids) for each in alone] == [tuple(each.ids) for each in together[number]]
 
