@@ -185,9 +185,11 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         self.tgt_positions = LearnedPositions(embedding_size, config.max_positions)
         self.src_map = _linear(embedding_size, width, gain=keep_rate)
         self.tgt_map = _linear(embedding_size, width, gain=keep_rate)
-        self.encoder = LayerStack(GatedConvolution(config) for _ in range(config.encoder_layers))
+        encoder_layers = [GatedConvolution(config) for _ in range(config.encoder_layers)]
+        self.encoder = LayerStack(encoder_layers)
         self.encoder_map = _linear(width, embedding_size)
-        self.decoder = LayerStack(AttendingConvolution(config) for _ in range(config.decoder_layers))
+        decoder_layers = [AttendingConvolution(config) for _ in range(config.decoder_layers)]
+        self.decoder = LayerStack(decoder_layers)
         self.decoder_map = _linear(width, embedding_size)
         self.output = _linear(embedding_size, sizes["tgt"], gain=keep_rate)
         self.tie_output()
@@ -210,7 +212,8 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         for layer in self.encoder:
             # A window that reaches beyond the end of a sentence reads zeros, however long the batch is.
             states = states.masked_fill(~is_real, 0.0)  # (b, s, d)
-            windows = _windows(self.dropout(states), before=side, after=side)  # (b, s, k*d)
+            inputs = self.dropout(states)  # (b, s, d)
+            windows = _windows(inputs, before=side, after=side)  # (b, s, k*d)
             states = layer(windows, states)  # (b, s, d)
         keys = self.encoder_map(states)  # (b, s, f), z
         if torch.is_grad_enabled():
@@ -269,7 +272,8 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         states = self.tgt_map(embedded)  # (B, T, d)
         layer_weights = []
         for layer in self.decoder:
-            windows = _windows(self.dropout(states), before=KERNEL_SIZE - 1, after=0)  # (B, T, k*d)
+            inputs = self.dropout(states)  # (B, T, d)
+            windows = _windows(inputs, before=KERNEL_SIZE - 1, after=0)  # (B, T, k*d)
             states = layer(windows, states)  # (B, T, d)
             states, weights = layer.attend(states, embedded, memory)  # (B, T, d), (B, T, S)
             layer_weights.append(weights)

@@ -84,7 +84,8 @@ class JointDecoder(
     """
 
     def __init__(self, config: ModelConfig, members: Sequence[Decoder]) -> None:
-        super().__init__(config, members[0].sizes)
+        first_member = members[0]
+        super().__init__(config, first_member.sizes)
         self.members = nn.ModuleList(members)
         self.has_attention = any(member.has_attention for member in members)
         self.eval()
@@ -105,7 +106,8 @@ class JointDecoder(
     def start(self, memory: EnsembleMemory) -> EnsembleState:
         states = []
         for member, member_memory in zip(self._members(), memory.members, strict=True):
-            states.append(member.start(member_memory))
+            state = member.start(member_memory)
+            states.append(state)
         return EnsembleState(tuple(states))
 
     def advance(
@@ -130,7 +132,8 @@ class JointDecoder(
     def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleOutput:
         outputs = []
         for member, member_memory in zip(self._members(), memory.members, strict=True):
-            outputs.append(member.unroll(batch, member_memory, need_attention))
+            output = member.unroll(batch, member_memory, need_attention)
+            outputs.append(output)
         return self._join(outputs, need_attention)
 
     def copied(
@@ -149,7 +152,8 @@ class JointDecoder(
         for member, member_output, member_memory in zip(self._members(), output.members, memory.members, strict=True):
             # `ModelOutput.gather` sets `sentence` in the joint output only.
             member_output = replace(member_output, sentence=output.sentence)
-            predictions.append(member.predict(member_output, member_memory))
+            log_probs = member.predict(member_output, member_memory)
+            predictions.append(log_probs)
         return predictions
 
     @abstractmethod
@@ -165,27 +169,35 @@ class Ensemble(JointDecoder):
     def __init__(
         self, members: Sequence[Decoder], mean: Mean = "probabilities", weights: Sequence[float] | None = None
     ) -> None:
+        models = len(members)
         if weights is None:
-            weights = [1.0] * len(members)
-        if len(weights) != len(members) or not all(weight > 0 for weight in weights):
-            raise RecipeError(f"an ensemble of {len(members)} models needs {len(members)} weights, each above 0")
+            weights = [1.0] * models
+        are_positive = all(weight > 0 for weight in weights)
+        if len(weights) != models or not are_positive:
+            raise RecipeError(f"an ensemble of {models} models needs {models} weights, each above 0")
         sizes = members[0].sizes
         if any(member.sizes != sizes for member in members):
             raise RecipeError(
                 "the models of an ensemble must have the same vocabulary, but the sizes of their vocabularies differ"
             )
         copying = any(member.config.copies for member in members)
-        super().__init__(CombinedConfig(kind="ensemble", copying=copying), members)
+        config = CombinedConfig(kind="ensemble", copying=copying)
+        super().__init__(config, members)
         self.averages_log_probs = mean == "log-probabilities"
-        self.shares = [weight / sum(weights) for weight in weights]
+        total = sum(weights)
+        self.shares = [weight / total for weight in weights]
 
     def logits(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
         """Returns the logarithm of the mean, `(...,X)`, with copies. A mean of log-probabilities is not normalised."""
-        width = self.sizes["tgt"] if memory.shortlist is None else memory.shortlist.bias.shape[1]
+        if memory.shortlist is None:
+            width = self.sizes["tgt"]
+        else:
+            width = memory.shortlist.bias.shape[1]
         if self.config.copies:
             width += memory.copy.n_oov
+        predictions = self._predictions(output, memory)
         terms: list[Tensor] = []
-        for log_probs, share in zip(self._predictions(output, memory), self.shares, strict=True):
+        for log_probs, share in zip(predictions, self.shares, strict=True):
             missing = width - log_probs.shape[-1]
             log_probs = pad(log_probs, (0, missing), value=-torch.inf)  # (...,X)
             if self.averages_log_probs:

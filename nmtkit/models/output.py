@@ -162,7 +162,9 @@ class _WantedLogProbs(torch.autograd.Function):
     def backward(ctx: Any, log_prob_gradient: Tensor, sum_gradient: Tensor) -> tuple[None, Tensor, None]:
         # Taken out of the context, since it is overwritten and must be freed with the gradient.
         saved: Tensor = ctx.saved.pop()  # (M,V)
-        probabilities = saved.exp_() if ctx.saves_logarithms else saved
+        probabilities = saved
+        if ctx.saves_logarithms:
+            probabilities = saved.exp_()
         vocabulary_size = saved.shape[-1]
         factor = -log_prob_gradient - vocabulary_size * sum_gradient  # (M,1)
         gradient = torch.addcmul(sum_gradient, probabilities, factor, out=saved)  # (M,V)

@@ -100,13 +100,15 @@ class T5(Transformer):
     def _initialise(self, config: T5Config) -> None:
         """Initialises weights as the authors: energies, which nothing divides by sqrt(D), have a variance of 1."""
         queries_size = config.heads * config.head_size
+        width = self.width
         for name, parameter in self.named_parameters():
             if name.endswith(("embedding.weight", "output.weight")):
                 nn.init.normal_(parameter)
             elif name.endswith("positions.weight"):
-                nn.init.normal_(parameter, std=self.width**-0.5)
+                nn.init.normal_(parameter, std=width**-0.5)
             elif parameter.dim() > 1:
-                nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+                input_size = parameter.shape[1]
+                nn.init.normal_(parameter, std=input_size**-0.5)
                 # The first rows of `query_keys_values` are the query. `copy_query` is not scaled, because the energies
                 # of the copy attention are divided by sqrt(H).
                 if name.endswith((".query.weight", "query_keys_values.weight")):

@@ -235,8 +235,10 @@ class Transformer(
         self.tgt_positions = self._positions(config, "tgt")
         self.dropout = Dropout(config.dropout)
 
-        self.encoder = LayerStack(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.decoder = LayerStack(DecoderLayer(config) for _ in range(config.decoder_layers))
+        encoder_layers = [EncoderLayer(config) for _ in range(config.encoder_layers)]
+        decoder_layers = [DecoderLayer(config) for _ in range(config.decoder_layers)]
+        self.encoder = LayerStack(encoder_layers)
+        self.decoder = LayerStack(decoder_layers)
         place_experts(config, config.experts, self.encoder, self.decoder)
         # A post-norm layer normalizes its result itself.
         pre_norm = config.norm == "pre"
@@ -365,15 +367,18 @@ class Transformer(
 
     def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> ModelOutput:
         """Runs all positions at once. Padding is on the right, so causal attention of real positions never reads it."""
-        inputs = self._embed("tgt", batch.targets.shifted)  # (B, T, H)
+        ids = batch.targets.shifted  # (B, T)
+        inputs = self._embed("tgt", ids)  # (B, T, H)
         shown = self._heads_to_show(need_attention)
         states, weights = self._decode(inputs, memory, cache=None, shown=shown)  # (B, T, H), (B, a, T, S)
         return self._join(states, inputs, weights, memory)
 
     @override
     def unroll_with_heads(self, batch: Batch, memory: TransformerMemory) -> tuple[ModelOutput, Tensor]:
-        inputs = self._embed("tgt", batch.targets.shifted)  # (B, T, H)
-        states, weights = self._decode(inputs, memory, cache=None, shown=slice(None))  # (B, T, H), (B, A, T, S)
+        ids = batch.targets.shifted  # (B, T)
+        inputs = self._embed("tgt", ids)  # (B, T, H)
+        all_heads = slice(None)
+        states, weights = self._decode(inputs, memory, cache=None, shown=all_heads)  # (B, T, H), (B, A, T, S)
         assert weights is not None
         shown_weights = weights[:, self.shown_heads]  # (B, a, T, S)
         output = self._join(states, inputs, shown_weights, memory)
@@ -477,9 +482,11 @@ class Transformer(
             return ModelOutput(states, attention)
         if self.copy_query is not None:
             assert memory.copy_keys is not None
+            # One head of size H.
             query = self.copy_query(states).unsqueeze(1)  # (B, 1, Q, H)
             keys = memory.copy_keys.unsqueeze(1)  # (B, 1, S, H)
-            attention = attention_weights(query, keys, memory.bias).squeeze(1)  # (B, Q, S)
+            attention = attention_weights(query, keys, memory.bias)  # (B, 1, Q, S)
+            attention = attention.squeeze(1)  # (B, Q, S)
         assert attention is not None
         assert memory.states is not None
         if attention.dtype in (torch.float16, torch.bfloat16):

@@ -79,17 +79,19 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         super().__init__(config, sizes)
         width = config.hidden_size
         embedding_size = config.embedding_size or width
+        epsilon = config.norm_epsilon
         self.src_embedding = nn.Embedding(sizes["tgt"], embedding_size)
         self.src_positions = LearnedPositions(embedding_size, config.max_positions)
         self.segment_embedding = nn.Embedding(config.segments, embedding_size)
         # So far the three tables are the only parameters.
         for table in self.parameters():
             nn.init.normal_(table, std=INITIAL_STD)
-        self.src_embedding_norm = nn.LayerNorm(embedding_size, config.norm_epsilon)
+        self.src_embedding_norm = nn.LayerNorm(embedding_size, epsilon)
         self.dropout = Dropout(config.dropout)
-        self.widen = nn.Linear(embedding_size, width) if embedding_size != width else nn.Identity()
-        self.encoder = LayerStack(EncoderLayer(config) for _ in range(config.layers))
-        self.encoder_norm = nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity()
+        self.widen = nn.Identity() if embedding_size == width else nn.Linear(embedding_size, width)
+        layers = [EncoderLayer(config) for _ in range(config.layers)]
+        self.encoder = LayerStack(layers)
+        self.encoder_norm = nn.LayerNorm(width, epsilon) if config.norm == "pre" else nn.Identity()
 
     def encode(self, batch: Batch) -> Tensor:
         """Returns the states of the last layer, `(B, S, H)`."""
@@ -97,16 +99,20 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
         segments = inputs.segments  # (B, S)
         if segments is None:
             segments = torch.zeros_like(inputs.ids)
-        bias = torch.where(inputs.mask, 0.0, -torch.inf)[:, None, None]  # (B, 1, 1, S)
-        bias = bias.to(self.src_embedding.weight.dtype)
+        dtype = self.src_embedding.weight.dtype
+        bias = torch.where(inputs.mask, 0.0, -torch.inf).to(dtype)  # (B, S)
+        bias = bias[:, None, None]  # (B, 1, 1, S)
         (states,) = run_by_length(self._encode_group, inputs.lengths, inputs.ids, segments, bias)
         return states
 
     def _encode_group(self, ids: Tensor, segments: Tensor, bias: Tensor) -> list[Tensor]:
         """Returns the states `(b, s, H)` of some texts `(b, s)` of a batch, as a list of one tensor."""
-        positions = self.src_positions(ids.shape[1])  # (s, E)
-        embedded = self.src_embedding(ids) + positions + self.segment_embedding(segments)  # (b, s, E), figure 2
-        embedded = self.dropout(self.src_embedding_norm(embedded))  # (b, s, E)
+        length = ids.shape[1]
+        embedded = self.src_embedding(ids)  # (b, s, E)
+        # Figure 2: the sum of word, position and segment.
+        embedded = embedded + self.src_positions(length) + self.segment_embedding(segments)
+        embedded = self.src_embedding_norm(embedded)
+        embedded = self.dropout(embedded)
         states = self.widen(embedded)  # (b, s, H)
         for layer in self.encoder:
             states = layer(states, bias)  # (b, s, H)
@@ -129,8 +135,9 @@ class Bert(AuxiliaryHead, PretrainedEncoder):
         super().__init__(config, sizes)
         vocabulary_size, embedding_size = self.src_embedding.weight.shape
         # P(w_i) at the head of this file.
+        width = config.hidden_size
         layers = OrderedDict[str, nn.Module]()
-        layers["dense"] = nn.Linear(config.hidden_size, embedding_size)
+        layers["dense"] = nn.Linear(width, embedding_size)
         layers["gelu"] = nn.GELU()
         layers["norm"] = nn.LayerNorm(embedding_size, config.norm_epsilon)
         layers["words"] = nn.Linear(embedding_size, vocabulary_size)
@@ -138,8 +145,8 @@ class Bert(AuxiliaryHead, PretrainedEncoder):
         self.output.words.weight = self.src_embedding.weight
         nn.init.zeros_(self.output.words.bias)
         if config.next_sentence:
-            self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
-            self.next_sentence = nn.Linear(config.hidden_size, 2)
+            self.pooler = nn.Linear(width, width)
+            self.next_sentence = nn.Linear(width, 2)
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
         """Returns the states of all positions, `(B, S, H)`. There is no memory."""

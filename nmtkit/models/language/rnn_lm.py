@@ -109,23 +109,27 @@ class RnnLM(Decoder[Memory, RnnLMState]):
             return ModelOutput(states)
         states = self.embed(words)  # (B, T, H)
         for input_weight, recurrent_weight, *biases in self.decoder.all_weights:
-            states = self.drop(self._run_layer(states, input_weight, recurrent_weight, biases=biases))  # (B, T, H)
+            states = self._run_layer(states, input_weight, recurrent_weight, biases=biases)  # (B, T, H)
+            states = self.drop(states)
         return ModelOutput(states)
 
     def embed(self, words: Tensor) -> Tensor:
         """Returns the vectors `(B, T, H)` of words `(B, T)` in training, after word dropout and dropout."""
         # Dropout scales the words that it keeps by 1 / (1 - rate).
-        word_scales = torch.ones_like(self.tgt_embedding.weight[:, :1])  # (V, 1)
-        word_scales = dropout(word_scales, self.rates.word_dropout, self.training)  # (V, 1)
-        vectors = self.tgt_embedding(words) * F.embedding(words, word_scales)  # (B, T, H)
-        return self.drop(vectors)
+        weight = self.tgt_embedding.weight
+        ones = torch.ones_like(weight[:, :1])  # (V, 1)
+        scale_by_word = dropout(ones, self.rates.word_dropout, self.training)  # (V, 1)
+        scales = F.embedding(words, scale_by_word)  # (B, T, 1)
+        vectors = self.tgt_embedding(words)  # (B, T, H)
+        return self.drop(vectors * scales)
 
     def _run_layer(
         self, inputs: Tensor, input_weight: Tensor, recurrent_weight: Tensor, biases: Sequence[Tensor]
     ) -> Tensor:
         """Runs an LSTM layer over inputs `(B, T, H)`, with dropout of columns of its recurrent matrix `(4H, H)`."""
         hidden_size = recurrent_weight.shape[1]
-        column_scales = dropout(torch.ones_like(recurrent_weight[:1]), self.rates.recurrent_dropout, True)  # (1, H)
+        ones = torch.ones_like(recurrent_weight[:1])  # (1, H)
+        column_scales = dropout(ones, self.rates.recurrent_dropout, training=True)  # (1, H)
         recurrent_weight = recurrent_weight * column_scales  # (4H, H)
         zeros = recurrent_weight.new_zeros(1, len(inputs), hidden_size)  # (1, B, H)
         with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
@@ -144,7 +148,9 @@ class RnnLM(Decoder[Memory, RnnLMState]):
 
     def drop(self, states: Tensor) -> Tensor:
         """Applies dropout to `(B, T, H)`, with one mask per text if `variational`."""
+        rate = self.rates.dropout
         if not self.rates.variational:
-            return dropout(states, self.rates.dropout, self.training)
-        mask = torch.ones_like(states[:, :1])  # (B, 1, H)
-        return states * dropout(mask, self.rates.dropout, self.training)
+            return dropout(states, rate, self.training)
+        ones = torch.ones_like(states[:, :1])  # (B, 1, H)
+        mask = dropout(ones, rate, self.training)  # (B, 1, H)
+        return states * mask

@@ -51,9 +51,11 @@ class ShallowFusion(JointDecoder):
         # Words outside of a shortlist have a log-probability of minus infinity, and zero times that is NaN.
         if self._weight == 0:
             return translation_log_probs
-        unknown_words = translation_log_probs.shape[-1] - language_log_probs.shape[-1]
-        unk_log_prob = language_log_probs[..., UNK, None]  # (...,1)
-        copy_log_probs = unk_log_prob.expand(*language_log_probs.shape[:-1], unknown_words)  # (...,X-V)
+        size_with_copies = translation_log_probs.shape[-1]
+        unknown_words = size_with_copies - language_log_probs.shape[-1]
+        unk_log_probs = language_log_probs[..., UNK, None]  # (...,1)
+        leading_axes = unk_log_probs.shape[:-1]
+        copy_log_probs = unk_log_probs.expand(*leading_axes, unknown_words)  # (...,X-V)
         language_log_probs = torch.cat([language_log_probs, copy_log_probs], -1)  # (...,X)
         return torch.add(translation_log_probs, language_log_probs, alpha=self._weight)
 

@@ -65,15 +65,18 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         else:
             self.tgt_positions = SinusoidalPositions(width)
         self.dropout = Dropout(config.dropout)
-        self.decoder = LayerStack(DecoderLayer(config, reads_memory=False) for _ in range(config.layers))
-        self.decoder_norm = nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity()
+        layers = [DecoderLayer(config, reads_memory=False) for _ in range(config.layers)]
+        self.decoder = LayerStack(layers)
+        pre_norm = config.norm == "pre"
+        self.decoder_norm = nn.LayerNorm(width, config.norm_epsilon) if pre_norm else nn.Identity()
         self.output = nn.Linear(width, sizes["tgt"], bias=config.output_bias)
         self.tie_output()
         residual_branches = 2 * config.layers
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
-                ends_branch = config.norm == "pre" and name.endswith("out.weight")
-                std = INITIAL_STD / math.sqrt(residual_branches) if ends_branch else INITIAL_STD
+                std = INITIAL_STD
+                if pre_norm and name.endswith("out.weight"):
+                    std /= math.sqrt(residual_branches)
                 nn.init.normal_(parameter, std=std)
             elif name == "output.bias":
                 nn.init.zeros_(parameter)
@@ -90,9 +93,8 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         """Runs one position of every hypothesis, or all positions of a prompt."""
         beam_size = rows_per_sentence(tokens.shape[0], memory)
         ids = tokens.view(-1, beam_size)  # (B, K)
-        positions = F.embedding(
-            cache.positions(), self.tgt_positions(cache.reach)
-        )  # (B, 1, H), or (1, K, H) of prompts
+        table = self.tgt_positions(cache.reach)  # (P, H)
+        positions = F.embedding(cache.positions(), table)  # (B, 1, H), or (1, K, H) of prompts
         states = self._embed(ids, positions)  # (B, K, H)
         for number, layer in enumerate(self.decoder):
             states, _ = layer(states, cache=(cache, number))  # (B, K, H)
@@ -102,10 +104,12 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> ModelOutput:
         """Runs all positions at once. Padding is on the right, so causal attention of real positions never reads it."""
         ids = batch.targets.shifted  # (B, T)
-        states = self._embed(ids, self.tgt_positions(ids.shape[1]))  # (B, T, H)
+        positions = self.tgt_positions(ids.shape[1])  # (T, H)
+        states = self._embed(ids, positions)  # (B, T, H)
         for layer in self.decoder:
             states, _ = layer(states)  # (B, T, H)
-        return ModelOutput(self.decoder_norm(states))
+        features = self.decoder_norm(states)  # (B, T, H)
+        return ModelOutput(features)
 
     def _embed(self, ids: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(self.tgt_embedding(ids) + positions)  # (B, T or K, H)

@@ -100,8 +100,10 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
     def advance(
         self, tokens: Tensor, state: RecurrentState, memory: AttentionMemory, cache: Any, need_attention: bool = False
     ) -> tuple[ModelOutput, RecurrentState]:
-        output, state = self._decode(tokens.unsqueeze(1), state, memory)  # (N, 1, *)
-        return output.mapped(lambda tensor: tensor.squeeze(1)), state
+        ids = tokens.unsqueeze(1)  # (N, 1)
+        output, state = self._decode(ids, state, memory)  # (N, 1, *)
+        output = output.mapped(lambda tensor: tensor.squeeze(1))  # (N, *)
+        return output, state
 
     @override
     def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
@@ -125,7 +127,8 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         bottom_states = []
         step_contexts = []
         step_weights = []
-        for word in self.dropout(self.tgt_embedding(ids)).unbind(1):  # (N, E)
+        words = self.dropout(self.tgt_embedding(ids))  # (N, T, E)
+        for word in words.unbind(1):  # (N, E)
             query = hidden.reshape(sentences, -1, hidden.shape[2])  # (B, K, H), y_{i-1}
             context, weights = self.attention(query, memory.keys, memory.values, memory.mask)  # (B, K, H), (B, K, S)
             context = context.flatten(0, 1)  # (N, H), a_i

@@ -181,16 +181,21 @@ class IntraAttention(
         self.intra_decoder = IntraDecoderAttention(hidden_size)
         features_size = 3 * hidden_size
         self.switch = nn.Linear(features_size, 1) if config.copying else None
-        self.projection = nn.Linear(embedding_size, features_size, bias=False) if output_tied else None
-        self.output: Any = None if output_tied else UnpackedLinear(features_size, sizes["tgt"], bias=False)
+        self.projection: nn.Linear | None = None
+        self.output: Any = None
+        if output_tied:
+            self.projection = nn.Linear(embedding_size, features_size, bias=False)
+        else:
+            self.output = UnpackedLinear(features_size, sizes["tgt"], bias=False)
         self._cached_weight: Tensor | None = None  # W_out of eq. 13, kept for inference: see `finalize`
         self._caches_weight = False
         self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))
         init_weights(self, "xavier")
         # Rows of W_out with a length of about 3, as in Luong's model; with shorter rows the first updates gain less.
+        std = 3 / math.sqrt(features_size)
         for module in (self.projection, self.output):
             if module is not None:
-                nn.init.normal_(module.weight, std=3 / math.sqrt(features_size))
+                nn.init.normal_(module.weight, std=std)
 
     def encode(self, batch: Batch) -> IntraAttentionMemory:
         """Runs the encoder, projects the keys, and computes the output layer of eq. 13, each once."""
@@ -208,7 +213,8 @@ class IntraAttention(
         self._caches_weight = precision == "fp32"
         if not self._caches_weight:
             weight = self._output_weight()  # (V, 3H)
-            self.output = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+            vocabulary_size, features_size = weight.shape
+            self.output = nn.Linear(features_size, vocabulary_size, device="meta")
             self.output.weight = nn.Parameter(weight)
             self.output.bias = self.output_bias
 
@@ -257,10 +263,12 @@ class IntraAttention(
         words = batch.targets.shifted  # (B, T)
         if self.training and self.own_words:
             words = self._with_own_words(words, memory)
+        embedded = self._embed(words)  # (B, T, E)
         first_state = layers_first(memory.hidden, memory.cell)
-        states, _ = run_rnn(self.decoder, self._embed(words), first_state)  # (B, T, H)
+        states, _ = run_rnn(self.decoder, embedded, first_state)  # (B, T, H)
         energies = self._energies(states, memory)  # (B, T, S)
-        contexts, weights = self._attend(energies, accumulated_before(energies), memory)  # (B, T, H), (B, T, S)
+        past = accumulated_before(energies)  # (B, T, S)
+        contexts, weights = self._attend(energies, past, memory)  # (B, T, H), (B, T, S)
         intra_contexts = self.intra_decoder.all_steps(states)  # (B, T, H)
         features = torch.cat([states, contexts, intra_contexts], -1)  # (B, T, 3H)
         return self._join(features, weights)
@@ -320,15 +328,18 @@ class IntraAttention(
         of a batch replace the same steps, so that the other steps do not need the output layer.
         """
         words = reference.clone()  # (B, T)
+        sentences, steps = words.shape
         # Sampled on the CPU, so that the program does not wait for the device.
-        is_replaced = torch.rand(reference.shape[1] - 1) < self.own_words  # (T-1,)
+        is_replaced = torch.rand(steps - 1) < self.own_words  # (T-1,)
+        cache = KVCache(sentences, 1, words.device)
         state = self.start(memory)
-        cache = KVCache(len(memory.mask), 1, memory.mask.device)
         for step, replaces_next in enumerate(is_replaced.tolist()):
-            output, state = self.advance(words[:, step], state, memory, cache)
+            tokens = words[:, step]  # (B,)
+            output, state = self.advance(tokens, state, memory, cache)
             cache.next_step()
             if replaces_next:
-                words[:, step + 1] = self.predict(output, memory).argmax(-1)
+                log_probs = self.predict(output, memory)  # (B, X)
+                words[:, step + 1] = log_probs.argmax(-1)
         # Under autocast, older versions of torch cache the weights that were cast here without gradient, and would use
         # them in the forward pass (pytorch issue 112583).
         torch.clear_autocast_cache()

@@ -183,14 +183,18 @@ class Luong(
         """Runs the encoder and projects the keys of both attentions."""
         inputs = batch.inputs
         if not self.source_end:
-            lengths = (inputs.lengths - 1).clamp(min=1)  # (B,)
-            inputs = replace(inputs, mask=mask_without_eos(inputs.mask), lengths=lengths)
+            mask = mask_without_eos(inputs.mask)  # (B, S)
+            lengths = (inputs.lengths - 1).clamp(min=1)  # (B,), on the CPU
+            inputs = replace(inputs, mask=mask, lengths=lengths)
             batch = replace(batch, inputs=inputs)
-        memory = self.attention_memory(batch, self.attention.score.project, self.bridge)
+        score = self.attention.score
+        memory = self.attention_memory(batch, score.project, self.bridge)
         copy_keys = None
         if self.copy_attention is not None:
-            copy_keys = self.copy_attention.score.project(memory.values)  # (B, S, *)
-        return LuongMemory(**vars(memory), lengths=inputs.mask.sum(1), copy_keys=copy_keys)
+            copy_score = self.copy_attention.score
+            copy_keys = copy_score.project(memory.values)  # (B, S, *)
+        device_lengths = inputs.mask.sum(1)  # (B,)
+        return LuongMemory(**vars(memory), lengths=device_lengths, copy_keys=copy_keys)
 
     @override
     def start(self, memory: LuongMemory) -> LuongState:
@@ -206,13 +210,13 @@ class Luong(
         if state.fed is not None:
             inputs = torch.cat([inputs, state.fed], -1)  # (N, E+H)
         hidden, cell = rnn_step(self.decoder, inputs, state.hidden, state.cell)  # (N, L, H), (N, L, H)
-        attentional, weights, centres = self._attend(hidden[:, -1:], state.position, memory)  # (N, 1, *)
+        top_states = hidden[:, -1:]  # (N, 1, H), h_t
+        attentional, weights, centres = self._attend(top_states, state.position, memory)  # (N, 1, *)
         attentional = attentional.squeeze(1)  # (N, H), h~_t
+        if centres is not None:
+            centres = centres.squeeze(1)  # (N,)
         output = ModelOutput(
-            features=attentional,
-            attention=weights.squeeze(1),
-            copy_gate=self._gate(attentional),
-            centres=None if centres is None else centres.squeeze(1),
+            features=attentional, attention=weights.squeeze(1), copy_gate=self._gate(attentional), centres=centres
         )
         fed = None if state.fed is None else attentional
         return output, LuongState(hidden, cell, fed, state.position + 1)
@@ -229,8 +233,9 @@ class Luong(
         for inputs in torch.split(embedded, chunk_length, 1):  # (B, t, E)
             if state.fed is not None:
                 inputs = torch.cat([inputs, state.fed.unsqueeze(1)], -1)  # (B, 1, E+H)
-            states, final = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (B, t, H)
-            hidden, cell = rows_first(final)  # (B, L, H), (B, L, H)
+            first_state = layers_first(state.hidden, state.cell)
+            states, final_state = run_rnn(self.decoder, inputs, first_state)  # (B, t, H)
+            hidden, cell = rows_first(final_state)  # (B, L, H), (B, L, H)
             attentional, weights, centres = self._attend(states, state.position, memory, draws=draws)  # (B, t, *)
             fed = None if state.fed is None else attentional[:, -1]  # (B, H)
             state = LuongState(hidden, cell, fed, state.position + inputs.shape[1])
@@ -273,7 +278,8 @@ class Luong(
         rows, steps, hidden_size = states.shape
         sentences = memory.mask.shape[0]
         queries = states.reshape(sentences, -1, hidden_size)  # (B, Q, H), Q = K*T
-        positions = position.unsqueeze(1) + torch.arange(steps, device=states.device)  # (N, T)
+        offsets = torch.arange(steps, device=states.device)  # (T,)
+        positions = position.unsqueeze(1) + offsets  # (N, T)
         positions = positions.view(sentences, -1)  # (B, Q)
         centres = self.attention.centres(queries, positions, memory.lengths)  # (B, Q)
         contexts, weights = self.attention(
@@ -281,7 +287,8 @@ class Luong(
         )  # (B, Q, M), (B, Q, S)
         if draws is not None:
             contexts = draws.contexts(weights, memory.values)  # (B, Q, M)
-        attentional = self.attentional(torch.cat([contexts, queries], -1))  # (B, Q, H)
+        contexts_and_states = torch.cat([contexts, queries], -1)  # (B, Q, M+H)
+        attentional = self.attentional(contexts_and_states)  # (B, Q, H), eq. 5
         if self.has_tanh:
             attentional = torch.tanh(attentional)
         attentional = self.dropout(attentional)
@@ -292,4 +299,6 @@ class Luong(
             centres = None
         if centres is not None:
             centres = centres.view(rows, steps)  # (N, T)
-        return attentional.view(rows, steps, -1), weights.view(rows, steps, -1), centres
+        attentional = attentional.view(rows, steps, -1)  # (N, T, H)
+        weights = weights.view(rows, steps, -1)  # (N, T, S)
+        return attentional, weights, centres

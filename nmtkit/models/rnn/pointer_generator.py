@@ -154,7 +154,8 @@ class PointerGenerator(
         coverage = None
         if isinstance(self.attention.score, CoveredAdditive):
             # In the type of the attention weights, which are added to it.
-            coverage = torch.zeros_like(memory.mask, dtype=at_least_float32(memory.hidden))  # (B, S)
+            dtype = at_least_float32(memory.hidden)
+            coverage = torch.zeros_like(memory.mask, dtype=dtype)  # (B, S)
         return PointerGeneratorState(hidden=memory.hidden, cell=memory.cell, context=context, coverage=coverage)
 
     @override
@@ -213,22 +214,25 @@ class PointerGenerator(
         self, word_inputs: Tensor, state: PointerGeneratorState, memory: AttentionMemory
     ) -> tuple[Tensor, Tensor, PointerGeneratorState]:
         """Reads words `(N, E)`, then attends: returns x_t `(N, E)`, weights `(N, S)` and the next state."""
-        beam_size = rows_per_sentence(word_inputs.shape[0], memory)
+        hypotheses = word_inputs.shape[0]
+        beam_size = rows_per_sentence(hypotheses, memory)
         inputs = word_inputs + self.context_input(state.context)  # (N, E), x_t
         hidden, cell = self.decoder(inputs, state.hidden, state.cell)  # (N, L, H), (N, L, H)
         query = hidden[:, -1]  # (N, H)
         if cell is not None:
             query = torch.cat([query, cell[:, -1]], -1)  # (N, 2H), s_t
-        queries = query.view(-1, beam_size, query.shape[1])  # (B, K, 2H)
+        queries = query.unflatten(0, (-1, beam_size))  # (B, K, 2H)
         coverage = None
         if state.coverage is not None:
-            coverage = state.coverage.view(-1, beam_size, state.coverage.shape[1])  # (B, K, S), c of eq. 11
+            coverage = state.coverage.unflatten(0, (-1, beam_size))  # (B, K, S), c of eq. 11
         contexts, weights = self.attention(
             queries, memory.keys, memory.values, mask=memory.mask, coverage=coverage
         )  # (B, K, M), (B, K, S)
         context = contexts.flatten(0, 1)  # (N, M), h*_t
         weights = weights.flatten(0, 1)  # (N, S), a
-        new_coverage = None if state.coverage is None else state.coverage + weights  # (N, S), eq. 10
+        new_coverage = None
+        if state.coverage is not None:
+            new_coverage = state.coverage + weights  # (N, S), eq. 10
         new_state = PointerGeneratorState(hidden=hidden, cell=cell, context=context, coverage=new_coverage)
         return inputs, weights, new_state
 
@@ -243,6 +247,7 @@ class PointerGenerator(
         if self.gate is None:
             return ModelOutput(features, weights)
         parts = [features, inputs] if cell is None else [features, cell, inputs]
-        logits = self.gate(torch.cat(parts, -1))  # (..., 1)
-        p_gen = torch.sigmoid(logits.to(at_least_float32(logits)))  # (..., 1)
-        return ModelOutput(features, weights, p_gen)
+        gate_inputs = torch.cat(parts, -1)  # (..., *)
+        gate_logits = self.gate(gate_inputs)  # (..., 1)
+        gate_logits = gate_logits.to(at_least_float32(gate_logits))
+        return ModelOutput(features, weights, copy_gate=torch.sigmoid(gate_logits))

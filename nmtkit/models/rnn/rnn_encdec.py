@@ -148,11 +148,13 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         features = output.features  # (..., *)
         if self.readout is not None:
             features = self.readout(features)  # (..., maxout_size)
-        return project_to_vocabulary(self.output, self.dropout(features), memory.shortlist)
+        features = self.dropout(features)
+        return project_to_vocabulary(self.output, features, memory.shortlist)
 
     def _inputs(self, tokens: Tensor, memory: RnnEncDecMemory) -> Tensor:
         """Returns the decoder's inputs for words `(N, T)`: word vectors, and the summary of the source if it is fed."""
-        words: Tensor = self.dropout(self.tgt_embedding(tokens))  # (N, T, E)
+        words: Tensor = self.tgt_embedding(tokens)  # (N, T, E)
+        words = self.dropout(words)
         if memory.summary is None:
             return words
         hypotheses, steps = tokens.shape

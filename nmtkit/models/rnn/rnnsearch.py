@@ -175,21 +175,25 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
 
         Returns the states that predict the next words `(N, H)`, contexts `(N, M)`, weights `(N, S)` and the next state.
         """
-        beam_size = rows_per_sentence(embedded.shape[0], memory)
+        hypotheses = embedded.shape[0]
+        beam_size = rows_per_sentence(hypotheses, memory)
         if state.context is not None:
             state = self._update(embedded, state.context, state)
         query = state.hidden[:, -1]  # (N, H), s_{i-1}
-        queries = query.reshape(-1, beam_size, query.shape[1])  # (B, K, H)
+        queries = query.unflatten(0, (-1, beam_size))  # (B, K, H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)  # (B, K, M), (B, K, S)
         if draws is not None:
             contexts = draws.contexts(weights, memory.values)  # (B, K, M)
         context = contexts.flatten(0, 1)  # (N, M), c_i
         weights = weights.flatten(0, 1)  # (N, S)
         if self.updates_first:
-            return query, context, weights, replace(state, context=context)
+            state = replace(state, context=context)
+            return query, context, weights, state
         state = self._update(embedded, context, state)
-        predicting = query if self.predicts_before_update else state.hidden[:, -1]  # (N, H), s_{i-1} or s_i
-        return predicting, context, weights, state
+        if self.predicts_before_update:
+            return query, context, weights, state
+        new_query = state.hidden[:, -1]  # (N, H), s_i
+        return new_query, context, weights, state
 
     def _update(self, embedded: Tensor, context: Tensor, state: RnnSearchState) -> RnnSearchState:
         inputs = torch.cat([embedded, context], -1)  # (N, E+M)
