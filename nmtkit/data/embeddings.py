@@ -78,7 +78,8 @@ def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: s
         size: Number of elements of a vector, E.
         setting: The recipe's key of the size, for messages.
     """
-    words = {*vocabulary.tokens, *map(_twin, vocabulary.tokens)}
+    words = set(vocabulary.tokens)
+    words.update(map(_twin, vocabulary.tokens))
     words.discard("")  # the twin of a single "▁"
     vector_of_word: dict[str, npt.NDArray[np.float32]] = {}
     n_lines = 0

@@ -266,7 +266,9 @@ class Batch(Rows):
         middle = self.size // 2
         if middle == 0:
             return [self]
-        return [self.select(slice(0, middle)), self.select(slice(middle, None))]
+        first_half = self.select(slice(0, middle))
+        second_half = self.select(slice(middle, None))
+        return [first_half, second_half]
 
     @property
     def loss_mask(self) -> Tensor:
@@ -311,7 +313,8 @@ class Batch(Rows):
         moved = super().to(device)
         if self.inputs is ABSENT:
             return moved
-        return replace(moved, inputs=replace(moved.inputs, lengths=self.inputs.lengths))
+        inputs = replace(moved.inputs, lengths=self.inputs.lengths)
+        return replace(moved, inputs=inputs)
 
 
 def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

@@ -149,7 +149,10 @@ def load(
         sampled: Ids of each example by column, which replace the stored ones.
     """
     rows = numbers.tolist()
-    src_limit, tgt_limit = limits or (None, None)
+    src_limit: int | None = None
+    tgt_limit: int | None = None
+    if limits is not None:
+        src_limit, tgt_limit = limits
 
     def column(name: str, limit: int | None) -> list[Any] | None:
         if sampled and name in sampled:
@@ -199,13 +202,13 @@ def widths(
 
     Both are `(n,)`; 0 for a column that the store does not have. `sampled` is as in `load`.
     """
-    src_limit, tgt_limit = limits or (None, None)
     src = "src" if store.has("src") else "features"
     src_widths = _column_widths(store, src, numbers, sampled)
     tgt_widths = _column_widths(store, "tgt", numbers, sampled)
-    if src_limit is not None and src == "src":
-        src_widths = np.minimum(src_widths, src_limit + 1)
-    if tgt_limit is not None:
+    if limits is not None:
+        src_limit, tgt_limit = limits
+        if src == "src":  # features are never truncated
+            src_widths = np.minimum(src_widths, src_limit + 1)
         tgt_widths = np.minimum(tgt_widths, tgt_limit + 1)
     return src_widths, tgt_widths
 
@@ -223,8 +226,10 @@ def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
     """Returns the batch that the model reads; everything random depends on the seeds only."""
     if corrupt is None:
         return batch
-    (seed,) = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
-    generator = torch.Generator().manual_seed(int(seed))
+    mixed_seeds = np.random.SeedSequence(seeds)
+    (seed,) = mixed_seeds.generate_state(1, np.uint64)
+    generator = torch.Generator()
+    generator.manual_seed(int(seed))
     return corrupt(batch, generator)
 
 
@@ -354,7 +359,9 @@ class BatchStream(Iterator[Batch]):
         """The epoch of the next batch, from 0."""
         self._position = 0
         """Examples of the epoch before the next batch, as `_length` counts them."""
-        sizes = self._store.by_file if self._weights else [len(self._store)]
+        sizes = [len(self._store)]
+        if self._weights:
+            sizes = self._store.by_file
         self._order = EpochOrder(
             sizes=sizes, weights=self._weights, window=self._config.shuffle_window, seed=self._seed, epoch=epoch
         )
@@ -406,9 +413,11 @@ class BatchStream(Iterator[Batch]):
                         continue
                 batches = self._batches_of_window(context, begin, window, window_rng)
                 begin = end
-                n_groups = -(-len(batches) // self._config.group)  # rounded up
-                for first in window_rng.permutation(n_groups) * self._config.group:
-                    for members in batches[first : first + self._config.group]:
+                group_size = self._config.group
+                n_groups = -(-len(batches) // group_size)  # rounded up
+                for group in window_rng.permutation(n_groups):
+                    first = group * group_size
+                    for members in batches[first : first + group_size]:
                         yield number, members
                         number += 1
 

@@ -235,20 +235,21 @@ class PairEncoder:
         """
         spans = {}
         for side, texts in chunk.texts.items():
-            spans[side] = token_spans(
-                tokenizer=self.tokenizers[side],
-                lines=texts,
-                segmented=chunk.columns.get(f"{side}_words") or [None] * len(texts),
-                places=[f"{self.split}, {side}_words, line {line}" for line in chunk.lines],
-            )
+            words = f"{side}_words"
+            segmented = chunk.columns.get(words) or [None] * len(texts)
+            places = [f"{self.split}, {words}, line {line}" for line in chunk.lines]
+            spans[side] = token_spans(tokenizer=self.tokenizers[side], lines=texts, segmented=segmented, places=places)
         src_limit = self.limit("src") or math.inf
         tgt_limit = self.limit("tgt") or math.inf
         rows = []
         for number, links in enumerate(chunk.columns["links"]):
-            n_tags = len(chunk.tags[number].split()) if chunk.tags else 0
+            n_tags = 0
+            if chunk.tags:
+                n_tags = len(chunk.tags[number].split())
             if links:
                 for side, begin in (("src", n_tags), ("tgt", 0)):
-                    n_tokens = max((end for _, end in spans[side][number]), default=0)
+                    ends = [end for _, end in spans[side][number]]
+                    n_tokens = max(ends, default=0)
                     if lengths[side][number] != begin + n_tokens:
                         raise DataError(
                             f"{self.split}, {side}, line {chunk.lines[number]}: the tokenizer cuts it into other words "

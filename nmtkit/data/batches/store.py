@@ -118,7 +118,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self._size = 0
         """Number of ids and bytes of text."""
         self._truncated: dict[str, int] = {}
+        """Number of truncated examples by side."""
         self._by_file: list[int] = []
+        """Number of examples from each file of the split."""
         self._layouts: dict[str, dict[str, str | int]] = {}
         """Type and width of the columns whose items are rows."""
 
@@ -152,8 +154,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         else:
             self._length += sum(by_file)
         self._by_file = [sum(counts) for counts in zip_longest(self._by_file, by_file, fillvalue=0)]
-        for side, count in (truncated or {}).items():
-            self._truncated[side] = self._truncated.get(side, 0) + count
+        if truncated is not None:
+            for side, count in truncated.items():
+                self._truncated[side] = self._truncated.get(side, 0) + count
 
     def _append(self, column: str, rows: RaggedArray) -> None:
         values_file, offsets_file = column_files(column)
@@ -183,9 +186,11 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def end_shard(self) -> None:
         """Publishes the examples added so far as a shard."""
+        manifest = manifest_path(self._folder, self._name)
+        shard = _shard_name(self._name, self.shards)
         with write_errors(self._folder):
-            manifest_path(self._folder, self._name).unlink(missing_ok=True)
-            self._publish(_shard_name(self._name, self.shards), durable=True)
+            manifest.unlink(missing_ok=True)  # of an older store
+            self._publish(shard, durable=True)
         self.shards += 1
         self._start_shard()
 
@@ -246,10 +251,11 @@ class Store:
     """One tokenized split on disk, in one or several shards; see `Store.open`."""
 
     def __init__(self, folder: Path, name: str, shards: list[Shard]) -> None:
+        first_shard = shards[0]
         self.folder = folder
         self.name = name
-        self.fingerprint = shards[0].fingerprint
-        self.tgt_size = shards[0].tgt_size
+        self.fingerprint = first_shard.fingerprint
+        self.tgt_size = first_shard.tgt_size
         self._shards = shards
         self._starts = [0, *accumulate(map(len, shards))]
         """Number of the first example of each shard, and at the end the number of examples."""

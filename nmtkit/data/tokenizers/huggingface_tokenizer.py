@@ -302,5 +302,8 @@ def _replaced(names: Sequence[str], languages: Container[str], language: str) ->
     """Returns special tokens in which `language` replaces all languages, whether they are chosen or not."""
     replaced = []
     for name in names:
-        replaced.append(language if name in languages else name)
+        if name in languages:
+            replaced.append(language)
+        else:
+            replaced.append(name)
     return replaced

@@ -190,7 +190,8 @@ def tie_shared_rows(weight: nn.Parameter, tokenizer: Tokenizer | None) -> None:
         return
     groups = [torch.tensor(ids) for ids in tokenizer.shared_rows()]
     if groups:
-        weight.register_hook(partial(_sum_rows, groups))  # type: ignore[no-untyped-call]  # untyped in torch
+        hook = partial(_sum_rows, groups)
+        weight.register_hook(hook)  # type: ignore[no-untyped-call]  # untyped in torch
 
 
 def _sum_rows(groups: Sequence[Tensor], gradient: Tensor) -> Tensor:

@@ -263,7 +263,8 @@ class SentencePieceTokenizer(Tokenizer):
             raise CheckpointError(f"not a sentencepiece model, or damaged; {RESTORE_HINT}") from fault
         self._model = model
         n_pieces = self._processor.get_piece_size()
-        self.model_pieces: list[str] = self._processor.id_to_piece(list(range(n_pieces)))
+        piece_ids = list(range(n_pieces))
+        self.model_pieces: list[str] = self._processor.id_to_piece(piece_ids)
         """The pieces of the model in the order of its ids."""
         self._uses_table = table is not None
         self._sampler: SubwordSampler | None = None
@@ -444,7 +445,8 @@ class WordTokenizer(Tokenizer):
         `what` names the text in messages.
         """
         # A tokenizer without words, which is enough to split lines.
-        splitter = cls(config, Vocabulary([*SPECIALS, *config.special_tokens], config.special_tokens))
+        specials = [*SPECIALS, *config.special_tokens]
+        splitter = cls(config, Vocabulary(specials, config.special_tokens))
         counts: Counter[str] = Counter()
         for line in lines:
             counts.update(splitter.tokens(line))

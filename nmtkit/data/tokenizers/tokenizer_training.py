@@ -58,7 +58,9 @@ class TokenizerSample:
         # A pair occupies an interval as long as its weight, and is taken once for each multiple of the stride from
         # the interval's begin to before its end.
         begin = self._end
-        weight = self._relative_weights[pair.file] if self._relative_weights else 1.0
+        weight = 1.0
+        if self._relative_weights:
+            weight = self._relative_weights[pair.file]
         self._end += weight
         first_multiple = math.ceil(begin / self._stride)
         end_multiple = math.ceil(self._end / self._stride)
@@ -92,7 +94,8 @@ def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: 
     else:
         descriptions = {"src": "source text", "tgt": "target text"}
         for column, texts in lines.items():
-            columns[column] = _learn(config.for_column(column), texts, descriptions[column])
+            column_config = config.for_column(column)
+            columns[column] = _learn(column_config, texts, descriptions[column])
     labels = None
     if sample.label_type is not None:
         labels = LabelVocabulary.build(sample.labels)

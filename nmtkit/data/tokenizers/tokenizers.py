@@ -148,8 +148,9 @@ class Tokenizers(dict[str, Tokenizer]):
         except (DataError, RecipeError, TypeError, ValueError) as fault:
             raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault
         labels = None
-        if os.path.lexists(folder / _LABELS):
-            labels = LabelVocabulary.load(folder / _LABELS)
+        labels_file = folder / _LABELS
+        if os.path.lexists(labels_file):
+            labels = LabelVocabulary.load(labels_file)
         is_joint = config.joint and len(texts) == 2
         columns: dict[str, Tokenizer] = {}
         if config.is_imported:

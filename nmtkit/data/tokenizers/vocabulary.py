@@ -135,9 +135,10 @@ class Vocabulary:
             raise CheckpointError(f"{path}: damaged (not UTF-8 at byte {fault.start}); {RESTORE_HINT}") from fault
         if not text.endswith("\n"):
             raise CheckpointError(f"{path}: truncated (no line end after the last token); {RESTORE_HINT}")
+        # Not splitlines(): a token may contain one of Unicode's rarer line separators.
+        tokens = text.removesuffix("\n").split("\n")
         try:
-            # Not splitlines(): a token may contain one of Unicode's rarer line separators.
-            return cls(text[:-1].split("\n"), further)
+            return cls(tokens, further)
         except CheckpointError as fault:
             raise CheckpointError(f"{path}: {fault}") from fault
 

@@ -93,12 +93,15 @@ class Merges:
         n_pairs = len(self._pair_numbers)
         if n_pairs == 0:
             return None
+        n_symbols = self._symbol_counts.sum()
         counts = self._pair_counts[:n_pairs]  # (P,)
-        symbol_counts = self._symbol_counts[self._pair_symbols[:n_pairs]]  # (P, 2)
+        symbols = self._pair_symbols[:n_pairs]  # (P, 2)
+        products = self._symbol_counts[symbols].prod(axis=-1)  # (P,)
         # The maximum with 1 avoids a division by zero, and the logarithm of zero, for pairs that no longer occur.
-        products = np.maximum(symbol_counts.prod(axis=-1), 1)  # (P,)
-        ratios = counts * self._symbol_counts.sum() / products  # (P,)
-        gains = counts * np.log(np.maximum(ratios, 1))  # (P,)
+        products = np.maximum(products, 1)
+        ratios = counts * n_symbols / products  # (P,)
+        ratios = np.maximum(ratios, 1)
+        gains = counts * np.log(ratios)  # (P,)
         best = int(gains.argmax())
         if gains[best] <= 0:
             return None
@@ -127,16 +130,16 @@ class WordPieceTokenizer(WordTokenizer):
             words.update(WordTokenizer.tokens(splitter, line))
         if not words:
             raise DataError(f"tokenizer: no words to learn from: the {what} is empty")
-        characters = sorted({*"".join(words)})
-        max_tokens = config.vocab_size - len(specials)
-        if max_tokens < len(characters):
+        characters = sorted(set("".join(words)))
+        smallest_size = len(specials) + len(characters)
+        if config.vocab_size < smallest_size:
             raise RecipeError(
                 f"tokenizer.vocab_size: {config.vocab_size} is too small for this {what}: every character needs a "
-                f"token; use at least {len(specials) + len(characters)}"
+                f"token; use at least {smallest_size}"
             )
         merges = Merges(words)
         learned = dict.fromkeys(characters)  # a dictionary, because different pairs may give the same token
-        while len(learned) < max_tokens:
+        while len(specials) + len(learned) < config.vocab_size:
             pair = merges.most_likely()
             if pair is None:
                 break

@@ -166,9 +166,11 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
     for number, end in enumerate(word_ends):
         is_last_word = number == len(word_ends) - 1
         # Skip the pieces before the word. A piece without characters at its begin belongs to it.
-        while first < len(piece_ends) and (
-            piece_ends[first] < begin or (piece_ends[first] == begin and piece_lengths[first] > 0)
-        ):
+        while first < len(piece_ends):
+            piece_end = piece_ends[first]
+            is_empty = piece_lengths[first] == 0
+            if piece_end > begin or (piece_end == begin and is_empty):
+                break
             first += 1
         parts: list[float] = []
         for piece in range(first, len(piece_ends)):
