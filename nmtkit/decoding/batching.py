@@ -50,9 +50,11 @@ StepMode = Literal["auto", "eager", "graph"]
 
 def require_graph_support(steps: StepMode, device: torch.device, with_shortlist: bool) -> None:
     """Raises a RecipeError for graphs on a device without them, or with a shortlist, which resizes the output layer."""
-    if steps == "graph" and with_shortlist:
+    if steps != "graph":
+        return
+    if with_shortlist:
         raise RecipeError("engine graph: steps with a shortlist cannot be captured; remove one of the two")
-    if steps == "graph" and not graphs.supports_cuda_graphs(device):
+    if not graphs.supports_cuda_graphs(device):
         raise RecipeError(f"engine graph: CUDA graphs need a CUDA device, and this is {device}; remove it")
 
 
@@ -161,10 +163,13 @@ class Engine:
                 if is_over:
                     break
                 free_slots = np.flatnonzero(~slots.live)
-                if may_refill and source is not None and len(free_slots) >= MIN_FREE_SHARE * len(slots.live):
-                    may_refill = self._refill(state, slots, free_slots, source.refill(len(free_slots), columns))
+                has_enough_free = len(free_slots) >= MIN_FREE_SHARE * len(slots.live)
+                if may_refill and source is not None and has_enough_free:
+                    new_sentences = source.refill(len(free_slots), columns)
+                    may_refill = self._refill(state, slots, free_slots, new_sentences)
                 if len(free_slots) and not may_refill and captured is None:
-                    order = compaction_order(np.flatnonzero(slots.live))
+                    live_slots = np.flatnonzero(slots.live)
+                    order = compaction_order(live_slots)
                     state.compact(order)
                     slots.compact(order)
             if captured is not None:
@@ -186,7 +191,8 @@ class Engine:
         assert _is_plain(batch), "prompts, prefixes and terms need another batch"
         new_slots = free_slots[: batch.size]
         first_state, first_result = self._start(numbers, batch)
-        state.insert(send(torch.from_numpy(new_slots), self.device), first_state, self.search.model)
+        device_slots = send(torch.from_numpy(new_slots), self.device)  # (M,)
+        state.insert(device_slots, first_state, self.search.model)
         self._occupy(slots, new_slots, numbers, batch, first_state, first_result)
         return True
 
@@ -230,7 +236,9 @@ class Engine:
 
     def _may_capture(self) -> bool:
         """Whether steps may be captured. A shortlist changes the size of the output layer."""
-        return self.steps != "eager" and self.search.shortlist is None and graphs.supports_cuda_graphs(self.device)
+        if self.steps == "eager" or self.search.shortlist is not None:
+            return False
+        return graphs.supports_cuda_graphs(self.device)
 
     def _capture(self, first_state: SearchState, batch: Batch, columns: int) -> graphs.CapturedSteps | None:
         """Fixed slots that begin with the sentences of a batch; None if steps cannot be captured."""
@@ -261,6 +269,7 @@ class Slots:
     """
 
     def __init__(self, n_slots: int, device: torch.device) -> None:
+        no_rows = np.zeros(0, dtype=np.int64)
         self.live = np.zeros(n_slots, dtype=bool)
         """Slots with a sentence that is not finished."""
         self.finished: list[SentenceRecord] = []
@@ -273,7 +282,7 @@ class Slots:
         self._earliest_due = 0  # among the live slots
         self._earliest_start = 0  # among the live slots
         self._longest_prompt = 0  # sentences with prompts all begin together
-        self._spans = [StepSpan(start=0, previous_rows=np.zeros(0, dtype=np.int64), results=[])]
+        self._spans = [StepSpan(start=0, previous_rows=no_rows, results=[])]
         self._is_asynchronous = device.type == "cuda" and torch.cuda.is_available()
         # The flags of the previous poll, the event after which they are on the host, and the number of steps before.
         self._previous_poll: tuple[Tensor, torch.cuda.Event, int] | None = None
@@ -323,21 +332,25 @@ class Slots:
     def _read_flags(self, done: Tensor) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], int]:
         """Which slots are done, and the number of steps after which they were."""
         if not self._is_asynchronous:
-            return done.cpu().numpy(), self.clock
+            flags = done.cpu()
+            return flags.numpy(), self.clock
         previous_poll = self._previous_poll
         host_flags = torch.empty(done.shape, dtype=torch.bool, pin_memory=True)
         host_flags.copy_(done, non_blocking=True)
         self._previous_poll = (host_flags, record_event(), self.clock)
         if previous_poll is None:
-            return np.zeros(len(done), dtype=bool), 0
+            none_done = np.zeros(len(done), dtype=bool)
+            return none_done, 0
         flags, event, flag_clock = previous_poll
         event.synchronize()
         return flags.numpy(), flag_clock
 
     def _update_earliest(self) -> None:
         never = np.iinfo(np.int64).max
-        self._earliest_due = int(self._due[self.live].min(initial=never))
-        self._earliest_start = int(self._start[self.live].min(initial=self.clock + 1))
+        due = self._due[self.live]
+        starts = self._start[self.live]
+        self._earliest_due = int(due.min(initial=never))
+        self._earliest_start = int(starts.min(initial=self.clock + 1))
 
     def length(self) -> int:
         """Returns how many positions the next step has, for the live sentence that is at the last position."""
@@ -375,7 +388,8 @@ class Slots:
 
     def _drop_old_results(self) -> None:
         """Drops the results of steps before the start of every live sentence."""
-        earliest_start = int(self._start[self.live].min(initial=self.clock))
+        starts = self._start[self.live]
+        earliest_start = int(starts.min(initial=self.clock))
         while len(self._spans) > 1 and self._spans[1].start <= earliest_start:
             del self._spans[0]
         span = self._spans[0]

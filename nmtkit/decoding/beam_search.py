@@ -323,8 +323,10 @@ class BeamSearch:
         words = sentences.memory.mask  # (B,S)
         if has_source_end(self.model):
             words = source_words(words)
-        coverage = coverage.view(*sentences.scores.shape, -1)  # (B,W,S)
-        return coverage_score(penalty, coverage, words[:, None])
+        words = words[:, None]  # (B,1,S)
+        n_sentences, width = sentences.scores.shape
+        coverage = coverage.view(n_sentences, width, -1)  # (B,W,S)
+        return coverage_score(penalty, coverage, words)
 
     def _may_skip_softmax(self, sentences: SentenceState) -> bool:
         """Whether the best continuations can be found without the softmax, and whether that is faster.
@@ -353,9 +355,12 @@ class BeamSearch:
             log_probs = copying.copied(logits, output, memory, log_sums[:, None])  # (N,X)
             return Continuations(self.apply_rules(state, log_probs))
         logits = self.apply_rules(state, logits)
-        if not all(rule.forbids_special_tokens_only for rule in state.sentences.rules):
+        keeps_other_tokens = all(rule.forbids_special_tokens_only for rule in state.sentences.rules)
+        if not keeps_other_tokens:
             return Continuations(logits, log_sums)  # the maximum of any block may be forbidden
-        maxima[:, 0] = logits[:, :BLOCK].amax(1)  # special tokens are in the first block
+        # Special tokens are in the first block, so only its maximum may have changed.
+        first_block = logits[:, :BLOCK]  # (N,BLOCK)
+        maxima[:, 0] = first_block.amax(1)
         return Continuations(logits, log_sums, maxima)
 
     def apply_rules(self, state: SearchState, log_probs: Tensor) -> Tensor:
@@ -440,7 +445,8 @@ class BeamSearch:
         if n_groups > 1:
             group_done = group_done | is_satisfied  # (B,G)
         scores = candidates.survivor_scores.view(*group_done.shape, -1)  # (B,G,K/G) or (B,1,K)
-        scores = scores.masked_fill(group_done[:, :, None], -INFINITY).flatten(1)  # (B,K)
+        scores = scores.masked_fill(group_done[:, :, None], -INFINITY)
+        scores = scores.flatten(1)  # (B,K)
         return replace(sentences, scores=scores, done=done, n_finished=n_finished, best_finished=best_finished)
 
     def _advance_beam(
@@ -471,8 +477,10 @@ class BeamSearch:
         """A part of the model's output `(N,*)` as a result keeps it, `(B,K,*)`; None if attention is not needed."""
         if tensor is None or not self.need_attention:
             return None
-        by_sentence = tensor.view(n_sentences, -1, tensor.shape[1])  # (B,W,*)
-        return by_sentence.expand(-1, self.config.n_hypotheses, -1)
+        size = tensor.shape[1]
+        by_sentence = tensor.view(n_sentences, -1, size)  # (B,W,*)
+        beam_size = self.config.n_hypotheses
+        return by_sentence.expand(-1, beam_size, -1)
 
     def max_tokens(self, batch: Batch, columns: int) -> int:
         """Returns an upper bound of the length limit, EOS included, of sentences with this many source columns.
@@ -698,7 +706,8 @@ def diverse_candidates(log_probs: Tensor, scores: Tensor, beam_size: int, n_grou
         end_parent = first_parent + group_width
         group_log_probs = lowered[:, first_parent:end_parent].reshape(n_sentences * group_width, -1)  # (B*W/G,X)
         part = best_candidates(group_log_probs, scores[:, first_parent:end_parent], group_size)
-        times_used = (part.columns[:, :, None] == used_words[:, None]).sum(2)  # (B,2K/G)
+        is_used = part.columns[:, :, None] == used_words[:, None]  # (B,2K/G,*)
+        times_used = is_used.sum(2)  # (B,2K/G)
         penalties.append(times_used * -DIVERSITY_STRENGTH)
         # Numbers within all candidates and hypotheses of the sentence, instead of those of the group.
         parts.append(
@@ -708,10 +717,13 @@ def diverse_candidates(log_probs: Tensor, scores: Tensor, beam_size: int, n_grou
         # The words of the survivors become more expensive for later groups.
         is_missing = part.survivor_scores == -INFINITY  # (B,K/G): fewer continuations exist
         words = part.columns.gather(1, part.survivors)  # (B,K/G)
-        used_words = torch.cat([used_words, words.masked_fill(is_missing, NO_TOKEN)], 1)
-        cost = scores.new_full(words.shape, -DIVERSITY_STRENGTH)  # (B,K/G)
-        cost = cost.masked_fill(is_missing, 0.0).to(lowered.dtype)
-        lowered.scatter_add_(2, words[:, None].expand(-1, width, -1), cost[:, None].expand(-1, width, -1))
+        surviving_words = words.masked_fill(is_missing, NO_TOKEN)  # (B,K/G)
+        used_words = torch.cat([used_words, surviving_words], 1)
+        penalty = scores.new_full(words.shape, -DIVERSITY_STRENGTH)  # (B,K/G)
+        penalty = penalty.masked_fill(is_missing, 0.0).to(lowered.dtype)
+        all_columns = words[:, None].expand(-1, width, -1)  # (B,W,K/G): the same for all hypotheses
+        all_penalties = penalty[:, None].expand(-1, width, -1)  # (B,W,K/G)
+        lowered.scatter_add_(2, all_columns, all_penalties)
     candidates = Candidates(
         columns=torch.cat([part.columns for part in parts], 1),
         parents=torch.cat([part.parents for part in parts], 1),
@@ -725,10 +737,14 @@ def diverse_candidates(log_probs: Tensor, scores: Tensor, beam_size: int, n_grou
 
 def end_at_limit(is_last: Tensor, candidates: Candidates, scores: Tensor) -> Candidates:
     """Ends all hypotheses of `scores` `(B,W)` with EOS, at no cost, where `is_last` `(B,1)`; returns the candidates."""
-    numbers = torch.arange(candidates.columns.shape[1], device=scores.device)  # (C,)
+    n_candidates = candidates.columns.shape[1]
+    width = scores.shape[1]
+    numbers = torch.arange(n_candidates, device=scores.device)  # (C,)
     numbers = numbers.expand_as(candidates.columns)  # (B,C)
-    parents = numbers.clamp(max=scores.shape[1] - 1)  # (B,C): candidate c continues hypothesis c, for c < W
-    end_scores = scores.gather(1, parents).masked_fill(numbers > parents, -INFINITY)  # (B,C)
+    # Candidate c continues hypothesis c. Candidates from W on are not needed.
+    parents = numbers.clamp(max=width - 1)  # (B,C)
+    end_scores = scores.gather(1, parents)  # (B,C)
+    end_scores = end_scores.masked_fill(numbers > parents, -INFINITY)
     return Candidates(
         columns=candidates.columns.masked_fill(is_last, EOS),
         parents=torch.where(is_last, parents, candidates.parents),
@@ -757,12 +773,18 @@ def restore_model_scores(
     flat_indices = candidates.parents * log_probs.shape[1] + candidates.columns  # (B,C)
     token_log_probs = log_probs.reshape(n_sentences, -1).gather(1, flat_indices)  # (B,C)
     token_values = guided_values.reshape(n_sentences, -1).gather(1, flat_indices)  # (B,C)
+
     # Candidates that no continuation was left for keep minus infinity.
-    scores = parent_scores.gather(1, candidates.parents) + token_log_probs  # (B,C)
-    scores = scores.masked_fill(candidates.scores == -INFINITY, -INFINITY)
+    is_missing = candidates.scores == -INFINITY  # (B,C)
+    scores = parent_scores.gather(1, candidates.parents)  # (B,C)
+    scores = scores + token_log_probs
+    scores = scores.masked_fill(is_missing, -INFINITY)
+    is_missing = candidates.survivor_scores == -INFINITY  # (B,K)
     survivor_scores = scores.gather(1, candidates.survivors)  # (B,K)
-    survivor_scores = survivor_scores.masked_fill(candidates.survivor_scores == -INFINITY, -INFINITY)
-    penalties = torch.where(token_log_probs > -INFINITY, token_values - token_log_probs, 0.0)  # (B,C)
+    survivor_scores = survivor_scores.masked_fill(is_missing, -INFINITY)
+
+    is_possible = token_log_probs > -INFINITY  # (B,C): else the difference would be NaN
+    penalties = torch.where(is_possible, token_values - token_log_probs, 0.0)  # (B,C)
     return replace(candidates, scores=scores, survivor_scores=survivor_scores), penalties
 
 
@@ -809,9 +831,11 @@ def _add_prompt_lengths(counts: Tensor, prompt_lengths: Tensor | None) -> Tensor
 def _first_tokens(prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor:
     """The token that the first step reads `(B,1)`: the last one of the prompt, or BOS."""
     if prompt_lengths is None:
-        return torch.full((len(prompt), 1), BOS, device=prompt.device)
+        n_sentences = len(prompt)
+        return torch.full((n_sentences, 1), BOS, device=prompt.device)
     prompt_with_bos = pad(prompt, (1, 0), value=BOS)  # (B,1+P)
-    return prompt_with_bos.gather(1, prompt_lengths[:, None])
+    last = prompt_lengths[:, None]  # (B,1)
+    return prompt_with_bos.gather(1, last)
 
 
 def _prefix_after_prompt(prefix: Tensor | None, prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor | None:
@@ -819,6 +843,7 @@ def _prefix_after_prompt(prefix: Tensor | None, prompt: Tensor, prompt_lengths: 
     if prefix is None or prompt_lengths is None:
         return prefix
     prefix_length = prefix.shape[1]
-    columns = prompt_lengths[:, None] + torch.arange(prefix_length, device=prefix.device)  # (B,*)
+    offsets = torch.arange(prefix_length, device=prefix.device)  # (*,)
+    columns = prompt_lengths[:, None] + offsets  # (B,*)
     padded_prompt = pad(prompt, (0, prefix_length), value=PAD)  # (B,P+*)
     return padded_prompt.scatter(1, columns, prefix)

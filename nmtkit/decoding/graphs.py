@@ -53,9 +53,12 @@ class CapturedSteps:
 
     def fill(self, first_state: SearchState) -> None:
         """Replaces all sentences by new ones, after their first step."""
-        assert len(first_state.divisors) <= len(self.state.divisors), "`BeamSearch.max_tokens` is too low"
-        done = self.state.sentences.done.fill_(True)
-        slots = torch.arange(len(first_state.limits), device=done.device)
+        capacity = len(self.state.divisors)
+        assert len(first_state.divisors) <= capacity, "`BeamSearch.max_tokens` is too low"
+        done = self.state.sentences.done  # (B,)
+        done.fill_(True)
+        n_sentences = len(first_state.limits)
+        slots = torch.arange(n_sentences, device=done.device)  # (M,)
         self.state.insert(slots, first_state, self._search.model)
 
     def step(self, length: int) -> StepResult:

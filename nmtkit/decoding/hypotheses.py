@@ -136,9 +136,8 @@ class _StepArrays:
         self.counts = ends - starts + 1
         """How many steps each sentence has made, `(B,)`."""
         self._spans = self._find_entries(spans, starts, ends)
-        n_steps = int(self.counts.max())
-        has_step = np.arange(n_steps)[:, None] < self.counts  # (T,B)
-        has_step = has_step[:, :, None]  # (T,B,1)
+        step = np.arange(self.counts.max())[:, None]  # (T,1)
+        has_step = (step < self.counts)[:, :, None]  # (T,B,1)
         self.scores: Floats = self.gather(lambda result: result.candidates.scores)  # (T,B,C)
         if np.isnan(self.scores).any(where=has_step):
             raise CheckpointError(
@@ -146,7 +145,8 @@ class _StepArrays:
             )
         self.tokens: Integers = self.gather(lambda result: result.tokens)  # (T,B,C)
         self.parents: Integers = self.gather(lambda result: result.candidates.parents)  # (T,B,C)
-        self.ended = self.gather(lambda result: result.candidates.ended) & has_step  # (T,B,C)
+        ended = self.gather(lambda result: result.candidates.ended)
+        self.ended = ended & has_step  # (T,B,C)
         self.survivors: Integers = self.gather(lambda result: result.candidates.survivors)  # (T,B,K)
         self.ranking: Floats = self.gather(lambda result: result.ranking)  # (T,B,C)
 
@@ -205,9 +205,11 @@ class _StepArrays:
         if pick(self._sentences[0].first_result) is None:
             return None
         steps = self.gather(cast(Callable[[StepResult], Tensor], pick))  # (T,B,K,*)
-        step = np.arange(len(steps))[:, None, None]  # (T,1,1)
-        sentence = np.arange(steps.shape[1])[:, None]  # (B,1)
-        from_parents = steps[step, sentence, parents.transpose(2, 0, 1)]  # (T,B,n,*)
+        n_steps, n_sentences = steps.shape[:2]
+        step = np.arange(n_steps)[:, None, None]  # (T,1,1)
+        sentence = np.arange(n_sentences)[:, None]  # (B,1)
+        parents_by_step = parents.transpose(2, 0, 1)  # (T,B,n)
+        from_parents = steps[step, sentence, parents_by_step]  # (T,B,n,*)
         return from_parents.astype(np.float32)
 
     def rank(self, n_best: int, config: SearchConfig) -> _Ranked:
@@ -227,22 +229,26 @@ class _StepArrays:
         # 2. Candidates that were cut: the survivors of the last step before the limit. They are the entries T*C and
         #    following.
         limits = np.array([record.limit for record in self._sentences])  # (B,)
-        last_step = np.minimum(limits, self.counts)[:, None] - 1  # (B,1)
-        survivors = self.survivors[last_step[:, 0], sentence[:, 0]]  # (B,K)
+        last_step = np.minimum(limits, self.counts) - 1  # (B,)
+        survivors = self.survivors[last_step, sentence[:, 0]]  # (B,K)
+        last_step = last_step[:, None]  # (B,1)
         has_reached_limit = (limits <= self.counts)[:, None]  # (B,1)
-        is_cut = has_reached_limit & ~self.ended[last_step, sentence, survivors]  # (B,K): a sample may end in this step
+        has_ended = self.ended[last_step, sentence, survivors]  # (B,K): a sample may end in this step
+        is_cut = has_reached_limit & ~has_ended  # (B,K)
         if is_ranked_together:
             # Among the 2K candidates of a beam, or a group, the second half is only a reserve for those that end.
             group_candidates = n_candidates // config.n_groups
             group_size = config.n_hypotheses // config.n_groups
             is_cut &= survivors % group_candidates < group_size
-        cut_scores = np.where(is_cut, self.ranking[last_step, sentence, survivors], -INFINITY)  # (B,K)
+        survivor_scores = self.ranking[last_step, sentence, survivors]  # (B,K)
+        cut_scores = np.where(is_cut, survivor_scores, -INFINITY)  # (B,K)
 
         # 3. The best of each kind.
         best_ended = _best_first(ended_scores, n_best)  # (B,n)
         best_cut = _best_first(cut_scores, n_best) + n_ended_entries  # (B,n)
         entries = np.concatenate([best_ended, best_cut], axis=1)  # (B,2n)
-        scores = np.concatenate([ended_scores, cut_scores], axis=1)[sentence, entries]  # (B,2n)
+        all_scores = np.concatenate([ended_scores, cut_scores], axis=1)  # (B,T*C+K)
+        scores = all_scores[sentence, entries]  # (B,2n)
         if is_ranked_together:
             order = _best_first(scores, 2 * n_best)  # (B,2n)
             entries = entries[sentence, order]
@@ -267,11 +273,12 @@ class _StepArrays:
         """
         n_steps, n_sentences, _ = self.tokens.shape
         sentence = np.arange(n_sentences)[:, None]  # (B,1)
-        shape = (*ranked.candidates.shape, n_steps)
+        n_ranked = ranked.candidates.shape[1]
+        shape = (n_sentences, n_ranked, n_steps)
         log_probs = np.zeros(shape, self.scores.dtype)  # (B,2n,T)
         tokens = np.zeros(shape, np.int64)  # (B,2n,T)
         parents = np.zeros(shape, np.int64)  # (B,2n,T)
-        beam_place = np.zeros(ranked.candidates.shape, np.int64)  # (B,2n): of each hypothesis after the step
+        beam_place = np.zeros((n_sentences, n_ranked), np.int64)  # (B,2n): of each hypothesis after the step
         for step in reversed(range(n_steps)):
             is_last = step == ranked.steps  # (B,2n)
             survivor = self.survivors[step, sentence, beam_place]  # (B,2n)

@@ -77,9 +77,10 @@ class SentenceState(Rows):
         if self.prefix is None:
             return None
         prefix_length = self.prefix.shape[1]
-        column = position.clamp(max=prefix_length - 1)[:, None]  # (B,1)
-        token = self.prefix.gather(1, column).squeeze(1)  # (B,)
-        return token.masked_fill(position >= prefix_length, PAD)
+        column = position.clamp(max=prefix_length - 1)  # (B,)
+        token = self.prefix.gather(1, column[:, None]).squeeze(1)  # (B,)
+        is_after_prefix = position >= prefix_length  # (B,)
+        return token.masked_fill(is_after_prefix, PAD)
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,10 @@ class SearchState:
 
     def compact(self, order: Integers) -> None:
         """Keeps only these sentences, by number, in an order that moves few of them; see `compaction_order`."""
+        scores = self.sentences.scores
+        width = scores.shape[1]
+        device = scores.device
         count = len(order)
-        width = self.sentences.scores.shape[1]
-        device = self.sentences.scores.device
         # Sentences that stay in their row are not copied. A mover goes into the hole of a sentence that is dropped.
         holes = np.flatnonzero(order != np.arange(count))  # (M,)
         movers = order[holes]  # (M,)
@@ -141,7 +143,8 @@ class SearchState:
         host_movers = torch.from_numpy(movers)
         device_holes = send(host_holes, device)
         device_movers = send(host_movers, device)
-        self.sentences.put(device_holes, self.sentences.select(device_movers))
+        moved_sentences = self.sentences.select(device_movers)
+        self.sentences.put(device_holes, moved_sentences)
         moved_hypotheses = self.hypotheses.select(self._hypothesis_rows(device_movers))
         self.hypotheses.put(self._hypothesis_rows(device_holes), moved_hypotheses)
         self.sentences = self.sentences.select(slice(count))
@@ -155,8 +158,10 @@ class SearchState:
 
         # The shortlists of two batches differ in size. So they are removed from both memories, and one is built again
         # for all sentences together.
-        sentences = replace(self.sentences, memory=with_shortlist(model, self.sentences.memory, None))
-        new_sentences = replace(other.sentences, memory=with_shortlist(model, other.sentences.memory, None))
+        memory = with_shortlist(model, self.sentences.memory, None)
+        sentences = replace(self.sentences, memory=memory)
+        new_memory = with_shortlist(model, other.sentences.memory, None)
+        new_sentences = replace(other.sentences, memory=new_memory)
         sentences.put(slots, new_sentences)
         if sentences.shortlist_mask is not None:
             memory = with_shortlist(model, sentences.memory, sentences.shortlist_mask)
@@ -176,21 +181,25 @@ class SearchState:
 
         The sentences of this state take the first slots. The other slots get a copy of the last sentence, as done.
         """
-        count = len(self.sentences.scores)
-        device = self.sentences.scores.device
+        scores = self.sentences.scores
+        device = scores.device
+        count = len(scores)
         rows = torch.arange(slots, device=device).clamp(max=count - 1)  # (slots,)
         sentences = self.sentences.select(rows)
         sentences.done[count:] = True
         sentences.scores[count:] = -INFINITY
         hypotheses = self.hypotheses.select(self._hypothesis_rows(rows))
-        if hypotheses.history is not None:
-            hypotheses = replace(hypotheses, history=_pad_history(hypotheses.history, length))
+        history = hypotheses.history
+        if history is not None:
+            hypotheses = replace(hypotheses, history=_pad_history(history, length))
         cache = copy(self.cache)
         cache.select(rows)
         cache.fix_length(length)
         # Sentences that are inserted later may be longer than those of this state.
-        divisors = length_penalty.divisors(torch.arange(1, length + 1)).to(self.divisors.dtype)  # (length,)
-        return replace(self, sentences=sentences, hypotheses=hypotheses, cache=cache, divisors=send(divisors, device))
+        lengths = torch.arange(1, length + 1)
+        divisors = length_penalty.divisors(lengths).to(self.divisors.dtype)  # (length,)
+        divisors = send(divisors, device)
+        return replace(self, sentences=sentences, hypotheses=hypotheses, cache=cache, divisors=divisors)
 
     def shallow_copy(self) -> "SearchState":
         """Returns another state with the same tensors."""

@@ -346,7 +346,8 @@ def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
     `src_lengths` `(B,)` include EOS.
     """
     src_tokens = src_lengths.double() - 1  # (B,)
-    by_source = (src_tokens * settings.min_length_ratio).floor()  # (B,)
+    by_source = src_tokens * settings.min_length_ratio  # (B,)
+    by_source = by_source.floor()
     # Clamped before the conversion: a number above the largest int64 would become negative.
     by_source = by_source.clamp(max=settings.max_length).long()
     return by_source.clamp(min=settings.min_length, max=settings.max_length - 1)

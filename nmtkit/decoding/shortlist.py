@@ -58,7 +58,8 @@ class Shortlist:
         """Builds a shortlist from the candidates of each source token and the candidates of every sentence."""
         counts = [len(row) for row in candidates]
         starts = np.cumsum([0, *counts], dtype=np.int64)  # (V_src+1,)
-        words = np.fromiter(chain.from_iterable(candidates), np.int64, count=int(starts[-1]))  # (M,)
+        n_words = int(starts[-1])
+        words = np.fromiter(chain.from_iterable(candidates), np.int64, count=n_words)  # (M,)
         always = torch.zeros(vocabulary_size, dtype=torch.bool)  # (V,)
         always[: len(SPECIALS)] = True
         always[list(frequent)] = True
@@ -125,7 +126,8 @@ class LinkCounts:
         for src_word, tgt_word in links:
             for src_id in src[src_word]:
                 first_link = src_id * self._tgt_size
-                self._recent_links.extend(first_link + tgt_id for tgt_id in tgt[tgt_word])
+                for tgt_id in tgt[tgt_word]:
+                    self._recent_links.append(first_link + tgt_id)
         tgt_ids = np.fromiter(chain.from_iterable(tgt), np.int64)
         np.add.at(self._occurrences, tgt_ids, 1)
         if len(self._recent_links) >= LINKS_AT_ONCE:
@@ -149,18 +151,22 @@ class LinkCounts:
         # By source token, then the most frequent link first; the smaller target id breaks ties.
         order = np.lexsort((tgt_ids, -self._counts, src_ids))
         ordered_tgt_ids: list[int] = tgt_ids[order].tolist()
-        bounds = np.searchsorted(src_ids, np.arange(self._src_size + 1)).tolist()
+        all_src_ids = np.arange(self._src_size + 1)
+        bounds = np.searchsorted(src_ids, all_src_ids).tolist()
         candidates = []
         for start, end in pairwise(bounds):
-            candidates.append(ordered_tgt_ids[start : min(end, start + best)])
+            limited_end = min(end, start + best)
+            candidates.append(ordered_tgt_ids[start:limited_end])
         return candidates
 
     def frequent(self, limit: int) -> list[int]:
         """Returns the most frequent target tokens, at most `limit`, without special tokens."""
-        order = np.argsort(-self._occurrences, kind="stable")
-        is_listed = (self._occurrences[order] > 0) & (order >= len(SPECIALS))
-        tokens: list[int] = order[is_listed][:limit].tolist()
-        return tokens
+        by_frequency = np.argsort(-self._occurrences, kind="stable")
+        occurs = self._occurrences[by_frequency] > 0
+        is_special = by_frequency < len(SPECIALS)
+        tokens = by_frequency[occurs & ~is_special]
+        frequent_tokens: list[int] = tokens[:limit].tolist()
+        return frequent_tokens
 
 
 @contextmanager
@@ -248,13 +254,16 @@ def _append_empty(candidates: list[list[int]], size: int) -> None:
 def _parse_ids(fields: Sequence[str], size: int) -> list[int] | None:
     """Distinct ids below `size`; None if any field is not one."""
     # `map` and `all` check each field in C, since a file has millions of them.
-    is_number = all(map(str.isascii, fields)) and all(map(str.isdecimal, fields))
-    if not is_number:
+    are_numbers = all(map(str.isascii, fields)) and all(map(str.isdecimal, fields))
+    if not are_numbers:
         return None
     # Longer fields are not parsed: Python refuses numbers of thousands of digits.
-    if max(map(len, fields), default=0) > len(str(size)):
+    most_digits = max(map(len, fields), default=0)
+    if most_digits > len(str(size)):
         return None
     ids = list(map(int, fields))
-    is_in_range = max(ids, default=0) < size
-    is_distinct = len(set(ids)) == len(ids)
-    return ids if is_in_range and is_distinct else None
+    if max(ids, default=0) >= size:
+        return None
+    if len(set(ids)) < len(ids):
+        return None
+    return ids
