@@ -21,7 +21,10 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Step:
-    """Report of the updates since the last `Step`; sums and means leave out skipped updates."""
+    """Report of the updates since the last `Step`; sums and means leave out skipped updates.
+
+    The names of the fields are keys of logs, so they cannot change.
+    """
 
     update: int
     """Number of the last update, from 1."""
@@ -41,19 +44,17 @@ class Step:
     seconds: float
     skipped: int = 0
     """Updates that were skipped because the loss or its gradient was not finite."""
-    oom_splits: int = 0
-    """Updates that were made with smaller batches because a process ran out of memory; the largest number of any
+    halved: int = 0
+    """Updates that were made with halved batches because a process ran out of memory; the largest number of any
     process."""
 
     def figures(self) -> dict[str, float]:
-        """Returns all numbers except the update's, by their names in the log."""
+        """Returns all numbers except the update's, by their names in the log: names of fields and of terms."""
         figures: dict[str, float] = {}
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
             if field.name == "terms":
                 figures |= value
-            elif field.name == "oom_splits":
-                figures["halved"] = value  # the name in existing logs
             else:
                 figures[field.name] = value
         return figures

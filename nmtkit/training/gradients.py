@@ -41,8 +41,8 @@ class UpdateGradients:
         """The sums of all objectives by name, each with the count that divides it."""
         for objective in objectives:
             self.normalizers.update(objective.normalizers)
-        self.oom_splits = 0
-        """Updates that did not fit into memory and were made with smaller batches."""
+        self.halved = 0
+        """Updates that did not fit into memory and were made with halved batches."""
 
     def count(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Returns the normalizers of an update: counts over its batches in all processes."""
@@ -93,7 +93,7 @@ class UpdateGradients:
             # Outside of `except`: the error, whose traceback refers to the tensors of the failed pass, is gone.
             self.clear()
             if current_batches is batches:
-                self.oom_splits += 1
+                self.halved += 1
             current_batches = [half for batch in current_batches for half in batch.halves()]
 
     def accumulator(self, counts: Mapping[str, int]) -> GradientAccumulator:

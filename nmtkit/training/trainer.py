@@ -277,7 +277,7 @@ class Trainer:
             finite_updates.append((update, sums))
         tokens = sum(update.counts["tokens"] for update in self.unreported)
         loss, terms = self._mean_losses(finite_updates)
-        (oom_splits,) = processes.max_over_ranks([self.gradients.oom_splits])
+        (halved,) = processes.max_over_ranks([self.gradients.halved])
         step = Step(
             update=self.update,
             epoch=self.stream.epoch,
@@ -289,11 +289,11 @@ class Trainer:
             grad_norm=self._grad_norm,
             seconds=self.seconds,
             skipped=len(self.unreported) - len(finite_updates),
-            oom_splits=int(oom_splits),
+            halved=int(halved),
         )
         self.unreported = []
         self._update_seconds = 0.0
-        self.gradients.oom_splits = 0
+        self.gradients.halved = 0
         return step
 
     def _mean_losses(self, updates: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:

@@ -57,14 +57,14 @@ def test_weights_are_those_of_an_undisturbed_training(
     for one, other in zip(model.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
     assert [step.loss for step in steps(events)] == pytest.approx([step.loss for step in steps(undisturbed)])
-    assert 0 < sum(step.oom_splits for step in steps(events)) <= UPDATES
-    assert not any(step.oom_splits for step in steps(undisturbed))
+    assert 0 < sum(step.halved for step in steps(events)) <= UPDATES
+    assert not any(step.halved for step in steps(undisturbed))
 
 
 def test_what_another_process_has_no_memory_for_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Process 0 alone speaks."""
     monkeypatch.setattr(processes, "max_over_ranks", lambda own: [2.0] if len(own) == 1 else [*map(float, own)])
-    assert {step.oom_splits for step in steps(trained(tmp_path)[1])} == {2}
+    assert {step.halved for step in steps(trained(tmp_path)[1])} == {2}
 
 
 def test_all_gradients_of_the_update_are_made_anew(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_device_whose_memory_is_full_makes_the_same_updates(tmp_path: Path) ->
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, place)
         peak = torch.cuda.max_memory_allocated(place)
-        halved.append(sum(step.oom_splits for step in steps(events)))
+        halved.append(sum(step.halved for step in steps(events)))
         found.append([parameter.detach().cpu() for parameter in model.parameters()])
         del model
     assert halved[0] == 0 < halved[1]

@@ -47,7 +47,7 @@ def show_event(display: terminal.TrainingDisplay, event: Event, recipe: Recipe, 
         display.update(event.update, share, _step_figures(event) if isinstance(event, Step) else {}, seconds)
         if isinstance(event, Step) and event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
-        if isinstance(event, Step) and event.oom_splits:
+        if isinstance(event, Step) and event.halved:
             display.message(TOO_LARGE, once=True)
     elif isinstance(event, Evaluated):
         best = "  (best so far)" if event.best else ""
