@@ -57,9 +57,10 @@ class RankedLabel:
 
 def read_examples(task: Task, examples: Sequence[Example]) -> list[Any]:
     """Returns the first column of each example, which the model reads, with its tags and languages if it has any."""
+    column = task.columns[0].name
     lines = []
     for example in examples:
-        line = getattr(example, task.columns[0].name)
+        line = getattr(example, column)
         if example.tags or any(example.languages):
             line = Request(line, tags=example.tags, languages=example.languages)
         lines.append(line)
@@ -97,7 +98,8 @@ def _label(task: LabellingTask, system: TextModel, examples: Sequence[Example]) 
     texts = []
     for log_probs in label_log_probs(task, system, examples):
         best = log_probs.argmax(-1)  # () or (S,)
-        texts.append(" ".join(names[label] for label in best.view(-1).tolist()))
+        labels = [names[label] for label in best.view(-1).tolist()]
+        texts.append(" ".join(labels))
     return Answers(texts)
 
 
@@ -107,7 +109,10 @@ def rank_labels(task: LabellingTask, system: TextModel, examples: Sequence[Examp
     for log_probs in label_log_probs(task, system, examples):
         ranking = log_probs.argsort(descending=True, stable=True).tolist()
         probabilities = log_probs.exp().tolist()
-        yield [RankedLabel(names[label], probabilities[label]) for label in ranking]
+        ranked_labels = []
+        for label in ranking:
+            ranked_labels.append(RankedLabel(names[label], probabilities[label]))
+        yield ranked_labels
 
 
 def _label_names(system: TextModel) -> Sequence[str]:
@@ -169,4 +174,10 @@ def score_answers(
     sources = None
     if any(column.name == "src" for column in task.columns):
         sources = [example.src for example in examples]
-    return score_all(task.comparable(outputs), [task.comparable(references)], metrics, options=options, sources=sources)
+    return score_all(
+        hyps=task.comparable(outputs),
+        refs=[task.comparable(references)],
+        metrics=metrics,
+        options=options,
+        sources=sources,
+    )

@@ -183,7 +183,8 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
     if half_width is None:
         return []
     tags = reader.tag_ids(reader.tags)
-    text_ids = reader.tokenizers.src.vocabulary.text_ids(translation.src_tokens[len(tags) :])
+    text_tokens = translation.src_tokens[len(tags) :]
+    text_ids = reader.tokenizers.src.vocabulary.text_ids(text_tokens)
     source = SourceLine([*tags, *text_ids], translation.src_tokens)
     target = reader.encode_target_tokens(translation.tokens, source, number=1)
     batch = make_batch([source], [target]).to(reader.device)
@@ -253,7 +254,8 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
         layer_weights = model.history_weights(batch)[0]  # (L, T, T)
         weights = layer_weights.mean(0).double().cpu().numpy()  # (T, T)
         columns, rows, merged = merge_subwords(inputs, inputs, weights)
-        pictures.append(AttentionPicture(columns, rows, merged, title=reader.name, left_out=source.left_out))
+        picture = AttentionPicture(columns, rows, merged, title=reader.name, left_out=source.left_out)
+        pictures.append(picture)
     return pictures
 
 
@@ -329,8 +331,10 @@ def merge_subwords(
     """
     shape = (len(tgt_pieces), len(src_pieces))
     assert weights.shape == shape, f"weights {weights.shape} for pieces {shape}"
+    src_words = _words(src_pieces)
+    tgt_words = _words(tgt_pieces)
     merged = merge_to_words(weights, _shares(src_pieces), _shares(tgt_pieces))
-    return _words(src_pieces), _words(tgt_pieces), merged
+    return src_words, tgt_words, merged
 
 
 def merge_windows(
@@ -387,8 +391,13 @@ def merge_gates(
     words_p_gen = []
     words_copied = []
     for word, pieces in enumerate(display_word_spans(tgt_pieces)):
-        counted = [piece for piece in pieces if any(map(str.isalnum, tgt_pieces[piece]))] or pieces
-        words_p_gen.append(sum(p_gen[piece] for piece in counted) / len(counted))
+        counted = []
+        for piece in pieces:
+            if any(map(str.isalnum, tgt_pieces[piece])):
+                counted.append(piece)
+        counted = counted or list(pieces)
+        mean_p_gen = sum(p_gen[piece] for piece in counted) / len(counted)
+        words_p_gen.append(mean_p_gen)
         if pieces_copied.issuperset(counted):
             words_copied.append(word)
     return np.array(words_p_gen), frozenset(words_copied)
@@ -401,6 +410,7 @@ def _shares(pieces: Sequence[str]) -> list[PieceShare]:
 def _words(pieces: Sequence[str]) -> list[str]:
     words = []
     for span in display_word_spans(pieces):
-        word = "".join(pieces[span.start : span.stop]).replace(WORD_START, " ").strip()
+        joined = "".join(pieces[span.start : span.stop])
+        word = joined.replace(WORD_START, " ").strip()
         words.append(word or WORD_START)
     return words

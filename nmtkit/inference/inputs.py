@@ -403,7 +403,8 @@ class TextModel(metaclass=ListsPublicNames):
             rows = [row for row, row_languages in enumerate(languages) if row_languages == direction]
             lines_of_rows = [lines[row] for row in rows]
             tags_of_rows = [tags[row] for row in rows] if tags else []
-            encoded = self.in_direction(*direction).encode_sources(lines_of_rows, tags_of_rows)
+            model = self.in_direction(*direction)
+            encoded = model.encode_sources(lines_of_rows, tags_of_rows)
             sources.update(zip(rows, encoded, strict=True))
         return [sources[row] for row in range(len(lines))]
 
@@ -423,8 +424,10 @@ class TextModel(metaclass=ListsPublicNames):
         vocabulary = tokenizer.vocabulary
         unknown = [tag for tag in tags.split() if tag not in vocabulary.specials]
         if unknown:
-            names = ", ".join(token for token in vocabulary.specials if not SENTINEL.fullmatch(token))
-            remedy = f"its tags are: {names}" if names else "it was trained without tags: leave --to or the tag out"
+            learned_tags = [token for token in vocabulary.specials if not SENTINEL.fullmatch(token)]
+            remedy = "it was trained without tags: leave --to or the tag out"
+            if learned_tags:
+                remedy = f"its tags are: {', '.join(learned_tags)}"
             raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; {remedy}")
         return vocabulary.ids(tags.split())
 
@@ -466,7 +469,8 @@ class TextModel(metaclass=ListsPublicNames):
             return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
         targets = []
         for line, source in zip(lines, sources, strict=True):
-            targets.append(self._extended_target(tokenizer.tokens(line), source))
+            tokens = tokenizer.tokens(line)
+            targets.append(self._extended_target(tokens, source))
         return targets
 
     def encode_target_tokens(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
@@ -495,20 +499,25 @@ class TextModel(metaclass=ListsPublicNames):
     def _extended_target(self, tokens: Sequence[str], source: SourceLine) -> TargetLine:
         vocabulary = self.tokenizers.tgt.vocabulary
         extended = vocabulary.extended_target_ids(tokens, source.oov)
-        ids = [UNK if token_id >= len(vocabulary) else token_id for token_id in extended]
+        ids = []
+        for token_id in extended:
+            is_copied = token_id >= len(vocabulary)
+            ids.append(UNK if is_copied else token_id)
         return TargetLine(ids, extended)
 
     def batches(
         self, sources: Sequence[SourceLine], targets: Sequence[TargetLine]
     ) -> Iterator[tuple[list[int], Batch]]:
         """Yields batches on the CPU, each with the numbers of its pairs; pairs with an empty source are left out."""
-        whole_targets = [target.after_prompt(source) for source, target in zip(sources, targets, strict=True)]
-        pairs = []
+        whole_targets = []  # with their prompts
+        pairs = []  # numbers of the pairs that are read
         lengths = []
-        for number, (source, target) in enumerate(zip(sources, whole_targets, strict=True)):
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            whole_target = target.after_prompt(source)
+            whole_targets.append(whole_target)
             if not source.is_empty:
                 pairs.append(number)
-                lengths.append(max(source.length, len(target.ids)) + 1)
+                lengths.append(max(source.length, len(whole_target.ids)) + 1)
         for members in bucket_by_length(np.array(lengths, dtype=np.int64), self.batch_budget):
             numbers = [pairs[member] for member in members]
             batch_sources = [sources[number] for number in numbers]
@@ -534,7 +543,8 @@ class TextModel(metaclass=ListsPublicNames):
         rows = readout.gather(mask)  # M rows, one for each target token
         target_ids = send(batch.targets.extended[mask], self.device)  # (M,)
         chunk_bytes = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cpu"])
-        row_bytes = 4 * (self.outline.sizes["tgt"] + batch.n_oov)
+        extended_size = self.outline.sizes["tgt"] + batch.n_oov  # X
+        row_bytes = 4 * extended_size
         chunk_rows = max(1, chunk_bytes // row_bytes)
         chunks = []
         for first in range(0, len(target_ids), chunk_rows):
@@ -569,15 +579,20 @@ def make_batch(
         targets: their translations, if they are given; those of prompts begin with the prompt.
         width: columns of the sources, at least the longest source and EOS; None: no more than that.
     """
+    tgt_ids: list[list[int]] | None = None
+    tgt_extended: list[list[int]] | None = None
+    if targets is not None:
+        tgt_ids = [target.ids for target in targets]
+        tgt_extended = [target.extended for target in targets]
     ids = [source.ids for source in sources]
     extended = [source.extended for source in sources if source.extended is not None]
     features = [source.features for source in sources if source.features is not None]
     is_prompt = sources[0].is_prompt
     batch = collate(
         src=None if features or is_prompt else ids,
-        tgt=None if targets is None else [target.ids for target in targets],
+        tgt=tgt_ids,
         src_extended=extended or None,
-        tgt_extended=None if targets is None else [target.extended for target in targets],
+        tgt_extended=tgt_extended,
         n_oov=max(len(source.oov) for source in sources),
         width=width,
         features=features or None,
@@ -591,8 +606,8 @@ def make_batch(
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
     """Returns rows of ids as `(B, T)`, padded with PAD on the right."""
-    longest = max(map(len, rows))
-    padded = torch.full((len(rows), longest), PAD, dtype=torch.long)  # (B, T)
+    shape = (len(rows), max(map(len, rows)))
+    padded = torch.full(shape, PAD, dtype=torch.long)  # (B, T)
     for number, row in enumerate(rows):
         padded[number, : len(row)] = torch.tensor(row, dtype=torch.long)
     return padded
@@ -612,10 +627,13 @@ def _with_constraints(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
             copied_starts[row, : len(starts)] = torch.tensor(starts)
     no_terms = TermTokens(must=(), must_not=(), in_order=False)
     terms = [source.terms or no_terms for source in sources]
+    must = [sentence.must for sentence in terms]
+    must_not = [sentence.must_not for sentence in terms]
+    in_order = [sentence.in_order for sentence in terms]
     constraints = Constraints(
-        positive=pad_terms([sentence.must for sentence in terms], min_terms=1),
-        in_order=torch.tensor([sentence.in_order for sentence in terms]),
-        negative=pad_terms([sentence.must_not for sentence in terms], min_terms=0),
+        positive=pad_terms(must, min_terms=1),  # (B, U, L)
+        in_order=torch.tensor(in_order),  # (B,)
+        negative=pad_terms(must_not, min_terms=0),  # (B, R, *)
         copied_starts=copied_starts,
     )
     return replace(batch, prefix=prefix, terms=constraints)
@@ -624,7 +642,9 @@ def _with_constraints(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
 def _prefix_ids(source: SourceLine) -> list[int]:
     """Returns the forced first ids of a translation; a new word must follow the last word of a user's prefix."""
     prefix = list(source.prefix)
-    text = "" if source.request is None else source.request.prefix
+    text = ""
+    if source.request is not None:
+        text = source.request.prefix
     # The prefix may also end in a mark, such as l' or (, and a word may follow it without a space.
     ends_in_letter = bool(text) and not starts_word(text[-1])
     if ends_in_letter:

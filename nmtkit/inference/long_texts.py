@@ -117,12 +117,12 @@ def looks_like_one_article(lines: Sequence[str]) -> bool:
     Such lines are short, and blank lines separate them at least twice. Lines that are whole articles are longer, and
     blank lines between them are rare.
     """
-    paragraphs = [line for line in lines if line.strip()]
-    text = "\n".join(line.strip() for line in lines).strip("\n")
-    gaps = len(re.findall(r"\n{2,}", text))
-    if gaps < 2:
+    text = "\n".join(line.strip() for line in lines)
+    gaps = re.findall(r"\n{2,}", text.strip("\n"))
+    if len(gaps) < 2:
         return False
-    mean_words = sum(len(line.split()) for line in paragraphs) / len(paragraphs)
+    word_counts = [len(line.split()) for line in lines if line.strip()]
+    mean_words = sum(word_counts) / len(word_counts)
     return mean_words <= PARAGRAPH_WORDS
 
 
@@ -187,7 +187,8 @@ def best_combinations(alternatives: Sequence[Sequence[Translation]], count: int,
         for finish_rank, score, indices in combinations:
             for index, translation in enumerate(translations):
                 is_cut = cut_last and not translation.finished
-                extended.append((finish_rank - is_cut, score + translation.score, [*indices, index]))
+                extension = (finish_rank - is_cut, score + translation.score, [*indices, index])
+                extended.append(extension)
         combinations = heapq.nlargest(count, extended, key=lambda combination: combination[:2])
     return [indices for _, _, indices in combinations]
 
@@ -304,7 +305,8 @@ class LongTextTranslator(ABC):
             translator = self.translator.with_terms(terms)
             return replace(self, translator=translator).translate(lines)
         if isinstance(lines, str):
-            return self.translate([lines])[0]
+            (text,) = self.translate([lines])
+            return text
         return [result.text for result in self.search(lines)]
 
 
@@ -434,8 +436,9 @@ class Summarizer(LongTextTranslator):
                 pieces.append((sentence, len(ids)))
             else:
                 words = sentence.split()
-                lengths = [len(ids) for ids in tokenizer.encode_many(words)]
-                pieces += _packed(list(zip(words, lengths, strict=True)), self.window)
+                lengths = [len(word_ids) for word_ids in tokenizer.encode_many(words)]
+                words_with_lengths = list(zip(words, lengths, strict=True))
+                pieces += _packed(words_with_lengths, self.window)
         return [text for text, _ in _packed(pieces, self.window)]
 
 

@@ -93,7 +93,8 @@ class _Figures:
         for number in numbers:
             values.update(number.values)
         for match in _AFTERNOON.finditer(text):
-            values.add(Decimal(int(match[1]) + 12))
+            hour = int(match[1]) + 12
+            values.add(Decimal(hour))
         return cls(clocks, numbers, values)
 
     def pairs(self) -> set[tuple[Decimal, Decimal]]:
@@ -178,8 +179,9 @@ def _urls(text: str) -> list[str]:
 def _written_numbers(text: str) -> Iterator[WrittenNumber]:
     text = _FULL_WIDTH.sub(lambda match: _ASCII_MARKS[match.group()], text)
     for match in _NUMBER.finditer(text):
-        is_scaled = _MULTIPLIER.match(text, match.end()) is not None
-        yield replace(_read_number(match.group()), is_scaled=is_scaled)
+        number = _read_number(match.group())
+        has_multiplier = _MULTIPLIER.match(text, match.end()) is not None
+        yield replace(number, is_scaled=has_multiplier)
 
 
 def _read_number(text: str) -> WrittenNumber:

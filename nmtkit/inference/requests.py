@@ -64,11 +64,12 @@ class Request:
         for key, value in record.items():
             if key not in kinds:
                 raise DataError(f"{where}: unknown field {key!r}; expected {', '.join(kinds)}")
-            is_valid = isinstance(value, kinds[key])
-            if kinds[key] is list:
+            kind = kinds[key]
+            is_valid = isinstance(value, kind)
+            if kind is list:
                 is_valid = is_valid and is_list_of_strings(value)
             if not is_valid:
-                expected = {str: "a string", list: "a list of strings", bool: "true or false"}[kinds[key]]
+                expected = {str: "a string", list: "a list of strings", bool: "true or false"}[kind]
                 raise DataError(f"{where}: field {key!r} is not {expected}")
         if "source" not in record:
             raise DataError(f"{where}: no field 'source'")
@@ -114,9 +115,11 @@ def word_starts(tokenizer: Tokenizer, device: torch.device) -> Tensor:
 
 def find_sublist(term: Sequence[object], words: Sequence[object], begin: int = 0) -> int:
     """Returns the index of a sub-list (of words or tokens) at or after `begin`, or -1."""
-    size = len(term)
-    for start in range(begin, len(words) - size + 1):
-        if list(words[start : start + size]) == list(term):
+    wanted = list(term)
+    last_start = len(words) - len(wanted)
+    for start in range(begin, last_start + 1):
+        part = words[start : start + len(wanted)]
+        if list(part) == wanted:
             return start
     return -1
 
@@ -150,9 +153,12 @@ def unmet_constraints(request: Request, tokenizer: Tokenizer, text: str) -> list
 def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
     """Returns the tokens of a term; without the mark of a word start if its script has no spaces."""
     tokens = tokenizer.tokens(term)
-    bare = tokens[0].removeprefix(WORD_START) if tokens else ""
-    if unspaced_runs(bare[:1]) and bare in tokenizer.vocabulary:
-        tokens = [bare, *tokens[1:]]
+    if not tokens:
+        return []
+    first = tokens[0].removeprefix(WORD_START)
+    is_unspaced = bool(unspaced_runs(first[:1]))
+    if is_unspaced and first in tokenizer.vocabulary:
+        return [first, *tokens[1:]]
     return tokens
 
 
@@ -202,8 +208,10 @@ def _term_ids(
     if not words_of(term) or not tokens:
         raise DataError(f"{request.where}: a term is empty")
     ids = tokenizer.vocabulary.extended_target_ids(tokens, oov)
-    spelled = tokenizer.vocabulary.tokens_of(ids, oov)
-    missing = [token for token, written in zip(tokens, spelled, strict=True) if token != written]
+    missing = []
+    for token, written in zip(tokens, tokenizer.vocabulary.tokens_of(ids, oov), strict=True):
+        if token != written:  # it is written as the unknown word
+            missing.append(token)
     return tuple(ids), missing
 
 
@@ -216,7 +224,8 @@ def parse_dictionary(lines: Iterable[str], where: str) -> dict[str, str]:
         source, _, target = line.partition("\t")
         source = source.strip()
         target = target.strip()
-        if not source or not target or "\t" in target:
+        has_both_sides = bool(source and target)
+        if not has_both_sides or "\t" in target:
             raise DataError(f"{where}, line {number}: {line!r} is not SOURCE TAB TARGET with a word on both sides")
         if entries.setdefault(source, target) != target:
             raise DataError(f"{where}, line {number}: {source!r} has two translations; remove one of them")
@@ -234,7 +243,8 @@ class Terminology:
             words = words_of(comparable(source))
             if not words or not words_of(target):
                 raise DataError(f"the term {source!r} with the translation {target!r} is empty; leave it out")
-            self._by_first_word.setdefault(words[0], []).append((words, target))
+            terms = self._by_first_word.setdefault(words[0], [])
+            terms.append((words, target))
         for terms in self._by_first_word.values():
             terms.sort(key=lambda term: -len(term[0]))
 

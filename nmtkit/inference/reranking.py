@@ -104,11 +104,16 @@ def tune_weights(
     scores_of_texts: dict[tuple[str, ...], float] = {}  # many weights choose the same candidates
     for channel, lm in product(GRID, GRID):
         weights = ChannelWeights(channel=channel, lm=lm)
-        texts = tuple(rerank(candidates, weights)[0].text for candidates in n_best_lists)
+        reranked = [rerank(candidates, weights) for candidates in n_best_lists]
+        texts = tuple(candidates[0].text for candidates in reranked)
         if texts not in scores_of_texts:
             (score,) = score_all(texts, [references], [metric], options)
             scores_of_texts[texts] = score.value
         scores[weights] = scores_of_texts[texts]
-    best = max(scores, key=lambda weights: (sign * scores[weights], -weights.channel - weights.lm))
+
+    def quality(weights: ChannelWeights) -> tuple[float, float]:
+        return sign * scores[weights], -weights.channel - weights.lm
+
+    best = max(scores, key=quality)
     direct_only = ChannelWeights(channel=0.0, lm=0.0)
     return best, scores[best], scores[direct_only]

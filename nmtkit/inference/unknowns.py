@@ -145,15 +145,17 @@ class _SourceWords:
             has_letters = any(map(str.isalnum, self._spelled(number)))
             if number in unknown_words or has_letters:
                 allowed_words.append(number)
-        # `max` returns the first of several equal words.
-        chosen = max(allowed_words or range(len(self._words)), key=word_weights.__getitem__)
+        if not allowed_words:
+            allowed_words = list(range(len(self._words)))
+        chosen = max(allowed_words, key=word_weights.__getitem__)  # the first of equal ones
         if unknown_words:
             best_unknown = max(unknown_words, key=word_weights.__getitem__)
             if word_weights[best_unknown] >= MIN_UNKNOWN_SHARE * word_weights[chosen]:
                 chosen = best_unknown
         attended = self._most_attended(self._words[chosen], weights)
         if chosen in unknown_words:
-            unknown_pieces = [token for token in self._words[chosen] if self._is_unknown[token]]
+            pieces = self._words[chosen]
+            unknown_pieces = [piece for piece in pieces if self._is_unknown[piece]]
             piece = self._most_attended(unknown_pieces, weights)
             if weights[piece] >= MIN_UNKNOWN_SHARE * weights[attended]:
                 return piece, self.tokens[piece].replace(WORD_START, "")

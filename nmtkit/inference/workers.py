@@ -47,8 +47,9 @@ class WorkerPool:
 
     def __init__(self, workers: Workers, make_decoder: Callable[[str], JobDecoder]) -> None:
         devices.trim_malloc()  # otherwise each fork copies every freed page that it reuses
+        are_forks = workers.open_translator is None
         programs = [partial(_serve_searches, make_decoder, device) for device in workers.devices]
-        processes = start_workers(programs, "--workers", fork=workers.open_translator is None)
+        processes = start_workers(programs, "--workers", fork=are_forks)
         self.decoders: list[_Worker] = []
         for process, device in zip(processes, workers.devices, strict=True):
             number = len(self.decoders) + 1

@@ -75,9 +75,11 @@ def load_from_options(options: DecodingOptions, task: str | None = None, notify:
         source_language = languages["src"] or "any language"
         target_language = languages["tgt"] or "its default language"
         notify(f"languages: the model reads {source_language} and writes {target_language}")
-    device_names = list(dict.fromkeys(options.device.split(",")))
-    is_one_device = "," not in options.device
-    device = devices.describe(system.device) if is_one_device else ", ".join(device_names)
+    device_names = options.device.split(",")
+    if len(device_names) == 1:
+        device = devices.describe(system.device)
+    else:
+        device = ", ".join(dict.fromkeys(device_names))
     for member in run.members():
         path = member.weights(options.weights)
         is_of_stage = path.parent.parent == member.folder.checkpoints
@@ -315,13 +317,13 @@ def build_workers(options: DecodingOptions, device: torch.device) -> Workers | N
     """Returns the processes that search on one device; None if this process searches."""
     if device.type != "cpu" or options.workers == 1:
         return None
-    can_fork = devices.can_fork()
     if options.workers is not None:
-        return Workers(["cpu"] * options.workers, None if can_fork else partial(_open_on_device, options))
+        open_worker = None if devices.can_fork() else partial(_open_on_device, options)
+        return Workers(["cpu"] * options.workers, open_worker)
     threads = torch.get_num_threads()
-    if threads == 1 or not can_fork:
-        return None
-    return Workers(["cpu"] * threads, min_lines=MIN_LINES_FOR_WORKERS)
+    if threads > 1 and devices.can_fork():
+        return Workers(["cpu"] * threads, min_lines=MIN_LINES_FOR_WORKERS)
+    return None
 
 
 def _open_for_devices(
@@ -330,10 +332,11 @@ def _open_for_devices(
     """Returns a translator whose searches run in a process for each device."""
     paths = [str(member.folder.path) for member in run.members()]
     worker_options = replace(options, model=paths, workers=1)
-    open_worker = partial(_open_on_device, worker_options)
-    workers = Workers([str(device) for device in worker_devices], open_worker)
+    names = [str(device) for device in worker_devices]
+    workers = Workers(names, open_translator=partial(_open_on_device, worker_options))
     # This process searches for no line: it only tokenizes and joins text.
-    translator = open_translator(run, replace(worker_options, device="cpu", precision="fp32"), notify)
+    parent_options = replace(worker_options, device="cpu", precision="fp32")
+    translator = open_translator(run, parent_options, notify)
     return replace(translator, speed=default_speed_config(worker_devices[0]), workers=workers)
 
 

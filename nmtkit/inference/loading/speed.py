@@ -72,7 +72,8 @@ def fits_fp16(model: Model, tokens: int = FP16_PROBE_TOKENS) -> bool:
         return False
     half = deepcopy(model)
     cast_to_16_bits(half, torch.float16)
-    ids = torch.linspace(UNK, min(model.sizes.values()) - 1, tokens).long().tolist()
+    last_id = min(model.sizes.values()) - 1
+    ids = torch.linspace(UNK, last_id, tokens).long().tolist()
     is_finite: list[bool] = []
 
     def check(tensor: torch.Tensor) -> torch.Tensor:
