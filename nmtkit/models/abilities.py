@@ -44,14 +44,14 @@ class Copying(Decoder[M, S]):
     """
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
-        """Returns log-probabilities `(...,X)`, which include the copied words."""
-        log_probs = self.vocabulary_log_probs(output, memory)  # (...,V)
+        """Returns log-probabilities `(..., X)`, which include the copied words."""
+        log_probs = self.vocabulary_log_probs(output, memory)  # (..., V)
         if output.copy_gate is None:
             return log_probs
         return self.copied(log_probs, output, memory)
 
     def copied(self, log_probs: Tensor, output: ModelOutput, memory: M, excess: Tensor | None = None) -> Tensor:
-        """Mixes copy probabilities into `(...,V)`, which gives `(...,X)`; see `nmtkit.layers.copying.mix`."""
+        """Mixes copy probabilities into `(..., V)`, which gives `(..., X)`; see `nmtkit.layers.copying.mix`."""
         p_gen = output.copy_gate
         assert p_gen is not None, "a model that copies sets `copy_gate`"
         n_oov = 0 if memory.copy is ABSENT else memory.copy.n_oov
@@ -62,10 +62,10 @@ class Copying(Decoder[M, S]):
         """Returns copy weights and the columns of the words to copy: `attention` and `src_extended` of `mix`."""
         weights = output.attention
         assert weights is not None, "a model that copies from its source sets `attention`"
-        source = memory.copy.extended  # (B,S)
+        source = memory.copy.extended  # (B, S)
         if output.sentence is not None:
-            source = source[output.sentence]  # (M,S)
-        columns = memory.columns_of(source)  # (B,S) or (M,S)
+            source = source[output.sentence]  # (M, S)
+        columns = memory.columns_of(source)  # (B, S) or (M, S)
         return weights, columns
 
 
@@ -91,16 +91,16 @@ def log_likelihood(
     vocabulary, `(M,)`; it is valid only if `summed` is set and the model does not copy.
     """
     if not predicts_by_softmax(model):
-        log_probs = model.predict(output, memory)  # (M,X)
-        wanted_log_probs = log_probs.gather(-1, wanted[:, None])  # (M,1)
-        vocabulary_log_probs = log_probs[:, : model.vocabulary_size]  # (M,V)
+        log_probs = model.predict(output, memory)  # (M, X)
+        wanted_log_probs = log_probs.gather(-1, wanted[:, None])  # (M, 1)
+        vocabulary_log_probs = log_probs[:, : model.vocabulary_size]  # (M, V)
         return wanted_log_probs.squeeze(-1), vocabulary_log_probs.sum(-1)
-    logits = model.logits(output, memory)  # (M,V)
+    logits = model.logits(output, memory)  # (M, V)
     if output.copy_gate is None:
         return log_probabilities_of(wanted, logits, summed)
     copying = as_copying(model)
     assert copying is not None, "a model that sets `copy_gate` inherits from `Copying`"
-    weights, words = copying.copyable(output, memory)  # (M,S) each
+    weights, words = copying.copyable(output, memory)  # (M, S) each
     # A wanted id beyond the vocabulary cannot be generated. It is clamped to a valid index for the gather, and the
     # result is overwritten.
     size = logits.shape[-1]
@@ -117,11 +117,11 @@ class ComputedOutput(Decoder[M, S]):
 
     @abstractmethod
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
-        """Returns matrix `(V,*)` and bias `(V,)` of the output layer of `logits`; rows after the V-th are ignored."""
+        """Returns matrix `(V, *)` and bias `(V,)` of the output layer of `logits`; rows after the V-th are ignored."""
 
 
 def output_layer_of(model: Decoder, memory: Any) -> tuple[Tensor, Tensor]:
-    """Returns matrix `(V,*)` and bias `(V,)` of the output layer of `logits`; rows after the V-th are ignored.
+    """Returns matrix `(V, *)` and bias `(V,)` of the output layer of `logits`; rows after the V-th are ignored.
 
     Raises a RecipeError if the model has no such matrix.
     """
@@ -131,7 +131,7 @@ def output_layer_of(model: Decoder, memory: Any) -> tuple[Tensor, Tensor]:
 
 
 def matrix_and_bias(model: Decoder) -> tuple[Tensor, Tensor]:
-    """Returns matrix `(V,*)` and bias `(V,)` of the module `output`; raises a RecipeError if it has no matrix."""
+    """Returns matrix `(V, *)` and bias `(V,)` of the module `output`; raises a RecipeError if it has no matrix."""
     output = getattr(model, "output", None)
     weight = getattr(output, "weight", None)
     bias = getattr(output, "bias", None)
@@ -190,12 +190,12 @@ class ParallelPrefill(Decoder[M, S]):
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None
     ) -> tuple[ModelOutput, S]:
-        """Reads prompts `(B,P)` in one step, as if their positions were P hypotheses; see `Decoder.prefill`."""
+        """Reads prompts `(B, P)` in one step, as if their positions were P hypotheses; see `Decoder.prefill`."""
         sentences, length = prompt.shape
         cache.begin_prompts(length)
-        output, state = self.advance(prompt.flatten(), state, memory, cache)  # (B*P,*)
+        output, state = self.advance(prompt.flatten(), state, memory, cache)  # (B*P, *)
         cache.next_step()
-        output = output.mapped(lambda tensor: tensor.unflatten(0, (sentences, length)))  # (B,P,*)
+        output = output.mapped(lambda tensor: tensor.view(sentences, length, *tensor.shape[1:]))  # (B, P, *)
         return output, state
 
 
@@ -210,11 +210,11 @@ class LayerAttentions(Rows):
     """
 
     encoder: tuple[Tensor, ...]
-    """Self-attention of the encoder, L x `(B,A,S,S)`."""
+    """Self-attention of the encoder, L x `(B, A, S, S)`."""
     decoder: tuple[Tensor, ...]
-    """Self-attention of the decoder, L x `(B,A,T,T)`."""
+    """Self-attention of the decoder, L x `(B, A, T, T)`."""
     cross: tuple[Tensor, ...]
-    """Cross-attention from the decoder to the encoder, L x `(B,A,T,S)`."""
+    """Cross-attention from the decoder to the encoder, L x `(B, A, T, S)`."""
 
 
 class MultiHeadModel(Seq2Seq[M, S]):
@@ -227,7 +227,7 @@ class MultiHeadModel(Seq2Seq[M, S]):
 
     @abstractmethod
     def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[ModelOutput, Tensor]:
-        """Runs `unroll` with attention; also returns the weights `(B,A,T,S)` of all heads of the same layer."""
+        """Runs `unroll` with attention; also returns the weights `(B, A, T, S)` of all heads of the same layer."""
 
     @abstractmethod
     def attentions(self, batch: Batch) -> LayerAttentions:
@@ -235,7 +235,7 @@ class MultiHeadModel(Seq2Seq[M, S]):
 
     @abstractmethod
     def positions(self, most: int) -> tuple[str, Tensor]:
-        """Returns the kind of position vectors of the source and the first of them, `(P,H)` with P <= `most`."""
+        """Returns the kind of position vectors of the source and the first of them, `(P, H)` with P <= `most`."""
 
     @abstractmethod
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
@@ -258,7 +258,7 @@ class LooksBack(Decoder[M, S]):
 
     @abstractmethod
     def history_weights(self, batch: Batch) -> Tensor:
-        """Returns attention weights of all layers, `(B,L,T,T)`: row t is the attention of input t; input 0 is BOS."""
+        """Returns attention weights of all layers, `(B, L, T, T)`: row t is the attention of input t, from BOS on."""
 
 
 def as_looking_back(model: Model) -> LooksBack | None:

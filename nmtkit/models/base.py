@@ -90,8 +90,9 @@ class VocabularySizes(dict[str, int]):
         if only_target:
             size = columns["tgt"]
             columns = {"src": size, "tgt": size}
+            shared = True
         super().__init__(columns)
-        self.shared = shared or only_target
+        self.shared = shared
 
     def __missing__(self, column: str) -> int:
         columns = ", ".join(self)
@@ -168,7 +169,7 @@ class Memory(Rows):
     """Everything that is fixed while decoding, one row per sentence. Models add fields, such as keys."""
 
     mask: Tensor
-    """`(B,S)`, bool: True at real source positions, False at padding. `(B,0)` if the model reads no source."""
+    """`(B, S)`, bool: True at real source positions, False at padding. `(B, 0)` if the model reads no source."""
     copy: CopySource
     """Source words that can be copied; absent if the model reads no text."""
     _: KW_ONLY
@@ -194,22 +195,22 @@ class ModelOutput(Rows):
     """Hidden features before the output layer, with attention and copy gate."""
 
     features: Tensor
-    """Input of `predict`: `(N,*)` from `advance`, `(B,T,*)` from `unroll`, `(M,*)` from `gather`. A model that labels
-    examples has `(B,*)`, and a model that labels positions `(B,S,*)`."""
+    """Input of `predict`: `(N, *)` from `advance`, `(B, T, *)` from `unroll`, `(M, *)` from `gather`. A model that
+    labels examples has `(B, *)`, and a model that labels positions `(B, S, *)`."""
     attention: Tensor | None = None
-    """Weights over the source, `(N,S)`, `(B,T,S)` or `(M,S)`; None if not requested or if the model has none."""
+    """Weights over the source, `(N, S)`, `(B, T, S)` or `(M, S)`; None if not requested or if the model has none."""
     copy_gate: Tensor | None = None
-    """p_gen, `(N,1)`, `(B,T,1)` or `(M,1)`; None if the model does not copy."""
+    """p_gen, `(N, 1)`, `(B, T, 1)` or `(M, 1)`; None if the model does not copy."""
     sentence: Tensor | None = None
     """`(M,)` from `gather`: the sentence of each row."""
     centres: Tensor | None = None
-    """Centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None if `attention` is None, and if
-    the model attends to the whole source."""
+    """Centre of a local window, `(N,)`, `(B, T)` or `(M,)`, in source tokens from 0; None if `attention` is None, and
+    if the model attends to the whole source."""
     path: Tensor | None = None
-    """`log p(s_1 ... s_t | x)` of the positions sampled by hard attention up to this word, `(B,T)` or `(M,)`."""
+    """`log p(s_1 ... s_t | x)` of the positions sampled by hard attention up to this word, `(B, T)` or `(M,)`."""
 
     def gather(self, keep: Tensor) -> "ModelOutput":
-        """Selects the positions where `keep` `(B,T)` or `(B,)` is True, as M rows; padding is then not projected."""
+        """Selects the positions where `keep` `(B, T)` or `(B,)` is True, as M rows; padding is then not projected."""
         # `keep` may still be on the CPU. `nonzero` there does not make the CPU wait for an accelerator.
         indices = [send(index, self.features.device) for index in keep.nonzero(as_tuple=True)]  # one or two (M,)
         rows = self.mapped(lambda tensor: tensor[*indices])
@@ -217,10 +218,10 @@ class ModelOutput(Rows):
 
     @staticmethod
     def stack(steps: Sequence["ModelOutput"]) -> "ModelOutput":
-        """Joins the outputs of T steps, `(N,*)`, into one output, `(N,T,*)`."""
+        """Joins the outputs of T steps, `(N, *)`, into one output, `(N, T, *)`."""
         # `tensors` and `mapped` visit the fields in the same order, so the stacked tensors return to their fields.
         tensors_by_field = zip(*(step.tensors() for step in steps), strict=True)
-        stacked = iter([torch.stack(tensors, 1) for tensors in tensors_by_field])  # (N,T,*) each
+        stacked = iter([torch.stack(tensors, 1) for tensors in tensors_by_field])  # (N, T, *) each
         return steps[0].mapped(lambda _: next(stacked))
 
 
@@ -240,7 +241,7 @@ class Model(nn.Module, ABC):
     output_column: ClassVar[str] = ""
     """Column whose ids the model predicts."""
     output: Any
-    """Output layer: a module from features `(...,*)` to `(...,V)`."""
+    """Output layer: a module from features `(..., *)` to `(..., V)`."""
     has_attention: bool = False
     """Whether outputs can contain attention over the source."""
 
@@ -266,17 +267,17 @@ class Model(nn.Module, ABC):
         """Runs the model with teacher forcing: the output at all positions, and the memory, or None without one."""
 
     def logits(self, output: ModelOutput, memory: Any) -> Tensor:
-        """Applies the output layer: `(...,V)` before the softmax, with the leading axes of `output.features`."""
+        """Applies the output layer: `(..., V)` before the softmax, with the leading axes of `output.features`."""
         logits: Tensor = self.output(output.features)
         return logits
 
     def predict(self, output: ModelOutput, memory: Any) -> Tensor:
-        """Returns log-probabilities `(...,X)`. Training calls it several times, for one part of an output each."""
+        """Returns log-probabilities `(..., X)`. Training calls it several times, for one part of an output each."""
         return log_probabilities(self.logits(output, memory))
 
     @final  # type: ignore[misc]  # torch declares `forward` as an attribute
     def forward(self, batch: Batch, keep: Tensor | None = None) -> Tensor:
-        """Returns log-probabilities of teacher forcing: `(B,T,X)`, or `(M,X)` for the positions in `keep`."""
+        """Returns log-probabilities of teacher forcing: `(B, T, X)`, or `(M, X)` for the positions in `keep`."""
         output, memory = self.read(batch)
         if keep is not None:
             output = output.gather(keep)
@@ -304,7 +305,7 @@ class Decoder(Model, Generic[M, S]):
     def encode(self, batch: Batch) -> M:
         """Returns the memory, one row per sentence. By default it is empty."""
         first_tensor = batch.tensors()[0]
-        mask = torch.zeros(len(first_tensor), 0, dtype=torch.bool, device=first_tensor.device)  # (B,0)
+        mask = torch.zeros(len(first_tensor), 0, dtype=torch.bool, device=first_tensor.device)  # (B, 0)
         return cast(M, Memory(mask, ABSENT))
 
     def start(self, memory: M) -> S:
@@ -326,17 +327,17 @@ class Decoder(Model, Generic[M, S]):
         """
 
     def logits(self, output: ModelOutput, memory: M) -> Tensor:
-        """Applies the output layer: `(...,V)`, or `(N,V')` with a shortlist of V' words."""
+        """Applies the output layer: `(..., V)`, or `(N, V')` with a shortlist of V' words."""
         return project_to_vocabulary(self.output, output.features, memory.shortlist)
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
-        """Returns log-probabilities `(...,V)`; mix-ins such as `Copying` return `(...,X)`."""
+        """Returns log-probabilities `(..., V)`; mix-ins such as `Copying` return `(..., X)`."""
         assert output.copy_gate is None, "a model that copies inherits from `nmtkit.models.abilities.Copying`"
         return self.vocabulary_log_probs(output, memory)
 
     @final
     def vocabulary_log_probs(self, output: ModelOutput, memory: M) -> Tensor:
-        """Returns the logarithm of the softmax of `logits`, `(...,V)`."""
+        """Returns the logarithm of the softmax of `logits`, `(..., V)`."""
         logits = self.logits(output, memory)
         shortlist = memory.shortlist
         if shortlist is not None:
@@ -351,9 +352,9 @@ class Decoder(Model, Generic[M, S]):
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None
     ) -> tuple[ModelOutput, S]:
-        """Reads prompts `(B,P)`, BOS first, with one hypothesis per sentence.
+        """Reads prompts `(B, P)`, BOS first, with one hypothesis per sentence.
 
-        Returns the outputs `(B,P,*)` and the state after the prompts. The cache must be empty and made for one
+        Returns the outputs `(B, P, *)` and the state after the prompts. The cache must be empty and made for one
         hypothesis per sentence; it then contains P entries. If prompts are padded on the right, `lengths` `(B,)` on the
         CPU counts their tokens: the state of each sentence is the one after its last token, and the caller removes the
         padding from the cache with `KVCache.end_prompts`.
@@ -377,9 +378,10 @@ class Decoder(Model, Generic[M, S]):
         return ModelOutput.stack(outputs), final_state
 
     def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> ModelOutput:
-        """Runs all steps over the targets of the batch, `(B,T,*)`."""
+        """Runs all steps over the targets of the batch, `(B, T, *)`."""
         mask = memory.mask
-        cache = KVCache(len(mask), 1, mask.device)
+        sentences = len(mask)
+        cache = KVCache(sentences, beam=1, device=mask.device)
         state = self.start(memory)
         outputs = []
         for tokens in batch.targets.shifted.unbind(1):

@@ -266,9 +266,10 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
     def unroll(self, batch: Batch, memory: ConvMemory, need_attention: bool = False) -> ModelOutput:
         """Runs all positions at once. Padding is on the right, so no window of a real position contains it."""
         ids = batch.targets.shifted  # (B, T)
-        positions = self.tgt_positions(ids.shape[1])  # (T, f)
-        embedded = self.tgt_embedding(ids) + positions  # (B, T, f), g
-        embedded = self.dropout(embedded)
+        length = ids.shape[1]
+        positions = self.tgt_positions(length)  # (T, f)
+        words = self.tgt_embedding(ids)  # (B, T, f)
+        embedded = self.dropout(words + positions)  # (B, T, f), g
         states = self.tgt_map(embedded)  # (B, T, d)
         layer_weights = []
         for layer in self.decoder:
@@ -282,7 +283,8 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
     def _join(self, states: Tensor, layer_weights: list[Tensor], need_attention: bool) -> ModelOutput:
         """Returns the output: the input of the output layer `(B, Q, f)`, and the mean weights of all layers."""
         features = self.decoder_map(states)  # (B, Q, f)
+        features = self.dropout(features)
         attention = None
         if need_attention:
             attention = torch.stack(layer_weights).mean(0)  # (B, Q, S)
-        return ModelOutput(self.dropout(features), attention)
+        return ModelOutput(features, attention)

@@ -11,7 +11,7 @@ EMBEDDINGS: Registry["type[SourceEmbedding]"] = Registry("source embedding", {"e
 
 
 class SourceEmbedding(nn.Embedding):
-    """Base of modules that compute vectors `(B,S,E)` of whole texts `(B,S)` from a table of word vectors.
+    """Base of modules that compute vectors `(B, S, E)` of whole texts `(B, S)` from a table of word vectors.
 
     A subclass has a nested `Config` with `kind: Literal["its_name"] = "its_name"` and is built as
     `MyEmbedding(words, config)`, where `words` is the table.

@@ -104,8 +104,9 @@ class JointDecoder(
 
     @override
     def start(self, memory: EnsembleMemory) -> EnsembleState:
+        members = zip(self._members(), memory.members, strict=True)
         states = []
-        for member, member_memory in zip(self._members(), memory.members, strict=True):
+        for member, member_memory in members:
             state = member.start(member_memory)
             states.append(state)
         return EnsembleState(tuple(states))
@@ -116,9 +117,10 @@ class JointDecoder(
         """Runs one step of each member. In the shared cache, each member's layers follow the previous member's."""
         # A member that does not copy has no embedding for extended ids.
         plain_tokens = extended_to_unk(tokens, self.sizes) if self.config.copies else tokens  # (N,)
+        members = zip(self._members(), state.members, memory.members, strict=True)
         outputs = []
         states = []
-        for member, member_state, member_memory in zip(self._members(), state.members, memory.members, strict=True):
+        for member, member_state, member_memory in members:
             member_tokens = tokens if member.config.copies else plain_tokens
             cache.begin_model()
             output, new_state = member.advance(
@@ -130,8 +132,9 @@ class JointDecoder(
 
     @override
     def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleOutput:
+        members = zip(self._members(), memory.members, strict=True)
         outputs = []
-        for member, member_memory in zip(self._members(), memory.members, strict=True):
+        for member, member_memory in members:
             output = member.unroll(batch, member_memory, need_attention)
             outputs.append(output)
         return self._join(outputs, need_attention)
@@ -139,17 +142,18 @@ class JointDecoder(
     def copied(
         self, log_probs: Tensor, output: ModelOutput, memory: EnsembleMemory, excess: Tensor | None = None
     ) -> Tensor:
-        """Returns the log-probabilities `(...,X)` unchanged except for `excess`: `logits` has mixed the copies in."""
+        """Returns the log-probabilities `(..., X)` unchanged except for `excess`: `logits` has mixed the copies in."""
         return log_probs if excess is None else log_probs - excess
 
     def _members(self) -> list[Decoder]:
         return [member for member in self.members if isinstance(member, Decoder)]
 
     def _predictions(self, output: ModelOutput, memory: EnsembleMemory) -> list[Tensor]:
-        """Returns the log-probabilities of each member: `(...,X)`, or `(...,V)` if it does not copy."""
+        """Returns the log-probabilities of each member: `(..., X)`, or `(..., V)` if it does not copy."""
         assert isinstance(output, EnsembleOutput)
+        members = zip(self._members(), output.members, memory.members, strict=True)
         predictions = []
-        for member, member_output, member_memory in zip(self._members(), output.members, memory.members, strict=True):
+        for member, member_output, member_memory in members:
             # `ModelOutput.gather` sets `sentence` in the joint output only.
             member_output = replace(member_output, sentence=output.sentence)
             log_probs = member.predict(member_output, member_memory)
@@ -175,8 +179,8 @@ class Ensemble(JointDecoder):
         are_positive = all(weight > 0 for weight in weights)
         if len(weights) != models or not are_positive:
             raise RecipeError(f"an ensemble of {models} models needs {models} weights, each above 0")
-        sizes = members[0].sizes
-        if any(member.sizes != sizes for member in members):
+        first_member = members[0]
+        if any(member.sizes != first_member.sizes for member in members):
             raise RecipeError(
                 "the models of an ensemble must have the same vocabulary, but the sizes of their vocabularies differ"
             )
@@ -188,7 +192,7 @@ class Ensemble(JointDecoder):
         self.shares = [weight / total for weight in weights]
 
     def logits(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """Returns the logarithm of the mean, `(...,X)`, with copies. A mean of log-probabilities is not normalised."""
+        """Returns the logarithm of the mean, `(..., X)`, with copies. A mean of log-probabilities is not normalised."""
         if memory.shortlist is None:
             width = self.sizes["tgt"]
         else:
@@ -199,7 +203,7 @@ class Ensemble(JointDecoder):
         terms: list[Tensor] = []
         for log_probs, share in zip(predictions, self.shares, strict=True):
             missing = width - log_probs.shape[-1]
-            log_probs = pad(log_probs, (0, missing), value=-torch.inf)  # (...,X)
+            log_probs = pad(log_probs, (0, missing), value=-torch.inf)  # (..., X)
             if self.averages_log_probs:
                 terms.append(log_probs * share)
             else:

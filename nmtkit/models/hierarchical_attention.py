@@ -66,7 +66,7 @@ class HierarchicalAttentionConfig(AttentionConfig):
 
 
 class AttentiveGRU(nn.Module):
-    """Encodes sequences `(M,W,I)` with a bidirectional GRU and sums the states of each by attention.
+    """Encodes sequences `(M, W, I)` with a bidirectional GRU and sums the states of each by attention.
 
     It is used for words (equations 1-7) and for sentences (equations 8-10).
     """
@@ -81,22 +81,22 @@ class AttentiveGRU(nn.Module):
         self.context = nn.Parameter(context / math.sqrt(attention_size))  # u_w or u_s
 
     def forward(self, inputs: Tensor, mask: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the weighted sums `(M,2H)` and the attention weights `(M,W)`.
+        """Returns the weighted sums `(M, 2H)` and the attention weights `(M, W)`.
 
-        `mask` `(M,W)` is True at real positions, and `attended` `(M,W)` where attention is allowed. Sums and weights of
-        a sequence without any attended position are zero.
+        `mask` `(M, W)` is True at real positions, and `attended` `(M, W)` where attention is allowed. Sums and weights
+        of a sequence without any attended position are zero.
         """
         # The encoder needs at least one position per sequence, also where a padded text has no sentence.
         positions = torch.arange(mask.shape[1], device=mask.device)  # (W,)
-        encoder_mask = mask | (positions == 0)  # (M,W)
+        encoder_mask = mask | (positions == 0)  # (M, W)
         lengths = mask.sum(1)  # (M,)
         encoded = self.encoder(inputs, encoder_mask, lengths, need_cell=False)
-        states = encoded.states  # (M,W,2H), h
-        keys = torch.tanh(self.key(states))  # (M,W,A), u of equation 5 or 8
-        energies = keys @ self.context  # (M,W)
-        weights = masked_softmax(energies, attended)  # (M,W), a of equation 6 or 9
-        row_weights = weights.to(states.dtype).unsqueeze(1)  # (M,1,W)
-        sums = torch.matmul(row_weights, states)  # (M,1,2H), equation 7 or 10
+        states = encoded.states  # (M, W, 2H), h
+        keys = torch.tanh(self.key(states))  # (M, W, A), u of equation 5 or 8
+        energies = keys @ self.context  # (M, W)
+        weights = masked_softmax(energies, attended)  # (M, W), a of equation 6 or 9
+        row_weights = weights.to(states.dtype).unsqueeze(1)  # (M, 1, W)
+        sums = torch.matmul(row_weights, states)  # (M, 1, 2H), equation 7 or 10
         return sums.squeeze(1), weights
 
 
@@ -117,11 +117,11 @@ class AttentionClassifier(Model):
         init_weights(self, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """Returns the vector of each text, `(B,2H)`, with word weights `(B,S)`. There is no memory."""
+        """Returns the vector of each text, `(B, 2H)`, with word weights `(B, S)`. There is no memory."""
         inputs = batch.inputs
-        embedded = self.src_embedding(inputs.ids)  # (B,S,E)
+        embedded = self.src_embedding(inputs.ids)  # (B, S, E)
         embedded = self.dropout(embedded)
-        text_vectors, weights = self.words(embedded, inputs.mask, is_word(inputs))  # (B,2H), (B,S)
+        text_vectors, weights = self.words(embedded, inputs.mask, is_word(inputs))  # (B, 2H), (B, S)
         features = self.dropout(text_vectors)
         attention = weights if need_attention else None
         return ModelOutput(features, attention), None
@@ -139,16 +139,16 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         init_weights(self.sentences, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """Returns the vector of each text, `(B,2H)`, with word weights `(B,S)`. There is no memory.
+        """Returns the vector of each text, `(B, 2H)`, with word weights `(B, S)`. There is no memory.
 
         The weight of a word is its weight in the sentence times the sentence's weight: a text's weights sum to one.
         """
         # Word positions count from 1, and padding is 0; so token 0 of every text becomes PAD.
         inputs = batch.inputs
-        positions = _word_positions(inputs)  # (B,N,W)
-        ids = pad(inputs.ids, (1, 0), value=PAD)  # (B,1+S)
-        first_words = positions[:, :, 0]  # (B,N)
-        is_sentence = first_words > 0  # (B,N)
+        positions = _word_positions(inputs)  # (B, N, W)
+        ids = pad(inputs.ids, (1, 0), value=PAD)  # (B, 1+S)
+        first_words = positions[:, :, 0]  # (B, N)
+        is_sentence = first_words > 0  # (B, N)
         texts, sentences_per_text = is_sentence.shape
         all_rows = texts * sentences_per_text
         rows = torch.arange(all_rows, device=ids.device)  # (B*N,)
@@ -156,39 +156,39 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         # finding the real ones would make the CPU wait for the device.
         if ids.device.type == "cpu":
             rows = rows[is_sentence.flatten()]  # (M,)
-        text_of_row = rows.unsqueeze(1) // sentences_per_text  # (M,1)
-        positions = positions.flatten(0, 1)[rows]  # (M,W)
+        text_of_row = rows.unsqueeze(1) // sentences_per_text  # (M, 1)
+        positions = positions.flatten(0, 1)[rows]  # (M, W)
 
         # Equations 1-7: one vector per sentence.
-        word_mask = positions > 0  # (M,W)
-        words = ids[text_of_row, positions]  # (M,W)
-        embedded = self.src_embedding(words)  # (M,W,E)
+        word_mask = positions > 0  # (M, W)
+        words = ids[text_of_row, positions]  # (M, W)
+        embedded = self.src_embedding(words)  # (M, W, E)
         embedded = self.dropout(embedded)
-        sentence_vectors, word_weights = self.words(embedded, word_mask, word_mask)  # (M,2H), (M,W)
+        sentence_vectors, word_weights = self.words(embedded, word_mask, word_mask)  # (M, 2H), (M, W)
 
         # Equations 8-10: one vector per text.
         vector_size = sentence_vectors.shape[1]
-        padded = sentence_vectors.new_zeros(all_rows, vector_size)  # (B*N,2H)
+        padded = sentence_vectors.new_zeros(all_rows, vector_size)  # (B*N, 2H)
         padded = padded.index_copy(0, rows, sentence_vectors)
-        padded = padded.view(texts, sentences_per_text, vector_size)  # (B,N,2H)
-        text_vectors, sentence_weights = self.sentences(padded, is_sentence, is_sentence)  # (B,2H), (B,N)
+        padded = padded.view(texts, sentences_per_text, vector_size)  # (B, N, 2H)
+        text_vectors, sentence_weights = self.sentences(padded, is_sentence, is_sentence)  # (B, 2H), (B, N)
 
         attention = None
         if need_attention:
             weights_of_rows = sentence_weights.flatten()[rows]  # (M,)
-            weights = word_weights * weights_of_rows.unsqueeze(1)  # (M,W)
-            attention = torch.zeros_like(ids, dtype=weights.dtype)  # (B,1+S)
+            weights = word_weights * weights_of_rows.unsqueeze(1)  # (M, W)
+            attention = torch.zeros_like(ids, dtype=weights.dtype)  # (B, 1+S)
             attention = attention.index_put((text_of_row, positions), weights)
-            attention = attention[:, 1:]  # (B,S), without the column of padding
+            attention = attention[:, 1:]  # (B, S), without the column of padding
         features = self.dropout(text_vectors)
         return ModelOutput(features, attention), None
 
 
 def _word_positions(inputs: Inputs) -> Tensor:
-    """Returns `Inputs.sentences` `(B,N,W)`, or for texts of one sentence the positions of their words, `(B,1,S)`."""
+    """Returns `Inputs.sentences` `(B, N, W)`, or the positions of all words `(B, 1, S)` as one sentence."""
     if inputs.sentences is not None:
         return inputs.sentences
-    words = is_word(inputs)  # (B,S)
+    words = is_word(inputs)  # (B, S)
     positions = torch.arange(1, words.shape[1] + 1, device=words.device)  # (S,)
-    word_positions = positions * words  # (B,S)
+    word_positions = positions * words  # (B, S)
     return word_positions.unsqueeze(1)

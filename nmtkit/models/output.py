@@ -29,16 +29,17 @@ class ShortlistIndex:
     columns: Tensor
     """Column of each word of the vocabulary, `(V,)`; words outside of the shortlist get the column of PAD."""
     weight: Tensor
-    """Rows of the output layer for the shortlisted words, `(V',*)`."""
+    """Rows of the output layer for the shortlisted words, `(V', *)`."""
 
     def ids_of(self, columns: Tensor) -> Tensor:
         """Converts columns to extended ids."""
         size = len(self.words)
         vocabulary_size = len(self.columns)
+        is_known = columns < size
         valid_columns = columns.clamp(max=size - 1)
-        words = self.words[valid_columns]
+        known_words = self.words[valid_columns]
         unknown_words = columns + (vocabulary_size - size)
-        return torch.where(columns < size, words, unknown_words)
+        return torch.where(is_known, known_words, unknown_words)
 
     def columns_of(self, ids: Tensor) -> Tensor:
         """Converts extended ids to columns; negative ids stay as they are."""
@@ -60,15 +61,15 @@ class ShortlistedOutput(Rows):
     """
 
     bias: Tensor
-    """Bias for each sentence, `(B,V')`; minus infinity for words that are candidates of other sentences only."""
+    """Bias for each sentence, `(B, V')`; minus infinity for words that are candidates of other sentences only."""
     index: ShortlistIndex
     """Candidates of all sentences."""
 
     @classmethod
     def gather(cls, weight: Tensor, bias: Tensor, candidates: Tensor) -> "ShortlistedOutput":
-        """Selects the rows of all candidates from matrix `(V,*)` and bias `(V,)`.
+        """Selects the rows of all candidates from matrix `(V, *)` and bias `(V,)`.
 
-        `candidates` `(B,V)`, bool, are the words that each sentence may use, special tokens included.
+        `candidates` `(B, V)`, bool, are the words that each sentence may use, special tokens included.
         """
         is_shortlisted = candidates.any(0)  # (V,)
         words = is_shortlisted.nonzero()[:, 0]  # (V',)
@@ -76,22 +77,22 @@ class ShortlistedOutput(Rows):
         columns[words] = torch.arange(len(words), device=words.device)
         # Keep the memory layout of the whole matrix: it may be stored transposed.
         if weight.stride(0) == 1:
-            rows = weight.t().index_select(1, words).t()  # (V',*)
+            rows = weight.t().index_select(1, words).t()  # (V', *)
         else:
-            rows = weight.index_select(0, words)  # (V',*)
+            rows = weight.index_select(0, words)  # (V', *)
         sentences = len(candidates)
-        shortlisted_bias = bias.index_select(0, words).expand(sentences, -1)  # (B,V')
-        is_candidate = candidates.index_select(1, words)  # (B,V')
+        shortlisted_bias = bias.index_select(0, words).expand(sentences, -1)  # (B, V')
+        is_candidate = candidates.index_select(1, words)  # (B, V')
         shortlisted_bias = shortlisted_bias.masked_fill(~is_candidate, -torch.inf)
         index = ShortlistIndex(words, columns, rows)
         return cls(shortlisted_bias, index)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Returns logits `(N,V')` of features `(N,*)`."""
-        logits = F.linear(features, self.index.weight)  # (N,V')
+        """Returns logits `(N, V')` of features `(N, *)`."""
+        logits = F.linear(features, self.index.weight)  # (N, V')
         # Add the bias of each sentence to its K hypotheses, in place.
         sentences, size = self.bias.shape
-        logits_by_sentence = logits.view(sentences, -1, size)  # (B,K,V')
+        logits_by_sentence = logits.view(sentences, -1, size)  # (B, K, V')
         logits_by_sentence.add_(self.bias[:, None])
         return logits
 
@@ -99,7 +100,7 @@ class ShortlistedOutput(Rows):
 def project_to_vocabulary(
     output: Callable[[Tensor], Tensor], features: Tensor, shortlist: ShortlistedOutput | None
 ) -> Tensor:
-    """Applies an output layer to features `(...,*)`: `(...,V)`, or `(N,V')` with a shortlist."""
+    """Applies an output layer to features `(..., *)`: `(..., V)`, or `(N, V')` with a shortlist."""
     return output(features) if shortlist is None else shortlist.logits(features)
 
 
@@ -112,17 +113,17 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def log_probabilities_of(wanted: Tensor, logits: Tensor, summed: bool = False) -> tuple[Tensor, Tensor]:
-    """Returns the log-probability of one wanted word `(M,)` per row of logits `(M,V)`: `(M,)`.
+    """Returns the log-probability of one wanted word `(M,)` per row of logits `(M, V)`: `(M,)`.
 
     If `summed`, the second tensor is the sum of the log-probabilities of each row, `(M,)`; otherwise it is zero.
     """
     results: Any = _WantedLogProbs.apply(wanted[:, None], logits, summed)  # type: ignore[no-untyped-call]  # untyped in torch
-    log_probs, sums = results  # (M,1), (M,1)
+    log_probs, sums = results  # (M, 1), (M, 1)
     return log_probs.squeeze(-1), sums.squeeze(-1)
 
 
 class _WantedLogProbs(torch.autograd.Function):
-    """`log p(y)` of the wanted word y of each row, and `sum_x log p(x)`, with one tensor `(M,V)` besides the logits.
+    """`log p(y)` of the wanted word y of each row, and `sum_x log p(x)`, with one tensor `(M, V)` besides the logits.
 
     With the gradients g of `log p(y)` and h of the sum, the gradient of the logit of x is
 
@@ -134,26 +135,26 @@ class _WantedLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, wanted: Tensor, logits: Tensor, summed: bool) -> tuple[Tensor, Tensor]:
-        ctx.wanted = wanted  # (M,1)
+        ctx.wanted = wanted  # (M, 1)
         ctx.dtype = logits.dtype
         ctx.saves_logarithms = logits.device.type != "cpu"
         if ctx.saves_logarithms:
-            saved = log_probabilities(logits)  # (M,V)
-            log_probs = saved.gather(-1, wanted)  # (M,1)
+            saved = log_probabilities(logits)  # (M, V)
+            log_probs = saved.gather(-1, wanted)  # (M, 1)
         else:
-            saved = logits.softmax(-1, dtype=at_least_float32(logits))  # (M,V)
-            log_probs = saved.gather(-1, wanted).log_()  # (M,1)
+            saved = logits.softmax(-1, dtype=at_least_float32(logits))  # (M, V)
+            log_probs = saved.gather(-1, wanted).log_()  # (M, 1)
             # Below exp(-60), float32 probabilities lose digits and underflow to zero.
-            is_tiny = log_probs < -60  # (M,1)
+            is_tiny = log_probs < -60  # (M, 1)
             if bool(is_tiny.any()):
                 log_probs = log_probabilities(logits).gather(-1, wanted)
         ctx.saved = [saved]
         if not summed:
             return log_probs, torch.zeros_like(log_probs)
         # log p(x) = logit(x) - z, so the normalizer z of a row is the logit of y minus log p(y).
-        wanted_logits = logits.gather(-1, wanted)  # (M,1)
-        normalizers = wanted_logits - log_probs  # (M,1)
-        logit_sums = logits.sum(-1, keepdim=True, dtype=log_probs.dtype)  # (M,1)
+        wanted_logits = logits.gather(-1, wanted)  # (M, 1)
+        normalizers = wanted_logits - log_probs  # (M, 1)
+        logit_sums = logits.sum(-1, keepdim=True, dtype=log_probs.dtype)  # (M, 1)
         vocabulary_size = logits.shape[-1]
         return log_probs, logit_sums - vocabulary_size * normalizers
 
@@ -161,12 +162,12 @@ class _WantedLogProbs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, log_prob_gradient: Tensor, sum_gradient: Tensor) -> tuple[None, Tensor, None]:
         # Taken out of the context, since it is overwritten and must be freed with the gradient.
-        saved: Tensor = ctx.saved.pop()  # (M,V)
+        saved: Tensor = ctx.saved.pop()  # (M, V)
         probabilities = saved
         if ctx.saves_logarithms:
             probabilities = saved.exp_()
         vocabulary_size = saved.shape[-1]
-        factor = -log_prob_gradient - vocabulary_size * sum_gradient  # (M,1)
-        gradient = torch.addcmul(sum_gradient, probabilities, factor, out=saved)  # (M,V)
+        factor = -log_prob_gradient - vocabulary_size * sum_gradient  # (M, 1)
+        gradient = torch.addcmul(sum_gradient, probabilities, factor, out=saved)  # (M, V)
         gradient.scatter_add_(-1, ctx.wanted, log_prob_gradient)
         return None, gradient.to(ctx.dtype), None

@@ -112,7 +112,8 @@ class T5(Transformer):
                 # The first rows of `query_keys_values` are the query. `copy_query` is not scaled, because the energies
                 # of the copy attention are divided by sqrt(H).
                 if name.endswith((".query.weight", "query_keys_values.weight")):
-                    parameter[:queries_size] *= config.head_size**-0.5
+                    query_rows = parameter[:queries_size]  # a view, scaled in place
+                    query_rows *= config.head_size**-0.5
         for module in self.modules():
             if isinstance(module, Experts):
                 module.initialize()
@@ -135,9 +136,11 @@ class T5(Transformer):
     @override
     def _decoder_bias(self, states: Tensor, cache: KVCache | None) -> Tensor:
         if cache is None:
-            distances = _distances(states.shape[1], states.device)  # (1, T, T)
+            length = states.shape[1]
+            distances = _distances(length, states.device)  # (1, T, T)
             bias: Tensor = self.tgt_positions(distances)  # (1, A, T, T)
-            return bias.masked_fill(distances > 0, -math.inf)
+            is_later = distances > 0  # (1, T, T)
+            return bias.masked_fill(is_later, -math.inf)
         # Prompts of different lengths put hypotheses at different positions, so the cache stores positions like keys.
         query_positions = cache.positions()  # (B, 1), or (1, K) of a prompt
         sentences, beam_size, _ = states.shape

@@ -141,12 +141,12 @@ class StacksConfig(LayersConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "StacksConfig":
-        if self.alignment_layer is not None and self.alignment_layer > self.decoder_layers:
-            raise ValueError(
-                f"alignment_layer {self.alignment_layer} does not exist: decoder_layers is {self.decoder_layers}"
-            )
-        if self.alignment_heads != "mean" and self.alignment_heads > self.heads:
-            raise ValueError(f"alignment_heads {self.alignment_heads} does not exist: heads is {self.heads}")
+        layer = self.alignment_layer
+        if layer is not None and layer > self.decoder_layers:
+            raise ValueError(f"alignment_layer {layer} does not exist: decoder_layers is {self.decoder_layers}")
+        head = self.alignment_heads
+        if head != "mean" and head > self.heads:
+            raise ValueError(f"alignment_heads {head} does not exist: heads is {self.heads}")
         if self.experts and self.experts.every > max(self.encoder_layers, self.decoder_layers):
             raise ValueError(
                 f"experts.every {self.experts.every} is above the number of layers: no layer would have experts"
@@ -157,10 +157,11 @@ class StacksConfig(LayersConfig):
     def shown(self) -> tuple[int, slice]:
         """Decoder layer whose attention is shown, counted from 0, and the slice of its heads."""
         layer = self.alignment_layer or max(self.decoder_layers - 1, 1)
-        if self.alignment_heads == "mean":
+        head = self.alignment_heads
+        if head == "mean":
             heads = slice(None)
         else:
-            heads = slice(self.alignment_heads - 1, self.alignment_heads)
+            heads = slice(head - 1, head)
         return layer - 1, heads
 
     @property
@@ -336,7 +337,8 @@ class Transformer(
         positions = self.src_positions
         if isinstance(positions, LearnedPositions):
             learned = len(positions.table)
-            return "learned (source)", positions(min(most, learned))
+            most = min(most, learned)
+            return "learned (source)", positions(most)
         return "sinusoidal", positions(most)
 
     @override
@@ -433,7 +435,8 @@ class Transformer(
         """
         table = self.src_positions if side == "src" else self.tgt_positions
         if cache is None:
-            positions = table(ids.shape[1])  # (T, H)
+            length = ids.shape[1]
+            positions = table(length)  # (T, H)
         else:
             vectors = table(cache.reach)  # (P, H)
             positions = F.embedding(cache.positions(), vectors)  # (B, 1, H) or (1, K, H)

@@ -31,7 +31,7 @@ class WordMeanConfig(ModelConfig):
 
 
 def is_word(inputs: Inputs) -> Tensor:
-    """Returns a mask `(B,S)` of the words: real tokens except EOS. The first token counts even if it is EOS."""
+    """Returns a mask `(B, S)` of the words: real tokens except EOS. The first token counts even if it is EOS."""
     words = inputs.mask & (inputs.ids != EOS)
     # An empty text has no other token.
     words[:, 0] = True
@@ -54,11 +54,11 @@ class WordMean(Model):
         init_weights(self, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """Returns the mean word vector of each text, `(B,H)`. There is no memory."""
+        """Returns the mean word vector of each text, `(B, H)`. There is no memory."""
         inputs = batch.inputs
-        words = is_word(inputs).unsqueeze(2)  # (B,S,1)
-        vectors = self.src_embedding(inputs.ids)  # (B,S,H)
-        total = (vectors * words).sum(1)  # (B,H)
-        mean = total / words.sum(1)  # (B,H)
+        words = is_word(inputs).unsqueeze(2)  # (B, S, 1)
+        vectors = self.src_embedding(inputs.ids)  # (B, S, H)
+        total = (vectors * words).sum(1)  # (B, H)
+        mean = total / words.sum(1)  # (B, H)
         features = self.dropout(mean)
         return ModelOutput(features), None

@@ -96,13 +96,14 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
     def encode(self, batch: Batch) -> Tensor:
         """Returns the states of the last layer, `(B, S, H)`."""
         inputs = batch.inputs
+        ids = inputs.ids  # (B, S)
         segments = inputs.segments  # (B, S)
         if segments is None:
-            segments = torch.zeros_like(inputs.ids)
+            segments = torch.zeros_like(ids)
         dtype = self.src_embedding.weight.dtype
         bias = torch.where(inputs.mask, 0.0, -torch.inf).to(dtype)  # (B, S)
         bias = bias[:, None, None]  # (B, 1, 1, S)
-        (states,) = run_by_length(self._encode_group, inputs.lengths, inputs.ids, segments, bias)
+        (states,) = run_by_length(self._encode_group, inputs.lengths, ids, segments, bias)
         return states
 
     def _encode_group(self, ids: Tensor, segments: Tensor, bias: Tensor) -> list[Tensor]:
@@ -160,6 +161,7 @@ class Bert(AuxiliaryHead, PretrainedEncoder):
     def auxiliary_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
         """Returns logits `(B, 2)` of P(is next) at the head of this file: whether the second segment is the next."""
         first_state = output.features[:, 0]  # (B, H), at BOS
-        pooled = torch.tanh(self.pooler(first_state))  # (B, H)
+        pooled = self.pooler(first_state)  # (B, H)
+        pooled = torch.tanh(pooled)
         logits: Tensor = self.next_sentence(pooled)  # (B, 2)
         return logits

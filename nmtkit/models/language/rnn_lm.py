@@ -80,16 +80,18 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         super().__init__(config, sizes)
         self.rates = config
         width = config.hidden_size
-        self.tgt_embedding = nn.Embedding(sizes["tgt"], width)
+        vocabulary_size = sizes["tgt"]
+        self.tgt_embedding = nn.Embedding(vocabulary_size, width)
         self.decoder = build_rnn("lstm", width, width, config.layers)
-        self.output = nn.Linear(width, sizes["tgt"])
+        self.output = nn.Linear(width, vocabulary_size)
         init_weights(self, "xavier")
         self.tie_output()
 
     @override
     def start(self, memory: Memory) -> RnnLMState:
-        weight = next(self.decoder.parameters())
-        zeros = weight.new_zeros(len(memory.mask), self.decoder.num_layers, self.decoder.hidden_size)  # (B, L, H)
+        decoder = self.decoder
+        weight = next(decoder.parameters())
+        zeros = weight.new_zeros(len(memory.mask), decoder.num_layers, decoder.hidden_size)  # (B, L, H)
         return RnnLMState(zeros, zeros)
 
     def advance(

@@ -46,17 +46,17 @@ class ShallowFusion(JointDecoder):
         self._weight = weight
 
     def logits(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """Returns the sums of equation 7, `(...,X)`."""
-        translation_log_probs, language_log_probs = self._predictions(output, memory)  # (...,X), (...,V)
+        """Returns the sums of equation 7, `(..., X)`."""
+        translation_log_probs, language_log_probs = self._predictions(output, memory)  # (..., X), (..., V)
         # Words outside of a shortlist have a log-probability of minus infinity, and zero times that is NaN.
         if self._weight == 0:
             return translation_log_probs
         size_with_copies = translation_log_probs.shape[-1]
         unknown_words = size_with_copies - language_log_probs.shape[-1]
-        unk_log_probs = language_log_probs[..., UNK, None]  # (...,1)
+        unk_log_probs = language_log_probs[..., UNK, None]  # (..., 1)
         leading_axes = unk_log_probs.shape[:-1]
-        copy_log_probs = unk_log_probs.expand(*leading_axes, unknown_words)  # (...,X-V)
-        language_log_probs = torch.cat([language_log_probs, copy_log_probs], -1)  # (...,X)
+        copy_log_probs = unk_log_probs.expand(*leading_axes, unknown_words)  # (..., X-V)
+        language_log_probs = torch.cat([language_log_probs, copy_log_probs], -1)  # (..., X)
         return torch.add(translation_log_probs, language_log_probs, alpha=self._weight)
 
     def predict(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:

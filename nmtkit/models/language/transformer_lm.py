@@ -58,7 +58,8 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
     def __init__(self, config: TransformerLMConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         width = config.hidden_size
-        self.tgt_embedding = nn.Embedding(sizes["tgt"], width)
+        vocabulary_size = sizes["tgt"]
+        self.tgt_embedding = nn.Embedding(vocabulary_size, width)
         self.tgt_positions: LearnedPositions | SinusoidalPositions
         if config.positions == "learned":
             self.tgt_positions = LearnedPositions(width, config.max_positions)
@@ -69,7 +70,7 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         self.decoder = LayerStack(layers)
         pre_norm = config.norm == "pre"
         self.decoder_norm = nn.LayerNorm(width, config.norm_epsilon) if pre_norm else nn.Identity()
-        self.output = nn.Linear(width, sizes["tgt"], bias=config.output_bias)
+        self.output = nn.Linear(width, vocabulary_size, bias=config.output_bias)
         self.tie_output()
         residual_branches = 2 * config.layers
         for name, parameter in self.named_parameters():
@@ -91,7 +92,8 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
     ) -> tuple[ModelOutput, DecoderState]:
         """Runs one position of every hypothesis, or all positions of a prompt."""
-        beam_size = rows_per_sentence(tokens.shape[0], memory)
+        hypotheses = tokens.shape[0]
+        beam_size = rows_per_sentence(hypotheses, memory)
         ids = tokens.view(-1, beam_size)  # (B, K)
         table = self.tgt_positions(cache.reach)  # (P, H)
         positions = F.embedding(cache.positions(), table)  # (B, 1, H), or (1, K, H) of prompts
@@ -104,7 +106,8 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> ModelOutput:
         """Runs all positions at once. Padding is on the right, so causal attention of real positions never reads it."""
         ids = batch.targets.shifted  # (B, T)
-        positions = self.tgt_positions(ids.shape[1])  # (T, H)
+        length = ids.shape[1]
+        positions = self.tgt_positions(length)  # (T, H)
         states = self._embed(ids, positions)  # (B, T, H)
         for layer in self.decoder:
             states, _ = layer(states)  # (B, T, H)

@@ -211,12 +211,15 @@ class IntraAttention(
         converted like all other layers.
         """
         self._caches_weight = precision == "fp32"
-        if not self._caches_weight:
-            weight = self._output_weight()  # (V, 3H)
-            vocabulary_size, features_size = weight.shape
-            self.output = nn.Linear(features_size, vocabulary_size, device="meta")
-            self.output.weight = nn.Parameter(weight)
-            self.output.bias = self.output_bias
+        if self._caches_weight:
+            return
+        weight = self._output_weight()  # (V, 3H)
+        vocabulary_size, features_size = weight.shape
+        # Without memory of its own, since its parameters are replaced.
+        output = nn.Linear(features_size, vocabulary_size, device="meta")
+        output.weight = nn.Parameter(weight)
+        output.bias = self.output_bias
+        self.output = output
 
     def _output_weight(self) -> Tensor:
         """Returns W_out `(V, 3H)`: a parameter, or eq. 13."""
@@ -243,10 +246,10 @@ class IntraAttention(
         cache: KVCache,
         need_attention: bool = False,
     ) -> tuple[ModelOutput, IntraAttentionState]:
-        beam_size = rows_per_sentence(tokens.shape[0], memory)
-        hidden, cell = rnn_step(
-            self.decoder, self._embed(tokens), hidden=state.hidden, cell=state.cell
-        )  # (N, 1, H), (N, 1, H)
+        hypotheses = tokens.shape[0]
+        beam_size = rows_per_sentence(hypotheses, memory)
+        embedded = self._embed(tokens)  # (N, E)
+        hidden, cell = rnn_step(self.decoder, embedded, hidden=state.hidden, cell=state.cell)  # (N, 1, H), (N, 1, H)
         states = hidden.view(-1, beam_size, hidden.shape[2])  # (B, K, H), h_t
         energies = self._energies(states, memory)  # (B, K, S)
         past = state.past.view(energies.shape)  # (B, K, S)
@@ -317,7 +320,8 @@ class IntraAttention(
         if self.switch is not None:
             # The paper's switch is p(copy): the sigmoid of the negative is p_gen.
             copy_logits = self.switch(features)  # (..., 1)
-            copy_gate = torch.sigmoid(-copy_logits.to(at_least_float32(copy_logits)))  # (..., 1)
+            copy_logits = copy_logits.to(at_least_float32(copy_logits))
+            copy_gate = torch.sigmoid(-copy_logits)  # (..., 1)
         return ModelOutput(features, weights, copy_gate)
 
     @torch.no_grad()

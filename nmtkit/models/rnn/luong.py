@@ -184,7 +184,8 @@ class Luong(
         inputs = batch.inputs
         if not self.source_end:
             mask = mask_without_eos(inputs.mask)  # (B, S)
-            lengths = (inputs.lengths - 1).clamp(min=1)  # (B,), on the CPU
+            lengths = inputs.lengths - 1  # (B,), on the CPU
+            lengths = lengths.clamp(min=1)
             inputs = replace(inputs, mask=mask, lengths=lengths)
             batch = replace(batch, inputs=inputs)
         score = self.attention.score
@@ -238,7 +239,8 @@ class Luong(
             hidden, cell = rows_first(final_state)  # (B, L, H), (B, L, H)
             attentional, weights, centres = self._attend(states, state.position, memory, draws=draws)  # (B, t, *)
             fed = None if state.fed is None else attentional[:, -1]  # (B, H)
-            state = LuongState(hidden, cell, fed, state.position + inputs.shape[1])
+            position = state.position + chunk_length
+            state = LuongState(hidden=hidden, cell=cell, fed=fed, position=position)
             chunks.append(attentional)
             chunk_weights.append(weights)
             if centres is not None:
@@ -247,11 +249,14 @@ class Luong(
         attention = None
         if need_attention or self.copy_gate is not None or draws is not None:
             attention = torch.cat(chunk_weights, 1)  # (B, T, S)
+        centres = None
+        if need_attention and chunk_centres:
+            centres = torch.cat(chunk_centres, 1)  # (B, T)
         return ModelOutput(
             features=features,
             attention=attention,
             copy_gate=self._gate(features),
-            centres=torch.cat(chunk_centres, 1) if chunk_centres and need_attention else None,  # (B, T)
+            centres=centres,
             path=None if draws is None else draws.path(),  # (B, T)
         )
 
@@ -276,14 +281,15 @@ class Luong(
         Returns attentional states of eq. 5 `(N, T, H)`, weights `(N, T, S)` and centres `(N, T)` or None.
         """
         rows, steps, hidden_size = states.shape
-        sentences = memory.mask.shape[0]
+        mask = memory.mask
+        sentences = mask.shape[0]
         queries = states.reshape(sentences, -1, hidden_size)  # (B, Q, H), Q = K*T
         offsets = torch.arange(steps, device=states.device)  # (T,)
         positions = position.unsqueeze(1) + offsets  # (N, T)
         positions = positions.view(sentences, -1)  # (B, Q)
         centres = self.attention.centres(queries, positions, memory.lengths)  # (B, Q)
         contexts, weights = self.attention(
-            queries, memory.keys, memory.values, mask=memory.mask, centres=centres
+            queries, memory.keys, memory.values, mask=mask, centres=centres
         )  # (B, Q, M), (B, Q, S)
         if draws is not None:
             contexts = draws.contexts(weights, memory.values)  # (B, Q, M)
@@ -294,7 +300,7 @@ class Luong(
         attentional = self.dropout(attentional)
         if self.copy_attention is not None:
             assert memory.copy_keys is not None, "`encode` projects keys for the second attention"
-            _, weights = self.copy_attention(attentional, memory.copy_keys, memory.values, memory.mask)  # (B, Q, S)
+            _, weights = self.copy_attention(attentional, memory.copy_keys, memory.values, mask)  # (B, Q, S)
             # The second attention has no window.
             centres = None
         if centres is not None:

@@ -221,10 +221,11 @@ class PointerGenerator(
         query = hidden[:, -1]  # (N, H)
         if cell is not None:
             query = torch.cat([query, cell[:, -1]], -1)  # (N, 2H), s_t
-        queries = query.unflatten(0, (-1, beam_size))  # (B, K, 2H)
+        queries = query.view(-1, beam_size, query.shape[1])  # (B, K, 2H)
         coverage = None
         if state.coverage is not None:
-            coverage = state.coverage.unflatten(0, (-1, beam_size))  # (B, K, S), c of eq. 11
+            source_length = state.coverage.shape[1]
+            coverage = state.coverage.view(-1, beam_size, source_length)  # (B, K, S), c of eq. 11
         contexts, weights = self.attention(
             queries, memory.keys, memory.values, mask=memory.mask, coverage=coverage
         )  # (B, K, M), (B, K, S)

@@ -177,13 +177,14 @@ class RecurrentModel(Seq2Seq[M, S]):
     def __init__(self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False) -> None:
         super().__init__(config, sizes)
         require_shared_vocabulary(config.tie, sizes)
+        embedding_size = config.embedding_size
         self.reverse_source = reverse_source
         self.dropout = Dropout(config.dropout)
-        self.tgt_embedding = nn.Embedding(sizes["tgt"], config.embedding_size)
+        self.tgt_embedding = nn.Embedding(sizes["tgt"], embedding_size)
         if config.tie in ("embeddings", "all"):
             src_vectors = self.tgt_embedding
         else:
-            src_vectors = nn.Embedding(sizes["src"], config.embedding_size)
+            src_vectors = nn.Embedding(sizes["src"], embedding_size)
         self.src_embedding = source_embedding(src_vectors, config.src_embedding)
         self.encoder = config.encoder()
 

@@ -115,7 +115,8 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         final_states = encoded.hidden  # (B, L, D)
         summary = None
         if self.summary is not None:
-            summary = torch.tanh(self.summary(final_states[:, -1]))  # (B, H), c
+            top_state = final_states[:, -1]  # (B, D), h
+            summary = torch.tanh(self.summary(top_state))  # (B, H), c
             if self.bridge.kind != "copy":
                 final_states = summary.unsqueeze(1)  # (B, 1, H)
         hidden, cell = self.bridge(final_states, encoded.cell)  # (B, L, H), (B, L, H)
@@ -160,7 +161,8 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         hypotheses, steps = tokens.shape
         beam_size = rows_per_sentence(hypotheses, memory)
         summary = memory.summary.repeat_interleave(beam_size, 0)  # (N, H)
-        summary = summary.unsqueeze(1).expand(-1, steps, -1)  # (N, T, H)
+        summary = summary.unsqueeze(1)  # (N, 1, H)
+        summary = summary.expand(-1, steps, -1)  # (N, T, H)
         return torch.cat([words, summary], -1)  # (N, T, E+H)
 
     def _features(self, states: Tensor, inputs: Tensor) -> Tensor:

@@ -143,7 +143,8 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
 
     @override
     def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
-        embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B, T, E)
+        ids = batch.targets.shifted  # (B, T)
+        embedded = self.dropout(self.tgt_embedding(ids))  # (B, T, E)
         draws = self.attention.draws(batch.soft)
         state = self.start(memory)
         step_states = []
@@ -160,7 +161,9 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         attention = None
         if need_attention or draws is not None:
             attention = torch.stack(step_weights, 1)  # (B, T, S)
-        path = None if draws is None else draws.path()  # (B, T)
+        path = None
+        if draws is not None:
+            path = draws.path()  # (B, T)
         return ModelOutput(features, attention, path=path)
 
     def logits(self, output: ModelOutput, memory: AttentionMemory) -> Tensor:
@@ -180,7 +183,8 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         if state.context is not None:
             state = self._update(embedded, state.context, state)
         query = state.hidden[:, -1]  # (N, H), s_{i-1}
-        queries = query.unflatten(0, (-1, beam_size))  # (B, K, H)
+        hidden_size = query.shape[1]
+        queries = query.reshape(-1, beam_size, hidden_size)  # (B, K, H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)  # (B, K, M), (B, K, S)
         if draws is not None:
             contexts = draws.contexts(weights, memory.values)  # (B, K, M)
