@@ -576,7 +576,7 @@ def make_batch(
 
     Args:
         sources: lines that were encoded for one model.
-        targets: their translations, if they are given; those of prompts begin with the prompt.
+        targets: their translations, if they are given; each begins with its prompt, if the source is one.
         width: columns of the sources, at least the longest source and EOS; None: no more than that.
     """
     tgt_ids: list[list[int]] | None = None

@@ -5,7 +5,7 @@
     decode   one or more decoders take batches from the queue, lines of similar length together
     write    decoded lines become translations, in the order of the input
 
-`Pipeline` runs the stages, and `JobQueue` stands between the second and the third. A line is one `Job` from the second
+`Pipeline` runs the stages, and `JobQueue` connects the second with the third. A line is one `Job` from the second
 stage to the last.
 """
 
