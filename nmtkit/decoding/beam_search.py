@@ -210,13 +210,7 @@ class BeamSearch:
 
         # 5. At the length limit hypotheses may have to end, which costs nothing.
         if config.effective_at_limit == "end":
-            is_last = (position >= sentences.last_position)[:, None]  # (B,1)
-            scores = sentences.scores  # (B,W)
-            if constraints is not None:
-                scores = constraints.mask_unmet_hypotheses(scores)
-            candidates = end_at_limit(is_last, candidates, scores)
-            if token_penalties is not None:
-                token_penalties = token_penalties.masked_fill(is_last, 0.0)
+            candidates, token_penalties = self._end_at_limit(state, candidates, token_penalties)
         tokens = memory.ids_of(candidates.columns)  # (B,C)
 
         # 6. Ranking scores: log-probability over length penalty, plus coverage penalty. The bound in
@@ -304,6 +298,20 @@ class BeamSearch:
                 log_probs=values, scores=parent_scores, beam_size=beam_size, block_maxima=block_maxima
             )
         return candidates, None
+
+    def _end_at_limit(
+        self, state: SearchState, candidates: Candidates, token_penalties: Tensor | None
+    ) -> tuple[Candidates, Tensor | None]:
+        """Ends the hypotheses of sentences at their length limit; returns the candidates and their token penalties."""
+        sentences = state.sentences
+        constraints = state.constraints
+        is_last = (state.cache.position >= sentences.last_position)[:, None]  # (B,1)
+        scores = sentences.scores  # (B,W)
+        if constraints is not None:
+            scores = constraints.mask_unmet_hypotheses(scores)
+        if token_penalties is not None:
+            token_penalties = token_penalties.masked_fill(is_last, 0.0)  # (B,C)
+        return end_at_limit(is_last, candidates, scores), token_penalties
 
     def _is_guided_by_coverage(self) -> bool:
         """Whether the coverage penalty guides the choice of candidates, in addition to their log-probabilities."""
@@ -547,7 +555,7 @@ class BeamSearch:
         # Few translations are a quarter longer than their source; for those the cache grows.
         positions = min(longest + 1, max(INITIAL_LENGTH, memory.mask.shape[1] * 5 // 4))
         beam_size = 1 if prompt.shape[1] else config.n_hypotheses
-        cache = KVCache(batch.size, beam_size, device, width=1, room=positions)
+        cache = KVCache(batch.size, beam_size, device, width=1, capacity=positions)
         if host_prompt_lengths is not None and prompt.shape[1]:
             shifted_prompt = pad(prompt, (1, -1), value=BOS)  # (B,P): the last token is read by the first step
             _, model_state = model.prefill(shifted_prompt, model_state, memory, cache, host_prompt_lengths)

@@ -207,7 +207,7 @@ class SearchState:
 
     def mutable_tensors(self) -> list[Tensor]:
         """Returns the tensors that a step replaces, in a fixed order: all but `divisors` and the cache's entries."""
-        return [*self.sentences.tensors(), *self.hypotheses.tensors(), *self.cache.changing()]
+        return [*self.sentences.tensors(), *self.hypotheses.tensors(), *self.cache.mutable_tensors()]
 
     def _hypothesis_rows(self, sentences: Tensor) -> Tensor:
         """The rows of the hypotheses of sentences `(M,)`: `(M*W,)`."""

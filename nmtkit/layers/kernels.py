@@ -80,7 +80,8 @@ def _energies_in_parts(
             columns = slice(first_position, first_position + part_length)
             part_keys = keys[rows, columns]  # (b, s, A)
             part_shape = (part_keys.shape[0], n_queries, part_keys.shape[1], size)
-            sums = memory[: math.prod(part_shape)].view(part_shape)  # (b, Q, s, A)
+            part_memory = memory[: math.prod(part_shape)]
+            sums = part_memory.view(part_shape)  # (b, Q, s, A)
             torch.add(doubled_queries[rows].unsqueeze(2), part_keys.unsqueeze(1), out=sums)
             if coverage is not None and coverage_weight is not None:
                 part_coverage = coverage[rows, :, columns].unsqueeze(3)  # (b, Q, s, 1)

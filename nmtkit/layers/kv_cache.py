@@ -50,7 +50,7 @@ class KVCache:
         beam: K.
         device: of all tensors.
         width: W of the first step; None: K.
-        room: positions for which there is memory at first.
+        capacity: positions for which there is memory at first.
     """
 
     compacts: bool = False
@@ -65,7 +65,7 @@ class KVCache:
     """The same, counted through the slots of all sentences: `(N,)`."""
 
     def __init__(
-        self, sentences: int, beam: int, device: torch.device, width: int | None = None, room: int = INITIAL_LENGTH
+        self, sentences: int, beam: int, device: torch.device, width: int | None = None, capacity: int = INITIAL_LENGTH
     ) -> None:
         self.sentences = sentences
         self.beam = beam
@@ -74,7 +74,7 @@ class KVCache:
         """P of the sentence with the most positions."""
         self.position = torch.zeros(sentences, dtype=torch.long, device=device)
         """The present position of each sentence, from 0: `(B,)`. That of a finished sentence is less than `length`."""
-        self._capacity = _rounded_up(room * beam)  # C
+        self._capacity = _rounded_up(capacity * beam)  # C
         self._dropped_slots = 0  # by which the slots of a row are fewer than P*K
         self._length_at_last_compaction = 1
         self._is_aligned = True  # whether all sentences write to the same slots of their rows
@@ -267,9 +267,11 @@ class KVCache:
         if self._entries:
             _move_rows(self._bias, holes, movers)
             self._bias = self._bias[:count]
-            for stored in self._entries:
+            entries = self._entries
+            self._entries = []
+            for stored in entries:
                 _move_rows(stored[:, :filled], holes, movers)
-            self._entries = [stored[:count] for stored in self._entries]
+                self._entries.append(stored[:count])
         self._number_rows()
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
@@ -322,7 +324,7 @@ class KVCache:
         self._is_fixed = True
         self._is_aligned = False
 
-    def changing(self) -> list[Tensor]:
+    def mutable_tensors(self) -> list[Tensor]:
         """Returns the tensors that a step replaces by new ones."""
         return [self.position, self._bias] if self._entries else [self.position]
 

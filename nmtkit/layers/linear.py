@@ -145,9 +145,9 @@ def _pack_linear_layers(model: nn.Module, excluded: Collection[nn.Module]) -> No
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             # Not isinstance: the matrix of a subclass may be read by other code.
-            if type(child) is not nn.Linear or child in excluded:
+            if type(child) is not nn.Linear:
                 continue
-            if child.out_features >= MIN_OUTPUTS:
+            if child not in excluded and child.out_features >= MIN_OUTPUTS:
                 setattr(module, name, PackedLinear(child))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 
-def where_they_begin(model: nn.Module, forward: Callable[[], Tensor]) -> str:
+def locate_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
     """Runs the model by `forward`, and returns in words which module is the first to return NaN or infinity.
 
     Minus infinity does not count: it is the logarithm of a probability that is 0.

@@ -25,6 +25,11 @@ CellKind = Literal["gru", "lstm"]
 BridgeKind = Literal["tanh", "linear", "copy", "zero"]
 Initialisation = Literal["xavier", "paper"]
 
+HiddenAndCell = tuple[Tensor, Tensor | None]
+"""Hidden states and an LSTM's memory cells, `(N, L, H)` each; no memory cells for a GRU."""
+TorchState = Tensor | tuple[Tensor, Tensor]
+"""The state of torch's recurrent layers: `(L, N, H)` for a GRU, a pair of these for an LSTM."""
+
 
 def reversed_positions(mask: Tensor) -> Tensor:
     """Returns positions `(B, S)` that reverse each sentence within its length and leave padding where it is.
@@ -45,7 +50,7 @@ def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
 def build_rnn(cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> nn.RNNBase:
     """Returns a GRU or LSTM in one direction over `(B, S, I)`, with dropout between its layers."""
     kind: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
-    rate = dropout if layers > 1 else 0.0  # torch warns of dropout that is between no layers
+    rate = dropout if layers > 1 else 0.0  # torch warns of dropout in a single layer, which would have no effect
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=rate)
 
 
@@ -82,7 +87,7 @@ def run_rnn(
         return layer(inputs.to(dtype), state)  # type: ignore[no-any-return]  # torch types a module's call as Any
 
 
-def rnn_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def rnn_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> HiddenAndCell:
     """Makes one step of a GRU or LSTM of L layers, cell by cell, which has less overhead than torch's call.
 
     Takes inputs `(N, I)`, hidden states `(N, L, H)` and an LSTM's memory cells `(N, L, H)`, None for a GRU. Returns
@@ -209,8 +214,12 @@ class RecurrentEncoder(nn.Module):
             final_hiddens.append(hidden)
             if cell is not None:
                 final_cells.append(cell)
-        states = states.masked_fill(~mask.unsqueeze(2), 0.0)
-        return RecurrentEncoderOutput(states, torch.stack(final_hiddens, 1), _stack_cells(final_cells))
+        is_padding = ~mask.unsqueeze(2)  # (B, S, 1)
+        return RecurrentEncoderOutput(
+            states=states.masked_fill(is_padding, 0.0),
+            hidden=torch.stack(final_hiddens, 1),  # (B, L, D)
+            cell=_stack_cells(final_cells),
+        )
 
 
 def run_to_final_states(
@@ -293,23 +302,21 @@ def _run_by_spans(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Te
     return padded[inverse_order], final_hidden[inverse_order], final_cell[inverse_order]
 
 
-def rows_first(state: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Returns torch's state as hidden state and memory cell, `(N, L, H)` each.
-
-    Torch's state is `(L, N, H)` for a GRU, and a pair of these for an LSTM.
-    """
+def rows_first(state: TorchState) -> HiddenAndCell:
+    """Converts torch's state to hidden states and memory cells."""
     if isinstance(state, Tensor):
         return state.transpose(0, 1), None
     hidden, cell = state
     return hidden.transpose(0, 1), cell.transpose(0, 1)
 
 
-def layers_first(hidden: Tensor, cell: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
+def layers_first(hidden: Tensor, cell: Tensor | None) -> TorchState:
     """Inverse of `rows_first`; the result is contiguous, as torch requires."""
     hidden = hidden.transpose(0, 1).contiguous()  # (L, N, H)
     if cell is None:
         return hidden
-    return hidden, cell.transpose(0, 1).contiguous()
+    cell = cell.transpose(0, 1).contiguous()  # (L, N, H)
+    return hidden, cell
 
 
 class StackedCells(nn.Module):
@@ -324,7 +331,7 @@ class StackedCells(nn.Module):
         self.cells = nn.ModuleList(kind(size, hidden_size) for size in input_sizes)
         self.dropout = Dropout(dropout)
 
-    def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> HiddenAndCell:
         """Makes one step; arguments and results are those of `rnn_step`."""
         new_hiddens = []
         new_cells = []
@@ -372,7 +379,7 @@ class Bridge(nn.Module):
             if self.has_cell:
                 self.cell = nn.Linear(input_size, layers * hidden_size)
 
-    def forward(self, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, cell: Tensor | None) -> HiddenAndCell:
         """Returns the decoder's first hidden state `(B, L, H)`, and its memory cell `(B, L, H)` or None.
 
         Takes the final hidden states of the encoder's layers, `(B, *, D)`, and their memory cells, `(B, *, D)`, which
@@ -391,7 +398,8 @@ class Bridge(nn.Module):
 
     def _first_state(self, linear: nn.Linear, final_states: Tensor) -> Tensor:
         top = final_states[:, -1]  # (B, D)
-        projected: Tensor = linear(top[:, -self.input_size :])  # (B, L * H)
+        inputs = top[:, -self.input_size :]  # (B, I)
+        projected: Tensor = linear(inputs)  # (B, L * H)
         state = projected.view(-1, self.layers, self.hidden_size)  # (B, L, H)
         if self.kind == "tanh":
             return state.tanh()
@@ -417,8 +425,10 @@ def init_weights(model: nn.Module, style: Initialisation) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            std = 0.01 if style == "paper" else module.embedding_dim**-0.5
-            nn.init.normal_(module.weight, std=std)
+            if style == "paper":
+                nn.init.normal_(module.weight, std=0.01)
+            else:
+                nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
 
 def _init_recurrent(module: nn.RNNBase | nn.RNNCellBase, style: Initialisation) -> None:

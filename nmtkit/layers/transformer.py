@@ -53,9 +53,10 @@ def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Ten
     even_columns = torch.arange(0, width, 2, dtype=torch.float64)  # (ceil(width / 2),)
     log_base = -math.log(10000.0) / exponent_width
     rates = torch.exp(even_columns * log_base)  # (ceil(width / 2),), 10000^(-2i / width)
-    angles = positions[:, None] * rates  # (length, ceil(width / 2))
+    angles = torch.outer(positions, rates)  # (length, ceil(width / 2))
     sines = torch.sin(angles)
-    cosines = torch.cos(angles)[:, : width // 2]  # an odd width has one cosine less
+    cosines = torch.cos(angles)
+    cosines = cosines[:, : width // 2]  # an odd width has one cosine less
 
     if kind == "sinusoidal":
         table = torch.empty(length, width, dtype=torch.float64)
@@ -338,8 +339,9 @@ class SelfAttention(_MultiHeadAttention):
 
     def _project(self, states: Tensor) -> Tensor:
         """Returns queries, keys and values `(B, Q, 3, A, D)` of states `(B, Q, H)`."""
-        packed: Tensor = self.query_keys_values(states)  # (B, Q, 3 * A * D)
-        return packed.unflatten(-1, (3, self.heads, -1))
+        projected = self.query_keys_values(states)  # (B, Q, 3 * A * D)
+        packed: Tensor = projected.unflatten(-1, (3, self.heads, -1))  # (B, Q, 3, A, D)
+        return packed
 
     def forward(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Attends from all positions `(B, Q, H)` at once and returns `(B, Q, H)`.

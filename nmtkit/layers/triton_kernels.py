@@ -89,7 +89,7 @@ def launch_energies(
     is_covered = coverage is not None
     if coverage is None:
         coverage = result  # any tensor: it is not read
-        coverage_strides = (0, 0)
+        coverage_strides: tuple[int, ...] = (0, 0)
     else:
         coverage = _dense_rows(coverage)  # (B, Q, S)
         coverage_strides = coverage.stride()[:2]

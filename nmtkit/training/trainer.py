@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from nmtkit.core.device import bound_kernel_caches, trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.data.batches.batch import Batch
-from nmtkit.layers.non_finite import where_they_begin
+from nmtkit.layers.non_finite import locate_non_finite
 from nmtkit.models.base import Model
 from nmtkit.training import optimizers, randomness
 from nmtkit.training.checkpoints.manager import CheckpointManager, preference
@@ -324,7 +324,7 @@ class Trainer:
             batch = self._last_batch.to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.gradients.in_bf16):
                 model = self.whole_model()
-                cause = where_they_begin(model, lambda: model(batch, keep=batch.loss_mask))
+                cause = locate_non_finite(model, lambda: model(batch, keep=batch.loss_mask))
         return (
             f"update {update.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; the "
             f"last bad batch is the one at {place} of the training data; {cause}. Lower training.lr, lengthen the "

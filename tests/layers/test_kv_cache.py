@@ -68,7 +68,7 @@ def test_sentences_with_prompts_can_be_left_out(at_once: bool) -> None:
 @pytest.mark.parametrize("beam", [1, 3, 5])
 def test_rows_of_the_bias_stand_where_attention_on_cuda_reads_them_without_a_copy(beam: int) -> None:
     for fixed in (0, 21):
-        cache = KVCache(2, beam, torch.device("cpu"), width=1, room=17)
+        cache = KVCache(2, beam, torch.device("cpu"), width=1, capacity=17)
         for place in range(fixed or 24):
             if place == 2 and fixed:
                 cache.fix_length(fixed)

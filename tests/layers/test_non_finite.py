@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nmtkit.data.batches.batch import collate
-from nmtkit.layers.non_finite import where_they_begin
+from nmtkit.layers.non_finite import locate_non_finite
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
 
@@ -22,7 +22,7 @@ def model() -> Transformer:
 
 def look(model: Transformer) -> str | None:
     batch = collate([[4, 5], [6]], [[7], [8, 9, 10]])
-    return where_they_begin(model, lambda: model(batch, keep=batch.loss_mask))
+    return locate_non_finite(model, lambda: model(batch, keep=batch.loss_mask))
 
 
 def names(model: Transformer, kind: type[torch.nn.Module]) -> list[str]:
