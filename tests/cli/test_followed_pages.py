@@ -21,6 +21,7 @@ from tests.tools.guide_pages import ROOT
 LIMITS = (
     "training.max_minutes=1",
     "training.max_updates=3",
+    "batch.batch_tokens=400",
     "training.validate_every=1",
     "evaluation.max_sentences=2",
     "search.max_length=5",
@@ -68,7 +69,7 @@ def write_texts(folder: Path) -> None:
     draw = random.Random(1)
     syllables = [first + second for first in "bdfgklmnprstvz" for second in ("a", "e", "i", "o", "u", "au", "ei")]
     words = sorted({"".join(draw.choices(syllables, k=draw.randrange(2, 5))) for _ in range(9000)})
-    for name, count in (("train", 3000), ("valid", 20), ("test", 20), ("new", 5)):
+    for name, count in (("train", 1500), ("valid", 20), ("test", 20), ("new", 5)):
         sources = [" ".join(draw.choices(words, k=draw.randrange(6, 12))) for _ in range(count)]
         write_lines(folder / f"{name}.en", [f"{source}." for source in sources])
         if name != "new":
