@@ -487,7 +487,7 @@ class WordTokenizer(Tokenizer):
         pieces = super().pieces(ids, oov)
         if self.config.kind == "pieces":
             return pieces
-        separate_tokens = (SPECIALS[UNK], *self.config.special_tokens)
+        separate_tokens = {SPECIALS[UNK], *self.config.special_tokens}
         for number, piece in enumerate(pieces):
             if piece in separate_tokens:
                 pieces[number] = WORD_START + piece
