@@ -127,7 +127,7 @@ def parse_pharaoh_line(line: str, place: str, base: int = 0) -> GoldAlignment:
         if match is None:
             raise DataError(f"{place}: {shorten(token)!r} is not a link; write 3-4 (sure) or 3?4 (possible)")
         source, kind, target = match.groups()
-        link = _make_link(source, target, base, f"{place}: link {token!r}")
+        link = _make_link(source, target, base=base, place=f"{place}: link {token!r}")
         possible.add(link)
         if kind == "-":
             sure.add(link)
@@ -150,7 +150,7 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignm
                 f"{place}, line {number}: sentence pair {pair}; pairs are counted from 1, and the largest number that "
                 f"is read is {MAX_NAACL_PAIRS:,}: correct the number"
             )
-        link = _make_link(match[2], match[3], base, place_and_line)
+        link = _make_link(match[2], match[3], base=base, place=place_and_line)
         possible[pair].add(link)
         if match[4] != "P":
             sure[pair].add(link)

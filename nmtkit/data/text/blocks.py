@@ -232,7 +232,7 @@ class Block:
             byte = len(text[:start].encode("utf-8", "surrogatepass")) + 1
             if line == 1:
                 byte += bom_length
-        return FaultLocation(self._file(side, row), line, byte, excerpt(text, start))
+        return FaultLocation(self._file(side, row), line, byte=byte, text=excerpt(text, start))
 
     def place(self, column: str, row: int) -> str:
         """Returns file and line of a pair in one of the other columns, for messages."""
@@ -261,7 +261,7 @@ class Block:
             byte = first_bad_byte(lines[row]) + 1
             if line == 1:
                 byte += file.mark
-            return FaultLocation(file.path, line, byte, explain_bad_bytes(lines[row], file.guess))
+            return FaultLocation(file.path, line, byte=byte, text=explain_bad_bytes(lines[row], file.guess))
 
         self.add(ENCODING, rows, place)
         self.add_message(file, rows, lines)
@@ -271,7 +271,11 @@ class Block:
         for row in rows:
             line = self.line(row)
             message = bad_bytes_message(
-                f"{file.path}, line {line}", lines[row], file.encoding, file.guess, mark=file.mark if line == 1 else 0
+                f"{file.path}, line {line}",
+                lines[row],
+                encoding=file.encoding,
+                guess=file.guess,
+                mark=file.mark if line == 1 else 0,
             )
             self.messages.append((row, message))
 

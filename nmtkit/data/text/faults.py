@@ -21,7 +21,7 @@ EXCERPT_CHARACTERS = 100
 
 @dataclass(frozen=True)
 class FaultKind:
-    """Kind of fault."""
+    """A kind of fault of files, lines or pairs."""
 
     name: str
     """Name in JSON and logs."""

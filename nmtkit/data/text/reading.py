@@ -96,7 +96,7 @@ class SplitReader:
         return self._aligned(part, sources)
 
     def _open(self, path: str, watch: ByteObserver | None) -> TextFile:
-        return TextFile(path, watch, self._pipes, self._files.encoding_of(path))
+        return TextFile(path, watch, pipes=self._pipes, encoding=self._files.encoding_of(path))
 
     def _aligned(self, part: int, sources: dict[str, Source]) -> Iterator[ReadItem]:
         """Reads blocks of examples from files, by column, whose line n belongs to example n."""
@@ -178,7 +178,8 @@ class SplitReader:
             try:
                 record = parse_record(line, place)
                 values = {
-                    column: text_of(record, name, place, f"set {column}_field") for column, name in field_names.items()
+                    column: text_of(record, name, where=place, remedy=f"set {column}_field")
+                    for column, name in field_names.items()
                 }
             except DataError as fault:
                 messages[row] = str(fault)

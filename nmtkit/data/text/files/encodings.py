@@ -331,7 +331,7 @@ def guess_encoding(sample: bytes) -> EncodingGuess:
             score = _score(text, language)
             if score > best_score:
                 best_score = score
-                candidates[text] = _Candidate(name, language, text, score)
+                candidates[text] = _Candidate(name=name, language=language, text=text, score=score)
     ranked = sorted(candidates.values(), key=lambda candidate: candidate.score, reverse=True)
     if not ranked:
         return EncodingGuess((), False)
@@ -414,15 +414,16 @@ def _far_eastern_score(text: str, language: str) -> float:
             syllables += 1
             score += 1.0 if language == "Japanese" else _FOREIGN_LETTER
         elif "\uac00" <= letter <= "\ud7a3":
-            is_common = language == "Korean" and _is_common(letter, "euc-kr", 0xB0, 0xC8)
+            is_common = language == "Korean" and _is_common(letter, "euc-kr", first=0xB0, last=0xC8)
             score += 1.0 if is_common else _FOREIGN_LETTER
         elif "\u4e00" <= letter <= "\u9fff":
             han += 1
             is_common = False
             if language == "Japanese":
-                is_common = _is_common(letter, "euc-jp", 0xB0, 0xCF)
+                is_common = _is_common(letter, "euc-jp", first=0xB0, last=0xCF)
             elif language == "Chinese":
-                is_common = _is_common(letter, "gb2312", 0xB0, 0xD7) or _is_common(letter, "big5", 0xA4, 0xC6)
+                is_simplified = _is_common(letter, "gb2312", first=0xB0, last=0xD7)
+                is_common = is_simplified or _is_common(letter, "big5", first=0xA4, last=0xC6)
             score += 1.0 if is_common else _FOREIGN_LETTER
         elif not "\uff01" <= letter <= "\uff5e":
             score += _NOT_IN_WORDS

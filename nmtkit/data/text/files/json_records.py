@@ -83,7 +83,7 @@ def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint
 
     If `joint` is a space, line ends become spaces as well.
     """
-    value = field_of(record, name, where, remedy)
+    value = field_of(record, name, where=where, remedy=remedy)
     if is_list_of_strings(value):
         value = joint.join(value)
     if not isinstance(value, str):

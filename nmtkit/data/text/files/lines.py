@@ -122,7 +122,7 @@ def _decoded(data: bytes, mark: int) -> TextBlock:
         lines.pop()
     elif lines[-1].endswith("\r"):  # the file was cut between \r and \n
         lines[-1] = lines[-1][:-1]
-    return TextBlock(lines, faulty, mark, data)
+    return TextBlock(lines=lines, faulty=faulty, mark=mark, data=data)
 
 
 def first_bad_byte(line: str) -> int:
@@ -214,7 +214,7 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
     try:
         with open(file, "rb") as raw:
             if column:
-                yield from _read_part(raw, file, column, encoding or given_encoding(file))
+                yield from _read_part(raw, file, column=column, encoding=encoding or given_encoding(file))
                 return
             yield from read_stream_lines(text_stream(raw, str(path), encoding), str(path), encoding)
     except OSError as fault:
@@ -247,8 +247,8 @@ def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "", remedy: 
                     bad_bytes_message(
                         f"{where}, line {count + row + 1}",
                         block.lines[row],
-                        encoding,
-                        guess_of_lines(block.lines, block.faulty),
+                        encoding=encoding,
+                        guess=guess_of_lines(block.lines, block.faulty),
                         mark=0 if count + row else block.mark,
                         remedy=remedy,
                     )
@@ -269,12 +269,12 @@ def _read_part(
     """Yields the texts of a column of an open file; bytes that are not valid are lone surrogates."""
     try:
         if is_tmx(file) and encoding:
-            recoded = text_stream(raw, file, encoding, observe)
-            yield from read_tmx(recoded, file, column, "utf-8")
+            recoded = text_stream(raw, file, encoding=encoding, observe=observe)
+            yield from read_tmx(recoded, file, language=column, encoding="utf-8")
         elif is_tmx(file):  # its XML declaration names the encoding
             yield from read_tmx(decompressed(raw, observe), file, column)
         else:
-            stream = text_stream(raw, file, encoding, observe)
+            stream = text_stream(raw, file, encoding=encoding, observe=observe)
             yield from read_column(_lines_of_part(stream, file, encoding), file, column)
     except DamagedArchiveError as fault:
         raise DataError(f"{file}: {fault}") from fault
@@ -381,18 +381,19 @@ class TextFile:
                 if self._column:
                     yield from self._read_column(raw, observe)
                     return
-                stream = text_stream(raw, self.path, self.encoding, observe)
+                stream = text_stream(raw, self.path, encoding=self.encoding, observe=observe)
                 for block in read_text_blocks(stream, BLOCK_BYTES):
                     if self.count == 0:
                         kind = binary_format(block.data)
                         if kind:
-                            self._broken(BINARY, 1, kind.title, _binary_message(self.path, kind))
+                            message = _binary_message(self.path, kind)
+                            self._broken(BINARY, line=1, text=kind.title, message=message)
                             return
                         wide_encoding = None if self.encoding else guess_wide_encoding(block.data)
                         if wide_encoding:
                             self.guess = wide_encoding
                             message = _wide_message(self.path, wide_encoding)
-                            self._broken(UTF16, 1, wide_encoding.title, message)
+                            self._broken(UTF16, line=1, text=wide_encoding.title, message=message)
                             return
                         self.mark = block.mark
                     self._guess(block.lines, block.faulty)
@@ -401,11 +402,12 @@ class TextFile:
                     self.count += len(block.lines)
                     yield block
         except DamagedArchiveError as fault:
-            self._broken(COMPRESSION, self.count + 1, str(fault), _damage_message(self.path, self.count, fault))
+            message = _damage_message(self.path, self.count, fault)
+            self._broken(COMPRESSION, line=self.count + 1, text=str(fault), message=message)
             return
         except OSError as fault:
             why = fault.strerror or str(fault)
-            self._broken(MISSING, 1, why, f"{self.path}: cannot read it: {why}")
+            self._broken(MISSING, line=1, text=why, message=f"{self.path}: cannot read it: {why}")
             return
         has_other_ends = self._crlf_ends < self._line_ends
         if self._crlf_ends and has_other_ends:
@@ -413,7 +415,7 @@ class TextFile:
             self._new_faults.append(FileFault(LINE_ENDS, place, message="", count=self._crlf_ends))
 
     def _read_column(self, raw: BinaryIO, observe: Callable[[bytes], object] | None) -> Iterator[TextBlock]:
-        texts = _read_part(raw, self._file, self._column, self.encoding, observe)
+        texts = _read_part(raw, self._file, column=self._column, encoding=self.encoding, observe=observe)
         try:
             while lines := list(islice(texts, _COLUMN_LINES)):
                 faulty = []
@@ -423,9 +425,9 @@ class TextFile:
                 self._guess(lines, faulty)
                 self._faulty += [self.count + row for row in faulty]
                 self.count += len(lines)
-                yield TextBlock(lines, faulty, 0, b"")
+                yield TextBlock(lines=lines, faulty=faulty, mark=0, data=b"")
         except DataError as fault:
-            self._broken(COLUMN, self.count + 1, str(fault), str(fault))
+            self._broken(COLUMN, line=self.count + 1, text=str(fault), message=str(fault))
 
     def _guess(self, lines: Sequence[str], faulty: Sequence[int]) -> None:
         """Guesses the encoding by lines that are not UTF-8, unless it was guessed before."""

@@ -50,7 +50,7 @@ def _json_fields(lines: Iterable[str], file: str, field: str) -> Iterator[str]:
             continue
         where = f"{file}, line {number}"
         record = parse_record(line, where)
-        yield text_of(record, field, where, "name another as FILE#FIELD")
+        yield text_of(record, field, where=where, remedy="name another as FILE#FIELD")
 
 
 def _rows(lines: Iterable[str], file: str, is_csv: bool) -> Iterator[list[str]]:
