@@ -21,7 +21,16 @@ from pathlib import Path
 
 import numpy as np
 from grammar.sampling.heldout import Sampler
-from grammar.text import Pair, alignment, bracket, linear_tree, melt_english, melt_french, words, write
+from grammar.text import (
+    Pair,
+    alignment,
+    bracket,
+    linear_tree,
+    melt_english,
+    melt_french,
+    words,
+    write,
+)
 from news import corpus as news
 from numpy.typing import NDArray
 from scenes import corpus as scenes
@@ -82,7 +91,10 @@ class Line:
 def render(pair: Pair) -> tuple[str, str, tuple[tuple[int, int], ...], frozenset[str]]:
     """Written texts of a sentence, its alignment, and the held-out constructions that occur in it."""
     en, fr = melt_english(pair.en), melt_french(pair.fr)
-    en_text, fr_text = write((word.text for word in en), "en"), write((word.text for word in fr), "fr")
+    en_text, fr_text = (
+        write((word.text for word in en), "en"),
+        write((word.text for word in fr), "fr"),
+    )
     for text, tokens in ((en_text, en), (fr_text, fr)):
         if len(words(text)) != len(tokens):
             raise ValueError(f"the words of this text are not those of the grammar: {text}")
@@ -110,13 +122,23 @@ def make_line(seed: int, part: str, number: int, label: str, used: set[tuple[str
     length = wanted_length(rng) if label == "-" else 6 + int(20 * rng.random())
     for attempt in range(10000):
         pair = sampler.sentence(length) if label == "-" else sampler.sentence_with(label, length)
-        if abs(len(pair.en) - length) > 1 + attempt // 20 or not SHORTEST <= len(pair.fr) <= LONGEST + 10:
+        if (
+            abs(len(pair.en) - length) > 1 + attempt // 20
+            or not SHORTEST <= len(pair.fr) <= LONGEST + 10
+        ):
             continue
         en, fr, links, facts = render(pair)
         sizes = (len(words(en)), len(words(fr)))
-        if facts == wanted and (en, fr) not in used and min(sizes) >= SHORTEST and max(sizes) <= LONGEST:
+        if (
+            facts == wanted
+            and (en, fr) not in used
+            and min(sizes) >= SHORTEST
+            and max(sizes) <= LONGEST
+        ):
             used.add((en, fr))
-            return Line(en, fr, links, label, linear_tree(bracket("S", tuple(melt_english(pair.en)))))
+            return Line(
+                en, fr, links, label, linear_tree(bracket("S", tuple(melt_english(pair.en))))
+            )
     raise RuntimeError(f"no sentence found for line {number} of {part}")
 
 
@@ -132,7 +154,9 @@ def generate(seed: int = SEED, sizes: dict[str, int] | None = None) -> dict[str,
     parts = {}
     for part in ("test", "valid", "train"):
         labels = _labels(sizes[part]) if part == "test" else ["-"] * sizes[part]
-        parts[part] = [make_line(seed, part, number, label, used) for number, label in enumerate(labels)]
+        parts[part] = [
+            make_line(seed, part, number, label, used) for number, label in enumerate(labels)
+        ]
     return parts
 
 
@@ -140,9 +164,16 @@ def generate_trees(seed: int = SEED, sizes: dict[str, int] | None = None) -> dic
     """The parts of the trees: the first short sentences of the same parts of the pairs."""
     sizes = sizes or TREE_PARTS
     parts = generate(
-        seed, {part: max(PARTS[part], 2 * sizes[part]) if part != "train" else 2 * sizes[part] for part in PARTS}
+        seed,
+        {
+            part: max(PARTS[part], 2 * sizes[part]) if part != "train" else 2 * sizes[part]
+            for part in PARTS
+        },
     )
-    short = {part: [line for line in lines if len(words(line.en)) <= TREE_WORDS] for part, lines in parts.items()}
+    short = {
+        part: [line for line in lines if len(words(line.en)) <= TREE_WORDS]
+        for part, lines in parts.items()
+    }
     return {part: short[part][: sizes[part]] for part in PARTS}
 
 
@@ -161,7 +192,9 @@ def pharaoh(links: Iterable[tuple[int, int]]) -> str:
     return " ".join(f"{i}-{j}" for i, j in links)
 
 
-def files(parts: dict[str, list[Line]], spaced: Collection[str] = ("test",)) -> Iterator[tuple[str, str]]:
+def files(
+    parts: dict[str, list[Line]], spaced: Collection[str] = ("test",)
+) -> Iterator[tuple[str, str]]:
     """Name and text of every file of the corpus; parts named in `spaced` also as the words that alignments count."""
     for part, lines in parts.items():
         yield f"{part}.en", "".join(line.en + "\n" for line in lines)
@@ -192,7 +225,9 @@ def news_files(parts: dict[str, list[news.Example]]) -> Iterator[tuple[str, str]
         yield f"{part}.jsonl", "".join(json.dumps(one) + "\n" for one in objects)
 
 
-def scene_files(parts: dict[str, list[scenes.Scene]]) -> Iterator[tuple[str, str | NDArray[np.uint8]]]:
+def scene_files(
+    parts: dict[str, list[scenes.Scene]],
+) -> Iterator[tuple[str, str | NDArray[np.uint8]]]:
     """Name and content of every file of the scenes: the pictures, a caption for each, and the regions of its words."""
     for part, made in parts.items():
         yield f"{part}.images", scenes.pictures(made)
@@ -222,13 +257,19 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Make the corpora that come with nmtkit.")
     parser.add_argument("--corpus", choices=FOLDERS, help="only this one (default: all)")
-    parser.add_argument("--out", type=Path, help="folder to write this one to (default data/demo-CORPUS)")
+    parser.add_argument(
+        "--out", type=Path, help="folder to write this one to (default data/demo-CORPUS)"
+    )
     parser.add_argument("--seed", type=int, default=SEED)
     for part in PARTS:
         sizes = f"{PARTS[part]} of en-fr, {news.PARTS[part]} of news, {TREE_PARTS[part]} of trees"
         sizes += f", {scenes.PARTS[part]} of scenes"
         parser.add_argument(f"--{part}", type=int, help=f"lines of {part} (default {sizes})")
-    parser.add_argument("--words", action="store_true", help="en-fr: write PART.words.* for every part, not only test")
+    parser.add_argument(
+        "--words",
+        action="store_true",
+        help="en-fr: write PART.words.* for every part, not only test",
+    )
     options = parser.parse_args(arguments)
     if options.out and not options.corpus:
         parser.error("--out is for one corpus: say which with --corpus")

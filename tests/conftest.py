@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from nmtkit.cli import main
-from tests.support.commands import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
+from tests.support.commands import (
+    RECIPE,
+    Command,
+    Finished,
+    environment,
+    sentence_pairs,
+    write_pairs,
+)
 from tests.support.processes import Server
 
 # What was measured on this machine must not decide what a test sees, nor a test what is measured.
@@ -29,8 +36,12 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", metavar="I/N", help="only part I of N; I may be any whole number, counted round")
-    parser.addoption("--quick", action="store_true", help="what one runs while writing: see `is_quick`")
+    parser.addoption(
+        "--part", metavar="I/N", help="only part I of N; I may be any whole number, counted round"
+    )
+    parser.addoption(
+        "--quick", action="store_true", help="what one runs while writing: see `is_quick`"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -75,7 +86,9 @@ def pytest_runtest_setup() -> None:
 
 def written_corpus(folder: Path, train: int, valid: int) -> Path:
     """Train, valid and test of the made-up language, and `tiny.yaml` for them."""
-    for seed, (name, count) in enumerate({"train": train, "valid": valid, "test": 40}.items(), start=1):
+    for seed, (name, count) in enumerate(
+        {"train": train, "valid": valid, "test": 40}.items(), start=1
+    ):
         write_pairs(folder, name, sentence_pairs(count, seed))
     (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     return folder
@@ -110,14 +123,22 @@ def nmtkit(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command:
     files = [tmp_path_factory.mktemp("streams") / name for name in ("stdin", "stdout", "stderr")]
 
     def run(
-        *arguments: object, stdin: str | bytes = b"", cwd: Path | None = None, first: str = "", **changes: str
+        *arguments: object,
+        stdin: str | bytes = b"",
+        cwd: Path | None = None,
+        first: str = "",
+        **changes: str,
     ) -> Finished:
         given = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
         if not all(name.startswith("NMTKIT_") for name in changes):
             alone = [sys.executable, "-m", "nmtkit", *map(str, arguments)]
             env = environment(**changes)
-            done = subprocess.run(alone, input=given, capture_output=True, cwd=cwd, env=env, check=False, timeout=300)
-            return Finished(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
+            done = subprocess.run(
+                alone, input=given, capture_output=True, cwd=cwd, env=env, check=False, timeout=300
+            )
+            return Finished(
+                done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+            )
         for file, content in zip(files, (given, b"", b""), strict=True):
             file.write_bytes(content)
         streams = [os.open(file, os.O_RDWR) for file in files]
@@ -140,7 +161,9 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
     """Runs the command line inside the test's own process, in the test's own folder: what is patched here holds there.
 
     It costs less than a start of Python with torch.

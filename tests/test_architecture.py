@@ -123,24 +123,45 @@ def test_every_room_has_a_floor() -> None:
 
 def test_the_top_level_is_fixed() -> None:
     """A training that was begun here is not committed with the change."""
-    kept = subprocess.run(["git", "ls-tree", "--name-only", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    kept = subprocess.run(
+        ["git", "ls-tree", "--name-only", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
     if kept.returncode:
         pytest.skip("not a clone")
     folders = {"nmtkit", "recipes", "tests", "data"}
-    pages = {"README.md", "LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml"}
+    pages = {
+        "README.md",
+        "LICENSE",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "Makefile",
+        "pyproject.toml",
+    }
     assert {name for name in kept.stdout.split() if not name.startswith(".")} <= folders | pages
 
 
 def test_a_test_file_that_is_named_is_there() -> None:
     """Other targets of the Makefile, the continuous integration and the pages name tests by their paths."""
-    pages = [ROOT / "Makefile", ROOT / "README.md", ROOT / "pyproject.toml", *(ROOT / ".ci").iterdir()]
+    pages = [
+        ROOT / "Makefile",
+        ROOT / "README.md",
+        ROOT / "pyproject.toml",
+        *(ROOT / ".ci").iterdir(),
+    ]
     pages += [
         *(ROOT / "recipes").rglob("*.md"),
         *(path for path in (ROOT / "tests").rglob("*") if path.suffix in (".py", ".sh")),
     ]
-    named = {name for page in pages for name in re.findall(r"tests/[\w/]+\.(?:py|sh)", page.read_text("utf-8"))}
+    named = {
+        name
+        for page in pages
+        for name in re.findall(r"tests/[\w/]+\.(?:py|sh)", page.read_text("utf-8"))
+    }
     assert len(named) > 5
-    assert [name for name in sorted({*named, *PLACES, *LEFT_OUT}) if not (ROOT / name).exists()] == []
+    assert [
+        name for name in sorted({*named, *PLACES, *LEFT_OUT}) if not (ROOT / name).exists()
+    ] == []
 
 
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -175,7 +196,11 @@ def test_what_the_page_of_the_architecture_names_is_there() -> None:
 def test_every_package_is_built() -> None:
     """`pyproject.toml` names the packages one by one, since two of them lie elsewhere in the tree."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    packages = {".".join(path.parent.relative_to(ROOT).parts) for path in FILES if path.name == "__init__.py"}
+    packages = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for path in FILES
+        if path.name == "__init__.py"
+    }
     assert len(packages) >= 7
     for package in packages:
         assert f'    "{package}",\n' in text, f"{package} is missing in pyproject.toml"
@@ -193,7 +218,9 @@ def test_imports_go_downward() -> None:
             if parts[0] == "nmtkit" and len(parts) > 1 and parts[1] in FLOORS and parts[1] != room:
                 seen += 1
                 if FLOORS[parts[1]] >= FLOORS[room]:
-                    upward.append(f"{name} (floor {FLOORS[room]}) imports {module} (floor {FLOORS[parts[1]]})")
+                    upward.append(
+                        f"{name} (floor {FLOORS[room]}) imports {module} (floor {FLOORS[parts[1]]})"
+                    )
     assert upward == []
     assert seen > 500
 
@@ -219,8 +246,12 @@ def test_the_zoo_imports_what_the_page_on_extending_names() -> None:
             if module.startswith("nmtkit."):
                 used.add(module)
                 is_own = module.startswith("nmtkit.zoo")
-                assert is_own or module in public, f"{name_of(path)} imports {module}, which the page does not name"
-                assert is_own or not name.rpartition(".")[2].startswith("_"), f"{name_of(path)} imports {name}"
+                assert is_own or module in public, (
+                    f"{name_of(path)} imports {module}, which the page does not name"
+                )
+                assert is_own or not name.rpartition(".")[2].startswith("_"), (
+                    f"{name_of(path)} imports {name}"
+                )
     assert len(used & public) > 5
 
 
@@ -260,10 +291,15 @@ for name in sys.argv[1:]:
 
 
 def test_each_package_can_be_imported_alone() -> None:
-    packages = [name for name, path in modules().items() if path.name == "__init__.py" and name != "nmtkit"]
+    packages = [
+        name for name, path in modules().items() if path.name == "__init__.py" and name != "nmtkit"
+    ]
     assert len(packages) > 20
     done = subprocess.run(
-        [sys.executable, "-c", IMPORTED_ALONE, *packages], capture_output=True, text=True, check=False
+        [sys.executable, "-c", IMPORTED_ALONE, *packages],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -277,14 +313,25 @@ def test_complexity_does_not_grow() -> None:
 def entries_of(folder: Path) -> int:
     """Files and folders in a folder, without what Python itself writes, also in folders that have been moved away."""
     left_out = ENTRANCES | {"__pycache__"}
-    visible = [path for path in folder.iterdir() if path.name not in left_out and not path.name.startswith(".")]
-    return sum(path.is_file() or any(child.name != "__pycache__" for child in path.iterdir()) for path in visible)
+    visible = [
+        path
+        for path in folder.iterdir()
+        if path.name not in left_out and not path.name.startswith(".")
+    ]
+    return sum(
+        path.is_file() or any(child.name != "__pycache__" for child in path.iterdir())
+        for path in visible
+    )
 
 
 def test_a_folder_can_be_taken_in_at_a_glance() -> None:
     folders = {path.parent for path in FILES}
     entries = {folder.relative_to(PACKAGE).as_posix(): entries_of(folder) for folder in folders}
-    full = {name: count for name, count in entries.items() if count > FULL_FOLDERS.get(name, MOST_ENTRIES)}
+    full = {
+        name: count
+        for name, count in entries.items()
+        if count > FULL_FOLDERS.get(name, MOST_ENTRIES)
+    }
     assert full == {}
     emptied = {name for name in FULL_FOLDERS if entries[name] <= MOST_ENTRIES}
     assert emptied == set(), "take these out of FULL_FOLDERS"
@@ -301,7 +348,9 @@ def test_one_door_per_library() -> None:
             if not found:
                 beside.append(f"{name} imports {library}")
     assert beside == []
-    assert entered == {(library, door) for library, doors in DOORS.items() for door in doors}, "a door nobody uses"
+    assert entered == {(library, door) for library, doors in DOORS.items() for door in doors}, (
+        "a door nobody uses"
+    )
 
 
 COMMANDS = ("cli/commands/", "zoo/parsing/commands.py")
@@ -314,15 +363,21 @@ def test_commands_import_their_work_when_they_run() -> None:
     for path in declared:
         at_top = Counter(imports(path, nested=False))
         inside = [*(Counter(imports(path, nested=True)) - at_top)]
-        assert [module for module in inside if not module.startswith(("nmtkit.cli.", "nmtkit.zoo."))] == [], path
+        assert [
+            module for module in inside if not module.startswith(("nmtkit.cli.", "nmtkit.zoo."))
+        ] == [], path
 
 
 def test_imports_stand_at_the_top() -> None:
     below = {}
     for path in FILES:
-        if not LAZY & {name_of(path), room_of(name_of(path))} and not name_of(path).startswith(COMMANDS):
+        if not LAZY & {name_of(path), room_of(name_of(path))} and not name_of(path).startswith(
+            COMMANDS
+        ):
             typing = type_checking_imports(path)
-            anywhere = Counter(module for module in imports(path, nested=True) if module not in typing)
+            anywhere = Counter(
+                module for module in imports(path, nested=True) if module not in typing
+            )
             at_top = Counter(imports(path, nested=False))
             if found := (anywhere - at_top) + (at_top - anywhere):
                 below[name_of(path)] = [*found]
@@ -372,11 +427,23 @@ def test_no_kwargs_in_the_core() -> None:
             checked += 1
             for node in ast.walk(tree_of(path)):
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    assert node.args.kwarg is None, f"{path.name}: {node.name} takes **{node.args.kwarg.arg}"
+                    assert node.args.kwarg is None, (
+                        f"{path.name}: {node.name} takes **{node.args.kwarg.arg}"
+                    )
     assert checked >= 10
 
 
-HEAVY = {"torch", "numpy", "pydantic", "rich", "matplotlib", "sacrebleu", "sentencepiece", "yaml", "requests"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "pydantic",
+    "rich",
+    "matplotlib",
+    "sacrebleu",
+    "sentencepiece",
+    "yaml",
+    "requests",
+}
 """Libraries that `--help` and completion do without; tests/cli/test_light_help.py looks at completion."""
 
 ALL_HELP = """
@@ -399,7 +466,9 @@ print(json.dumps(visit(cli, click.Context(cli, info_name="nmtkit"))))
 
 
 def test_help_of_every_command_imports_nothing_heavy() -> None:
-    done = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ALL_HELP], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     imported = json.loads(done.stdout)
     assert len(imported) > 45
@@ -414,7 +483,10 @@ def test_names_mean_one_thing() -> None:
 def skips_itself(path: Path) -> bool:
     """Whether a test module is skipped as a whole where a library is missing."""
     calls = [node.value for node in tree_of(path).body if isinstance(node, ast.Assign | ast.Expr)]
-    return any(isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.importorskip" for call in calls)
+    return any(
+        isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.importorskip"
+        for call in calls
+    )
 
 
 def test_no_module_imports_tests_that_skip_themselves() -> None:
@@ -435,10 +507,18 @@ def test_no_module_imports_tests_that_skip_themselves() -> None:
 
 
 def test_nothing_lies_beside_the_rooms() -> None:
-    assert [name_of(path) for path in FILES if "/" not in name_of(path) and name_of(path) not in ENTRANCES] == []
+    assert [
+        name_of(path)
+        for path in FILES
+        if "/" not in name_of(path) and name_of(path) not in ENTRANCES
+    ] == []
 
 
 def test_every_setting_has_a_user() -> None:
     """A recipe, a page, a command, a preset, an imported model or a paper needs it; else it is to be removed."""
-    without = [f"{setting.owner}.{setting.name}" for setting, user in setting_users.users().items() if not user]
+    without = [
+        f"{setting.owner}.{setting.name}"
+        for setting, user in setting_users.users().items()
+        if not user
+    ]
     assert without == []

@@ -26,7 +26,9 @@ PAGES = [
     *(f"nmtkit/guide/{path.name}" for path in ROOT.glob("nmtkit/guide/*.md")),
 ]
 QUICKLY = "--set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4"
-SHORT_BENCH = "--shape toy --batch-tokens 100 --blocks 1 --updates 1 --rounds 1 --articles 2 --alone 1"
+SHORT_BENCH = (
+    "--shape toy --batch-tokens 100 --blocks 1 --updates 1 --rounds 1 --articles 2 --alone 1"
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ def command_lines(target: str, arguments: str = "") -> list[list[str]]:
     ready = ["TORCH=any", "-o", ".venv/.ready-any"]
     words = ["make", "-n", *ready, f"ARGS={arguments}", target]
     plain = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-    printed = subprocess.run(words, cwd=ROOT, env=plain, capture_output=True, encoding="utf-8", check=True)
+    printed = subprocess.run(
+        words, cwd=ROOT, env=plain, capture_output=True, encoding="utf-8", check=True
+    )
     lines = [shlex.split(line) for line in printed.stdout.replace("\\\n", " ").splitlines()]
     return [with_this_python(words) for words in lines if "pip" not in words]
 
@@ -81,10 +85,14 @@ def with_this_python(words: Sequence[str]) -> list[str]:
 
 def run(words: Sequence[str], folder: Path) -> Finished:
     """Runs a command line, with variables before it, in a folder; `tests` is found there or in the checkout."""
-    variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word) and "--" not in word)
+    variables = dict(
+        word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word) and "--" not in word
+    )
     given = environment(**variables, PYTHONPATH=os.pathsep.join([str(folder), str(ROOT)]))
     plain = list(words[len(variables) :])
-    done = subprocess.run(plain, cwd=folder, env=given, capture_output=True, encoding="utf-8", check=False)
+    done = subprocess.run(
+        plain, cwd=folder, env=given, capture_output=True, encoding="utf-8", check=False
+    )
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
@@ -114,7 +122,11 @@ def test_a_target_gives_pytest_what_it_knows(target: str, tmp_path: Path) -> Non
     lines = command_lines(target)
     assert lines
     for words in lines:
-        one = [] if any(word.startswith("tests/") for word in words) else ["tests/cli/terminal/test_tables.py"]
+        one = (
+            []
+            if any(word.startswith("tests/") for word in words)
+            else ["tests/cli/terminal/test_tables.py"]
+        )
         done = run([*words, "-n", "0", "-p", "no:cacheprovider", "--collect-only", *one], ROOT)
         assert done.code in (0, 5), done  # 5: none of that file is asked for
 
@@ -124,16 +136,22 @@ def tried(target: str) -> object:
 
 
 @pytest.mark.parametrize("target", [tried(target) for target in SMOKE if target in TARGETS])
-def test_a_target_with_small_arguments(target: str, copy: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_target_with_small_arguments(
+    target: str, copy: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     smoke, arguments = SMOKE[target], SMOKE[target].arguments
     if target == "bench-peers":
-        missing = [library for library in LIBRARIES.values() if importlib.util.find_spec(library) is None]
+        missing = [
+            library for library in LIBRARIES.values() if importlib.util.find_spec(library) is None
+        ]
         if missing:
             pytest.skip(f"{' and '.join(missing)} not installed (pip install 'nmtkit[peers]')")
         corpus = request.getfixturevalue("corpus")
         sizes = "{kind: transformer, hidden_size: 16, heads: 2, feed_forward_size: 16}"
         given = ["--set", f"model={sizes}", "--set", "training.max_updates=2", "--run", "run"]
-        done = run([sys.executable, "-m", "nmtkit", "train", str(corpus / "tiny.yaml"), *given], tmp_path)
+        done = run(
+            [sys.executable, "-m", "nmtkit", "train", str(corpus / "tiny.yaml"), *given], tmp_path
+        )
         assert done.code == 0, done
         arguments = arguments.replace("RUN", "run")
     if target == "clean":
@@ -145,7 +163,10 @@ def test_a_target_with_small_arguments(target: str, copy: Path, tmp_path: Path, 
         assert done.code == 0, (words, done)
         assert "Traceback" not in done.err, (words, done)
     if target == "demo":
-        assert {path.suffix for path in (tmp_path / "runs/demo").glob("attention.*")} == {".png", ".html"}
+        assert {path.suffix for path in (tmp_path / "runs/demo").glob("attention.*")} == {
+            ".png",
+            ".html",
+        }
     if target == "data":
         assert "40 train, 10 valid, 10 test" in done.out
     if target == "clean":

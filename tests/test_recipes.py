@@ -37,7 +37,9 @@ def test_a_recipe_builds_its_model_and_is_equal_when_written_out(name: str, tmp_
     loaded = load(name)
     assert loaded.name == name
     assert len(loaded.description) > 20
-    assert dict(plan(loaded, torch.device("cpu"), need_files=False).rows)["model"] == loaded.model.kind
+    assert (
+        dict(plan(loaded, torch.device("cpu"), need_files=False).rows)["model"] == loaded.model.kind
+    )
     for one in loaded.by_stage().values():
         first = TrainingProgress(1, share=one.training.share(1, 0.0) or 0.0)
         assert one.training.schedule.rate(one.training.lr, first) > 0
@@ -47,14 +49,17 @@ def test_a_recipe_builds_its_model_and_is_equal_when_written_out(name: str, tmp_
 
 
 @pytest.mark.parametrize(
-    "name", [f"preset-{task}{size}" for task in ("", "summaries-", "lm-", "classes-") for size in PRESETS]
+    "name",
+    [f"preset-{task}{size}" for task in ("", "summaries-", "lm-", "classes-") for size in PRESETS],
 )
 def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
     assert name in config.bundled(presets=True)
     assert name not in NAMES
     loaded = config.load(name, config.any_text(name))
     assert len(loaded.description) > 20
-    assert dict(plan(loaded, torch.device("cpu"), need_files=False).rows)["model"] == loaded.model.kind
+    assert (
+        dict(plan(loaded, torch.device("cpu"), need_files=False).rows)["model"] == loaded.model.kind
+    )
     with pytest.raises(RecipeError, match=r"`data(\.train)?` is missing"):
         config.load(name)
 
@@ -66,7 +71,9 @@ def test_transformers_have_the_papers_settings(size: str, millions: int) -> None
     # "About 37000 tokens" and rounded figures: the formula gives 63.1 and 214.3 million.
     assert count_weights(loaded, 37000) == pytest.approx(millions * 1e6, rel=0.03)
     training = load("wmt14-en-de-transformer-base").training
-    assert training.schedule.rate(training.lr, TrainingProgress(4000)) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert training.schedule.rate(training.lr, TrainingProgress(4000)) == pytest.approx(
+        512**-0.5 * 4000**-0.5
+    )
     assert (training.betas, training.eps, training.label_smoothing) == ([0.9, 0.98], 1e-9, 0.1)
 
 
@@ -87,7 +94,11 @@ def test_rnnsearch_and_rnnencdec_have_the_papers_sizes(kind: str, longest: int) 
 @pytest.mark.parametrize("longest", [15, 30])
 def test_the_small_rows_of_the_table_are_trained_alike(longest: int) -> None:
     search, encdec = load(f"demo-rnnsearch-{longest}"), load(f"demo-rnnencdec-{longest}")
-    assert (search.training, search.batch, search.tokenizer) == (encdec.training, encdec.batch, encdec.tokenizer)
+    assert (search.training, search.batch, search.tokenizer) == (
+        encdec.training,
+        encdec.batch,
+        encdec.tokenizer,
+    )
     assert search.data.max_length == encdec.data.max_length == longest
 
 
@@ -95,13 +106,18 @@ def test_sutskever_has_the_papers_settings() -> None:
     """Sutskever et al. 2014, section 3.4: 384 million weights, of which 64 million are recurrent."""
     loaded = load("wmt14-en-fr-sutskever")
     with torch.device("meta"):
-        model = MODELS.get("rnn_encdec")(loaded.model, VocabularySizes({"src": 160000, "tgt": 80000}, shared=False))
-    recurrent = sum(one.numel() for part in (model.encoder, model.decoder) for one in part.parameters())
+        model = MODELS.get("rnn_encdec")(
+            loaded.model, VocabularySizes({"src": 160000, "tgt": 80000}, shared=False)
+        )
+    recurrent = sum(
+        one.numel() for part in (model.encoder, model.decoder) for one in part.parameters()
+    )
     assert recurrent == pytest.approx(64e6, rel=0.01)
     assert sum(one.numel() for one in model.parameters()) == pytest.approx(384e6, rel=0.01)
     training = loaded.training
     rates = [
-        training.schedule.rate(training.lr, TrainingProgress(int(93_750 * epoch) + 1)) for epoch in (0, 4.9, 5, 5.6)
+        training.schedule.rate(training.lr, TrainingProgress(int(93_750 * epoch) + 1))
+        for epoch in (0, 4.9, 5, 5.6)
     ]
     assert rates == [0.7, 0.7, 0.35, 0.175]
     assert (training.loss_unit, training.clip_norm, loaded.batch.batch_size) == ("sentence", 5, 128)
@@ -119,7 +135,8 @@ def test_luong_has_the_papers_settings() -> None:
     rates = [training.schedule.rate(training.lr, TrainingProgress(1, epoch)) for epoch in range(12)]
     assert rates == [1.0] * 8 + [0.5, 0.25, 0.125, 0.0625]
     assert (
-        model_of(load("wmt14-en-de-luong-global")).items() >= {"window": "global", "score": "dot", "layers": 4}.items()
+        model_of(load("wmt14-en-de-luong-global")).items()
+        >= {"window": "global", "score": "dot", "layers": 4}.items()
     )
 
 
@@ -130,8 +147,16 @@ def test_gnmt_has_the_papers_settings() -> None:
     assert model_of(loaded).items() >= sizes.items()
     assert (loaded.tokenizer.vocab_size, loaded.batch.batch_size) == (32000, 128)
     adam, sgd, reinforced = (one.training for one in loaded.by_stage().values())
-    assert (adam.optimizer, adam.lr, adam.max_updates, adam.clip_norm) == ("adam", 0.0002, 60_000, 5)
-    rates = [sgd.schedule.rate(sgd.lr, TrainingProgress(update - 60_000)) for update in (60_001, 1_200_000, 1_200_001)]
+    assert (adam.optimizer, adam.lr, adam.max_updates, adam.clip_norm) == (
+        "adam",
+        0.0002,
+        60_000,
+        5,
+    )
+    rates = [
+        sgd.schedule.rate(sgd.lr, TrainingProgress(update - 60_000))
+        for update in (60_001, 1_200_000, 1_200_001)
+    ]
     assert (sgd.optimizer, rates) == ("sgd", [0.5, 0.5, 0.25])
     reinforce = reinforced.objectives["reinforce"]
     assert (reinforce.reward, reinforce.samples) == ("gleu", 15)
@@ -169,9 +194,15 @@ def test_the_pointer_generator_has_the_papers_settings() -> None:
 def test_intra_attention_has_the_papers_settings() -> None:
     """Paulus et al. 2018, section 6.1 and appendix: sizes, rates, gamma, words, beam."""
     loaded = load("cnndm-intra-attention")
-    assert model_of(loaded).items() >= {"hidden_size": 400, "embedding_size": 100, "own_words": 0.25}.items()
+    assert (
+        model_of(loaded).items()
+        >= {"hidden_size": 400, "embedding_size": 100, "own_words": 0.25}.items()
+    )
     assert (loaded.data.limits, loaded.batch.batch_size) == ((800, 100), 50)
-    assert (loaded.tokenizer.vocab_size - 4, (loaded.tokenizer.tgt_vocab_size or 0) - 4) == (150_000, 50_000)
+    assert (loaded.tokenizer.vocab_size - 4, (loaded.tokenizer.tgt_vocab_size or 0) - 4) == (
+        150_000,
+        50_000,
+    )
     assert (loaded.search.beam_size, loaded.search.no_repeat_ngram) == (5, 3)
     likelihood, reinforced = (one.training for one in loaded.by_stage().values())
     assert (likelihood.optimizer, likelihood.lr, likelihood.objectives) == ("adam", 0.001, {})
@@ -184,10 +215,16 @@ def test_intra_attention_has_the_papers_settings() -> None:
     [
         ("gpt", {}, 116_534_784),
         ("gpt2", {}, 124_439_808),
-        ("gpt2", {"hidden_size": 1600, "feed_forward_size": 6400, "heads": 25, "layers": 48}, 1_557_611_200),
+        (
+            "gpt2",
+            {"hidden_size": 1600, "feed_forward_size": 6400, "heads": 25, "layers": 48},
+            1_557_611_200,
+        ),
     ],
 )
-def test_gpt_and_gpt2_have_the_published_sizes(name: str, larger: dict[str, int], parameters: int) -> None:
+def test_gpt_and_gpt2_have_the_published_sizes(
+    name: str, larger: dict[str, int], parameters: int
+) -> None:
     loaded = load(name)
     loaded = loaded.changed({"model": {**model_of(loaded), **larger}}) if larger else loaded
     assert count_weights(loaded, loaded.tokenizer.vocab_size) == parameters

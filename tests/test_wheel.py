@@ -16,7 +16,8 @@ QUICKLY = "--set training.max_updates=2 --set evaluation.max_sentences=2 --set s
 
 def why_not() -> str:
     """What is missing here to build a wheel without a network."""
-    try:  # not by `find_spec`, which has setuptools take Python's own distutils in this process from then on
+    # not by `find_spec`, which has setuptools take Python's own distutils in this process from then on
+    try:
         found = version("pip") and version("setuptools")
     except PackageNotFoundError as fault:
         return f"{fault.name} is not installed"
@@ -26,7 +27,13 @@ def why_not() -> str:
 def run(*words: object, cwd: Path, stdin: str = "", **changes: str) -> Finished:
     given = {key: value for key, value in environment(**changes).items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        list(map(str, words)), input=stdin, cwd=cwd, env=given, capture_output=True, encoding="utf-8", check=False
+        list(map(str, words)),
+        input=stdin,
+        cwd=cwd,
+        env=given,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     finished = Finished(done.returncode, done.stdout, done.stderr)
     assert finished.code == 0, (words, finished)
@@ -45,11 +52,26 @@ def test_a_wheel_is_enough(tmp_path: Path) -> None:
     there = tmp_path / "there"
     run(sys.executable, "-m", "venv", "--without-pip", there, cwd=tmp_path)
     python = there / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=tmp_path,
+    )
     # The libraries of this environment, but not what its own .pth files add: that may be this checkout. Links lead to
     # them, as Python reads a .pth file by the locale: in the plainest one it may name no letter beyond ASCII.
     (own,) = there.glob("lib/python*/site-packages")
-    found = [folder for folder in sys.path if os.path.basename(folder) in ("site-packages", "dist-packages")]
+    found = [
+        folder
+        for folder in sys.path
+        if os.path.basename(folder) in ("site-packages", "dist-packages")
+    ]
     libraries = [there / f"libraries-{n}" for n in range(len(found))]
     for link, folder in zip(libraries, found, strict=True):
         link.symlink_to(folder)
@@ -67,8 +89,20 @@ def test_a_wheel_is_enough(tmp_path: Path) -> None:
     assert (empty / "lesson" / "data" / "demo-scenes" / "test.images.npz").stat().st_size > 1000
     assert "libreoffice-help-{src}-{tgt}" in run(nmtkit, "fetch", "--list", cwd=empty, **home).out
     run(nmtkit, "train", "demo", *QUICKLY.split(), cwd=empty, **home)
-    translated = run(nmtkit, "translate", "--max-length", "4", cwd=empty, stdin="The man sleeps.\n", **home)
+    translated = run(
+        nmtkit, "translate", "--max-length", "4", cwd=empty, stdin="The man sleeps.\n", **home
+    )
     assert translated.out.count("\n") == 1
     page = empty / "attention.html"
-    run(nmtkit, "plot-attention", "-m", "runs/demo", "The man sleeps.", "-o", page, cwd=empty, **home)
+    run(
+        nmtkit,
+        "plot-attention",
+        "-m",
+        "runs/demo",
+        "The man sleeps.",
+        "-o",
+        page,
+        cwd=empty,
+        **home,
+    )
     assert page.stat().st_size > 1000

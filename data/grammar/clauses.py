@@ -7,7 +7,18 @@ from enum import Enum
 from grammar import english, french, lexicon
 from grammar.lexicon import Adjective, Noun, Verb
 from grammar.nominals import Nominal, comparison, definite, plain, pronoun
-from grammar.text import EMPTY, Pair, Words, adjunct, bracket, constituent, join, new_link, phrase, spell
+from grammar.text import (
+    EMPTY,
+    Pair,
+    Words,
+    adjunct,
+    bracket,
+    constituent,
+    join,
+    new_link,
+    phrase,
+    spell,
+)
 
 
 class Tense(Enum):
@@ -22,7 +33,8 @@ class Tense(Enum):
     FUTURE = ("future", "futur")
     GOING_TO = ("going to", "futur proche")
     JUST = ("just", "passé récent")
-    SINCE = ("perfect progressive", "présent")  # he has been working here for two years -> il travaille ici depuis ...
+    # he has been working here for two years -> il travaille ici depuis ...
+    SINCE = ("perfect progressive", "présent")
     HAS_BEEN = ("perfect", "présent")  # the same for a state: he has lived here since 1998
     WHEN_FUTURE = ("present", "futur")  # when he arrives -> quand il arrivera
     SUBJUNCTIVE = ("present", "subjonctif")  # although he sleeps -> bien qu'il dorme
@@ -88,7 +100,9 @@ def transitive(verb: Verb, thing: Nominal) -> Predicate:
         clitic = spell(thing.pronoun.fr_direct, thing.link, facts=(f"object-pronoun/{verb.fr}",))
         agreement = (thing.gender, thing.number)
         return replace(
-            base.with_complement(Pair(thing.en_object, ())), clitics=base.clitics + clitic, agreement=agreement
+            base.with_complement(Pair(thing.en_object, ())),
+            clitics=base.clitics + clitic,
+            agreement=agreement,
         )
     return base.with_complement(Pair(thing.en, thing.fr), Pair(thing.en_negated, thing.fr_negated))
 
@@ -133,12 +147,17 @@ def ditransitive(verb: Verb, thing: Nominal, receiver: Nominal) -> Predicate:
             return Pair(someone.en + which.en, which.fr + someone.fr)
         return join(which, to_someone)
 
-    if verb.frame != "give" and not receiver.pronoun:  # without "to" in English, à belongs to the verb
+    # without "to" in English, à belongs to the verb
+    if verb.frame != "give" and not receiver.pronoun:
         someone = Pair(receiver.en, receiver.fr_after("à", base.link))
-    return replace(base.with_complement(order(positive), order(negated)), clitics=clitics, agreement=agreement)
+    return replace(
+        base.with_complement(order(positive), order(negated)), clitics=clitics, agreement=agreement
+    )
 
 
-def adjectival(verb: Verb, adjective: Adjective, subject: Nominal, degree: Pair = EMPTY) -> Predicate:
+def adjectival(
+    verb: Verb, adjective: Adjective, subject: Nominal, degree: Pair = EMPTY
+) -> Predicate:
     """Is very tall -> est très grande, in agreement with the subject."""
     link = new_link()
     form = adjective.form(subject.gender, subject.number)
@@ -157,7 +176,9 @@ def profession(noun: Noun, subject: Nominal) -> Predicate:
     link = new_link()
     be = predicate(lexicon.verb("be", "adjective"))
     if subject.number == "p":
-        return be.with_complement(constituent("NP", Pair(spell(noun.en_plural, link), spell(noun.fr_plural, link))))
+        return be.with_complement(
+            constituent("NP", Pair(spell(noun.en_plural, link), spell(noun.fr_plural, link)))
+        )
     pair = Pair(spell("a", link) + spell(noun.en, link), spell(noun.fr, link))
     return be.with_complement(constituent("NP", pair))
 
@@ -167,14 +188,19 @@ def age(years: int, digits: bool = False) -> Predicate:
     verb = replace(lexicon.verb("be", "adjective"), frame="age", fr="avoir")
     link, unit = new_link(), new_link()
     en, fr = (str(years), str(years)) if digits else (english.number(years), french.number(years))
-    complement = Pair(spell(en, link) + spell("years old", unit), spell(fr, link) + spell("ans", unit))
+    complement = Pair(
+        spell(en, link) + spell("years old", unit), spell(fr, link) + spell("ans", unit)
+    )
     return predicate(verb).with_complement(constituent("ADJP", complement))
 
 
 def price(amount: int) -> Predicate:
     """Costs 30 euros -> coûte 30 euros."""
     link, unit = new_link(), new_link()
-    complement = Pair(spell(str(amount), link) + spell("euros", unit), spell(str(amount), link) + spell("euros", unit))
+    complement = Pair(
+        spell(str(amount), link) + spell("euros", unit),
+        spell(str(amount), link) + spell("euros", unit),
+    )
     return predicate(lexicon.verb("cost", "price")).with_complement(constituent("NP", complement))
 
 
@@ -224,10 +250,14 @@ def control(verb: Verb, inner: Predicate, slot: int, negated: bool = False) -> P
     return predicate(verb).with_complement(infinitive_phrase(verb, inner, slot, link, negated))
 
 
-def infinitive_phrase(verb: Verb, inner: Predicate, slot: int, link: int, negated: bool = False) -> Pair:
+def infinitive_phrase(
+    verb: Verb, inner: Predicate, slot: int, link: int, negated: bool = False
+) -> Pair:
     """To read the book -> (à, de) lire le livre, as the verb before it wants."""
     en, fr = infinitive(inner, slot, negated)
-    en_to = () if "modal" in verb.flags else spell("to", inner.link if verb.frame == "inf" else link)
+    en_to = (
+        () if "modal" in verb.flags else spell("to", inner.link if verb.frame == "inf" else link)
+    )
     fr_to = {"à-inf": spell("à", link), "de-inf": spell("de", link)}.get(verb.frame, ())
     split = 1 if negated else 0  # not to read
     return Pair(bracket("VP", en[:split] + en_to + en[split:]), fr_to + fr)
@@ -252,13 +282,17 @@ def asked_to(verb_en: str, receiver: Nominal, inner: Predicate) -> Predicate:
     else:
         person = Pair(receiver.en, receiver.fr if direct else receiver.fr_after("à", base.link))
     inner_pair = infinitive(inner, receiver.slot)
-    to = Pair(bracket("VP", spell("to", link) + inner_pair.en), spell(connector, link) + inner_pair.fr)
+    to = Pair(
+        bracket("VP", spell("to", link) + inner_pair.en), spell(connector, link) + inner_pair.fr
+    )
     return base.with_complement(join(person, to))
 
 
 def being(place: Pair) -> Predicate:
     """Is in the kitchen -> est dans la cuisine."""
-    return predicate(replace(lexicon.verb("be", "adjective"), frame="place")).with_complement(adjunct(place))
+    return predicate(replace(lexicon.verb("be", "adjective"), frame="place")).with_complement(
+        adjunct(place)
+    )
 
 
 def reported(verb: Verb, content: Pair) -> Predicate:
@@ -276,9 +310,16 @@ def infinitive(pred: Predicate, slot: int, negated: bool = False) -> Pair:
     """The infinitive without its preposition: (not) read it -> (ne pas) le lire."""
     link = new_link()
     reflexive = spell(_reflexive(slot), pred.link) if pred.verb.reflexive else ()
-    en_after, fr_after = (pred.en_negated, pred.fr_negated) if negated else (pred.en_after, pred.fr_after)
+    en_after, fr_after = (
+        (pred.en_negated, pred.fr_negated) if negated else (pred.en_after, pred.fr_after)
+    )
     en = (spell("not", link) if negated else ()) + spell(pred.verb.en, pred.link) + en_after
-    fr = (spell("ne pas", link) if negated else ()) + reflexive + pred.clitics + spell(pred.verb.fr, pred.link)
+    fr = (
+        (spell("ne pas", link) if negated else ())
+        + reflexive
+        + pred.clitics
+        + spell(pred.verb.fr, pred.link)
+    )
     return Pair(en, fr + fr_after)
 
 
@@ -319,7 +360,12 @@ class Clause:
 
 
 def clause(
-    subject: Nominal, pred: Predicate, tense: Tense, negation: str = "", question: bool = False, fact: str = ""
+    subject: Nominal,
+    pred: Predicate,
+    tense: Tense,
+    negation: str = "",
+    question: bool = False,
+    fact: str = "",
 ) -> Clause:
     """Give a predicate its subject, tense and negation.
 
@@ -334,13 +380,20 @@ def clause(
     auxiliary, neg = new_link(), new_link()
     facts = (fact,) if fact else ()
     first, main = _english_verb(
-        pred, tense, subject.en_slot, negation == "not" or negation == "nothing", question, auxiliary
+        pred,
+        tense,
+        subject.en_slot,
+        negation == "not" or negation == "nothing",
+        question,
+        auxiliary,
     )
     adverb = pred.adverb.en
     negative = spell("not", neg) if negation in ("not", "nothing") else spell(negation, neg)
     after = pred.en_negated if negation else pred.en_after
     anything = spell("anything", other := new_link()) if negation == "nothing" else ()
-    second = spell(_NEGATIONS[negation], other if negation == "nothing" else neg) if negation else ()
+    second = (
+        spell(_NEGATIONS[negation], other if negation == "nothing" else neg) if negation else ()
+    )
     fr_neg = (spell("ne", neg), second) if negation else ((), ())
     subject_fr = subject.fr_subject
     fr = subject_fr + _french_verb(subject, pred, tense, fr_neg, auxiliary, facts)
@@ -372,7 +425,13 @@ def _english_verb(
             return spell(verb.past if past else verb.en, auxiliary, link), ()
         if with_not or question:
             return spell("did" if past else "does" if third else "do", auxiliary), base
-        finite = verb.past if past else ("has" if verb.en == "have" else english.add_s(verb.en)) if third else verb.en
+        finite = (
+            verb.past
+            if past
+            else ("has" if verb.en == "have" else english.add_s(verb.en))
+            if third
+            else verb.en
+        )
         return (), spell(finite, auxiliary, link)
     has = spell("has" if third else "have", auxiliary)
     forms: dict[str, Callable[[], tuple[Words, Words]]] = {
@@ -411,7 +470,9 @@ def _french_verb(
     if name in _COMPOUND:
         with_etre = verb.reflexive or french.takes_etre(verb.fr)
         helper = "être" if with_etre else "avoir"
-        gender, number = (subject.gender, subject.number) if with_etre else pred.agreement or ("m", "s")
+        gender, number = (
+            (subject.gender, subject.number) if with_etre else pred.agreement or ("m", "s")
+        )
         form = french.participle(verb.fr, gender, number)
         if second and second[0].text == "pas" and name == "passé composé":
             facts += (f"negated-past/{verb.fr}",)
@@ -422,7 +483,9 @@ def _french_verb(
         going = spell(french.conjugate("aller", "présent", slot), auxiliary, facts=facts)
         return ne + going + middle + infinitive_part
     if name == "passé récent":
-        just = spell(french.conjugate("venir", "présent", slot), auxiliary, facts=facts) + spell("de", auxiliary)
+        just = spell(french.conjugate("venir", "présent", slot), auxiliary, facts=facts) + spell(
+            "de", auxiliary
+        )
         return ne + just + middle + infinitive_part
     finite = spell(french.conjugate(verb.fr, name, slot), auxiliary, link, facts=facts)
     return ne + clitics + finite + middle
@@ -446,7 +509,9 @@ def whose(noun: Noun, number: str) -> Nominal:
     return plain(Pair(spell("whose", link) + spell(en, own), fr_words), noun.gender, number, own)
 
 
-def object_relative(verb: Verb, head: Nominal, subject: Nominal, tense: Tense, negation: str = "") -> Pair:
+def object_relative(
+    verb: Verb, head: Nominal, subject: Nominal, tense: Tense, negation: str = ""
+) -> Pair:
     """That Paul bought -> que Paul a achetée: the participle agrees with the noun before it."""
     link = new_link()
     gap = replace(predicate(verb), agreement=(head.gender, head.number))
@@ -478,19 +543,29 @@ def _ask(body: Clause, before: Pair, more: Pair, facts: tuple[str, ...] = ()) ->
     return Pair(en, before.fr + question + body.fr + more.fr + spell("?", end))
 
 
-def yes_no(subject: Nominal, pred: Predicate, tense: Tense, negation: str = "", adjunct: Pair = EMPTY) -> Pair:
+def yes_no(
+    subject: Nominal, pred: Predicate, tense: Tense, negation: str = "", adjunct: Pair = EMPTY
+) -> Pair:
     """Does Paul sleep? -> Est-ce que Paul dort ?"""
     body = clause(subject, pred, tense, negation, question=True)
     return _ask(body, EMPTY, adjunct, (f"question/{pred.verb.fr}",))
 
 
-def wh_adverb(word: str, subject: Nominal, pred: Predicate, tense: Tense, adjunct: Pair = EMPTY) -> Pair:
+def wh_adverb(
+    word: str, subject: Nominal, pred: Predicate, tense: Tense, adjunct: Pair = EMPTY
+) -> Pair:
     """Where does Paul work? -> Où est-ce que Paul travaille ?; `word` is where, when, why or how."""
     fr = {"where": "où", "when": "quand", "why": "pourquoi", "how": "comment"}[word]
-    return _ask(clause(subject, pred, tense, question=True), constituent("WHADVP", phrase(word, fr)), adjunct)
+    return _ask(
+        clause(subject, pred, tense, question=True),
+        constituent("WHADVP", phrase(word, fr)),
+        adjunct,
+    )
 
 
-def wh_object(verb: Verb, asked: Pair, head: Nominal, subject: Nominal, tense: Tense, adjunct: Pair = EMPTY) -> Pair:
+def wh_object(
+    verb: Verb, asked: Pair, head: Nominal, subject: Nominal, tense: Tense, adjunct: Pair = EMPTY
+) -> Pair:
     """What does Paul read? Which books has Paul read? -> Quels livres est-ce que Paul a lus ?
 
     `asked` is the question word or phrase, `head` what it stands for, with which the participle agrees.
@@ -540,7 +615,9 @@ def how_much(subject: Nominal) -> Pair:
     return Pair(en, spell("combien", link) + spell(costs, verb) + subject.fr + spell("?", end))
 
 
-def imperative(pred: Predicate, negated: bool = False, adjunct: Pair = EMPTY, please: bool = False) -> Pair:
+def imperative(
+    pred: Predicate, negated: bool = False, adjunct: Pair = EMPTY, please: bool = False
+) -> Pair:
     """Close the door, please. -> Fermez la porte, s'il vous plaît. (no object pronouns unless negated)."""
     if (pred.clitics or pred.verb.reflexive) and not negated:
         raise ValueError("a positive imperative takes no pronoun here")
@@ -550,8 +627,12 @@ def imperative(pred: Predicate, negated: bool = False, adjunct: Pair = EMPTY, pl
     reflexive = spell("vous", pred.link) if pred.verb.reflexive else ()
     if negated:
         en = spell("do", do) + spell("not", neg) + base + pred.en_negated
-        fr = spell("ne", neg) + reflexive + pred.clitics + form + spell("pas", neg) + pred.fr_negated
+        fr = (
+            spell("ne", neg) + reflexive + pred.clitics + form + spell("pas", neg) + pred.fr_negated
+        )
     else:
         en, fr = base + pred.en_after, form + pred.fr_after
-    ending = join(phrase(",:1 please:2", ",:1 s':2 il:2 vous:2 plaît:2"), EMPTY) if please else EMPTY
+    ending = (
+        join(phrase(",:1 please:2", ",:1 s':2 il:2 vous:2 plaît:2"), EMPTY) if please else EMPTY
+    )
     return join(constituent("VP", Pair(en, fr), adjunct), ending, phrase(".", "."))

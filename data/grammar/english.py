@@ -1,11 +1,40 @@
 """English inflection: plurals, verb forms, comparison and numbers."""
 
 _DOUBLING = frozenset(
-    {"run", "swim", "cut", "hit", "get", "stop", "forget", "begin", "prefer", "big", "fat", "sad", "hot", "wet"}
+    {
+        "run",
+        "swim",
+        "cut",
+        "hit",
+        "get",
+        "stop",
+        "forget",
+        "begin",
+        "prefer",
+        "big",
+        "fat",
+        "sad",
+        "hot",
+        "wet",
+    }
 )
 _VOWELS = "aeiou"
 _UNITS = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *(
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+    ),
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")

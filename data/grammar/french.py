@@ -50,11 +50,25 @@ _SAME_AS = {  # prefix + base: conjugated like the base
     "appartenir": ("appar", "tenir"),
     "endormir": ("en", "dormir"),
 }
-_GRAVE = frozenset({"acheter", "lever", "promener"})  # e -> è before a silent ending and in the future
+# e -> è before a silent ending and in the future
+_GRAVE = frozenset({"acheter", "lever", "promener"})
 _ACUTE = frozenset({"préférer", "espérer", "protéger"})  # é -> è before a silent ending only
-_DOUBLE = frozenset({"appeler", "jeter"})  # l -> ll, t -> tt before a silent ending and in the future
+# l -> ll, t -> tt before a silent ending and in the future
+_DOUBLE = frozenset({"appeler", "jeter"})
 _ETRE_VERBS = frozenset(
-    {"aller", "venir", "revenir", "devenir", "arriver", "partir", "sortir", "entrer", "rentrer", "rester", "tomber"}
+    {
+        "aller",
+        "venir",
+        "revenir",
+        "devenir",
+        "arriver",
+        "partir",
+        "sortir",
+        "entrer",
+        "rentrer",
+        "rester",
+        "tomber",
+    }
     | {"mourir", "naître"}
 )
 
@@ -106,7 +120,14 @@ def _present(verb: str) -> list[str]:
     stem = verb[:-2]
     if verb.endswith("er"):
         strong = _strong(verb)
-        return [strong + "e", strong + "es", strong + "e", _weak(verb, "ons"), _weak(verb, "ez"), strong + "ent"]
+        return [
+            strong + "e",
+            strong + "es",
+            strong + "e",
+            _weak(verb, "ons"),
+            _weak(verb, "ez"),
+            strong + "ent",
+        ]
     if verb.endswith("ir"):
         return [stem + ending for ending in ("is", "is", "it", "issons", "issez", "issent")]
     return [stem + ending for ending in ("s", "s", "", "ons", "ez", "ent")]
@@ -192,14 +213,35 @@ def feminine(adjective: str) -> str:
     """Regular feminine of an adjective."""
     if adjective.endswith("e"):
         return adjective
-    for ending, changed in (("er", "ère"), ("eux", "euse"), ("eur", "euse"), ("en", "enne"), ("on", "onne")):
+    for ending, changed in (
+        ("er", "ère"),
+        ("eux", "euse"),
+        ("eur", "euse"),
+        ("en", "enne"),
+        ("on", "onne"),
+    ):
         if adjective.endswith(ending):
             return adjective[: -len(ending)] + changed
     return adjective + "e"
 
 
 _UNITS = (
-    *("zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf", "dix", "onze", "douze", "treize"),
+    *(
+        "zéro",
+        "un",
+        "deux",
+        "trois",
+        "quatre",
+        "cinq",
+        "six",
+        "sept",
+        "huit",
+        "neuf",
+        "dix",
+        "onze",
+        "douze",
+        "treize",
+    ),
     *("quatorze", "quinze", "seize", "dix-sept", "dix-huit", "dix-neuf"),
 )
 _TENS = {20: "vingt", 30: "trente", 40: "quarante", 50: "cinquante", 60: "soixante"}

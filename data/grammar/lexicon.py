@@ -416,14 +416,20 @@ def _read_adjectives() -> list[Adjective]:
             en, _, comparative = en_field.partition("/")
             comparative = english.add_er(en) if comparative == "+" else comparative
             fr, _, feminine = fr_field.partition("/")
-            adjectives.append(Adjective(en, comparative, fr, feminine or french.feminine(fr), place == "before", group))
+            adjectives.append(
+                Adjective(
+                    en, comparative, fr, feminine or french.feminine(fr), place == "before", group
+                )
+            )
     return adjectives
 
 
 def _read_verbs() -> list[Verb]:
     verbs = []
     for line in _VERBS.strip().splitlines():
-        en_field, fr_field, frame, subjects, objects, flags = (field.strip() for field in line.split("|"))
+        en_field, fr_field, frame, subjects, objects, flags = (
+            field.strip() for field in line.split("|")
+        )
         forms, _, en_tail = en_field.partition(" ")
         parts = forms.split("/")
         en = parts[0]
@@ -481,4 +487,6 @@ def adjective(en: str) -> Adjective:
 
 def verb(en: str, frame: str, tail: str = "") -> Verb:
     """The verb with this English infinitive, frame and English tail (`verb("look", "direct", "at")`)."""
-    return next(entry for entry in VERBS if (entry.en, entry.frame, entry.en_tail) == (en, frame, tail))
+    return next(
+        entry for entry in VERBS if (entry.en, entry.frame, entry.en_tail) == (en, frame, tail)
+    )

@@ -4,7 +4,18 @@ from dataclasses import dataclass, replace
 
 from grammar import english, french
 from grammar.lexicon import Adjective, Name, Noun, Place
-from grammar.text import EMPTY, Pair, Words, article, bracket, join, new_link, phrase, spell, starts_with_vowel
+from grammar.text import (
+    EMPTY,
+    Pair,
+    Words,
+    article,
+    bracket,
+    join,
+    new_link,
+    phrase,
+    spell,
+    starts_with_vowel,
+)
 
 
 @dataclass(frozen=True)
@@ -114,11 +125,24 @@ class Nominal:
         return replace(self, en=(), fr=(), pronoun=None, parts=(), separators=())
 
 
-def plain(pair: Pair, gender: str, number: str, link: int | None = None, slot: int = 0, en_slot: int = 0) -> Nominal:
+def plain(
+    pair: Pair, gender: str, number: str, link: int | None = None, slot: int = 0, en_slot: int = 0
+) -> Nominal:
     """A noun phrase that is the same in all positions."""
     slot = slot or (3 if number == "s" else 6)
     en, fr = bracket("NP", pair.en), pair.fr
-    return Nominal(en, fr, en, fr, fr, gender, number, slot, en_slot or slot, new_link() if link is None else link)
+    return Nominal(
+        en,
+        fr,
+        en,
+        fr,
+        fr,
+        gender,
+        number,
+        slot,
+        en_slot or slot,
+        new_link() if link is None else link,
+    )
 
 
 def pronoun(key: str) -> Nominal:
@@ -142,7 +166,13 @@ def country(place: Place) -> Nominal:
     if place.gender:
         fr = article({"m": "le", "f": "la", "p": "les"}[place.gender], link) + fr
     number = "p" if place.gender == "p" else "s"
-    return plain(Pair(spell(place.en, link), fr), place.gender if place.gender == "f" else "m", number, link, en_slot=3)
+    return plain(
+        Pair(spell(place.en, link), fr),
+        place.gender if place.gender == "f" else "m",
+        number,
+        link,
+        en_slot=3,
+    )
 
 
 def definite(gender: str, number: str, link: int) -> Words:
@@ -237,11 +267,15 @@ def _determine(
         if determiner == "some":
             some, none = spell("some", own) + core.en, spell("any", own) + core.en
             nominal = replace(nominal, en=bracket("NP", some), en_negated=bracket("NP", none))
-        return replace(nominal, fr_negated=spell("de", own) + core.fr, fr_after_de=core.fr, dropped=own)
+        return replace(
+            nominal, fr_negated=spell("de", own) + core.fr, fr_after_de=core.fr, dropped=own
+        )
     if determiner == "number":
         words = Pair(spell(str(count), link), spell(str(count), link))
         if not digits:
-            words = Pair(spell(english.number(count), link), spell(french.number(count, gender), link))
+            words = Pair(
+                spell(english.number(count), link), spell(french.number(count, gender), link)
+            )
         return plain(join(words, core), gender, number, noun_link)
     demonstrative = "ces" if number == "p" else "ce" if gender == "m" else "cette"
     words = {
@@ -254,7 +288,9 @@ def _determine(
     return plain(join(words, core), gender, number, noun_link)
 
 
-def _owned(core: Pair, modifier: Pair, owner: Nominal, gender: str, number: str, noun_link: int) -> Nominal:
+def _owned(
+    core: Pair, modifier: Pair, owner: Nominal, gender: str, number: str, noun_link: int
+) -> Nominal:
     """My book -> mon livre; Paul's book -> le livre de Paul."""
     link = new_link()
     if owner.pronoun:

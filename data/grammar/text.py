@@ -22,7 +22,9 @@ _WORD = re.compile(
     re.IGNORECASE,
 )
 _TAGS = {",": ",", ";": ":", ".": ".", "?": "."}
-_PREPOSITIONS = frozenset(["in", "at", "on", "with", "for", "since", "to", "under", "near", "from", "by", "behind"])
+_PREPOSITIONS = frozenset(
+    ["in", "at", "on", "with", "for", "since", "to", "under", "near", "from", "by", "behind"]
+)
 _VOWELS = "aàâeéèêëiîïoôuùûœ"
 # No elision before these, although they begin with a vowel or h (which is "aspirated"); stems of all their forms.
 _NO_ELISION = ("haricot", "haut", "huit", "onze")
@@ -75,7 +77,9 @@ def new_link() -> int:
 def spell(text: str, *links: int, facts: tuple[str, ...] = ()) -> Words:
     """Words of `text` (separated by spaces or underscores), all with the same links; the first one has the facts."""
     parts = text.replace("_", " ").split()
-    return tuple(Word(part, frozenset(links), facts=facts if i == 0 else ()) for i, part in enumerate(parts))
+    return tuple(
+        Word(part, frozenset(links), facts=facts if i == 0 else ()) for i, part in enumerate(parts)
+    )
 
 
 def article(text: str, *links: int) -> Words:
@@ -102,7 +106,10 @@ def phrase(en: str, fr: str) -> Pair:
 
 def join(*pairs: Pair) -> Pair:
     """Both sides one after the other, in the same order."""
-    return Pair(tuple(itertools.chain(*(p.en for p in pairs))), tuple(itertools.chain(*(p.fr for p in pairs))))
+    return Pair(
+        tuple(itertools.chain(*(p.en for p in pairs))),
+        tuple(itertools.chain(*(p.fr for p in pairs))),
+    )
 
 
 def bracket(label: str, phrase_words: Words) -> Words:
@@ -193,7 +200,12 @@ def melt_english(phrase_words: Sequence[Word]) -> list[Word]:
                 word = word._replace(text="an")
         if word.text == "not" and out and out[-1].text == "can":
             can = out.pop()
-            word = Word("cannot", can.links | word.links, opens=can.opens + word.opens, closes=can.closes + word.closes)
+            word = Word(
+                "cannot",
+                can.links | word.links,
+                opens=can.opens + word.opens,
+                closes=can.closes + word.closes,
+            )
         out.append(word)
     return out
 
@@ -223,4 +235,9 @@ def write(tokens: Iterable[str], language: str) -> str:
 
 def alignment(en: Sequence[Word], fr: Sequence[Word]) -> list[tuple[int, int]]:
     """All pairs (English position, French position) of words that share a link, in order."""
-    return [(i, j) for i, source in enumerate(en) for j, target in enumerate(fr) if source.links & target.links]
+    return [
+        (i, j)
+        for i, source in enumerate(en)
+        for j, target in enumerate(fr)
+        if source.links & target.links
+    ]

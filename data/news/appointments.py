@@ -7,13 +7,31 @@ from .writing import MONTHS, NUMBERS, Report
 
 # The organisation and its offices; the first is the one that is filled.
 OFFICES = {
-    "company": (("chief executive", "finance director"), ("head of sales", "head of research", "legal adviser")),
-    "university": (("president", "vice-president"), ("dean of medicine", "dean of law", "head of admissions")),
-    "museum": (("director", "chief curator"), ("head of exhibitions", "head of conservation", "deputy director")),
-    "orchestra": (("chief conductor", "general manager"), ("principal violinist", "guest conductor", "choir director")),
-    "hospital": (("medical director", "chief surgeon"), ("head of nursing", "chief physician", "head of radiology")),
+    "company": (
+        ("chief executive", "finance director"),
+        ("head of sales", "head of research", "legal adviser"),
+    ),
+    "university": (
+        ("president", "vice-president"),
+        ("dean of medicine", "dean of law", "head of admissions"),
+    ),
+    "museum": (
+        ("director", "chief curator"),
+        ("head of exhibitions", "head of conservation", "deputy director"),
+    ),
+    "orchestra": (
+        ("chief conductor", "general manager"),
+        ("principal violinist", "guest conductor", "choir director"),
+    ),
+    "hospital": (
+        ("medical director", "chief surgeon"),
+        ("head of nursing", "chief physician", "head of radiology"),
+    ),
     "newspaper": (("editor", "publisher"), ("political editor", "sports editor", "foreign editor")),
-    "theatre": (("artistic director", "general manager"), ("stage director", "head of drama", "chief designer")),
+    "theatre": (
+        ("artistic director", "general manager"),
+        ("stage director", "head of drama", "chief designer"),
+    ),
 }
 
 NAMED = (
@@ -121,7 +139,11 @@ def report(draw: Draw) -> Report:
     before = [why, draw.pick(BACKGROUND)][: draw.between(0, 2)]
     others = [draw.pick(row) for row in draw.several(OTHERS, draw.between(2, 4))]
     after = [whence, start, *others] if before else [why, whence, start, *others]
-    passages = [*draw.several(before, len(before)), draw.pick(NAMED), *draw.several(after, len(after))]
+    passages = [
+        *draw.several(before, len(before)),
+        draw.pick(NAMED),
+        *draw.several(after, len(after)),
+    ]
     first = f"{{org.full}} has named {{new.full}} as its new {{role}} to replace {{old.full}}, {reason}."
     return Report(facts, tuple(passages), f"{first} {{new.short}}, {{age}}, {source} and {last}")
 
@@ -151,9 +173,13 @@ def _facts(draw: Draw) -> dict[str, str | Name]:
     today = draw.below(12)
     votes = draw.between(5, 12)
     facts: dict[str, str | Name] = {
-        key: organisation(draw, kind, second_words) for key in ("org", "source", "elsewhere", "other")
+        key: organisation(draw, kind, second_words)
+        for key in ("org", "source", "elsewhere", "other")
     }
-    facts |= {key: draw.person() for key in ("new", "old", "interim", "rival", "chair", "other_new", "other_old")}
+    facts |= {
+        key: draw.person()
+        for key in ("new", "old", "interim", "rival", "chair", "other_new", "other_old")
+    }
     facts |= {
         "role": draw.pick(offices),
         "own_role": own_role,

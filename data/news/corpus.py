@@ -44,10 +44,21 @@ def example(kind: str, rng: random.Random, training: bool) -> Example:
         story = Story(report.facts, draw)
         article = " ".join(story.tell(passage) for passage in report.passages)
         summary = story.tell(report.summary)
-        facts = dict.fromkeys(word for word in words(summary) if word in draw.drawn or is_number(word))
+        facts = dict.fromkeys(
+            word for word in words(summary) if word in draw.drawn or is_number(word)
+        )
         # Numbers that follow from others, such as last year's profit, may be reserved ones: then all is drawn anew.
-        fit = not (training and any(reserved(word) for word in words(article) if word in draw.drawn or is_number(word)))
-        if fit and facts.keys() <= set(words(article)) and SHORTEST <= len(words(article)) <= LONGEST:
+        fit = not (
+            training
+            and any(
+                reserved(word) for word in words(article) if word in draw.drawn or is_number(word)
+            )
+        )
+        if (
+            fit
+            and facts.keys() <= set(words(article))
+            and SHORTEST <= len(words(article)) <= LONGEST
+        ):
             return Example(kind, article, summary, tuple(facts))
 
 
@@ -76,7 +87,12 @@ def generate(seed: int, sizes: dict[str, int] | None = None) -> dict[str, list[E
 
 def unseen(examples: Iterable[Example], train: Iterable[Example]) -> list[list[str]]:
     """The facts of each example that occur in no article and no summary of the training set."""
-    seen = {word for example in train for text in (example.article, example.summary) for word in words(text)}
+    seen = {
+        word
+        for example in train
+        for text in (example.article, example.summary)
+        for word in words(text)
+    }
     return [[fact for fact in example.facts if fact not in seen] for example in examples]
 
 
@@ -84,10 +100,16 @@ def statistics(parts: dict[str, list[Example]]) -> list[str]:
     """What the corpus holds, in lines for a reader: lengths in words and marks, and what the training set has not."""
     lines = []
     for name in ("article", "summary"):
-        lengths = sorted(len(words(getattr(example, name))) for part in parts.values() for example in part)
-        lines.append(f"{name}: {lengths[0]} to {lengths[-1]} words, {sum(lengths) / len(lengths):.1f} on average")
+        lengths = sorted(
+            len(words(getattr(example, name))) for part in parts.values() for example in part
+        )
+        lines.append(
+            f"{name}: {lengths[0]} to {lengths[-1]} words, {sum(lengths) / len(lengths):.1f} on average"
+        )
     for part in ("valid", "test"):
         rare = sum(map(len, unseen(parts[part], parts["train"])))
         facts = sum(len(example.facts) for example in parts[part])
-        lines.append(f"{part}: {rare} of {facts} names and numbers in the summaries are not in train")
+        lines.append(
+            f"{part}: {rare} of {facts} names and numbers in the summaries are not in train"
+        )
     return lines

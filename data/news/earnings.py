@@ -5,15 +5,47 @@ from .writing import DAYS, MONTHS, Report
 
 # What a company is: how it is called, the second words of its name, and its parts.
 SECTORS = (
-    ("food maker", ("Foods", "Kitchens", "Mills"), ("frozen meals", "bread and cakes", "soft drinks", "cheese")),
-    ("power company", ("Energy", "Power", "Grid"), ("wind farms", "gas", "solar power", "electricity networks")),
-    ("drug maker", ("Pharma", "Health", "Therapeutics"), ("vaccines", "heart drugs", "eye drops", "cancer drugs")),
-    ("software company", ("Software", "Data", "Networks"), ("cloud services", "games", "payment systems", "licences")),
-    ("airline", ("Airways", "Air", "Airlines"), ("short flights", "long flights", "air freight", "package holidays")),
-    ("retailer", ("Stores", "Retail", "Markets"), ("clothing", "furniture", "garden tools", "online orders")),
+    (
+        "food maker",
+        ("Foods", "Kitchens", "Mills"),
+        ("frozen meals", "bread and cakes", "soft drinks", "cheese"),
+    ),
+    (
+        "power company",
+        ("Energy", "Power", "Grid"),
+        ("wind farms", "gas", "solar power", "electricity networks"),
+    ),
+    (
+        "drug maker",
+        ("Pharma", "Health", "Therapeutics"),
+        ("vaccines", "heart drugs", "eye drops", "cancer drugs"),
+    ),
+    (
+        "software company",
+        ("Software", "Data", "Networks"),
+        ("cloud services", "games", "payment systems", "licences"),
+    ),
+    (
+        "airline",
+        ("Airways", "Air", "Airlines"),
+        ("short flights", "long flights", "air freight", "package holidays"),
+    ),
+    (
+        "retailer",
+        ("Stores", "Retail", "Markets"),
+        ("clothing", "furniture", "garden tools", "online orders"),
+    ),
     ("steel maker", ("Steel", "Metals", "Industries"), ("car parts", "pipes", "rails", "wire")),
-    ("car maker", ("Motors", "Automotive", "Mobility"), ("electric cars", "vans", "small cars", "spare parts")),
-    ("bank", ("Bank", "Capital", "Financial"), ("home loans", "business loans", "credit cards", "savings accounts")),
+    (
+        "car maker",
+        ("Motors", "Automotive", "Mobility"),
+        ("electric cars", "vans", "small cars", "spare parts"),
+    ),
+    (
+        "bank",
+        ("Bank", "Capital", "Financial"),
+        ("home loans", "business loans", "credit cards", "savings accounts"),
+    ),
 )
 
 PROFIT = (
@@ -87,7 +119,9 @@ DECISIONS = {
 }
 # Of each row at most one is told.
 OTHERS = (
-    ("Analysts had[| on average] expected {company} to [make|report] a {result} of ${expected} million.",),
+    (
+        "Analysts had[| on average] expected {company} to [make|report] a {result} of ${expected} million.",
+    ),
     (
         "{rival}, [a competitor|the largest competitor] of {company}, [reported|announced] a profit of"
         " ${rival_profit} million [last week|on {other_day}][|, {rival_percent} percent {rival_more} than a year"
@@ -117,7 +151,9 @@ OTHERS = (
 )
 
 
-def amounts(draw: Draw, low: int, high: int, percent: str, rises: bool, digits: int) -> tuple[str, str]:
+def amounts(
+    draw: Draw, low: int, high: int, percent: str, rises: bool, digits: int
+) -> tuple[str, str]:
     """An amount and that of a year before, from which it has risen or fallen by just so many percent.
 
     Limits are in the smallest unit; `digits` of the number stand behind the point.
@@ -152,7 +188,9 @@ def report(draw: Draw) -> Report:
     if loss:
         first = "{company.full} made a loss of ${profit} million in the {quarter} quarter"
     second = f"It {decision}, and its shares {{s_moved}} {{s_percent}} percent."
-    summary = first + " while revenue {r_moved} {r_percent} percent to ${revenue} billion. " + second
+    summary = (
+        first + " while revenue {r_moved} {r_percent} percent to ${revenue} billion. " + second
+    )
     return Report(facts, tuple(passages), summary)
 
 
@@ -188,7 +226,9 @@ def _facts(draw: Draw) -> tuple[dict[str, str | Name], bool]:
         "r_before": r_before,
         "s_percent": draw.decimal(5, 129),
         "price": draw.decimal(405, 39900, 2),
-        "s_mood": draw.pick(("pleased", "delighted") if s_rises else ("disappointed", "not convinced")),
+        "s_mood": draw.pick(
+            ("pleased", "delighted") if s_rises else ("disappointed", "not convinced")
+        ),
         "rival_percent": draw.decimal(5, 299),
         "rival_profit": draw.decimal(1010, 9890),
         "rival_revenue": draw.decimal(105, 4980, 2),

@@ -30,7 +30,13 @@ WORDS = {
     ),
 }
 WHEN = "[in the {minute} minute|after {minutes} minutes]"
-HOW = ("with a header", "from close range", "from the penalty spot", "from a corner", "from long range")
+HOW = (
+    "with a header",
+    "from close range",
+    "from the penalty spot",
+    "from a corner",
+    "from long range",
+)
 
 DEEDS = {2: "scored twice", 3: "scored three goals", 4: "scored four goals"}
 
@@ -92,7 +98,12 @@ def tell(draw: Draw, goals: list[Goal], facts: dict[str, str | Name]) -> str:
         template = draw.pick(WORDS[goal.does]).replace("WHEN", WHEN)
         if template.startswith("{scorer}") and draw.chance(0.4):
             template = template[:-1] + f" {draw.pick(HOW)}."
-        own: Facts = {"scorer": goal.scorer, "state": goal.state, "minute": ordinal(minute), "minutes": str(minute)}
+        own: Facts = {
+            "scorer": goal.scorer,
+            "state": goal.state,
+            "minute": ordinal(minute),
+            "minutes": str(minute),
+        }
         for key, fact in own.items():
             facts[f"{key}{number}"] = fact
             template = template.replace(f"{{{key}}}", f"{{{key}{number}}}")

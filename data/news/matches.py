@@ -7,8 +7,29 @@ from . import goals
 from .draw import Draw, Name
 from .writing import DAYS, MONTHS, NUMBERS, ORDINALS, Report, ordinal
 
-FOOTBALL_TEAMS = ("Albion", "Athletic", "City", "County", "Rangers", "Rovers", "Town", "United", "Wanderers")
-OTHER_TEAMS = ("Bears", "Bulls", "Eagles", "Falcons", "Giants", "Hawks", "Knights", "Lions", "Sharks", "Tigers")
+FOOTBALL_TEAMS = (
+    "Albion",
+    "Athletic",
+    "City",
+    "County",
+    "Rangers",
+    "Rovers",
+    "Town",
+    "United",
+    "Wanderers",
+)
+OTHER_TEAMS = (
+    "Bears",
+    "Bulls",
+    "Eagles",
+    "Falcons",
+    "Giants",
+    "Hawks",
+    "Knights",
+    "Lions",
+    "Sharks",
+    "Tigers",
+)
 SCORES = ((1, 0), (2, 0), (2, 1), (2, 1), (3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (1, 1), (2, 2))
 
 HOME_WIN = (
@@ -97,7 +118,9 @@ MORE = (
         "{hero} has [now scored|scored] {season} {units} this season[|, more than anyone else at the club].",
         "{hero}, {age}, [joined|came] from {fourth} [last summer|in {month}|for a fee of ${fee} million].",
     ),
-    ("{two} [travel to|play at|are at home to] {fourth} [next|on {next_day}|in their next match].",),
+    (
+        "{two} [travel to|play at|are at home to] {fourth} [next|on {next_day}|in their next match].",
+    ),
 )
 NEXT = (
     "{one} [next play|next face|play their next match against|are at home next to] {opponent}[| on {next_day}].",
@@ -150,7 +173,9 @@ def football(draw: Draw) -> Report:
     facts["hero"], deed = found
     story = goals.tell(draw, played, facts)
     if drawn:
-        return _report(draw, facts, DRAWN, story, "{home.full} and {away.full} drew {score} on {day}.", deed)
+        return _report(
+            draw, facts, DRAWN, story, "{home.full} and {away.full} drew {score} on {day}.", deed
+        )
     reduced = ""
     if draw.chance(0.25):
         story = f"{story} {draw.pick(RED_CARD)}"
@@ -190,7 +215,9 @@ def points(draw: Draw) -> Report:
     return _won(draw, facts, play, "scored {best} points", "")
 
 
-def _frame(draw: Draw, nicknames: tuple[str, ...], women: bool, at_home: bool) -> dict[str, str | Name]:
+def _frame(
+    draw: Draw, nicknames: tuple[str, ...], women: bool, at_home: bool
+) -> dict[str, str | Name]:
     """What every match has: teams, crowd, coaches, the matches before and after; `at_home`: side one's ground."""
     one, two = draw.team(nicknames), draw.team(nicknames)
     played = draw.between(5, 12)
@@ -233,7 +260,12 @@ def _won(draw: Draw, facts: dict[str, str | Name], story: str, deed: str, reduce
 
 
 def _report(
-    draw: Draw, facts: dict[str, str | Name], results: tuple[str, ...], story: str, first: str, deed: str
+    draw: Draw,
+    facts: dict[str, str | Name],
+    results: tuple[str, ...],
+    story: str,
+    first: str,
+    deed: str,
 ) -> Report:
     """Puts the passages in order: the result may come first, after what went before, or after the goals."""
     crowd, result = draw.pick(CROWD), draw.pick(results)

@@ -75,7 +75,9 @@ SURNAMES = (
     ),
     (
         _words("Abi Ade Afo Aki Ayo Baba Fola Iya Odu Ogun Ola Olu Omo Ore Owo Oye Temi Tolu"),
-        _words("bayo biyi bola dele fade funmi juwon kunle lade mide niran niyi sanya seun sola tayo tunji wale yemi"),
+        _words(
+            "bayo biyi bola dele fade funmi juwon kunle lade mide niran niyi sanya seun sola tayo tunji wale yemi"
+        ),
     ),
 )
 TOWNS = (
@@ -91,7 +93,9 @@ COMPANIES = (
         "Ac Al Alt Am Ar Av Bel Bri Cal Can Cen Cor Cy Dal Del Do Ec El En Er Fal Fer Gal Gen Hel Hy In Ka Lan Lu Mar "
         "Me Mon Na Ne Nor Om Or Pal Pe Pro Qua Ra Ro Sal Sen So Sy Tal Tel Ter Tra Ul Va Vel Vi Vol Xan Ze"
     ),
-    _words("a ba ca cu da de do fi ga li lo ma mi mo na ne no pa ra ri ro sa si ta te ti to va ve vi"),
+    _words(
+        "a ba ca cu da de do fi ga li lo ma mi mo na ne no pa ra ri ro sa si ta te ti to va ve vi"
+    ),
     _words(
         "bix cor dane dex dia don dyne fax gan gen lex lia lion lis lux mark mos nel net nia nix nor phar plex pro ra "
         "ria ron san sys tek tis tor tra tron tyx vance via vis xa zon"
@@ -107,8 +111,12 @@ STORMS = (
     ),
 )
 RIVERS = (
-    _words("Al Ar Bre Cal Cla Dar Del Er Fal Gar Hel Is Ken Lar Lo Mar Mer Ner Or Pel Ro Sel Ta Tor Ul Ver Wen Yar"),
-    _words("ber dan den der dle gan gow len lin mar mer nan nor ren rick ris row sel ska than thwin ven wyn"),
+    _words(
+        "Al Ar Bre Cal Cla Dar Del Er Fal Gar Hel Is Ken Lar Lo Mar Mer Ner Or Pel Ro Sel Ta Tor Ul Ver Wen Yar"
+    ),
+    _words(
+        "ber dan den der dle gan gow len lin mar mer nan nor ren rick ris row sel ska than thwin ven wyn"
+    ),
 )
 
 

@@ -157,7 +157,8 @@ def _facts(draw: Draw, event: str) -> dict[str, str | Name]:
     today = draw.below(7)
     before_day, day, next_day = (DAYS * 2)[today : today + 3]
     facts: dict[str, str | Name] = {
-        key: draw.town() for key in ("town", "place", "second", "warm", "cold", "other", "third", "fourth")
+        key: draw.town()
+        for key in ("town", "place", "second", "warm", "cold", "other", "third", "fourth")
     }
     return facts | {
         "storm": draw.word(*names.STORMS),

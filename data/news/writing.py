@@ -33,7 +33,9 @@ ORDINALS = _words(
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
     "sixteenth seventeenth eighteenth nineteenth twentieth"
 )
-MONTHS = _words("January February March April May June July August September October November December")
+MONTHS = _words(
+    "January February March April May June July August September October November December"
+)
 DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 
 
@@ -68,7 +70,9 @@ class Story:
     def tell(self, template: str) -> str:
         """The text of a template."""
         while _ALTERNATIVES.search(template):
-            template = _ALTERNATIVES.sub(lambda found: self._chance.pick(found[1].split("|")), template)
+            template = _ALTERNATIVES.sub(
+                lambda found: self._chance.pick(found[1].split("|")), template
+            )
         return tidy(_FACT.sub(lambda found: self._fact(found[1], found[2]), template))
 
     def _fact(self, key: str, form: str | None) -> str:
@@ -92,7 +96,9 @@ def tidy(text: str) -> str:
 
 def ordinal(number: int) -> str:
     """41 as 41st."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    ending = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
     return f"{number}{ending}"
 
 

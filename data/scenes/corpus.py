@@ -68,7 +68,9 @@ def relate(one: Thing, other: Thing) -> str:
 
 def are_clear(one: Thing, other: Thing) -> bool:
     """Whether there is a gap between two things where they are further apart, and that is plain to see."""
-    near, far = sorted(abs(own - theirs) for own, theirs in zip(one.middle, other.middle, strict=True))
+    near, far = sorted(
+        abs(own - theirs) for own, theirs in zip(one.middle, other.middle, strict=True)
+    )
     return far >= one.side + other.side + 2 * GAP and far - near >= 2 * CLEAR
 
 
@@ -79,7 +81,9 @@ def rank(thing: Thing) -> tuple[bool, int]:
 
 def near(colour: Colour, chance: Chance) -> Colour:
     """A colour that still has the same name."""
-    red, green, blue = (min(max(part + chance.below(2 * JITTER + 1) - JITTER, 0), 255) for part in colour)
+    red, green, blue = (
+        min(max(part + chance.below(2 * JITTER + 1) - JITTER, 0), 255) for part in colour
+    )
     return red, green, blue
 
 
@@ -95,7 +99,9 @@ def scene(chance: Chance) -> Scene:
         for own, (colour, side) in zip(words, looks, strict=True):
             left, top = (GAP + chance.below(SIDE - side - 2 * GAP + 1) for _ in "xy")
             things.append(Thing(*own, colour, left, top, side))
-        if all(are_clear(one, other) for number, one in enumerate(things) for other in things[:number]):
+        if all(
+            are_clear(one, other) for number, one in enumerate(things) for other in things[:number]
+        ):
             red, green, blue = (PALE + chance.below(PALEST - PALE + 1) for _ in range(3))
             return Scene(tuple(sorted(things, key=rank)), (red, green, blue))
 

@@ -54,7 +54,8 @@ class Thing:
 def cover(shape: str, side: int) -> NDArray[np.int64]:
     """How many of the `SAMPLES`^2 points of each pixel a shape covers, (side, side)."""
     edge = SAMPLES * side
-    points = 2 * np.arange(edge) + 1 - edge  # from the middle, in half samples: -edge < point < edge
+    # from the middle, in half samples: -edge < point < edge
+    points = 2 * np.arange(edge) + 1 - edge
     x, y = points[None, :], points[:, None]
     inside = {
         "circle": x**2 + y**2 <= edge**2,
@@ -72,4 +73,6 @@ def paint(picture: NDArray[np.int64], thing: Thing) -> None:
     left, top, right, bottom = thing.box
     covered, whole = cover(thing.shape, thing.side)[:, :, None], SAMPLES**2
     below = picture[top:bottom, left:right]
-    picture[top:bottom, left:right] = (below * (whole - covered) + np.array(thing.paint) * covered) // whole
+    picture[top:bottom, left:right] = (
+        below * (whole - covered) + np.array(thing.paint) * covered
+    ) // whole

@@ -16,7 +16,9 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 def completer(names: Callable[[], Iterable[str]], otherwise: str = "") -> Completer:
     """Completes names; where none fits, `otherwise` says what the shell completes instead: "file" or "dir"."""
 
-    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete(
+        ctx: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         items = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
         return items or ([CompletionItem(incomplete, type=otherwise)] if otherwise else [])
 
@@ -58,5 +60,6 @@ class _Bash(BashComplete):
     """Bash is to add no space after `KEY=`."""
 
     source_template = BashComplete.source_template.replace(
-        "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace"
+        "COMPREPLY+=($value)",
+        "COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace",
     )

@@ -17,8 +17,25 @@ from nmtkit.core.files import bundled_path, write_errors
 from nmtkit.core.registry import suggest_names
 
 PAGES = ["first", "second", "data", "training", "decoding", "language-pair", "domain", "summarizer"]
-PAGES += ["parsing", "captioning", "classification", "language-models", "little-text", "pretraining", "multilingual"]
-PAGES += ["attention", "tour", "sharing", "logging", "cluster", "gpu", "coming-from", "public-models"]
+PAGES += [
+    "parsing",
+    "captioning",
+    "classification",
+    "language-models",
+    "little-text",
+    "pretraining",
+    "multilingual",
+]
+PAGES += [
+    "attention",
+    "tour",
+    "sharing",
+    "logging",
+    "cluster",
+    "gpu",
+    "coming-from",
+    "public-models",
+]
 PAGES += ["python", "extending"]
 """The pages that are files, in the order of a reader's first days."""
 REFERENCE = "reference"
@@ -64,14 +81,17 @@ def _commands(context: click.Context) -> Iterator[str]:
         yield " ".join((command.help or "").split("\n\n")[0].split())
         yield f"`{' '.join([below.command_path, *command.collect_usage_pieces(below)])}`"
         records = (one.get_help_record(below) for one in command.get_params(below))
-        yield "\n".join(f"- `{names}`: {' '.join(about.split())}" for names, about in filter(None, records))
+        yield "\n".join(
+            f"- `{names}`: {' '.join(about.split())}" for names, about in filter(None, records)
+        )
         if isinstance(command, click.Group):
             yield from _commands(below)
 
 
 def _keys() -> Iterator[str]:
     """A section for each group of a recipe, with a line for each key and each of its choices."""
-    config = importlib.import_module("nmtkit.config")  # loads every model, which the other pages do without
+    # loads every model, which the other pages do without
+    config = importlib.import_module("nmtkit.config")
     by_group: dict[str, list[str]] = {}
     for key in config.all_keys():
         group, point, _ = key.path.partition(".")
@@ -79,7 +99,11 @@ def _keys() -> Iterator[str]:
         kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
         choices = config.choices(key.path, key.kinds)
         described = any(one.meaning for one in choices)
-        listed = f" One of: {', '.join(one.name for one in choices)}." if choices and not described else ""
+        listed = (
+            f" One of: {', '.join(one.name for one in choices)}."
+            if choices and not described
+            else ""
+        )
         lines.append(f"- `{key.path}`{kinds}, default `{key.default}`: {key.meaning}{listed}")
         lines += [f"  - `{one.name}`: {one.meaning}" for one in choices if described]
     for group, lines in by_group.items():
@@ -116,7 +140,9 @@ def save_files(topic: str, folder: Path) -> list[str]:
     for name, content in recipes.items():
         path = folder / name
         if path.exists() and path.read_bytes() != content.encode():
-            raise NmtkitError(f"{path} exists already, and differs from the recipe of the page; choose another folder")
+            raise NmtkitError(
+                f"{path} exists already, and differs from the recipe of the page; choose another folder"
+            )
     corpora = sorted(set(_CORPUS.findall(text)))
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +170,10 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
             note(f"wrote {folder / name}")
     elif topic is None:
         titles = [page(name).partition("\n")[0].removeprefix("# ") for name in PAGES]
-        rows = [*zip(PAGES, titles, strict=True), (REFERENCE, "All commands and their options, all recipe keys")]
+        rows = [
+            *zip(PAGES, titles, strict=True),
+            (REFERENCE, "All commands and their options, all recipe keys"),
+        ]
         terminal.table("", ["topic", "what it is about"], rows)
         terminal.say("\nread one: nmtkit guide TOPIC")
     elif sys.stdout.isatty():
@@ -152,6 +181,7 @@ def run_guide(topic: str | None, folder: Path | None) -> None:
         if text.count("\n") < shutil.get_terminal_size().lines:
             click.echo(text, nl=False, color=True)
         else:
-            click.echo_via_pager(text)  # with colours, if the pager shows them: click asks less for it
+            # with colours, if the pager shows them: click asks less for it
+            click.echo_via_pager(text)
     else:
         click.echo(page(topic), nl=False)

@@ -84,7 +84,9 @@ def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dic
         changed = stage.get("training")
         names_another = isinstance(changed, Mapping) and "best_metric" in changed
         if names_another or not _is_measured(training.get("best_metric"), left, stage):
-            left["training"] = {key: value for key, value in training.items() if key != "best_metric"}
+            left["training"] = {
+                key: value for key, value in training.items() if key != "best_metric"
+            }
     return left
 
 
@@ -121,7 +123,12 @@ def with_best_metric(given: Any) -> Any:
     task = given.get("task", TRANSLATION.name)
     training = given.get("training")
     named = _named_metrics(given.get("evaluation", {}))
-    if not isinstance(training, dict) or named is None or not isinstance(task, str) or task not in TASKS.names():
+    if (
+        not isinstance(training, dict)
+        or named is None
+        or not isinstance(task, str)
+        or task not in TASKS.names()
+    ):
         return given
     training = dict(training)
     training.setdefault("best_metric", TASKS.get(task).choose_best_metric(named))
@@ -176,19 +183,33 @@ def with_languages_of_corpora(given: Any) -> Any:
     try:
         data = {**given["data"]}
         tokenizer = given.get("tokenizer", {})
-        splits = {name: joined_corpora(data[name]) for name in ("train", "valid", "test") if name in data}
+        splits = {
+            name: joined_corpora(data[name]) for name in ("train", "valid", "test") if name in data
+        }
         specials = tokenizer.get("specials", [])
         is_imported = tokenizer.get("kind") == "huggingface" and _are_texts(specials)
         names = language_names(specials) if is_imported else []
-    except (ValueError, TypeError, KeyError, AttributeError):  # the error is raised when the group is checked
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ):  # the error is raised when the group is checked
         return given
     if names:
         return _in_directions_of_corpora(given, splits, names)
     try:
-        data |= {name: language_tags(files) if isinstance(files, dict) else files for name, files in splits.items()}
+        data |= {
+            name: language_tags(files) if isinstance(files, dict) else files
+            for name, files in splits.items()
+        }
         tags = " ".join(data["train"].get("tags") or []).split()
         origin = given.get("init_from")
-        test = joined_corpora(origin["test"]) if isinstance(origin, dict) and origin.get("test") else None
+        test = (
+            joined_corpora(origin["test"])
+            if isinstance(origin, dict) and origin.get("test")
+            else None
+        )
         tagged_test = language_tags(test) if isinstance(test, dict) else None
     except (ValueError, TypeError, KeyError, AttributeError):
         return given
@@ -204,7 +225,9 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def _in_directions_of_corpora(given: dict[str, Any], splits: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def _in_directions_of_corpora(
+    given: dict[str, Any], splits: dict[str, Any], names: list[str]
+) -> dict[str, Any]:
     """Returns the values of a recipe for an imported model with these languages."""
     changed = {}
     used: dict[str, set[str]] = {key: set() for key in LANGUAGE_KEYS}
@@ -214,10 +237,14 @@ def _in_directions_of_corpora(given: dict[str, Any], splits: dict[str, Any], nam
         found: dict[str, list[str]] = {}
         for key in LANGUAGE_KEYS:
             languages = files.get(key) or []
-            if not isinstance(languages, list) or not all(isinstance(language, str) for language in languages):
+            if not isinstance(languages, list) or not all(
+                isinstance(language, str) for language in languages
+            ):
                 return given
             try:
-                found[key] = [find_language(language, names) if language else "" for language in languages]
+                found[key] = [
+                    find_language(language, names) if language else "" for language in languages
+                ]
             except NmtkitError as fault:
                 raise ValueError(f"`data.{split}.{key}`: {fault}") from fault
             used[key].update(found[key])
@@ -231,7 +258,11 @@ def _in_directions_of_corpora(given: dict[str, Any], splits: dict[str, Any], nam
         several = LANGUAGE if len(used[key]) > 1 else None
         sides.append(next(iter(used[key])) if len(used[key]) == 1 else several)
     affixes = affixes_in_direction(given["tokenizer"].get("affixes") or {}, names, *sides)
-    return {**given, "data": {**given["data"], **changed}, "tokenizer": {**given["tokenizer"], "affixes": affixes}}
+    return {
+        **given,
+        "data": {**given["data"], **changed},
+        "tokenizer": {**given["tokenizer"], "affixes": affixes},
+    }
 
 
 def require_known_tags(data: DataConfig, tokenizer: TokenizerConfig) -> None:

@@ -79,13 +79,22 @@ def all_keys() -> list[RecipeKey]:
             if name == KIND and kind:
                 merged[path, "-", describe_key(place)] = ()
             elif group is not Recipe or not group_classes(field):
-                value = "(required)" if field.is_required() else field.get_default(call_default_factory=True)
+                value = (
+                    "(required)"
+                    if field.is_required()
+                    else field.get_default(call_default_factory=True)
+                )
                 about = (path, "-" if value is None else str(value), group.meaning(name))
-                merged[about] = (*dict.fromkeys((*merged.get(about, ()), *([kind] if kind else []))),)
+                merged[about] = (
+                    *dict.fromkeys((*merged.get(about, ()), *([kind] if kind else []))),
+                )
             if members := members_by_name(field):
                 for member in members.names():
                     merged[f"{path}.{member}", "-", members.meaning(member)] = ()
-    return [RecipeKey(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items()]
+    return [
+        RecipeKey(path, kinds, default, meaning)
+        for (path, default, meaning), kinds in merged.items()
+    ]
 
 
 def describe_key(key: str) -> str:
@@ -107,7 +116,9 @@ def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 def _owners(path: Sequence[str]) -> list[Any]:
     """The classes whose fields may stand at a path."""
-    return [group for place, group in _groups(Recipe) if place == ".".join(path)] if path else [Recipe]
+    return (
+        [group for place, group in _groups(Recipe) if place == ".".join(path)] if path else [Recipe]
+    )
 
 
 def _kind(group: Any) -> str:
@@ -123,7 +134,11 @@ def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
     for group in groups:
         alone = modules[group.__module__] == 1
         meaning = _first_line(sys.modules[group.__module__] if alone else group)
-        kinds.append(KeyChoice(_kind(group), meaning, tuple(key for key in group.model_fields if key != KIND)))
+        kinds.append(
+            KeyChoice(
+                _kind(group), meaning, tuple(key for key in group.model_fields if key != KIND)
+            )
+        )
     return kinds
 
 
@@ -131,7 +146,9 @@ def _members(field: Any) -> list[KeyChoice]:
     """The members of its registry; of metrics those that compare texts, which alone a recipe can name."""
     members = []
     for registry in [mark for mark in field.metadata if isinstance(mark, Registry)][:1]:
-        names = [metric.name for metric in text_metrics()] if registry is METRICS else registry.names()
+        names = (
+            [metric.name for metric in text_metrics()] if registry is METRICS else registry.names()
+        )
         members += [KeyChoice(name, _first_line(registry.get(name))) for name in names]
     return members
 
@@ -141,8 +158,12 @@ def _values(annotation: Any) -> list[KeyChoice]:
     parts = list(_parts(annotation))
     if not any(get_origin(part) is Literal or part is bool for part in parts):
         return []
-    listed = [str(value) for part in parts if get_origin(part) is Literal for value in get_args(part)]
-    return [KeyChoice(name) for name in (*listed, *(_PLAIN[part] for part in parts if part in _PLAIN))]
+    listed = [
+        str(value) for part in parts if get_origin(part) is Literal for value in get_args(part)
+    ]
+    return [
+        KeyChoice(name) for name in (*listed, *(_PLAIN[part] for part in parts if part in _PLAIN))
+    ]
 
 
 def _parts(annotation: Any) -> list[Any]:

@@ -42,7 +42,11 @@ class Layer:
         kind = _kind_of_model(self) or _kind_of_model(base)
         upper, base = self.expand_shorthands(kind), base.expand_shorthands(kind)
         data = deep_merge(base.data, upper.data, replaced)
-        gone = {path for path in base.places if any(path[:n] in replaced for n in range(1, len(path) + 1))}
+        gone = {
+            path
+            for path in base.places
+            if any(path[:n] in replaced for n in range(1, len(path) + 1))
+        }
         kept = {path: place for path, place in base.places.items() if path not in gone}
         return Layer(data, {**kept, **upper.places}, self.name)
 
@@ -63,19 +67,27 @@ class Layer:
     def only(self, keys: Collection[str]) -> "Layer":
         """Without the other keys."""
         data = {key: value for key, value in self.data.items() if key in keys}
-        return replace(self, data=data, places={path: place for path, place in self.places.items() if path[0] in data})
+        return replace(
+            self,
+            data=data,
+            places={path: place for path, place in self.places.items() if path[0] in data},
+        )
 
     def stage(self, number: int) -> "Layer":
         """What one stage says; the keys begin anew below it."""
         above: KeyPath = ("stages", number)
-        places = {path[2:]: place for path, place in self.places.items() if path[:2] == above and path[2:]}
+        places = {
+            path[2:]: place for path, place in self.places.items() if path[:2] == above and path[2:]
+        }
         return Layer(self.data["stages"][number], places, self.places.get(above, self.name))
 
     def with_stage(self, number: int, stage: "Layer") -> "Layer":
         """The same with another stage of that number."""
         above: KeyPath = ("stages", number)
         stages = [stage.data if n == number else one for n, one in enumerate(self.data["stages"])]
-        places = {path: place for path, place in self.places.items() if path[:2] != above or path == above}
+        places = {
+            path: place for path, place in self.places.items() if path[:2] != above or path == above
+        }
         below = {(*above, *path): place for path, place in stage.places.items()}
         return replace(self, data={**self.data, "stages": stages}, places={**places, **below})
 
@@ -113,7 +125,9 @@ def locate(recipe: str) -> Path:
     )
 
 
-def _read(path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = False, trained: bool = False) -> Layer:
+def _read(
+    path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = False, trained: bool = False
+) -> Layer:
     """What a recipe's file says, over what it extends; `in_folder`: its texts are meant from a folder given later."""
     if path.resolve() in extended_by:
         chain = " -> ".join(str(one) for one in (*extended_by, path.resolve()))
@@ -127,7 +141,9 @@ def _read(path: Path, extended_by: tuple[Path, ...] = (), in_folder: bool = Fals
     if parent is None:
         return own
     if not isinstance(parent, str):
-        raise RecipeError(f"{places[('extends',)]}: `extends` names one other recipe, not a {type(parent).__name__}")
+        raise RecipeError(
+            f"{places[('extends',)]}: `extends` names one other recipe, not a {type(parent).__name__}"
+        )
     parent_path = path.parent / parent
     if not os.path.isfile(parent_path):
         try:
@@ -150,7 +166,9 @@ def _inherited(extended: Layer, own: Layer) -> Layer:
     if _value_at(own.data, ("data", "train")) is None or not isinstance(data, dict):
         return inherited
     without_test = {key: value for key, value in data.items() if key != "test"}
-    places = {path: place for path, place in inherited.places.items() if path[:2] != ("data", "test")}
+    places = {
+        path: place for path, place in inherited.places.items() if path[:2] != ("data", "test")
+    }
     return replace(inherited, data={**inherited.data, "data": without_test}, places=places)
 
 
@@ -159,7 +177,9 @@ def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
     stages = data.get("stages")
     for one in (data, *(stages if isinstance(stages, list) else ())):
         splits = [("data", split) for split in ("train", "valid", "test")]
-        has_folder = in_folder or any(_value_at(group, ("data", "folder")) is not None for group in (one, data))
+        has_folder = in_folder or any(
+            _value_at(group, ("data", "folder")) is not None for group in (one, data)
+        )
         if isinstance(one, dict):
             _settle_folders(one, path.parent)
         for keys in (("pretrained_embeddings",), ("init_from", "test"), *splits):
@@ -168,7 +188,9 @@ def _settle_paths(data: dict[str, Any], path: Path, in_folder: bool) -> None:
                 with suppress(ValueError):  # what is wrong is told when the settings are checked
                     files = one[keys[0]][keys[1]] = joined_corpora(files)
             if isinstance(files, dict) and not (has_folder and keys in splits):
-                files.update({kind: _beside(files[kind], path) for kind in files.keys() & {*FILE_KINDS}})
+                files.update(
+                    {kind: _beside(files[kind], path) for kind in files.keys() & {*FILE_KINDS}}
+                )
 
 
 def _beside(given: Any, path: Path) -> Any:
@@ -196,7 +218,11 @@ def _settle_folders(data: dict[str, Any], start: Path) -> None:
         data["init_from"] = dict(origin)
         for key in ("run", "tokenizer", *PARTS):
             run = origin.get(key)
-            places = (start.resolve() / run, Path(run), Path("runs", run)) if isinstance(run, str) and run else ()
+            places = (
+                (start.resolve() / run, Path(run), Path("runs", run))
+                if isinstance(run, str) and run
+                else ()
+            )
             if there := [str(place.absolute()) for place in places if place.is_dir()]:
                 data["init_from"][key] = there[0]
                 load_copy(Path(there[0]))
@@ -208,7 +234,11 @@ def _over_run(layer: Layer) -> Layer:
     key, run = next(((key, run) for key, run in named.items() if run), ("run", None))
     needed = ("model", "tokenizer") if key == "run" else ("tokenizer",)
     groups = [layer.data.get(group) for group in needed]
-    if not isinstance(run, str) or not run or all(isinstance(group, dict) and "kind" in group for group in groups):
+    if (
+        not isinstance(run, str)
+        or not run
+        or all(isinstance(group, dict) and "kind" in group for group in groups)
+    ):
         return layer
     path = Path(run, "recipe.yaml")
     if not path.is_file():
@@ -263,17 +293,29 @@ def _overridden(layer: Layer, text: str) -> Layer:
     if not separator or not key or len(keys) > MAX_DEPTH:
         raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
     listed = layer.data.get("stages")
-    stages = {n: one for n, one in enumerate(listed if isinstance(listed, list) else []) if isinstance(one, dict)}
+    stages = {
+        n: one
+        for n, one in enumerate(listed if isinstance(listed, list) else [])
+        if isinstance(one, dict)
+    }
     if keys[0] == "stages" and len(keys) > 1:
         names = {str(stage.get("name", "")): number for number, stage in reversed(stages.items())}
         number = {**{str(number): number for number in stages}, **names}.get(keys[1])
         if number is None:
-            raise RecipeError(f"--set {text}: no stage {shorten(repr(keys[1]))}: {suggest_names(keys[1], names)}")
+            raise RecipeError(
+                f"--set {text}: no stage {shorten(repr(keys[1]))}: {suggest_names(keys[1], names)}"
+            )
         if len(keys) == 2:
-            raise RecipeError(f"--set {text}: name a key of the stage, e.g. stages.{keys[1]}.training.lr=0.001")
+            raise RecipeError(
+                f"--set {text}: name a key of the stage, e.g. stages.{keys[1]}.training.lr=0.001"
+            )
         stage = layer.stage(number)
         return layer.with_stage(number, _given(stage, text, keys[2:], value, key).over(stage))
-    if stages and keys[0] in STAGE_GROUPS and all(_value_at(stage, keys) is not None for stage in stages.values()):
+    if (
+        stages
+        and keys[0] in STAGE_GROUPS
+        and all(_value_at(stage, keys) is not None for stage in stages.values())
+    ):
         first = next(iter(stages.values())).get("name")
         raise RecipeError(
             f"--set {text}: every stage says `{key}` itself, so this would change nothing; "
@@ -287,8 +329,12 @@ def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -
     nested: Any = parse_value(value)
     for part in reversed(keys):
         nested = {part: nested}
-    if any(not isinstance(_value_at(layer.data, keys[:n]), dict | None) for n in range(1, len(keys))):
-        raise RecipeError(f"--set {text}: `{key}` is inside a key that has a single value, not a group")
+    if any(
+        not isinstance(_value_at(layer.data, keys[:n]), dict | None) for n in range(1, len(keys))
+    ):
+        raise RecipeError(
+            f"--set {text}: `{key}` is inside a key that has a single value, not a group"
+        )
     place = f"--set {text}"
     places: dict[KeyPath, str] = {tuple(keys[:n]): place for n in range(1, len(keys) + 1)}
     return Layer(*translate(nested, places, place), layer.name)
@@ -308,12 +354,22 @@ def _checked(layer: Layer) -> Recipe:
     layers = [layer]
     listed = layer.data.get("stages")
     whole = layer.only(layer.data.keys() - {"stages"})
-    for number, data in enumerate(listed if isinstance(listed, list) and len(listed) <= MAX_STAGES else []):
+    for number, data in enumerate(
+        listed if isinstance(listed, list) and len(listed) <= MAX_STAGES else []
+    ):
         if isinstance(data, dict):
-            given = {key for key in STAGE_GROUPS if isinstance(data.get(key), str if key == "task" else dict)}
+            given = {
+                key
+                for key in STAGE_GROUPS
+                if isinstance(data.get(key), str if key == "task" else dict)
+            }
             changes = layer.stage(number).only(given)
             base = replace(whole, data=without_replaced(whole.data, changes.data))
-            layers.append(replace(changes, name=f"{changes.name}: stage {data.get('name') or number}").over(base))
+            layers.append(
+                replace(changes, name=f"{changes.name}: stage {data.get('name') or number}").over(
+                    base
+                )
+            )
     recipes: list[Recipe] = []
     faults: list[str] = []
     for one in layers:

@@ -105,7 +105,11 @@ def columns_of_json(split: Any) -> Any:
         return split
     fields = {"labels": split.get("labels_field"), "alignment": split.get("alignment_field")}
     if not any(fields.values()):
-        return {key: value for key, value in split.items() if key not in ("labels_field", "alignment_field")}
+        return {
+            key: value
+            for key, value in split.items()
+            if key not in ("labels_field", "alignment_field")
+        }
     if "jsonl" not in split:
         return split
     files = split["jsonl"] if isinstance(split["jsonl"], list) else [split["jsonl"]]
@@ -129,13 +133,23 @@ CHANGES: tuple[Moved | Removed, ...] = (
     Moved("search.brackets", "search.rule", _brackets),
     *(Moved(split, split, columns_of_json) for split in SPLITS),
     *(Moved(f"training.{loss}", f"training.objectives.{loss}") for loss in LOSSES),
-    Removed("training.objectives.hard_attention.entropy_weight", (0.01,), "leave it out: it is 0.01"),
+    Removed(
+        "training.objectives.hard_attention.entropy_weight", (0.01,), "leave it out: it is 0.01"
+    ),
     Removed("training.objectives.hard_attention.soft_share", (0.5,), "leave it out: it is 0.5"),
     Removed("training.objectives.span_corruption.mean_length", (3,), "leave it out: it is 3"),
     Removed("training.objectives.denoising.mean_length", (3,), "leave it out: it is 3"),
-    Removed("training.objectives.denoising.permute_sentences", (True,), "leave it out: sentences are always permuted"),
+    Removed(
+        "training.objectives.denoising.permute_sentences",
+        (True,),
+        "leave it out: sentences are always permuted",
+    ),
     Removed("training.objectives.masked_words.random", (0.5,), "leave it out: it is 0.5"),
-    Removed("training.objectives.reinforce.max_length_ratio", (1.5,), "leave it out: it is 1.5; set `max_length`"),
+    Removed(
+        "training.objectives.reinforce.max_length_ratio",
+        (1.5,),
+        "leave it out: it is 1.5; set `max_length`",
+    ),
     Removed("training.objectives.permutation.predict_one_in", (6,), "leave it out: it is 6"),
     Removed("training.rho", (0.95,), "leave it out: it is 0.95"),
     Removed("training.momentum", (0,), "take `training.optimizer: adam`"),
@@ -146,15 +160,36 @@ CHANGES: tuple[Moved | Removed, ...] = (
     Removed("model.residual", (False,), "take `model.kind: gnmt`", _STACKED),
     Removed("model.kernel_size", (3,), "leave it out: it is 3", ("convs2s",)),
     Removed("model.generator_size", (0.25,), "leave it out: it is a quarter", ("electra",)),
-    Removed("model.embedding_norm", (False,), "leave it out: a t5 does not normalize embeddings", ("t5",)),
-    Removed("model.scale_embeddings", (False,), "leave it out: a t5 does not scale embeddings", ("t5",)),
+    Removed(
+        "model.embedding_norm",
+        (False,),
+        "leave it out: a t5 does not normalize embeddings",
+        ("t5",),
+    ),
+    Removed(
+        "model.scale_embeddings", (False,), "leave it out: a t5 does not scale embeddings", ("t5",)
+    ),
     Removed("model.positions", ("relative",), "leave it out: a t5 learns distances", ("t5",)),
-    Removed("model.max_positions", (1024,), "leave it out: a t5 reads texts of any length", ("t5",)),
-    Removed("model.intra_temporal", (True,), "take `model.kind: pointer_generator`", ("intra_attention",)),
-    Removed("model.intra_decoder", (True,), "take `model.kind: pointer_generator`", ("intra_attention",)),
+    Removed(
+        "model.max_positions", (1024,), "leave it out: a t5 reads texts of any length", ("t5",)
+    ),
+    Removed(
+        "model.intra_temporal",
+        (True,),
+        "take `model.kind: pointer_generator`",
+        ("intra_attention",),
+    ),
+    Removed(
+        "model.intra_decoder", (True,), "take `model.kind: pointer_generator`", ("intra_attention",)
+    ),
     Removed("model.layers", (1,), "leave it out: it has one layer", ("intra_attention", "ntm")),
     Removed("model.shift", (1,), "leave it out: it is 1", ("ntm",)),
-    Removed("model.tie", ("decoder",), "leave it out: embedding and output layer are tied", ("ntm", "snail")),
+    Removed(
+        "model.tie",
+        ("decoder",),
+        "leave it out: embedding and output layer are tied",
+        ("ntm", "snail"),
+    ),
     Removed("model.experts.noise", (True,), "leave it out: there is always noise"),
     Moved("model.elmo", "model.src_embedding", _elmo),
     Removed("search.word_reward", (0,), "leave it out, and take another `search.length_penalty`"),

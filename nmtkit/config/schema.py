@@ -17,7 +17,12 @@ from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.text.config import DataConfig, SplitFiles
 from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.decoding.settings import AnySearch, BeamConfig, merge_search
-from nmtkit.models.abilities import auxiliary_objective, pretraining_objectives, reads_sentences, shows_one_head
+from nmtkit.models.abilities import (
+    auxiliary_objective,
+    pretraining_objectives,
+    reads_sentences,
+    shows_one_head,
+)
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, Decoder, VocabularySizes
 from nmtkit.models.embeddings import EMBEDDINGS
 from nmtkit.training.checkpoints.manager import NAMED_WEIGHTS
@@ -51,7 +56,9 @@ class InitConfig(Settings):
     @model_validator(mode="after")
     def _run_or_parts(self) -> "InitConfig":
         if bool(self.run) == bool(self.runs.keys() - {"run"}):
-            raise ValueError(f"give either `run`, for the whole model, or some of {', '.join(PARTS)}, tokenizer")
+            raise ValueError(
+                f"give either `run`, for the whole model, or some of {', '.join(PARTS)}, tokenizer"
+            )
         return self
 
     @property
@@ -68,7 +75,8 @@ class Recipe(Settings):
     description: str = ""
     """What the recipe is for, in a sentence."""
     task: Annotated[str, TASKS] = Field(
-        default=TRANSLATION.name, json_schema_extra=lambda schema: schema.update(enum=[*TASKS.names()])
+        default=TRANSLATION.name,
+        json_schema_extra=lambda schema: schema.update(enum=[*TASKS.names()]),
     )
     """What the model does. Translations are measured by BLEU, summaries by ROUGE."""
     seed: int = Field(default=1, ge=0)
@@ -99,7 +107,9 @@ class Recipe(Settings):
     @classmethod
     def _task(cls, name: str) -> str:
         if name not in TASKS.names():
-            raise ValueError(f"there is no task {shorten(name)!r}: {suggest_registered(name, TASKS.names())}")
+            raise ValueError(
+                f"there is no task {shorten(name)!r}: {suggest_registered(name, TASKS.names())}"
+            )
         return name
 
     @field_validator("stages")
@@ -108,21 +118,29 @@ class Recipe(Settings):
         names = [stage.name for stage in stages]
         for number, stage in enumerate(stages):
             if stage.name in names[:number]:
-                raise ValueError(f"two stages are called {stage.name!r}; give each a name of its own")
+                raise ValueError(
+                    f"two stages are called {stage.name!r}; give each a name of its own"
+                )
             if stage.name in NAMED_WEIGHTS:
                 raise ValueError(
                     f"a stage cannot be called {stage.name!r}: --checkpoint {stage.name} has another meaning"
                 )
             if "test" in stage.data:
-                raise ValueError(f"stage {stage.name}: `data.test` is for all stages: the model is tested at the end")
+                raise ValueError(
+                    f"stage {stage.name}: `data.test` is for all stages: the model is tested at the end"
+                )
             if "kind" in stage.model:
-                raise ValueError(f"stage {stage.name}: `model.kind` is for all stages, which train one model")
+                raise ValueError(
+                    f"stage {stage.name}: `model.kind` is for all stages, which train one model"
+                )
         return stages
 
     @model_validator(mode="before")
     @classmethod
     def _with_dependent_defaults(cls, given: Any) -> Any:
-        return groups.with_best_metric(with_settings_of_task(groups.with_languages_of_corpora(given)))
+        return groups.with_best_metric(
+            with_settings_of_task(groups.with_languages_of_corpora(given))
+        )
 
     @model_validator(mode="after")
     def _tags_are_known(self) -> "Recipe":
@@ -135,7 +153,9 @@ class Recipe(Settings):
     def _columns_of_the_task(self) -> "Recipe":
         columns = {column.name: column for column in TASKS.get(self.task).columns}
         if {"src", "features"} <= columns.keys():
-            raise ValueError(f"`task`: {self.task} has src and features, and a model reads one of them; take one out")
+            raise ValueError(
+                f"`task`: {self.task} has src and features, and a model reads one of them; take one out"
+            )
         for split, files in vars(self.data).items():
             if not isinstance(files, SplitFiles):
                 continue
@@ -156,24 +176,35 @@ class Recipe(Settings):
                 f"`tokenizer.columns.{unknown[0]}`: a {self.task} has no such text, only {' and '.join(texts)}"
             )
         if self.tokenizer.columns and self.tokenizer.joint and len(texts) == 2:
-            raise ValueError("`tokenizer.columns`: both texts share one vocabulary; set `tokenizer.joint` to false")
+            raise ValueError(
+                "`tokenizer.columns`: both texts share one vocabulary; set `tokenizer.joint` to false"
+            )
         return self
 
     @model_validator(mode="after")
     def _weights_and_stages(self) -> "Recipe":
         runs = self.init_from.runs if self.init_from else {}
         embedding = getattr(self.model, "src_embedding", None)
-        if embedding and EMBEDDINGS.get(embedding.kind).is_pretrained and not {"run", "src_embedding"} & {*runs}:
+        if (
+            embedding
+            and EMBEDDINGS.get(embedding.kind).is_pretrained
+            and not {"run", "src_embedding"} & {*runs}
+        ):
             raise ValueError(
                 f"`model.src_embedding`: {embedding.kind} has weights of another run: set `init_from.src_embedding`"
             )
         if "run" in runs and self.pretrained_embeddings is not None:
-            raise ValueError("`init_from` gives the model all weights and vectors: leave `pretrained_embeddings` out")
+            raise ValueError(
+                "`init_from` gives the model all weights and vectors: leave `pretrained_embeddings` out"
+            )
         tasks = [stage.task or self.task for stage in self.stages] or [self.task]
         if tasks[-1] != self.task or (not self.tokenizer.joint and {*tasks} != {self.task}):
             why = "the last one has the task of the recipe, and tasks share one vocabulary"
             raise ValueError(f"`stages`: {why}: set `tokenizer.joint` to true")
-        whole, given = self.training.max_minutes, [stage.training.get("max_minutes") for stage in self.stages]
+        whole, given = (
+            self.training.max_minutes,
+            [stage.training.get("max_minutes") for stage in self.stages],
+        )
         own = sum(minutes for minutes in given if isinstance(minutes, int | float))
         others = self._without_own_minutes()
         if whole is not None and others and own >= whole:
@@ -185,14 +216,23 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _blocks_and_labels(self) -> "Recipe":
-        if label_type(TASKS.get(self.task).columns) == "labels" and not self.tokenizer.for_column("src").cuts_words:
-            raise ValueError("`tokenizer.kind`: labels of words need a tokenizer of words: whitespace, pieces or word")
+        if (
+            label_type(TASKS.get(self.task).columns) == "labels"
+            and not self.tokenizer.for_column("src").cuts_words
+        ):
+            raise ValueError(
+                "`tokenizer.kind`: labels of words need a tokenizer of words: whitespace, pieces or word"
+            )
         columns = [column.name for column in TASKS.get(self.task).columns]
         cut = any(self.tokenizer.for_column(name).sentences for name in ("src", "tgt"))
         if cut and "tgt" in columns:
-            raise ValueError(f"`tokenizer.sentences`: a {self.task} writes texts, which end in one EOS; leave it out")
+            raise ValueError(
+                f"`tokenizer.sentences`: a {self.task} writes texts, which end in one EOS; leave it out"
+            )
         if reads_sentences(self.model) and not cut:
-            raise ValueError(f"`model.kind`: {self.model.kind} reads sentences: set `tokenizer.sentences` to true")
+            raise ValueError(
+                f"`model.kind`: {self.model.kind} reads sentences: set `tokenizer.sentences` to true"
+            )
         if self.batch.block_tokens is None:
             return self
         if columns != ["tgt"]:
@@ -229,12 +269,18 @@ class Recipe(Settings):
         kind, training, linked = self.model.kind, self.training, self.data.train.has_links
         losses = training.objectives
         guided = losses.get("guided_alignment")
-        attends = MODELS.get(kind).has_attention and label_type(TASKS.get(self.task).columns) is None
+        attends = (
+            MODELS.get(kind).has_attention and label_type(TASKS.get(self.task).columns) is None
+        )
         for name in losses:
-            reads_attention = OBJECTIVES.get(name).needs in ("attention", "heads") and name != "hard_attention"
+            reads_attention = (
+                OBJECTIVES.get(name).needs in ("attention", "heads") and name != "hard_attention"
+            )
             if reads_attention and not attends:
                 key = TrainingConfig.key_of(name)
-                raise ValueError(f"`{key}`: {kind} has no attention of written words to compute it from")
+                raise ValueError(
+                    f"`{key}`: {kind} has no attention of written words to compute it from"
+                )
         if "reinforce" in losses and not issubclass(MODELS.get(kind), Decoder):
             key = TrainingConfig.key_of("reinforce")
             raise ValueError(f"`{key}`: {kind} writes no text that could be rewarded; leave it out")
@@ -248,7 +294,9 @@ class Recipe(Settings):
                 "need a fixed tokenization; set `tokenizer.sampling` to 0"
             )
         if guided is not None and guided.source == "file" and not linked:
-            must = "so `data.train.alignment` must name Pharaoh files (one line of i-j links a pair)"
+            must = (
+                "so `data.train.alignment` must name Pharaoh files (one line of i-j links a pair)"
+            )
             raise ValueError(f"`training.objectives.guided_alignment`: its source is file, {must}")
         if guided is not None and guided.source == "model" and not shows_one_head(self.model):
             must = "so the model must be a transformer and `model.alignment_heads` a head number"
@@ -264,20 +312,34 @@ class Recipe(Settings):
         ways, chosen = pretraining_objectives(MODELS.get(kind)), chosen_objectives(self.training)
         if columns == ["tgt"] and ways and not {*ways} & {*chosen} and not self.stages:
             key = TrainingConfig.key_of(ways[0])
-            raise ValueError(f"`training`: {kind} learns from texts by {' or '.join(ways)}: set `{key}`")
+            raise ValueError(
+                f"`training`: {kind} learns from texts by {' or '.join(ways)}: set `{key}`"
+            )
         # A model from outside that writes nothing need not say what it is trained by.
         is_open = not ways and not issubclass(MODELS.get(kind), Decoder)
         for name, one in chosen.items():
             key = TrainingConfig.key_of(name)
             is_named = name in ways and columns == ["tgt"]
-            if one.replaces_likelihood and not is_named and not (is_open and name in self.training.objectives):
-                can = [other for other in MODELS.names() if name in pretraining_objectives(MODELS.get(other))]
+            if (
+                one.replaces_likelihood
+                and not is_named
+                and not (is_open and name in self.training.objectives)
+            ):
+                can = [
+                    other
+                    for other in MODELS.names()
+                    if name in pretraining_objectives(MODELS.get(other))
+                ]
                 raise ValueError(
                     f"`{key}`: it trains no {kind} for {self.task}, but for language-modelling: {', '.join(can)}"
                 )
             if one.needs == "output" and auxiliary_objective(self.model) != name:
-                raise ValueError(f"`{key}`: this {kind} has no head for it; see the settings of `model`")
-            if missing := [token for token in one.specials if token not in self.tokenizer.special_tokens]:
+                raise ValueError(
+                    f"`{key}`: this {kind} has no head for it; see the settings of `model`"
+                )
+            if missing := [
+                token for token in one.specials if token not in self.tokenizer.special_tokens
+            ]:
                 add = f"add {missing} to `tokenizer.specials` (<extra_id_N>: `tokenizer.sentinels: 100`)"
                 raise ValueError(f"`{key}`: it needs special tokens: {add}")
         return self
@@ -296,12 +358,16 @@ class Recipe(Settings):
         recipes = {}
         for stage in self.stages:
             changes = stage.changes()
-            data = deep_merge(groups.without_replaced(self.model_dump(exclude={"stages"}), changes), changes)
+            data = deep_merge(
+                groups.without_replaced(self.model_dump(exclude={"stages"}), changes), changes
+            )
             recipes[stage.name] = parse(Recipe, data, f"recipe {self.name}, stage {stage.name}")
         whole, sharing = self.training.max_minutes, self._without_own_minutes()
         if whole is None:
             return recipes
-        left = whole - sum(one.training.max_minutes or 0.0 for name, one in recipes.items() if name not in sharing)
+        left = whole - sum(
+            one.training.max_minutes or 0.0 for name, one in recipes.items() if name not in sharing
+        )
         for number, (name, one) in enumerate(recipes.items()):
             minutes = one.training.max_minutes or 0.0
             if name in sharing:
@@ -319,10 +385,16 @@ class Recipe(Settings):
         That of the recipe itself is "". A stage with another task, text, or way of storing it has one of its name.
         """
         texts: dict[str, tuple[Recipe, list[groups.Stage]]] = {"": (self, [])}
-        for stage, one in zip(self.stages, self.by_stage().values() if self.stages else (), strict=True):
+        for stage, one in zip(
+            self.stages, self.by_stage().values() if self.stages else (), strict=True
+        ):
             same = [name for name, (other, _) in texts.items() if other._stored() == one._stored()]
-            texts.setdefault((same or [stage.name])[0], (one, []))[1].append(stage.with_storage_settings(one))
-        return {name: one.model_copy(update={"stages": stages}) for name, (one, stages) in texts.items()}
+            texts.setdefault((same or [stage.name])[0], (one, []))[1].append(
+                stage.with_storage_settings(one)
+            )
+        return {
+            name: one.model_copy(update={"stages": stages}) for name, (one, stages) in texts.items()
+        }
 
     def _stored(self) -> tuple[Any, ...]:
         of_stages = {"max_length", "max_tgt_length"} if self.data.truncation else set()
@@ -357,8 +429,14 @@ class Recipe(Settings):
     def max_vocabulary_sizes(self) -> VocabularySizes:
         """The sizes of the columns if the text has as many tokens as the recipe allows; 1 for other columns."""
         config, columns = self.tokenizer, TASKS.get(self.task).columns
-        texts = {one.name: config.for_column(one.name).vocab_size for one in columns if one.type == "text"}
-        return VocabularySizes({one.name: 1 for one in columns} | texts, config.joint and len(texts) == 2)
+        texts = {
+            one.name: config.for_column(one.name).vocab_size
+            for one in columns
+            if one.type == "text"
+        }
+        return VocabularySizes(
+            {one.name: 1 for one in columns} | texts, config.joint and len(texts) == 2
+        )
 
     @property
     def copies(self) -> bool:
@@ -371,7 +449,10 @@ class Recipe(Settings):
 
 
 def deep_merge(
-    base: Mapping[str, Any], extra: Mapping[str, Any], replaced: set[KeyPath] | None = None, path: KeyPath = ()
+    base: Mapping[str, Any],
+    extra: Mapping[str, Any],
+    replaced: set[KeyPath] | None = None,
+    path: KeyPath = (),
 ) -> dict[str, Any]:
     """`extra` laid over `base`, both of which stand at `path`; `replaced` gets the path of every value that is new."""
     data = dict(base)

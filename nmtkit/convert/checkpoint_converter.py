@@ -44,7 +44,9 @@ class CheckpointConverter:
 
     def fault(self, reason: str) -> CheckpointError:
         """For weights that do not match the settings."""
-        return CheckpointError(f"{self.weights.path}: {reason}; it is damaged, or of another model than its settings")
+        return CheckpointError(
+            f"{self.weights.path}: {reason}; it is damaged, or of another model than its settings"
+        )
 
     def present(self, names: Sequence[str]) -> str:
         """Returns the first of these names of one tied matrix that the file has: any one of them is enough."""
@@ -60,24 +62,39 @@ class CheckpointConverter:
         if stored_shape is None and optional:
             return torch.zeros(shape)
         if stored_shape != shape:
-            fault = f"has shape {list(stored_shape)}, and" if stored_shape is not None else "is missing, and"
+            fault = (
+                f"has shape {list(stored_shape)}, and"
+                if stored_shape is not None
+                else "is missing, and"
+            )
             raise self.fault(f"{shorten(repr(name))} {fault} should have {list(shape)}")
         return self.weights.tensor(name)
 
-    def weight(self, name: str, shape: tuple[int, ...], optional: Callable[[str], bool] = lambda name: False) -> Tensor:
+    def weight(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        optional: Callable[[str], bool] = lambda name: False,
+    ) -> Tensor:
         """One of our weights that is stored as the table says; `optional` tells which tensors may be missing."""
         stored = self.names.stored(name)
         part_shape = stored.part_shape(shape)
         parts = [self.tensor(part, part_shape, optional(part)) for part in stored.names]
         weight = stored.join(parts)
         if weight.shape != shape:
-            raise self.fault(f"{name}: its parts have {list(weight.shape)} numbers, not {list(shape)}")
+            raise self.fault(
+                f"{name}: its parts have {list(weight.shape)} numbers, not {list(shape)}"
+            )
         return weight
 
     # ------------------------------------------------------------------------------------------------------ words
 
     def word_weights(
-        self, width: int, hidden: int, bias: Tensor | None = None, stored_as: Mapping[str, str] | None = None
+        self,
+        width: int,
+        hidden: int,
+        bias: Tensor | None = None,
+        stored_as: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
         """Embeddings `(V,width)`, output layer `(V,hidden)` and its bias, with our rows and names.
 
@@ -121,7 +138,9 @@ class CheckpointConverter:
     def _tie(self, weights: Mapping[str, Tensor]) -> str:
         """Returns the setting `tie` of a model with these matrices of words."""
         embedding = weights["tgt_embedding.weight"]
-        shares_embeddings = self.tokenizers.shared and torch.equal(weights["src_embedding.weight"], embedding)
+        shares_embeddings = self.tokenizers.shared and torch.equal(
+            weights["src_embedding.weight"], embedding
+        )
         if torch.equal(embedding, weights["output.weight"]):
             return "all" if shares_embeddings else "decoder"
         return "embeddings" if shares_embeddings else "none"
@@ -163,7 +182,9 @@ class CheckpointConverter:
             table = self._position_table(name, width)
             if table is not None and _position_kind(table) != "sinusoidal":
                 stored_name = self.names.theirs(name)
-                raise self.fault(f"{stored_name!r} holds other positions than sinusoids, which is not supported")
+                raise self.fault(
+                    f"{stored_name!r} holds other positions than sinusoids, which is not supported"
+                )
 
     def _position_table(self, name: str, width: int) -> Tensor | None:
         stored_name = self.names.theirs(name)
@@ -171,7 +192,9 @@ class CheckpointConverter:
         if shape is None:
             return None
         if shape[-1:] != (width,):
-            raise self.fault(f"{stored_name!r} has shape {list(shape)}, not {width} numbers a position")
+            raise self.fault(
+                f"{stored_name!r} has shape {list(shape)}, not {width} numbers a position"
+            )
         return self.tensor(stored_name, shape).reshape(-1, width)
 
     # ------------------------------------------------------------------------------------------- the whole model
@@ -200,9 +223,13 @@ class CheckpointConverter:
         weights = {}
         for name, weight in get_weights(network).items():
             shape = tuple(weight.shape)
-            weights[name] = converted[name] if name in converted else self.weight(name, shape, optional)
+            weights[name] = (
+                converted[name] if name in converted else self.weight(name, shape, optional)
+            )
             if weights[name].shape != shape:
-                raise self.fault(f"{name}: has shape {list(weights[name].shape)}, not {list(shape)}")
+                raise self.fault(
+                    f"{name}: has shape {list(weights[name].shape)}, not {list(shape)}"
+                )
         left = self.weights.shapes.keys() - self.used - {*unread}
         if left:
             raise self.fault(f"{shorten(repr(min(left)))} is not part of such a model")

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from nmtkit.convert.engines import library, plain_weights, position_table, positions_needed, require_convertible
+from nmtkit.convert.engines import (
+    library,
+    plain_weights,
+    position_table,
+    positions_needed,
+    require_convertible,
+)
 from nmtkit.convert.vocabulary import write_sentencepiece_models
 from nmtkit.convert.weight_names import WeightNames
 from nmtkit.core.files import write_errors
@@ -46,7 +52,9 @@ _NAMES = WeightNames(
 """Attributes of its specification of a Transformer, in which numbers are places in lists."""
 
 
-def write_ctranslate2(model: Seq2Seq, tokenizers: Tokenizers, recipe: "Recipe", folder: Path) -> None:
+def write_ctranslate2(
+    model: Seq2Seq, tokenizers: Tokenizers, recipe: "Recipe", folder: Path
+) -> None:
     """Writes a folder for `ctranslate2.Translator`, with the sentencepiece models of both sides."""
     config = require_convertible(model.config, "ctranslate2")
     specification = to_ctranslate2(
@@ -60,7 +68,9 @@ def write_ctranslate2(model: Seq2Seq, tokenizers: Tokenizers, recipe: "Recipe", 
     write_sentencepiece_models(tokenizers, folder)
 
 
-def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequence[str], positions: int) -> Any:
+def to_ctranslate2(
+    model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequence[str], positions: int
+) -> Any:
     """Returns the same network for CTranslate2, whose `save(folder)` writes it.
 
     The model must be as it was trained, not prepared for inference. `positions` is the number of position vectors; a T5
@@ -87,9 +97,13 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
         embeddings.weight = weights[f"{name}_embedding.weight"].numpy()
         stack.scale_embeddings = config.scale_embeddings
         if t5 is not None:
-            _set_relative_positions(stack, weights[f"{name}_positions.weight"], t5.relative_distance)
+            _set_relative_positions(
+                stack, weights[f"{name}_positions.weight"], t5.relative_distance
+            )
         else:
-            stack.position_encodings.encodings = position_table(model, weights, name, positions).numpy()
+            stack.position_encodings.encodings = position_table(
+                model, weights, name, positions
+            ).numpy()
         for layer in stack.layer:
             if not form.scaled:
                 layer.self_attention.queries_scale = 1.0
@@ -126,5 +140,9 @@ def _set(specification: Any, path: str, value: Tensor) -> None:
     *above, last = path.split(".")
     if above[-1] in ("layer_norm", "layernorm_embedding"):
         last = {"weight": "gamma", "bias": "beta"}[last]
-    owner = reduce(lambda at, name: at[int(name)] if name.isdigit() else getattr(at, name), above, specification)
+    owner = reduce(
+        lambda at, name: at[int(name)] if name.isdigit() else getattr(at, name),
+        above,
+        specification,
+    )
     setattr(owner, last, value.contiguous().numpy())

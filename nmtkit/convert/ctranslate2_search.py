@@ -18,7 +18,13 @@ import torch
 from typing_extensions import override
 
 from nmtkit.convert.ctranslate2 import to_ctranslate2
-from nmtkit.convert.engines import ctranslate2_options, library, missing_settings, renormalizing_settings, unconvertible
+from nmtkit.convert.engines import (
+    ctranslate2_options,
+    library,
+    missing_settings,
+    renormalizing_settings,
+    unconvertible,
+)
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bytes_checksum, file_sha256, new_folder, user_cache, write_errors
@@ -34,7 +40,13 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.tensor_files import open_checkpoint
 
-COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fastest": "auto"}
+COMPUTE_TYPES = {
+    "auto": "float32",
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fastest": "auto",
+}
 """CTranslate2's names of our precisions; all others have one name."""
 POSITIONS = 4096
 """Position vectors of a converted model with sinusoids."""
@@ -61,9 +73,11 @@ class CTranslate2Search(ExternalEngine):
     def __init__(self, run: Run, weights: str, device: torch.device, precision: str) -> None:
         threads = torch.get_num_threads()
         workers = threads if device.type == "cpu" else 1
-        self.searches = 2 * workers  # so that a batch waits for each worker while Python works on others
+        # so that a batch waits for each worker while Python works on others
+        self.searches = 2 * workers
         self._positions = _positions(run.inference.model)
-        self._known_limits: tuple[SearchConfig | None, dict[int, int]] = None, {}  # by length, of a search
+        # by length, of a search
+        self._known_limits: tuple[SearchConfig | None, dict[int, int]] = None, {}
         tokenizers = run.load_tokenizers()
         self._src = tokenizers.src.vocabulary
         self._tgt = tokenizers.tgt.vocabulary
@@ -100,7 +114,9 @@ class CTranslate2Search(ExternalEngine):
         missing = missing_settings("ctranslate2", config)
         missing.pop("certain_prefix", None)  # a language always is
         if missing:
-            return f"ctranslate2 has no search like this one: it lacks {'; '.join(missing.values())}"
+            return (
+                f"ctranslate2 has no search like this one: it lacks {'; '.join(missing.values())}"
+            )
         changing = renormalizing_settings(config)
         if changing and exact:
             return f"with {changing} ctranslate2 has other scores"
@@ -108,7 +124,12 @@ class CTranslate2Search(ExternalEngine):
 
     @override
     def __call__(
-        self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int, log_probs: bool, exact: bool
+        self,
+        sources: Sequence[SourceLine],
+        config: SearchConfig,
+        n_best: int,
+        log_probs: bool,
+        exact: bool,
     ) -> list[list[Hypothesis] | str]:
         if n_best > config.n_hypotheses:
             raise NmtkitError(
@@ -152,7 +173,9 @@ class CTranslate2Search(ExternalEngine):
             known.update(zip(new, max_lengths(config, lengths, None).tolist(), strict=True))
         return [known[source.length] for source in sources]
 
-    def _lacking_for(self, source: SourceLine, limit: int, config: SearchConfig, exact: bool) -> str:
+    def _lacking_for(
+        self, source: SourceLine, limit: int, config: SearchConfig, exact: bool
+    ) -> str:
         """Returns what the library lacks for a source, or an empty text."""
         if source.request is not None:
             return f"{source.request.where}: engine ctranslate2 has no prefixes and terms"
@@ -161,7 +184,12 @@ class CTranslate2Search(ExternalEngine):
         return _differs_behind_language(config, exact) if source.prefix else ""
 
     def _search_all(
-        self, sources: Sequence[SourceLine], limits: Sequence[int], config: SearchConfig, n_best: int, exact: bool
+        self,
+        sources: Sequence[SourceLine],
+        limits: Sequence[int],
+        config: SearchConfig,
+        n_best: int,
+        exact: bool,
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of every source within its limit; none where a hypothesis ended with padding.
 
@@ -202,7 +230,12 @@ class CTranslate2Search(ExternalEngine):
                 if not self._is_usable(result):
                     continue
                 ranked = self._hypotheses(result, config, len(result.hypotheses))
-                ranked.sort(key=lambda hypothesis: (ranks_cut_last and not hypothesis.finished, -hypothesis.score))
+                ranked.sort(
+                    key=lambda hypothesis: (
+                        ranks_cut_last and not hypothesis.finished,
+                        -hypothesis.score,
+                    )
+                )
                 found[number] = ranked[:n_best]
         return found
 
@@ -219,7 +252,9 @@ class CTranslate2Search(ExternalEngine):
         scored = self._with_log_probs(sources, found, config)
         chosen: list[list[Hypothesis] | str] = []
         for before, after in zip(found, scored, strict=True):
-            shifts = [abs(one.score - other.score) for one, other in zip(before, after, strict=True)]
+            shifts = [
+                abs(one.score - other.score) for one, other in zip(before, after, strict=True)
+            ]
             scores = [one.score for one in after if one.finished]
             is_sure = max(shifts) < MOST_SHIFT and scores == sorted(scores, reverse=True)
             reason = "engine ctranslate2 gives the probability of padding to other tokens"
@@ -227,7 +262,12 @@ class CTranslate2Search(ExternalEngine):
         return chosen
 
     def _search(
-        self, sources: Sequence[SourceLine], config: SearchConfig, limit: int, exact: bool, patience: int = 1
+        self,
+        sources: Sequence[SourceLine],
+        config: SearchConfig,
+        limit: int,
+        exact: bool,
+        patience: int = 1,
     ) -> list[Any]:
         """Returns what the library finds with one limit for all, K hypotheses of each source or more.
 
@@ -286,7 +326,9 @@ class CTranslate2Search(ExternalEngine):
         self, sources: Sequence[SourceLine], found: Sequence[list[Hypothesis]], config: SearchConfig
     ) -> list[list[Hypothesis]]:
         """The same with the model's own log-probabilities, which do not know what was forbidden."""
-        pairs = [(source, one) for source, ranked in zip(sources, found, strict=True) for one in ranked]
+        pairs = [
+            (source, one) for source, ranked in zip(sources, found, strict=True) for one in ranked
+        ]
         src = [self._src.tokens_of(source.ids) for source, _ in pairs]
         tgt = [self._tgt.tokens_of(one.ids) for _, one in pairs]
         options = {"max_batch_size": 32, "max_input_length": 0}
@@ -296,7 +338,9 @@ class CTranslate2Search(ExternalEngine):
             log_probs = result.log_probs[: len(one.token_log_probs)]  # without EOS where it was cut
             log_probs[: len(source.prefix)] = [0.0] * len(source.prefix)
             score = ranking_score(config, one.ids, torch.tensor(log_probs), None)
-            rescored.append(replace(one, token_log_probs=log_probs, log_prob=sum(log_probs), score=score))
+            rescored.append(
+                replace(one, token_log_probs=log_probs, log_prob=sum(log_probs), score=score)
+            )
         coming = iter(rescored)
         return [[next(coming) for _ in ranked] for ranked in found]
 
@@ -321,7 +365,9 @@ def _differs_behind_language(config: SearchConfig, exact: bool) -> str:
     if not config.certain_prefix:
         return "ctranslate2 forces a language with a probability of 1, and certain_prefix is false"
     if exact and config.n_hypotheses > 1:
-        return "ctranslate2 searches otherwise behind the token of a language, unless beam_size is 1"
+        return (
+            "ctranslate2 searches otherwise behind the token of a language, unless beam_size is 1"
+        )
     return ""
 
 

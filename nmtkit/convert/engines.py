@@ -32,7 +32,9 @@ def library(engine: str) -> Any:
     name = LIBRARIES[engine]
     if find_spec(name) is None:
         needed = "" if name == engine else f", and {engine} needs it"
-        raise NmtkitError(f"{name} is not installed{needed}: `pip install 'nmtkit[{_EXTRAS[engine]}]'`")
+        raise NmtkitError(
+            f"{name} is not installed{needed}: `pip install 'nmtkit[{_EXTRAS[engine]}]'`"
+        )
     return import_module(name)
 
 
@@ -59,8 +61,14 @@ def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
         raise NmtkitError(f"{lacking}; take safetensors")
     config = cast(TransformerConfig, model)
     if engine == "huggingface" and not (config.source_end and config.norm_epsilon == 1e-5):
-        setting = "an epsilon of normalization other than 1e-5" if config.source_end else "a source without its </s>"
-        raise NmtkitError(f"{engine} has no counterpart of {setting}; take --to ctranslate2 or safetensors")
+        setting = (
+            "an epsilon of normalization other than 1e-5"
+            if config.source_end
+            else "a source without its </s>"
+        )
+        raise NmtkitError(
+            f"{engine} has no counterpart of {setting}; take --to ctranslate2 or safetensors"
+        )
     return config
 
 
@@ -70,7 +78,10 @@ def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
     if kind != "beam":
         return {"kind": f"kind {kind} (take beam)"}
     supported = {
-        "length_penalty": (config.length_penalty in ("average", "none") or not config.alpha, "average or none"),
+        "length_penalty": (
+            config.length_penalty in ("average", "none") or not config.alpha,
+            "average or none",
+        ),
         "coverage_penalty": (not config.coverage_penalty, "0"),
         "stop": (config.effective_stop in _STOPS[engine], "first_k"),
         "min_length_ratio": (not config.min_length_ratio, "0"),
@@ -78,7 +89,10 @@ def missing_settings(engine: str, config: SearchConfig) -> dict[str, str]:
         "certain_prefix": (not config.certain_prefix, "false"),
         "diversity_groups": (config.n_groups == 1, "1"),
         "rule": (config.rule is None, "null"),
-        "at_limit": (config.effective_at_limit != "end" or engine != "ctranslate2", "behind or compete"),
+        "at_limit": (
+            config.effective_at_limit != "end" or engine != "ctranslate2",
+            "behind or compete",
+        ),
     }
     missing = {}
     for key, (is_supported, alternative) in supported.items():
@@ -91,7 +105,9 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
     """Raises NmtkitError for search settings that an engine does not have, naming all of them."""
     missing = missing_settings(engine, config)
     if missing:
-        raise NmtkitError(f"{engine} has no search like this one: it lacks {'; '.join(missing.values())}")
+        raise NmtkitError(
+            f"{engine} has no search like this one: it lacks {'; '.join(missing.values())}"
+        )
 
 
 def renormalizing_settings(config: SearchConfig) -> str:

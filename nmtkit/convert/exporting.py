@@ -24,7 +24,12 @@ from nmtkit.training.checkpoints.weights import get_weights
 
 
 def export_run(
-    run: Run, to: str, folder: Path, weights: str = "auto", licence: str | None = None, notify: Notify = ignore
+    run: Run,
+    to: str,
+    folder: Path,
+    weights: str = "auto",
+    licence: str | None = None,
+    notify: Notify = ignore,
 ) -> None:
     """Writes a trained run into a new or empty folder, in one of the formats `EXPORTS`, with a model card.
 
@@ -46,7 +51,12 @@ def export_run(
         else:
             _warn_of_differences(to, recipe, is_public, notify)
         card = model_card(
-            run=run.folder, recipe=recipe, model=model, tokenizers=tokenizers, program=to, licence=licence
+            run=run.folder,
+            recipe=recipe,
+            model=model,
+            tokenizers=tokenizers,
+            program=to,
+            licence=licence,
         )
         atomic_write_text(unfinished / "README.md", card)
 
@@ -62,7 +72,9 @@ def _warn_of_differences(to: str, recipe: Recipe, is_public: bool, notify: Notif
         notify(f"warning: {fault}; with the same weights its texts may differ")
     limit = source_token_limit(recipe)
     if limit:
-        notify(f"warning: {to} reads all of a source, and nmtkit its first {limit} tokens; cut longer ones")
+        notify(
+            f"warning: {to} reads all of a source, and nmtkit its first {limit} tokens; cut longer ones"
+        )
 
 
 def _write_safetensors(model: Model, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
@@ -80,13 +92,17 @@ def _without_folders(recipe: Recipe) -> Recipe:
     changes: dict[str, Any] = {"data": recipe.data.model_copy(update=data_changes), "stages": []}
     init = recipe.init_from
     if init is not None:
-        run_names: dict[str, Any] = {key: Path(run).resolve().name for key, run in init.runs.items()}
+        run_names: dict[str, Any] = {
+            key: Path(run).resolve().name for key, run in init.runs.items()
+        }
         run_names["checkpoint"] = Path(init.checkpoint).name
         run_names["test"] = None
         changes["init_from"] = init.model_copy(update=run_names)
     vectors = recipe.pretrained_embeddings
     if vectors is not None:
-        vector_names: dict[str, Any] = {side: Path(path).name for side, path in vectors.files().items()}
+        vector_names: dict[str, Any] = {
+            side: Path(path).name for side, path in vectors.files().items()
+        }
         changes["pretrained_embeddings"] = vectors.model_copy(update=vector_names)
     return recipe.model_copy(update=changes)
 

@@ -41,7 +41,9 @@ class ExternalWeights:
     read: Callable[[str], Tensor]
 
     @classmethod
-    def of_pickle(cls, path: Path, content: Any, remedy: str = "take a model.safetensors") -> "ExternalWeights":
+    def of_pickle(
+        cls, path: Path, content: Any, remedy: str = "take a model.safetensors"
+    ) -> "ExternalWeights":
         """Returns the content of a pickle, which must be named tensors, each with as many numbers as its shape says."""
         fault = f"{path}: holds other things than named tensors; {remedy}"
         if not isinstance(content, dict):
@@ -50,9 +52,15 @@ class ExternalWeights:
         for name, tensor in content.items():
             if type(name) is not str or type(tensor) is not Tensor:
                 raise CheckpointError(fault)
-            is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+            is_plain = (
+                tensor.layout == torch.strided
+                and tensor.device.type == "cpu"
+                and not tensor.is_quantized
+            )
             if not is_plain or tensor.nbytes > tensor.untyped_storage().nbytes():
-                raise CheckpointError(f"{path}: {shorten(repr(name))} has fewer numbers than its shape says")
+                raise CheckpointError(
+                    f"{path}: {shorten(repr(name))} has fewer numbers than its shape says"
+                )
             shapes[name] = tuple(tensor.shape)
         return cls(path, shapes, content.__getitem__)
 
@@ -71,7 +79,9 @@ def read_file(path: Path) -> bytes:
     """The content of a file other than weights; raises CheckpointError if it is missing, not a file, or too large."""
     if not path.is_file():  # reading a pipe would wait forever
         fault = "is not a file" if path.exists() else "is missing"
-        raise CheckpointError(f"{path}: {fault}, and the model cannot be read without it; download the whole folder")
+        raise CheckpointError(
+            f"{path}: {fault}, and the model cannot be read without it; download the whole folder"
+        )
     if path.stat().st_size > _MAX_BYTES:
         raise CheckpointError(f"{path}: larger than {_MAX_BYTES >> 20} MiB, which no such file is")
     return path.read_bytes()
@@ -82,7 +92,9 @@ def read_text(path: Path) -> str:
     try:
         return read_file(path).decode("utf-8")
     except UnicodeDecodeError as fault:
-        raise CheckpointError(f"{path}: not UTF-8 at byte {fault.start}; download it again") from fault
+        raise CheckpointError(
+            f"{path}: not UTF-8 at byte {fault.start}; download it again"
+        ) from fault
 
 
 def read_json(path: Path, kind: type[J]) -> J:
@@ -132,7 +144,9 @@ def read_weights(folder: Path) -> ExternalWeights:
     """
     path = next((folder / name for name in _WEIGHT_FILES if (folder / name).exists()), None)
     if path is None:
-        raise CheckpointError(f"{folder}: no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder")
+        raise CheckpointError(
+            f"{folder}: no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder"
+        )
     parts = _shards(path) if path.name.endswith(_INDEX_SUFFIX) else [path]
     if parts[0].suffix == ".bin":
         return _read_pickles(path, parts)
@@ -162,7 +176,10 @@ def _open_safetensors(path: Path, parts: Sequence[Path]) -> ExternalWeights:
     _require_memory(path, sum(4 * math.prod(shape) for shape in shapes.values()))
 
     def read(name: str) -> Tensor:
-        with name_file_in_errors(places[name], "download it again"), open_tensors(places[name]) as file:
+        with (
+            name_file_in_errors(places[name], "download it again"),
+            open_tensors(places[name]) as file,
+        ):
             tensor: Tensor = file.get_tensor(name)
             return tensor
 
@@ -194,7 +211,9 @@ def _shards(index: Path) -> list[Path]:
     return [index.parent / file for file in files]
 
 
-def load_pickle(path: Path, allowed: Sequence[type] = (), remedy: str = "take a model.safetensors") -> Any:
+def load_pickle(
+    path: Path, allowed: Sequence[type] = (), remedy: str = "take a model.safetensors"
+) -> Any:
     """The content of a file written by `torch.save`; only tensors, plain values and the `allowed` classes are made."""
     try:
         if not path.is_file():

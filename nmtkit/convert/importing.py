@@ -79,7 +79,9 @@ def import_run(
     notify(_describe_model(imported))
     if imported.search:
         origin = imported.search_source or f"{imported.toolkit} does"
-        notify(f"it searches {_describe_search(imported.search)}, as {origin}; see `search` in {run.recipe}")
+        notify(
+            f"it searches {_describe_search(imported.search)}, as {origin}; see `search` in {run.recipe}"
+        )
     for note in imported.notes:
         notify(note)
     return run
@@ -103,7 +105,9 @@ def _require_foreign(source: Path) -> None:
         )
 
 
-def choose_task(imported: ImportedModel, task: str | None, source_prefix: str | None) -> ImportedModel:
+def choose_task(
+    imported: ImportedModel, task: str | None, source_prefix: str | None
+) -> ImportedModel:
     """Returns the model with the settings of a task; RecipeError for one that it cannot have.
 
     Without a task, the only one that the model has settings for is chosen.
@@ -134,10 +138,14 @@ def choose_task(imported: ImportedModel, task: str | None, source_prefix: str | 
     if not source_prefix:
         return imported
     if imported.tokenizers.config.kind != "huggingface" or "src" not in imported.tokenizers:
-        raise RecipeError("--source-prefix: only models of Hugging Face that read a source have one; leave it out")
+        raise RecipeError(
+            "--source-prefix: only models of Hugging Face that read a source have one; leave it out"
+        )
     note = f"every source begins with {source_prefix!r}, in training too (tokenizer.source_prefix in the recipe)"
     return replace(
-        imported, tokenizers=imported.tokenizers.with_source_prefix(source_prefix), notes=[*imported.notes, note]
+        imported,
+        tokenizers=imported.tokenizers.with_source_prefix(source_prefix),
+        notes=[*imported.notes, note],
     )
 
 
@@ -152,7 +160,10 @@ def _require_task(imported: ImportedModel, task: str) -> None:
 def _describe_model(imported: ImportedModel) -> str:
     """Describes architecture, layers, width, vocabularies and the number of weights."""
     sides = {"src": "source", "tgt": "target"}
-    sizes = [f"{len(tokenizer.vocabulary):,} {sides[column]}" for column, tokenizer in imported.tokenizers.items()]
+    sizes = [
+        f"{len(tokenizer.vocabulary):,} {sides[column]}"
+        for column, tokenizer in imported.tokenizers.items()
+    ]
     weights = sum(map(torch.numel, imported.tensors.values()))
     config = imported.model.model_dump()
     depth = config.get("decoder_layers") or config["layers"]

@@ -17,7 +17,11 @@ from nmtkit.convert.external_files import (
     unsupported,
 )
 from nmtkit.convert.imported_model import READERS, ImportedModel
-from nmtkit.convert.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
+from nmtkit.convert.vocabulary import (
+    ExternalVocabulary,
+    find_sentencepiece_models,
+    toolkit_tokenizers,
+)
 from nmtkit.convert.weight_names import Row, Stored, WeightNames
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.formats import load_yaml
@@ -195,7 +199,9 @@ def read_joey(folder: Path) -> ImportedModel:
     tgt = _read_vocabulary(folder / "trg_vocab.txt", config.data.special_symbols)
     has_pieces = any(WORD_START in token for token in tgt.tokens)
     models, notes = _sentencepiece_models(folder, config.data, place, has_pieces)
-    tokenizers, maps = toolkit_tokenizers(src, tgt, models, config.data.src.lowercase, restrict=True)
+    tokenizers, maps = toolkit_tokenizers(
+        src, tgt, models, config.data.src.lowercase, restrict=True
+    )
     converter = CheckpointConverter(
         place=place,
         weights=_read_weights(folder),
@@ -236,10 +242,14 @@ def _read_config(place: Path) -> JoeyConfig:
 def _read_weights(folder: Path) -> ExternalWeights:
     path = next((folder / name for name in _CHECKPOINTS if (folder / name).exists()), None)
     if path is None:
-        raise CheckpointError(f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder")
+        raise CheckpointError(
+            f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder"
+        )
     state = load_pickle(path, remedy=_REMEDY)
     if not isinstance(state, dict) or "model_state" not in state:
-        raise CheckpointError(f"{path}: holds no model_state, so it is not a checkpoint of Joey NMT")
+        raise CheckpointError(
+            f"{path}: holds no model_state, so it is not a checkpoint of Joey NMT"
+        )
     return ExternalWeights.of_pickle(path, state["model_state"], _REMEDY)
 
 
@@ -274,7 +284,9 @@ def _read_vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
     tokens = [*dict.fromkeys([*ids, *lines])]
     for token, row in ids.items():
         if not 0 <= row < len(tokens) or tokens[row] != token:
-            raise CheckpointError(f"{path}: {token!r} does not have the id {row} that special_symbols give it")
+            raise CheckpointError(
+                f"{path}: {token!r} does not have the id {row} that special_symbols give it"
+            )
     return ExternalVocabulary(
         place=path,
         tokens=tokens,
@@ -286,17 +298,23 @@ def _read_vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
 
 
 def _require_alike(converter: CheckpointConverter, config: JoeyConfig, *keys: str) -> None:
-    require_equal(converter.place, config, {f"model.decoder.{key}": f"model.encoder.{key}" for key in keys})
+    require_equal(
+        converter.place, config, {f"model.decoder.{key}": f"model.encoder.{key}" for key in keys}
+    )
 
 
 def _convert_transformer(
     converter: CheckpointConverter, config: JoeyConfig
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
     encoder = config.model.encoder
-    _require_alike(converter, config, "hidden_size", "ff_size", "num_heads", "layer_norm", "activation")
+    _require_alike(
+        converter, config, "hidden_size", "ff_size", "num_heads", "layer_norm", "activation"
+    )
     for key in ("ff_size", "num_heads", "layer_norm"):
         if getattr(encoder, key) is None:
-            raise unsupported(converter.place, f"model.encoder.{key}: not set", "set it as the model was trained")
+            raise unsupported(
+                converter.place, f"model.encoder.{key}: not set", "set it as the model was trained"
+            )
     if not config.model.tied_embeddings:
         _require_alike(converter, config, "embeddings.scale")
     width = encoder.hidden_size
@@ -320,7 +338,9 @@ def _convert_transformer(
     return converter.convert(TransformerConfig, settings, words)
 
 
-def _convert_recurrent(converter: CheckpointConverter, config: JoeyConfig) -> tuple[LuongConfig, dict[str, Tensor]]:
+def _convert_recurrent(
+    converter: CheckpointConverter, config: JoeyConfig
+) -> tuple[LuongConfig, dict[str, Tensor]]:
     """A Luong model: the decoder's state is updated before it attends, with Bahdanau's score as well."""
     encoder = config.model.encoder
     decoder = config.model.decoder
@@ -330,11 +350,17 @@ def _convert_recurrent(converter: CheckpointConverter, config: JoeyConfig) -> tu
     if encoder.embeddings.scale or decoder.embeddings.scale:
         raise unsupported(converter.place, "embeddings.scale: true in a recurrent model")
     if decoder.activation not in (None, "tanh"):
-        raise unsupported(converter.place, f"model.decoder.activation: {decoder.activation} in a recurrent model")
+        raise unsupported(
+            converter.place, f"model.decoder.activation: {decoder.activation} in a recurrent model"
+        )
     converted = converter.word_weights(width=encoder.embeddings.embedding_dim, hidden=hidden)
     # Its columns are of the state and the context, ours of the context and the state.
-    state_and_context = converter.tensor("decoder.att_vector_layer.weight", (hidden, hidden + memory))
-    converted["attentional.weight"] = torch.cat([state_and_context[:, hidden:], state_and_context[:, :hidden]], 1)
+    state_and_context = converter.tensor(
+        "decoder.att_vector_layer.weight", (hidden, hidden + memory)
+    )
+    converted["attentional.weight"] = torch.cat(
+        [state_and_context[:, hidden:], state_and_context[:, :hidden]], 1
+    )
     is_additive = decoder.attention == "bahdanau"
     if is_additive:
         converted["attention.score.key.bias"] = torch.zeros(hidden)
@@ -357,7 +383,9 @@ def _convert_recurrent(converter: CheckpointConverter, config: JoeyConfig) -> tu
     return converter.convert(LuongConfig, settings, converted | bridge_weights)
 
 
-def _convert_bridge(converter: CheckpointConverter, decoder: _Decoder, memory: int) -> tuple[str, dict[str, Tensor]]:
+def _convert_bridge(
+    converter: CheckpointConverter, decoder: _Decoder, memory: int
+) -> tuple[str, dict[str, Tensor]]:
     """The map to the decoder's first state, which all its layers, and an LSTM's memory cells, share."""
     hidden = decoder.hidden_size
     if decoder.init_hidden == "zero":
@@ -369,7 +397,9 @@ def _convert_bridge(converter: CheckpointConverter, decoder: _Decoder, memory: i
         weight = torch.eye(hidden, memory)
         bias = torch.zeros(hidden)
     else:
-        raise unsupported(converter.place, f"model.decoder.init_hidden: last of {memory} numbers for {hidden}")
+        raise unsupported(
+            converter.place, f"model.decoder.init_hidden: last of {memory} numbers for {hidden}"
+        )
     weights = {}
     for state in ("hidden", "cell") if decoder.rnn_type == "lstm" else ("hidden",):
         weights[f"bridge.{state}.weight"] = weight.repeat(decoder.num_layers, 1)

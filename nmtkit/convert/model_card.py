@@ -94,7 +94,12 @@ _DIFFERENCES = (
 
 
 def model_card(
-    run: RunFolder, recipe: Recipe, model: Model, tokenizers: Tokenizers, program: str, licence: str | None
+    run: RunFolder,
+    recipe: Recipe,
+    model: Model,
+    tokenizers: Tokenizers,
+    program: str,
+    licence: str | None,
 ) -> str:
     """Returns the text of the card of a run that was exported in the format of a program.
 
@@ -107,7 +112,10 @@ def model_card(
         "library_name": _LIBRARIES[program],
         "pipeline_tag": task.name,
     }
-    settings = {"model": recipe.model.model_dump(mode="json"), "search": recipe.search.model_dump(mode="json")}
+    settings = {
+        "model": recipe.model.model_dump(mode="json"),
+        "search": recipe.search.model_dump(mode="json"),
+    }
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
         recipe.description,
@@ -127,7 +135,9 @@ def model_card(
 
 def _sizes(tokenizers: Tokenizers) -> str:
     sides = {"src": "source", "tgt": "target"}
-    sizes = [f"{len(tokenizer.vocabulary):,} {sides[column]}" for column, tokenizer in tokenizers.items()]
+    sizes = [
+        f"{len(tokenizer.vocabulary):,} {sides[column]}" for column, tokenizer in tokenizers.items()
+    ]
     return " and ".join(sizes)
 
 
@@ -137,14 +147,20 @@ def _use(recipe: Recipe, tokenizers: Tokenizers, program: str) -> list[str]:
         return [_USE[program].replace("COMMAND", TASKS.get(recipe.task).command)]
     is_public = tokenizers.config.kind == "huggingface"
     options = _lines_of(ctranslate2_options(recipe.search))
-    use = _public_use(recipe.search, tokenizers, program) if is_public else _USE[program].replace("OPTIONS", options)
+    use = (
+        _public_use(recipe.search, tokenizers, program)
+        if is_public
+        else _USE[program].replace("OPTIONS", options)
+    )
     paragraphs = [use]
     tags = [] if is_public else tokenizers.src.vocabulary.specials
     if tags:
         paragraphs.append(f"Before a source may stand: {', '.join(f'`{tag}`' for tag in tags)}.")
     limit = source_token_limit(recipe)
     if limit:
-        paragraphs.append(f"It was made to read the first {limit} tokens of a source; cut longer ones.")
+        paragraphs.append(
+            f"It was made to read the first {limit} tokens of a source; cut longer ones."
+        )
     if program == "ctranslate2" and not is_public and tokenizers.src.config.lowercase:
         paragraphs.append("TOKENS are of text in lower case.")
     return paragraphs

@@ -15,9 +15,19 @@ import torch
 from torch import Tensor
 
 from nmtkit.convert.checkpoint_converter import CheckpointConverter
-from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, load_pickle, require_equal, unsupported
+from nmtkit.convert.external_files import (
+    ExternalSettings,
+    ExternalWeights,
+    load_pickle,
+    require_equal,
+    unsupported,
+)
 from nmtkit.convert.imported_model import READERS, ImportedModel
-from nmtkit.convert.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
+from nmtkit.convert.vocabulary import (
+    ExternalVocabulary,
+    find_sentencepiece_models,
+    toolkit_tokenizers,
+)
 from nmtkit.convert.weight_names import SUPPRESSED_BIAS, Row, Stored, WeightNames
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Depth, Field, Width, parse
@@ -29,12 +39,24 @@ from nmtkit.models.transformer import TransformerConfig
 
 _REMEDY = "save it by OpenNMT-py 3 (pytorch format, LoRA merged); its tools/convertv2_v3.py converts older ones"
 _SPECIALS = {"unknown": "<unk>", "padding": "<blank>", "end": "</s>"}
-_SEARCH = {"beam_size": 5, "at_limit": "compete", "max_length": 250, "max_length_ratio": 1.25, "max_length_offset": 5}
+_SEARCH = {
+    "beam_size": 5,
+    "at_limit": "compete",
+    "max_length": 250,
+    "max_length_ratio": 1.25,
+    "max_length_offset": 5,
+}
 """Defaults of `onmt_translate` 3.5; its limit is by the longest source of a batch."""
 
 # Options without a counterpart here: they must be false, 0, empty or null.
 _OFF = ("lora_layers", "lora_embedding", "quant_layers", "num_experts", "parallel_residual")
-_OFF_IN_ATTENTION = ("max_relative_positions", "relative_positions_buckets", "multiquery", "num_kv", "sliding_window")
+_OFF_IN_ATTENTION = (
+    "max_relative_positions",
+    "relative_positions_buckets",
+    "multiquery",
+    "num_kv",
+    "sliding_window",
+)
 _OFF_IN_RECURRENT = ("position_encoding", "context_gate", "coverage_attn")
 _TEXT_CHANGES = {"bpe", "onmt_tokenize", "normalize"}
 """Transforms of every text, sources to translate included."""
@@ -260,7 +282,9 @@ def _read_vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> 
         raise unsupported(path, f"data_task: {shorten(str(task))}")
     tokens = vocabularies.get(side)
     if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
-        raise CheckpointError(f"{path}: its vocabulary {side!r} is not a list of words; download it again")
+        raise CheckpointError(
+            f"{path}: its vocabulary {side!r} is not a list of words; download it again"
+        )
     rows = {token: row for row, token in enumerate(tokens)}
     special = {key: rows.get(token, -1) for key, token in _SPECIALS.items()}
     if side == "src":  # no text has these
@@ -316,7 +340,9 @@ def _first(value: list[float] | float) -> float:
     return value[0] if value else 0.0
 
 
-def _convert_words(converter: CheckpointConverter, copies: bool, width: int, hidden: int) -> dict[str, Tensor]:
+def _convert_words(
+    converter: CheckpointConverter, copies: bool, width: int, hidden: int
+) -> dict[str, Tensor]:
     """Embeddings and output layer, and with copying the bias of the gate."""
     bias = converter.weight("output.bias", (converter.vocabularies[1].size,))
     words = converter.word_weights(width=width, hidden=hidden, bias=bias)
@@ -359,7 +385,9 @@ def _convert_transformer(
             return False
         is_attention = "_attn." in name
         is_feed_forward = ".w_" in name
-        return (is_attention and not options.add_qkvbias) or (is_feed_forward and not options.add_ffnbias)
+        return (is_attention and not options.add_qkvbias) or (
+            is_feed_forward and not options.add_ffnbias
+        )
 
     return converter.convert(TransformerConfig, settings, converted, optional=optional)
 
@@ -368,12 +396,21 @@ def _convert_recurrent(
     converter: CheckpointConverter, options: _RecurrentOptions
 ) -> tuple[LuongConfig, dict[str, Tensor]]:
     """A Luong model: the decoder's state is updated before it attends."""
-    pairs = {"tgt_word_vec_size": "src_word_vec_size", "enc_hid_size": "dec_hid_size", "dec_layers": "enc_layers"}
+    pairs = {
+        "tgt_word_vec_size": "src_word_vec_size",
+        "enc_hid_size": "dec_hid_size",
+        "dec_layers": "enc_layers",
+    }
     require_equal(converter.place, options, pairs)
     if options.bridge and options.dec_layers > 1:
-        raise unsupported(converter.place, "bridge with several layers: releases of OpenNMT-py read it differently")
+        raise unsupported(
+            converter.place,
+            "bridge with several layers: releases of OpenNMT-py read it differently",
+        )
     if (options.copy_attn_type or options.global_attention) != options.global_attention:
-        raise unsupported(converter.place, f"copy_attn_type: {options.copy_attn_type}, unlike global_attention")
+        raise unsupported(
+            converter.place, f"copy_attn_type: {options.copy_attn_type}, unlike global_attention"
+        )
     width = options.src_word_vec_size
     hidden = options.dec_hid_size
     directions = 2 if options.encoder_type == "brnn" else 1
@@ -384,7 +421,9 @@ def _convert_recurrent(
     unread = []
     if options.copy_attn:
         copying = "shared" if options.reuse_copy_attn else "own"
-        converted["copy_gate.weight"] = -converter.tensor("generator.linear_copy.weight", (1, hidden))
+        converted["copy_gate.weight"] = -converter.tensor(
+            "generator.linear_copy.weight", (1, hidden)
+        )
     if copying == "own":  # only the weights of source words are read of the second attention
         unread = ["decoder.copy_attn.linear_out.weight", "decoder.copy_attn.linear_out.bias"]
     is_additive = options.global_attention == "mlp"
@@ -408,7 +447,9 @@ def _convert_recurrent(
     return converter.convert(LuongConfig, settings, converted, unread)
 
 
-def _convert_bridge(converter: CheckpointConverter, rnn_type: str, hidden: int, directions: int) -> dict[str, Tensor]:
+def _convert_bridge(
+    converter: CheckpointConverter, rnn_type: str, hidden: int, directions: int
+) -> dict[str, Tensor]:
     """The maps of the last states, by our names; with two directions, one map serves each of them."""
     converted = {}
     size = hidden // directions

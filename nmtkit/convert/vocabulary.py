@@ -19,8 +19,17 @@ from nmtkit.core.files import write_errors
 from nmtkit.core.settings import parse
 from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.tokenizers.huggingface_tokenizer import LANGUAGE_TOKEN
-from nmtkit.data.tokenizers.sentencepiece_model import bytes_field, message_fields, with_number_rules
-from nmtkit.data.tokenizers.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.sentencepiece_model import (
+    bytes_field,
+    message_fields,
+    with_number_rules,
+)
+from nmtkit.data.tokenizers.tokenizer import (
+    WORD_START,
+    SentencePieceTokenizer,
+    TokenizerConfig,
+    WordTokenizer,
+)
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -77,7 +86,9 @@ def map_vocabulary(
     ordinary = [*further, *(row for row in range(size) if row not in elsewhere)]
     ordered = _distinct_names(tokens, ordinary)
     rows = torch.tensor([*(row_of[ours] for ours in range(len(SPECIALS))), *ordinary])
-    suppressed = torch.tensor([ours for ours, row in row_of.items() if owner.get(row) != ours], dtype=torch.long)
+    suppressed = torch.tensor(
+        [ours for ours, row in row_of.items() if owner.get(row) != ours], dtype=torch.long
+    )
     vocabulary = Vocabulary(ordered, ordered[len(SPECIALS) : len(SPECIALS) + len(further)])
     return VocabularyMap(vocabulary, rows, size, suppressed)
 
@@ -162,7 +173,8 @@ def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
         if number == 1:  # a piece: text, score, type
             fields: dict[int, Any] = dict(message_fields(content))
             text = fields[1].decode("utf-8", "replace")
-            if fields.get(3, _NORMAL) in (_NORMAL, _UNUSED):  # a field that comes twice has its last value
+            # a field that comes twice has its last value
+            if fields.get(3, _NORMAL) in (_NORMAL, _UNUSED):
                 content += bytes([3 << 3, _NORMAL if text in pieces or len(text) == 1 else _UNUSED])
         restricted += bytes_field(number, content)
     return bytes(restricted)
@@ -175,7 +187,8 @@ def write_sentencepiece_models(tokenizers: Tokenizers, folder: Path) -> None:
             continue
         with write_errors(folder / name):
             content = tokenizer.content()
-            if tokenizer.config.normalization == "nfkc_numbers":  # elsewhere the model must normalize text by itself
+            # elsewhere the model must normalize text by itself
+            if tokenizer.config.normalization == "nfkc_numbers":
                 content = with_number_rules(content)
             (folder / name).write_bytes(content)
 
@@ -200,7 +213,9 @@ class ExternalVocabulary:
         special = (self.padding, self.start, self.end)
         size = len(self.tokens)
         if not all(0 <= row < size for row in (*special, self.unknown)):
-            raise CheckpointError(f"{self.place}: a special token has an id outside its {size} tokens")
+            raise CheckpointError(
+                f"{self.place}: a special token has an id outside its {size} tokens"
+            )
         tokens = {}
         for row, token in enumerate(self.tokens):
             marked = token if pieces or not token else WORD_START + token
@@ -231,7 +246,9 @@ def toolkit_tokenizers(
     return build_tokenizers(kind, maps, src.place, models, restrict, lowercase), maps
 
 
-def find_sentencepiece_models(folder: Path, names: Sequence[str]) -> tuple[tuple[Path, Path] | None, list[str]]:
+def find_sentencepiece_models(
+    folder: Path, names: Sequence[str]
+) -> tuple[tuple[Path, Path] | None, list[str]]:
     """The sentencepiece models of both sides, by these names or as OpenNMT-py names them; else a note for the user."""
     found: list[Path] = []
     missing: list[str] = []

@@ -54,7 +54,11 @@ class Stored:
         """Returns the stored tensors of one of our weights by their names; rows that nothing reads are zero."""
         tensors = {}
         for name, part in zip(self.names, weight.chunk(len(self.names)), strict=True):
-            tensor = torch.cat([part.new_zeros(self.unread_rows, *part.shape[1:]), part]) if self.unread_rows else part
+            tensor = (
+                torch.cat([part.new_zeros(self.unread_rows, *part.shape[1:]), part])
+                if self.unread_rows
+                else part
+            )
             tensor = tensor.t() if self.transposed else tensor
             tensors[name] = tensor[None] if self.as_row else tensor
         return tensors

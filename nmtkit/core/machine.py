@@ -1,4 +1,4 @@
-"""Facts about this machine: processor, device, versions of libraries."""
+"""Facts about this machine: processor, device and library versions."""
 
 import importlib.metadata
 import platform
@@ -12,16 +12,23 @@ from nmtkit.core.processes import available_cores
 
 def processor() -> str:
     """Returns the name of the processor."""
-    with suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    with (
+        suppress(OSError, StopIteration),
+        open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file,
+    ):
+        return next(
+            line.partition(":")[2].strip() for line in file if line.startswith("model name")
+        )
     return platform.processor() or platform.machine()
 
 
 def machine_facts(threads: int, device: torch.device) -> dict[str, object]:
-    """Returns versions, processor, device and threads by name."""
+    """Returns versions, processor, device and threads, by name."""
     return {
         "nmtkit": library_version("nmtkit"),
-        "torch": str(torch.__version__),  # with its build, as 2.13.0+cu130, which the installed version may leave out
+        "torch": str(
+            torch.__version__
+        ),  # with its build, as 2.13.0+cu130, which the installed version may leave out
         "python": platform.python_version(),
         "processor": processor(),
         "cores": available_cores(),

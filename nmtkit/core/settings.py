@@ -1,4 +1,4 @@
-"""The base of every part's settings: a frozen class with the meaning under each field; all faults are told at once."""
+"""Base class of all settings: frozen, with a docstring per field; validation reports all errors."""
 
 import ast
 import inspect
@@ -39,70 +39,88 @@ __all__ = [
 Locations = Mapping[KeyPath, str]
 
 Width = Annotated[int, Field(le=2**20)]
-"""How many numbers or positions a layer has."""
+"""Size of a layer, or number of positions."""
 Depth = Annotated[int, Field(le=200)]
-"""How many layers lie one upon the other."""
+"""Number of stacked layers."""
 Length = Annotated[int, Field(le=1_000_000)]
-"""How many tokens a model may write."""
+"""Number of tokens that a model may write."""
 Beam = Annotated[int, Field(le=1000)]
-"""How many hypotheses of a sentence are kept."""
+"""Number of hypotheses kept per sentence."""
 
 MAX_NAME_BYTES = 200
-"""The most bytes of a name: with an ending or random letters it is still the name of a file."""
+"""Maximum bytes of a name; leaves room for a suffix or random letters in a file name."""
 
 
 def is_valid_name(text: str) -> bool:
-    """Whether it can be what a recipe, a run, a stage or a corpus is called: one folder's name, within any other."""
+    """Returns whether this can name a recipe, run, stage or corpus, i.e. a single folder."""
     plain = text.isprintable() and not set(text) & set("/\\{}")
-    return plain and text[:1] not in (*".-~ ", "") and text[-1] != " " and len(text.encode("utf-8")) <= MAX_NAME_BYTES
+    return (
+        plain
+        and text[:1] not in (*".-~ ", "")
+        and text[-1] != " "
+        and len(text.encode("utf-8")) <= MAX_NAME_BYTES
+    )
 
 
 def _checked_name(text: str) -> str:
     if not is_valid_name(text):
         raise ValueError(
-            "not a name: a name has none of / \\\\ { } and nothing that cannot be printed, does not begin with one of "
-            f". - ~ or a space nor end with a space, and has 1 to {MAX_NAME_BYTES} bytes; give another, e.g. by "
-            "--set name=NAME"
+            f"not a valid name: a name has 1 to {MAX_NAME_BYTES} bytes, contains neither / \\ {{ }} nor "
+            "unprintable characters, does not begin with . - ~ or a space, and does not end with a space; "
+            "choose another, e.g. with --set name=NAME"
         )
     return text
 
 
 Name = Annotated[str, AfterValidator(_checked_name)]
-"""What a recipe, a run, a stage or a corpus is called."""
+"""Name of a recipe, run, stage or corpus."""
 
 
 def registry_name(registry: Registry[Any]) -> Any:
-    """The type of a setting that names a member of a registry; the schema lists those that are there by now."""
+    """Type of a setting that names a registry member; the schema lists the current members."""
 
     def member(given: object) -> object:
         if given not in registry.names():
-            raise ValueError(f"not one of its values: {suggest_registered(str(given), registry.names())}")
+            raise ValueError(
+                f"not a valid value: {suggest_registered(str(given), registry.names())}"
+            )
         return given
 
-    return Annotated[str, BeforeValidator(member), Field(json_schema_extra={"enum": [*registry.names()]}), registry]
+    return Annotated[
+        str,
+        BeforeValidator(member),
+        Field(json_schema_extra={"enum": [*registry.names()]}),
+        registry,
+    ]
 
 
 class Settings(BaseModel):
-    """A frozen group of settings; unknown keys are refused, and the text under a field is its meaning for users."""
+    """A frozen group of settings that rejects unknown keys; field docstrings are shown to users."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
+    )
 
     @field_validator("*")
     @classmethod
     def _within_reach(cls, value: Any) -> Any:
-        """The one bound of all whole numbers; a field may have a lower one."""
+        """Limits all integers; a field may have a lower limit."""
         if isinstance(value, int) and abs(value) > MAX_INT:
-            raise ValueError(f"a whole number here is at most {MAX_INT:,}")
+            raise ValueError(f"integers are at most {MAX_INT:,}")
         return value
 
     @classmethod
     def meaning(cls, key: str) -> str:
-        """The text under a field, on one line; it is read when asked for, which only help and schemas do."""
-        texts = (_texts_under_fields(one).get(key) for one in cls.__mro__ if issubclass(one, Settings))
+        """Returns a field's docstring on one line; reads it on demand, for help and schemas."""
+        texts = (
+            _texts_under_fields(one).get(key) for one in cls.__mro__ if issubclass(one, Settings)
+        )
         return " ".join(next(filter(None, texts), "").split())
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: Any
+    ) -> dict[str, Any]:
         json_schema: dict[str, Any] = handler(schema)
         for key, described in handler.resolve_ref_schema(json_schema).get("properties", {}).items():
             if text := cls.meaning(key):
@@ -110,7 +128,7 @@ class Settings(BaseModel):
         return json_schema
 
     def changed(self: "S", values: Mapping[str, Any]) -> "S":
-        """The same settings with some values replaced; raises RecipeError if a key or a value is not valid."""
+        """Returns the settings with some values replaced; RecipeError if one is invalid."""
         return parse(type(self), {**self.model_dump(), **values}, "option")
 
 
@@ -122,24 +140,27 @@ def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
     texts = {}
     for field, text in pairwise(ast.parse(dedent(inspect.getsource(cls))).body[0].body):  # type: ignore[attr-defined]  # a class
         match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(words))
+            ):
                 texts[name] = inspect.cleandoc(words)
     return texts
 
 
 class TaggedUnion:
-    """The type of a group whose `kind` names a member of a registry, which has its settings as `Config`.
+    """Type of a group whose `kind` names a registry member, whose `Config` has its settings.
 
-    Only the module of the member that is named is imported; the others are imported for faults, help and schemas.
+    Only the named member's module is imported; the others are imported for errors, help and
+    schemas.
     """
 
     def __init__(self, registry: Registry[Any], optional: bool = False) -> None:
         self.registry = registry
         self.optional = optional
-        """Whether the group may be null."""
+        """Returns whether the group may be null."""
 
     def classes(self) -> list[type[Settings]]:
-        """The settings of all members."""
+        """Returns the settings classes of all members."""
         return [self.registry.get(name).Config for name in self.registry.names()]
 
     def _checked(self, value: Any) -> Any:
@@ -151,34 +172,41 @@ class TaggedUnion:
         else:
             classes = self.classes()  # the fault lists them
         settings = _union(tuple(classes)).validate_python(value)
-        type(settings).model_rebuild()  # the type of the field is Any: who writes it out asks its own class how
+        type(
+            settings
+        ).model_rebuild()  # the type of the field is Any: who writes it out asks its own class how
         return settings
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(self._checked)
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: Any, handler: Callable[[Any], dict[str, Any]]
+    ) -> dict[str, Any]:
         union = handler(_union(tuple(self.classes())).core_schema)
         return {"anyOf": [union, {"type": "null"}]} if self.optional else union
 
 
 class SettingsByName:
-    """The type of a group whose keys are names of a registry: each has a weight, or the settings of the member.
+    """Type of a group whose keys are registry names; values are weights or members' settings.
 
-    The settings of a member are its `Config`. 0 and null switch a member off. Only members that are named are imported.
+    A member's settings are its `Config`. 0 and null switch a member off. Only named members are
+    imported.
     """
 
-    def __init__(self, registry: Registry[Any], left_out: Callable[[], Collection[str]] = frozenset) -> None:
+    def __init__(
+        self, registry: Registry[Any], left_out: Callable[[], Collection[str]] = frozenset
+    ) -> None:
         self.registry = registry
         self.left_out = left_out
 
     def names(self) -> list[str]:
-        """The names that may be given."""
+        """Returns the valid names."""
         left_out = self.left_out()
         return [name for name in self.registry if name not in left_out]
 
     def settings(self, name: str) -> type[Settings]:
-        """The settings of a member."""
+        """Returns the settings class of a member."""
         settings: type[Settings] = self.registry.get(name).Config
         return settings
 
@@ -188,7 +216,9 @@ class SettingsByName:
         forms: dict[str, Any] = {}
         for name, member in value.items():
             if name not in self.names():
-                raise ValueError(f"unknown {self.registry.what} {name!r}: {suggest_registered(name, self.names())}")
+                raise ValueError(
+                    f"unknown {self.registry.what} {name!r}: {suggest_registered(name, self.names())}"
+                )
             is_off = member is None or (member == 0 and not isinstance(member, bool))
             if not is_off:
                 is_weight = isinstance(member, int | float) and not isinstance(member, bool)
@@ -200,31 +230,38 @@ class SettingsByName:
         return core_schema.no_info_plain_validator_function(self._checked)
 
     def meaning(self, name: str) -> str:
-        """The first sentence about a member."""
+        """Returns the first sentence of a member's docstring."""
         return " ".join((inspect.getdoc(self.registry.get(name)) or "").split("\n\n")[0].split())
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        forms = {name: Annotated[float, Field(ge=0)] | self.settings(name) | None for name in self.names()}
+        forms = {
+            name: Annotated[float, Field(ge=0)] | self.settings(name) | None
+            for name in self.names()
+        }
         json_schema: dict[str, Any] = handler(TypeAdapter(_dictionary(forms)).core_schema)
-        for name, described in handler.resolve_ref_schema(json_schema).get("properties", {}).items():
+        for name, described in (
+            handler.resolve_ref_schema(json_schema).get("properties", {}).items()
+        ):
             described["description"] = self.meaning(name)
         return json_schema
 
 
 def _dictionary(forms: Mapping[str, Any]) -> Any:
-    """The type of a dictionary with these keys, which need not all be there."""
+    """Returns the type of a dictionary whose keys are among these."""
     dictionary = TypedDict("dictionary", dict(forms), total=False)  # type: ignore[misc]  # noqa: UP013  # known only now
     return with_config(ConfigDict(strict=True, allow_inf_nan=False))(dictionary)
 
 
 class _Kinds:
-    """Marks the type of a union of classes by their `kind`; unlike pydantic's own, there may be only one class."""
+    """Annotates a union of classes by `kind`; unlike pydantic's, it may have a single class."""
 
     def __init__(self, classes: Sequence[type[Settings]]) -> None:
         self.classes = classes
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        schemas = {cls.model_fields["kind"].default: handler.generate_schema(cls) for cls in self.classes}
+        schemas = {
+            cls.model_fields["kind"].default: handler.generate_schema(cls) for cls in self.classes
+        }
         return core_schema.tagged_union_schema(schemas, "kind", strict=True)
 
 
@@ -234,7 +271,7 @@ def _union(classes: tuple[type[Settings], ...]) -> TypeAdapter[Any]:
 
 
 def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] | None, KeyPath]:
-    """Follows a fault's location from `cls`; the location's union tags, which no file holds, are left out."""
+    """Follows an error's location from `cls`, without union tags, which files do not contain."""
     kept: list[str | int] = []
     here: list[type[BaseModel]] = [cls]
     members: SettingsByName | None = None
@@ -245,7 +282,9 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
             members = None
             continue
         fields = [c.model_fields[part] for c in here if part in c.model_fields]
-        tagged = [c for c in here if "kind" in c.model_fields and c.model_fields["kind"].default == part]
+        tagged = [
+            c for c in here if "kind" in c.model_fields and c.model_fields["kind"].default == part
+        ]
         if tagged and not fields:
             here = tagged
             continue
@@ -259,18 +298,20 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
 
 
 def group_classes(field: FieldInfo) -> list[type[BaseModel]]:
-    """The groups of settings that a field may hold."""
-    named: list[type[BaseModel]] = [c for one in field.metadata if isinstance(one, TaggedUnion) for c in one.classes()]
+    """Returns the groups of settings that a field may hold."""
+    named: list[type[BaseModel]] = [
+        c for one in field.metadata if isinstance(one, TaggedUnion) for c in one.classes()
+    ]
     return named or _classes_in(field.annotation)
 
 
 def members_by_name(field: FieldInfo) -> SettingsByName | None:
-    """The members that a field may have settings of, if it is a group of them."""
+    """Returns the field's group of registry members, if it is one."""
     return next((mark for mark in field.metadata if isinstance(mark, SettingsByName)), None)
 
 
 def members_of(field: FieldInfo) -> dict[str, type[Settings]]:
-    """The settings of the registered members that a field may name, by name; empty if it is no group of members."""
+    """Returns the settings of the members that a field may name; empty if it is no such group."""
     members = members_by_name(field)
     return {} if members is None else {name: members.settings(name) for name in members.names()}
 
@@ -282,7 +323,7 @@ def _classes_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def key_paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every key of a group of settings and of the groups below it, each of which may be of several kinds."""
+    """Yields every key of a group and its nested groups, each of which may have several kinds."""
     for key, field in cls.model_fields.items():
         yield (*above, key)
         for inner in group_classes(field):
@@ -293,14 +334,14 @@ def key_paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def _is_registered(cls: type[BaseModel], path: KeyPath) -> bool:
-    """Whether the kinds of the group at a path are registered classes, to which a user can add."""
+    """Returns whether the group at a path has registered kinds, to which users can add."""
     owner, _ = _settings_at(cls, path[:-1])
     field = owner.model_fields.get(str(path[-1])) if owner else None
     return field is not None and any(isinstance(mark, TaggedUnion) for mark in field.metadata)
 
 
 def _advice(path: KeyPath, owner: type[BaseModel] | None, root: type[BaseModel]) -> str:
-    """What an unknown key may have been meant for: a key that is elsewhere, if it is in one place, or one like it."""
+    """Suggests a key for an unknown one: the same key in one other place, or a similar one."""
     elsewhere = {known for known in key_paths(root) if known[-1] == path[-1]}
     if len(elsewhere) == 1 and path not in elsewhere:
         return f": did you mean {'.'.join(map(str, elsewhere.pop()))!r}?"
@@ -308,9 +349,13 @@ def _advice(path: KeyPath, owner: type[BaseModel] | None, root: type[BaseModel])
 
 
 def _sentence(
-    fault: Mapping[str, Any], cls: type[BaseModel], places: Locations, where: str, called: Callable[[KeyPath], KeyPath]
+    fault: Mapping[str, Any],
+    cls: type[BaseModel],
+    places: Locations,
+    where: str,
+    called: Callable[[KeyPath], KeyPath],
 ) -> str:
-    """One fault of pydantic's as one sentence: place, dotted key, what was given, what is valid."""
+    """Returns a pydantic error as one sentence: place, dotted key, given value, valid values."""
     owner, path = _settings_at(cls, tuple(fault["loc"]))
     dotted = shorten(".".join(str(part) for part in called(path)))
     place = next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), where)
@@ -326,12 +371,19 @@ def _sentence(
         place = places.get((*path, "kind"), place)
         name = str(given["kind"])
         suggest = suggest_registered if _is_registered(cls, path) else suggest_names
-        return f"{place}: `{dotted}.kind`: unknown name {shorten(repr(name))}: {suggest(name, tags)}"
+        return (
+            f"{place}: `{dotted}.kind`: unknown name {shorten(repr(name))}: {suggest(name, tags)}"
+        )
     message = str(fault["msg"]).removeprefix("Value error, ")
     if kind == "literal_error":
-        options = [option.strip(" '") for option in fault["ctx"]["expected"].replace(" or ", ", ").split(",")]
-        message = f"not one of its values: {suggest_names(str(given), options)}"
-    shown = "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {shorten(repr(given))})"
+        options = [
+            option.strip(" '")
+            for option in fault["ctx"]["expected"].replace(" or ", ", ").split(",")
+        ]
+        message = f"not a valid value: {suggest_names(str(given), options)}"
+    shown = (
+        "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {shorten(repr(given))})"
+    )
     return f"{place}: `{dotted}`: {message}{shown}" if dotted else f"{place}: {message}{shown}"
 
 
@@ -342,20 +394,21 @@ def parse(
     places: Locations | None = None,
     called: Callable[[KeyPath], KeyPath] = lambda path: path,
 ) -> S:
-    """Checks plain values, as YAML gives them, against the settings class.
+    """Validates plain values, as YAML has them, against the settings class.
 
-    Messages name the place of a key: that in `places`, as `load_yaml` gives them, or else `where`. `called` turns the
-    path of a key into the one that the user knows.
+    Messages name the place of a key from `places` (see `load_yaml`), or else `where`. `called`
+    turns a key's path into the one that the user knows.
 
     Raises:
-        RecipeError: a line for each fault, with the place, the dotted key, what was given and what is valid; of many
-            faults the first.
+        RecipeError: one line per error, with the place, the dotted key, the given value and what is
+            valid; of many errors the first ones.
     """
     try:
         return cls.model_validate(data)
     except ValidationError as error:
         faults = error.errors(include_url=False)
         listed = [
-            _sentence(dict(fault), cls, places or {}, where, called) for fault in faults[: RecipeError.MAX_FAULTS]
+            _sentence(dict(fault), cls, places or {}, where, called)
+            for fault in faults[: RecipeError.MAX_FAULTS]
         ]
         raise RecipeError(*listed, more=len(faults) - len(listed)) from error

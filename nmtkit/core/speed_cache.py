@@ -1,7 +1,8 @@
-"""Settings that were measured on this machine, kept until they are cleared: the same workload runs in the same way.
+"""Caches the settings measured on this machine, so that equal workloads run with equal settings.
 
-There is a small file for each workload, in `nmtkit/settings` of $XDG_CACHE_HOME, else of ~/.cache. Its key is all that
-decides how fast it is: the machine with its variables, torch, the model's shape, the batch's shape, the user's options.
+Each workload has a small file in `nmtkit/settings` under $XDG_CACHE_HOME or ~/.cache. Its key is
+everything that determines the speed: the machine and its variables, torch, the model's shape, the
+batch's shape, the user's options.
 """
 
 import hashlib
@@ -22,33 +23,43 @@ from nmtkit.core.formats import parse_json
 from nmtkit.core.machine import processor
 
 KEY_VARIABLES = (
-    *("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_SPINCOUNT", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS"),
+    *(
+        "ATEN_CPU_CAPABILITY",
+        "DNNL_MAX_CPU_ISA",
+        "GOMP_SPINCOUNT",
+        "MKL_CBWR",
+        "MKL_ENABLE_INSTRUCTIONS",
+    ),
     *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA"),
 )
-"""Environment variables that change this machine's speed; part of the key."""
+"""Environment variables that affect this machine's speed; part of the key."""
 
 AnyConfig = TypeVar("AnyConfig")
 
 
 @dataclass(frozen=True)
 class TuningResult(Generic[AnyConfig]):
-    """The fastest configuration for a workload, and the speeds that were measured."""
+    """The fastest configuration for a workload, and the measured speeds."""
 
     config: AnyConfig
-    """The fastest, a dataclass of plain values."""
+    """The fastest configuration, a dataclass of plain values."""
     speeds: dict[str, float] = field(default_factory=dict)
-    """Target tokens a second of each configuration that was measured; 0 if it was too slow or had too little memory.
-    Empty if nothing was measured."""
+    """Target tokens per second of each measured configuration; 0 if it was too slow or ran out of
+    memory. Empty if nothing was measured.
+    """
     kept: bool = False
-    """Whether it was measured earlier."""
+    """Whether the result comes from an earlier measurement."""
 
     @property
     def speed(self) -> float | None:
-        """Speed of the chosen configuration, if it was measured."""
+        """Returns the speed of the chosen configuration, if measured."""
         return self.speeds.get(str(self.config))
 
     def __str__(self) -> str:
-        return f"fastest training here: {self.config} ({self.speed or 0:,.0f} tokens/s; `nmtkit tune` shows the others)"
+        return (
+            f"fastest training settings: {self.config} ({self.speed or 0:,.0f} tokens/s; `nmtkit "
+            "tune` shows the others)"
+        )
 
 
 def cache_folder() -> Path:
@@ -57,7 +68,7 @@ def cache_folder() -> Path:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Returns what decides the speed of this machine: processor, cores, instructions, variables, device."""
+    """Returns what determines this machine's speed: CPU, cores, variables, device and so on."""
     facts: dict[str, Any] = {"processor": processor(), "threads": cpu_threads()}
     facts["instructions"] = torch.backends.cpu.get_cpu_capability()
     if device.type != "cpu":
@@ -69,7 +80,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def get(key: Mapping[str, Any], config: Callable[..., AnyConfig]) -> TuningResult[AnyConfig] | None:
-    """Returns what `put` stored under this key, if its file is whole; `config` is the class of its configurations."""
+    """Returns what `put` stored under this key, if the file is intact, with `config` objects."""
     with suppress(TypeError, KeyError):
         values = (_read(_path(key)) or {})["result"]
         return TuningResult(**{**values, "config": config(**values["config"]), "kept": True})
@@ -77,9 +88,14 @@ def get(key: Mapping[str, Any], config: Callable[..., AnyConfig]) -> TuningResul
 
 
 def put(key: Mapping[str, Any], result: TuningResult[Any]) -> bool:
-    """Stores a result over an earlier one; returns whether it could be written. If not, it is measured again."""
-    with suppress(OSError, NmtkitError), atomic_path(_path(key), suffix=f".{os.getpid()}") as beside:
-        beside.write_text(json.dumps({"key": key, "result": asdict(result)}, indent=1), encoding="utf-8")
+    """Stores a result, replacing an earlier one; returns False if it cannot be written."""
+    with (
+        suppress(OSError, NmtkitError),
+        atomic_path(_path(key), suffix=f".{os.getpid()}") as beside,
+    ):
+        beside.write_text(
+            json.dumps({"key": key, "result": asdict(result)}, indent=1), encoding="utf-8"
+        )
         return True
     return False
 
@@ -96,7 +112,7 @@ def entries() -> list[dict[str, Any]]:
 
 
 def clear() -> int:
-    """Deletes all results; returns how many there were."""
+    """Deletes all results and returns their number."""
     count = len(entries())
     for path in cache_folder().glob("*.json"):
         path.unlink(missing_ok=True)
@@ -111,5 +127,7 @@ def _path(key: Mapping[str, Any]) -> Path:
 def _read(path: Path) -> dict[str, Any] | None:
     with suppress(OSError, DataError, KeyError, TypeError):
         entry = parse_json(path.read_bytes(), path.name)
-        return entry if isinstance(entry["key"], dict) and isinstance(entry["result"], dict) else None
+        return (
+            entry if isinstance(entry["key"], dict) and isinstance(entry["result"], dict) else None
+        )
     return None

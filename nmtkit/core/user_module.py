@@ -1,8 +1,8 @@
-"""A Python file of the user that registers models, losses, tasks and the like: `--user-module`.
+"""The user's Python file that registers models, losses, tasks and so on (`--user-module`).
 
-A training keeps a copy of the file in its run, and later commands load that copy. Since a run may come from somebody
-else, a copy is executed only if this user has named a file with the same content before, on this machine; the checksums
-of such files are in the user's cache folder.
+Training keeps a copy of the file in its run, and later commands load that copy. Since a run may
+come from somebody else, a copy is executed only if this user has named a file with the same content
+before on this machine; the user's cache folder has the checksums of such files.
 """
 
 import hashlib
@@ -20,21 +20,21 @@ from nmtkit.core.registry import Entries, noting
 
 OPTION = "--user-module"
 COPY = "user_module.py"
-"""The name of the copy in a run."""
+"""Name of the copy in a run."""
 
 
 @dataclass(frozen=True)
 class UserModule:
-    """A file that this process has executed."""
+    """A user file that this process has executed."""
 
     path: Path
     code: bytes
     entries: Entries
-    """What it has registered. A copy in a run gives way to a file that the user names."""
+    """The members it has registered. A copy in a run gives way to a file that the user names."""
 
     @property
     def checksum(self) -> str:
-        """The SHA-256 of the content."""
+        """SHA-256 checksum of the content."""
         return hashlib.sha256(self.code).hexdigest()
 
 
@@ -42,10 +42,10 @@ _loaded: list[UserModule] = []
 
 
 def load_user_module(path: str | Path) -> None:
-    """Executes a Python file that registers models, losses, tasks and the like, once.
+    """Executes, once, a Python file that registers models, losses, tasks and so on.
 
-    Trainings from now on keep a copy of it in their run. Raises NmtkitError with file and line if the file has a fault,
-    and OSError if it cannot be read.
+    Later trainings keep a copy of it in their run. Raises NmtkitError with file and line if the
+    file has an error, and OSError if it cannot be read.
     """
     module = UserModule(Path(path), Path(path).read_bytes(), Entries())
     _execute(module)
@@ -53,10 +53,10 @@ def load_user_module(path: str | Path) -> None:
 
 
 def load_copy(folder: Path) -> None:
-    """Executes the copy in the folder of a run, if it has one.
+    """Executes the copy in a run's folder, if there is one.
 
-    Raises NmtkitError if this user has never named a file with this content, unless another file was named: that one
-    may stand in for the copy.
+    Raises NmtkitError if this user has never named a file with this content, unless the user has
+    named another file, which may replace the copy.
     """
     path = folder / COPY
     if not path.is_file():  # a pipe would be waited for
@@ -68,31 +68,34 @@ def load_copy(folder: Path) -> None:
         _execute(module)
     elif all(other.entries.gives_way for other in _loaded):
         raise NmtkitError(
-            f"{path}: the run needs this Python file, which would be executed, and may come from somebody else: read "
-            f"it, then add `{OPTION} {path}` to the command, once (in Python: nmtkit.load_user_module)"
+            f"{path}: the run needs to execute this Python file, which may come from somebody "
+            f"else: read it, then add `{OPTION} {path}` to the command, once (in Python: "
+            "nmtkit.load_user_module)"
         )
 
 
 def loaded_modules() -> list[UserModule]:
-    """Returns the files that this process has executed, for other processes to do the same."""
+    """Returns the files that this process has executed, for its workers to execute too."""
     return list(_loaded)
 
 
 def execute_again(modules: list[UserModule]) -> None:
-    """Executes what another process of this command has executed."""
+    """Executes the files that another process of this command has executed."""
     for module in modules:
         _execute(UserModule(module.path, module.code, Entries(module.entries.gives_way)))
 
 
 def module_to_keep() -> UserModule | None:
-    """Returns the file that a run which begins now has to keep, if any.
+    """Returns the file that a new run has to keep, if any.
 
-    Raises NmtkitError if there are several.
+    Raises NmtkitError if several files are loaded.
     """
     needed = [module for module in _loaded if module.entries.names or not module.entries.gives_way]
     if len(needed) > 1:
         names = " and ".join(str(module.path) for module in needed)
-        raise NmtkitError(f"{names}: a run keeps one such file: put what they register into one, and name that")
+        raise NmtkitError(
+            f"{names}: a run keeps only one such file; merge them into one and name that"
+        )
     return needed[0] if needed else None
 
 
@@ -101,7 +104,7 @@ def _is_executed(module: UserModule) -> bool:
 
 
 def _is_imported(code: bytes) -> bool:
-    """Returns whether Python has imported a file with this content, or runs it as a program."""
+    """Returns whether Python has imported a file with this content, or runs it as main program."""
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
         if isinstance(path, str) and path.endswith(".py"):
@@ -129,8 +132,12 @@ def _execute(module: UserModule) -> None:
 
 
 def _describe(fault: BaseException, path: Path) -> str:
-    """Returns the message for a fault that a file has raised: its last line that was executed, and the exception."""
-    lines = [frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if frame.filename == str(path)]
+    """Returns the message for an exception of a user file, with the last line executed in it."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(fault.__traceback__)
+        if frame.filename == str(path)
+    ]
     line = lines[-1] if lines else None
     what = f"{type(fault).__name__}: {fault}"
     if isinstance(fault, (NmtkitError, AssertionError)):
@@ -146,7 +153,7 @@ def _remembered_file() -> Path:
 
 
 def _remembered() -> set[str]:
-    """Returns the checksums of the files that this user has named."""
+    """Returns the checksums of the files that this user has named before."""
     path = _remembered_file()
     try:
         with path.open(encoding="ascii") as file:

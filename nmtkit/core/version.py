@@ -1,3 +1,3 @@
-"""The version, which rooms below the package's door can read too."""
+"""The version, in a module that every package can import."""
 
 __version__ = "0.1.0"

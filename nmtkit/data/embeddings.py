@@ -107,7 +107,9 @@ def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: s
     vectors = np.stack([vector_of_word[word] for word in word_of_id.values()])  # (M, E)
     if not vectors.any():
         raise DataError(f"{path}: all its vectors for the vocabulary are zero; take another file")
-    return WordVectors(ids=np.array(list(word_of_id), dtype=np.int64), vectors=vectors, in_file=n_lines)
+    return WordVectors(
+        ids=np.array(list(word_of_id), dtype=np.int64), vectors=vectors, in_file=n_lines
+    )
 
 
 def check_size(path: str | Path, size: int, setting: str) -> None:
@@ -128,7 +130,9 @@ def _entries(path: str | Path, size: int, setting: str) -> Iterator[tuple[str, s
                 promised = int(parts[0])
                 file_size = int(parts[1])
             if file_size < 1:
-                raise DataError(f"{path}, line 1: not a word and its numbers; take a text file of word2vec or GloVe")
+                raise DataError(
+                    f"{path}, line 1: not a word and its numbers; take a text file of word2vec or GloVe"
+                )
             if file_size != size:
                 raise DataError(
                     f"{path}, line 1: its vectors have {file_size} numbers, and the model's embeddings {size}: "
@@ -149,9 +153,13 @@ def _parsed(numbers: list[str], place: str) -> npt.NDArray[np.float32]:
     try:
         vector = np.array(numbers, dtype=np.float32)  # (E,)
     except ValueError as fault:
-        raise DataError(f"{place}: broken: {fault}; correct the file or download it again") from fault
+        raise DataError(
+            f"{place}: broken: {fault}; correct the file or download it again"
+        ) from fault
     if not np.isfinite(vector).all():
-        raise DataError(f"{place}: broken: a number is not finite; correct the file or download it again")
+        raise DataError(
+            f"{place}: broken: a number is not finite; correct the file or download it again"
+        )
     return vector
 
 

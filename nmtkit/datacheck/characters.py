@@ -20,7 +20,8 @@ DIGIT = 100
 SPACE, NEWLINE, SEPARATOR = 200, 201, 202
 NUL, BOM, CONTROL, REPLACED = range(203, 207)
 
-_SEPARATORS = "\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"  # white space that parts more than words, but for \n
+# white space that parts more than words, but for \n
+_SEPARATORS = "\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"
 _FAR = 0x20000  # from here on all letters are Han
 
 
@@ -136,7 +137,8 @@ def find_odd_characters(block: Block, side: str, text: TextArrays) -> None:
     odd = np.flatnonzero(text.kinds >= SEPARATOR)
     for number, kind in _ODD.items() if len(odd) else ():
         own = odd[text.kinds[odd] == number]
-        rows, first = np.unique(text.line_of(own), return_index=True)  # the first such character of each line
+        # the first such character of each line
+        rows, first = np.unique(text.line_of(own), return_index=True)
         places = dict(zip(rows.tolist(), (own[first] - text.starts[rows]).tolist(), strict=True))
         if number == CONTROL:  # a part of UTF-8 that was read as Latin-1
             places = {row: place for row, place in places.items() if row not in broken}
@@ -158,20 +160,27 @@ def _matches(text: TextArrays, signs: str, pattern: re.Pattern[str]) -> dict[int
 
 
 # The continuation bytes of UTF-8, 0x80 to 0xBF, read as Windows-1252 or as Latin-1.
-_NEXT = bytes(range(0x80, 0xC0)).decode("cp1252", errors="ignore") + bytes(range(0x80, 0xC0)).decode("latin-1")
-_RUN = re.compile(f"(?:[\\u00c2-\\u00df][{_NEXT}]|[\\u00e0-\\u00ef][{_NEXT}]{{2}}|[\\u00f0-\\u00f4][{_NEXT}]{{3}})+")
+_NEXT = bytes(range(0x80, 0xC0)).decode("cp1252", errors="ignore") + bytes(
+    range(0x80, 0xC0)
+).decode("latin-1")
+_RUN = re.compile(
+    f"(?:[\\u00c2-\\u00df][{_NEXT}]|[\\u00e0-\\u00ef][{_NEXT}]{{2}}|[\\u00f0-\\u00f4][{_NEXT}]{{3}})+"
+)
 
 
 def _mojibake(text: TextArrays) -> dict[int, int]:
     """The lines that hold UTF-8 read in another encoding, and where it begins."""
     lead = np.flatnonzero((text.codes >= 0xC2) & (text.codes <= 0xF4))
-    lead = lead[np.isin(text.codes[lead + 1], list(map(ord, _NEXT)))]  # the last code is a line feed
+    # the last code is a line feed
+    lead = lead[np.isin(text.codes[lead + 1], list(map(ord, _NEXT)))]
     places = {}
     for row in np.unique(text.line_of(lead)).tolist():
         line = text.lines[row]
         mended = fix_mojibake(line)
         if mended != line:
-            places[row] = next(place for place, letter in enumerate(line) if mended[place : place + 1] != letter)
+            places[row] = next(
+                place for place, letter in enumerate(line) if mended[place : place + 1] != letter
+            )
     return places
 
 
@@ -190,14 +199,21 @@ def fix_mojibake(line: str) -> str:
         except UnicodeDecodeError:
             return run
         letters = all(map(str.isalpha, result))
-        european = letters and all(letter < "\u0180" or "\u1e00" <= letter < "\u1f00" for letter in result)
-        signs = all("\xa0" <= letter <= "\xbf" or "\u2010" <= letter <= "\u203a" or letter == "€" for letter in result)
+        european = letters and all(
+            letter < "\u0180" or "\u1e00" <= letter < "\u1f00" for letter in result
+        )
+        signs = all(
+            "\xa0" <= letter <= "\xbf" or "\u2010" <= letter <= "\u203a" or letter == "€"
+            for letter in result
+        )
         if european and len(result) == 1:
             certain |= (
-                line[match.start() - 1 : match.start()].islower() or line[match.end() : match.end() + 1].islower()
+                line[match.start() - 1 : match.start()].islower()
+                or line[match.end() : match.end() + 1].islower()
             )
         else:  # one letter of a far script is chance, several are not
-            certain |= signs or (letters and len(result) > 1) or bool(_RUN.search(result))  # that: read wrongly twice
+            # that: read wrongly twice
+            certain |= signs or (letters and len(result) > 1) or bool(_RUN.search(result))
         return result if european or signs or len(result) > 1 else run
 
     result = _RUN.sub(read, line)

@@ -51,7 +51,8 @@ def examine(
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in splits})
     main = "train" if "train" in splits else next(iter(splits))
     readers = {
-        name: SplitReader(name, files, lambda path: lambda data: progress(len(data))) for name, files in splits.items()
+        name: SplitReader(name, files, lambda path: lambda data: progress(len(data)))
+        for name, files in splits.items()
     }
     usual_in_main = UsualPairs.learn(read_sample(readers[main]), monolingual)
     languages = usual_in_main.languages
@@ -67,7 +68,8 @@ def examine(
                 usual = UsualPairs.learn(sample, monolingual)
         for block in _examined(readers[name], split, usual, overlap, quick, see):
             take(block)
-            block.faults.clear()  # they refer to the block, whose text the garbage collector would free much later
+            # they refer to the block, whose text the garbage collector would free much later
+            block.faults.clear()
         if not split.pairs and not split.findings:
             split.find(faults.NO_LINES, FaultLocation(splits[name].texts()[0], 1))
     if languages is not None:
@@ -86,10 +88,13 @@ def _examined(
     quick: bool,
     see: Callable[[Block], object],
 ) -> Iterator[Block]:
-    shifts: list[tuple[FaultLocation, int]] = []  # of each block with some: the first pair, and how many there are
+    # of each block with some: the first pair, and how many there are
+    shifts: list[tuple[FaultLocation, int]] = []
     for block in reader:
         if not isinstance(block, Block):
-            split.find(block.kind, first_mismatch(block) if block.counts else block.place, block.count)
+            split.find(
+                block.kind, first_mismatch(block) if block.counts else block.place, block.count
+            )
             continue
         _find_formats(block, split)
         see(block)
@@ -151,7 +156,9 @@ def _count(block: Block, split: SplitDiagnosis) -> None:
         rows = np.unique(np.concatenate([fault.rows for fault in same_kind]))
         finding.count += len(rows)
         for row in rows[: MAX_EXAMPLES - len(finding.places)].tolist():
-            finding.places.append(next(fault.place(row) for fault in same_kind if row in fault.rows))
+            finding.places.append(
+                next(fault.place(row) for fault in same_kind if row in fault.rows)
+            )
 
 
 class Overlap:
@@ -201,7 +208,10 @@ class Overlap:
         if split not in self._others:
             return {}
         hashes, usable = self._whole(split)
-        pair, same_src = self._sought_pairs.was_matched(hashes.pairs), self._sought_sources.was_matched(hashes.src)
+        pair, same_src = (
+            self._sought_pairs.was_matched(hashes.pairs),
+            self._sought_sources.was_matched(hashes.src),
+        )
         masks = {faults.IN_TRAIN: pair, faults.SRC_IN_TRAIN: same_src & ~pair}
         if split == "test" and "valid" in self._others:
             valid, of_use = self._whole("valid")

@@ -99,5 +99,9 @@ class Diagnosis:
 
     def findings(self) -> list[tuple[str, Finding]]:
         """All faults with the name of their split, the worst first."""
-        findings = [(split.name, finding) for split in self.splits.values() for finding in split.findings.values()]
+        findings = [
+            (split.name, finding)
+            for split in self.splits.values()
+            for finding in split.findings.values()
+        ]
         return sorted(findings, key=lambda pair: SEVERITIES.index(pair[1].kind.severity))

@@ -19,7 +19,10 @@ WIDEST = 240
 
 
 def diagnosis_page(
-    diagnosis: Diagnosis, title: str = "Data check", subtitle: str = "", tables: Sequence[ReportTable] = ()
+    diagnosis: Diagnosis,
+    title: str = "Data check",
+    subtitle: str = "",
+    tables: Sequence[ReportTable] = (),
 ) -> str:
     """The page as text; `tables` are further tables."""
     findings = diagnosis.findings()
@@ -31,7 +34,10 @@ def diagnosis_page(
         "verdict": report.verdict(diagnosis),
         "facts": [
             *((name, f"{split.pairs:,}", "pairs") for name, split in diagnosis.splits.items()),
-            *((f"{severity}s", f"{report.count_of(severity, diagnosis):,}", "places") for severity in COLOURS),
+            *(
+                (f"{severity}s", f"{report.count_of(severity, diagnosis):,}", "places")
+                for severity in COLOURS
+            ),
         ],
         "findings": _findings(diagnosis),
         "tables": [(table, _kinds(table)) for table in tables],
@@ -54,7 +60,11 @@ def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
                 "note": report.remedy_note(finding, split),
                 "places": [
                     # The example in pieces; every other piece stands for an invisible character.
-                    (report.place_name(one, names), one.text, re.split("(⟨[^⟩]*⟩)", report.visible(one.text, WIDEST)))
+                    (
+                        report.place_name(one, names),
+                        one.text,
+                        re.split("(⟨[^⟩]*⟩)", report.visible(one.text, WIDEST)),
+                    )
                     for one in finding.places
                 ],
                 "more": f"{more:,}" if more > 0 else "",
@@ -66,7 +76,10 @@ def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
 def _kinds(table: ReportTable) -> list[str]:
     """The class of each column: one of numbers alone is set to the right."""
     columns = ([row[i] for row in table.rows] for i in range(len(table.columns)))
-    return ["number" if all(re.fullmatch(r"[\d.,%<>–-]*", cell) for cell in column) else "" for column in columns]
+    return [
+        "number" if all(re.fullmatch(r"[\d.,%<>–-]*", cell) for cell in column) else ""
+        for column in columns
+    ]
 
 
 def _split(split: SplitDiagnosis) -> dict[str, object]:
@@ -102,7 +115,10 @@ def _chart(histogram: Histogram) -> dict[str, object]:
                 bars.append((number, left, floor - tall, max(bar - 1, 1), tall, title))
     return {
         "histogram": histogram,
-        "lines": [(floor - tallest * n * step / high, f"{n * step:.0%}") for n in range(round(high / step) + 1)],
+        "lines": [
+            (floor - tallest * n * step / high, f"{n * step:.0%}")
+            for n in range(round(high / step) + 1)
+        ],
         "labels": list(zip(middles, labels, strict=True))[::stride],
         "bars": bars,
         "width": WIDTH,

@@ -17,7 +17,9 @@ from nmtkit.data.text.files.lines import BLOCK_LINES, read_lines_lenient
 from nmtkit.datacheck.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")
-_DIGIT_WEIGHTS = np.array([40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], np.int64)
+_DIGIT_WEIGHTS = np.array(
+    [40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], np.int64
+)
 SAME_MARK_RATE = 0.9
 """How often two lines that belong together end in the same kind of mark."""
 SAME_NUMBERS, OTHER_NUMBERS = 4.0, -1.0
@@ -78,7 +80,9 @@ class PairScorer:
         """Learns from lines of both sides; it does not matter whether they belong together."""
         (src_lengths, *_), (tgt_lengths, tgt_marks, _) = src.T, tgt.T
         far = max(0.1, float(np.hypot(src_lengths.std(), tgt_lengths.std())))
-        shares = (np.bincount(tgt_marks.astype(int), minlength=len(_MARKS) + 1) + 1) / (len(tgt) + len(_MARKS) + 1)
+        shares = (np.bincount(tgt_marks.astype(int), minlength=len(_MARKS) + 1) + 1) / (
+            len(tgt) + len(_MARKS) + 1
+        )
         differ = np.log((1 - SAME_MARK_RATE) / (1 - (shares**2).sum()))
         marks = np.append(np.log(SAME_MARK_RATE / shares), differ)
         return cls(float(tgt_lengths.mean() - src_lengths.mean()), min(0.3, 0.6 * far), far, marks)
@@ -90,13 +94,17 @@ class PairScorer:
         scores: NDArray[np.float64] = np.maximum(
             -4.0, np.log(self.far / self.near) + apart / 2 * (self.far**-2 - self.near**-2)
         )
-        scores += self.marks[np.where(src_marks == tgt_marks, tgt_marks, len(_MARKS) + 1).astype(int)]
+        scores += self.marks[
+            np.where(src_marks == tgt_marks, tgt_marks, len(_MARKS) + 1).astype(int)
+        ]
         numbered = (src_numbers > 0) | (tgt_numbers > 0)
         scores += numbered * np.where(src_numbers == tgt_numbers, SAME_NUMBERS, OTHER_NUMBERS)
         return scores
 
 
-def _shifted_scores(scorer: PairScorer, src: Features, tgt: Features, count: int, shift: int) -> NDArray[np.float64]:
+def _shifted_scores(
+    scorer: PairScorer, src: Features, tgt: Features, count: int, shift: int
+) -> NDArray[np.float64]:
     """`(count,)`: scores of the first source lines with the target lines `shift` further on; 0 where there is none.
 
     Lines of equal index are those that are paired.
@@ -138,7 +146,9 @@ def _best_stretch(scores: NDArray[np.float64]) -> tuple[int, int]:
     return int(total[: end + 1].argmin()), end
 
 
-def _gains(plain: NDArray[np.float64], shifted: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+def _gains(
+    plain: NDArray[np.float64], shifted: NDArray[np.float64], window: int
+) -> NDArray[np.float64]:
     """How much better a shift is over each window, in nats; 0 where the shifted lines do not belong together either."""
     total = np.concatenate([[[0.0], [0.0]], np.cumsum([shifted, plain], axis=1)], axis=1)
     after, before = total[:, window:] - total[:, :-window]
@@ -178,21 +188,28 @@ def first_mismatch(fault: FileFault) -> FaultLocation:
         line = min(src_count, tgt_count)
         text += "up to the end of the shorter one they may belong together"
     else:
-        lines = (next(islice(read_lines_lenient(path), line, None), "") for path in (src_path, tgt_path))
+        lines = (
+            next(islice(read_lines_lenient(path), line, None), "") for path in (src_path, tgt_path)
+        )
         pair = " ||| ".join(excerpt(text, width=LINE_WIDTH) for text in lines)
         text += f"they part {'' if sure else 'perhaps '}near line {line + 1:,}: {pair}"
     return FaultLocation(src_path, line + 1, text=text)
 
 
-def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int) -> tuple[int | None, bool]:
+def _first_shifted(
+    src_path: str, tgt_path: str, src_count: int, tgt_count: int
+) -> tuple[int | None, bool]:
     """The line, from 0, from which on a shift is better than none, and whether that is sure."""
     src, tgt = _Tape(src_path), _Tape(tgt_path)
     difference = tgt_count - src_count
     centres = {0, difference if abs(difference) <= MAX_DIFFERENCE else 0}
-    shifts = sorted({centre + near for centre in centres for near in range(-MAX_SHIFT, MAX_SHIFT + 1)} - {0})
+    shifts = sorted(
+        {centre + near for centre in centres for near in range(-MAX_SHIFT, MAX_SHIFT + 1)} - {0}
+    )
     low, high = min(shifts), max(shifts)
     scorer: PairScorer | None = None
-    ahead = best = 0.0  # of no shift over the whole difference, summed up to here; and the most of it so far
+    # of no shift over the whole difference, summed up to here; and the most of it so far
+    ahead = best = 0.0
     best_line = 0
     for first in range(0, src_count if tgt_count else 0, BLOCK_LINES):
         last = min(src_count, first + BLOCK_LINES + WINDOW + LASTING)
@@ -201,14 +218,18 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
         scorer = scorer or PairScorer.learn(src.features, tgt.features)
         begin = src.start
         plain, *others = (
-            _shifted_scores(scorer, src.features, tgt.features, last - begin, shift + begin - tgt.start)
+            _shifted_scores(
+                scorer, src.features, tgt.features, last - begin, shift + begin - tgt.start
+            )
             for shift in [0, *shifts]
         )
         starts = [_first_lasting(plain, shifted) for shifted in others]
         start = min((place for place in starts if place is not None), default=None)
         if start is not None:
             # Several shifts may be better there, if they are much alike.
-            best_shift = max(others, key=lambda shifted: float((shifted - plain)[start : start + LASTING].sum()))
+            best_shift = max(
+                others, key=lambda shifted: float((shifted - plain)[start : start + LASTING].sum())
+            )
             # Near the window that shows it: no shift is better up to that line.
             around = slice(max(0, start - WINDOW), start + WINDOW)
             better_until = np.concatenate([[0.0], np.cumsum((plain - best_shift)[around])])
@@ -220,7 +241,11 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
                 best, best_line = float(sums.max()), first + int(sums.argmax()) + 1
             ahead = float(sums[-1])
     # From the best line on the shift by the whole difference is better by so much.
-    return (best_line, False) if best - ahead > MIN_GAIN and best_line < min(src_count, tgt_count) else (None, False)
+    return (
+        (best_line, False)
+        if best - ahead > MIN_GAIN and best_line < min(src_count, tgt_count)
+        else (None, False)
+    )
 
 
 def _first_lasting(plain: NDArray[np.float64], shifted: NDArray[np.float64]) -> int | None:

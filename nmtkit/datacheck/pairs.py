@@ -71,9 +71,13 @@ class UsualPairs:
             text = sample.get(side)
             if text is None or len(text.lines) < MIN_PAIRS:
                 continue
-            letters = Counter({script: int(counts.sum()) for script, counts in text.letters.items()})
+            letters = Counter(
+                {script: int(counts.sum()) for script, counts in text.letters.items()}
+            )
             scripts[side] = main_scripts(letters)
-            longest[side] = max(MIN_LENGTH, round(LENGTH_FACTOR * float(np.quantile(text.lengths, 0.999))))
+            longest[side] = max(
+                MIN_LENGTH, round(LENGTH_FACTOR * float(np.quantile(text.lengths, 0.999)))
+            )
         log_ratio = 0.0
         max_deviation = float(np.log(MAX_RATIO))
         if "tgt" in sample:
@@ -107,7 +111,9 @@ def read_sample(reader: SplitReader) -> dict[str, TextArrays]:
             sides = {"src": block.src}
             if block.tgt is not None:
                 sides["tgt"] = block.tgt
-            rows = [row for row in islice(range(len(block)), pairs_left) if row not in block.unreadable]
+            rows = [
+                row for row in islice(range(len(block)), pairs_left) if row not in block.unreadable
+            ]
             for side, block_lines in sides.items():
                 chosen = [block_lines[row] for row in rows]
                 lines.setdefault(side, []).extend(chosen)
@@ -129,7 +135,9 @@ def _log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
     return np.log((tgt.lengths + ADDED_CHARACTERS) / (src.lengths + ADDED_CHARACTERS))
 
 
-def examine_pairs(block: Block, texts: Mapping[str, TextArrays], usual: UsualPairs, language_pairs: int) -> Mask:
+def examine_pairs(
+    block: Block, texts: Mapping[str, TextArrays], usual: UsualPairs, language_pairs: int
+) -> Mask:
     """Adds the faults of its pairs to a block.
 
     Args:
@@ -160,7 +168,10 @@ def examine_pairs(block: Block, texts: Mapping[str, TextArrays], usual: UsualPai
 
         equal = [comparable(a) == comparable(b) for a, b in zip(block.src, block.tgt, strict=True)]
         identical = usable & np.array(equal, dtype=bool)
-        add(faults.IDENTICAL, identical & (src.word_counts() >= MIN_IDENTICAL_WORDS) & (src.letter_counts() > 0))
+        add(
+            faults.IDENTICAL,
+            identical & (src.word_counts() >= MIN_IDENTICAL_WORDS) & (src.letter_counts() > 0),
+        )
 
         short = usable & ((tgt.letter_counts() + tgt.digits == 0) | (tgt.word_counts() <= 1))
         if not usual.summaries:

@@ -26,7 +26,13 @@ from nmtkit.data.text.faults import LINE_ENDS
 from nmtkit.data.text.files.encodings import EncodingGuess
 from nmtkit.data.text.files.json_records import set_field
 from nmtkit.data.text.files.lines import file_encoding
-from nmtkit.data.text.files.names import given_encoding, is_tmx, split_reference, text_path, without_compression_end
+from nmtkit.data.text.files.names import (
+    given_encoding,
+    is_tmx,
+    split_reference,
+    text_path,
+    without_compression_end,
+)
 from nmtkit.data.text.reading import SplitReader
 from nmtkit.datacheck.characters import repair_line
 from nmtkit.datacheck.examine import examine
@@ -93,9 +99,13 @@ def repair(
     """
     recognized = {path: guess for path, guess in (encodings or {}).items() if guess.certain}
     splits = {name: _with_encodings(files, recognized) for name, files in splits.items()}
-    names = _new_names(path for files in splits.values() for kind in FILE_KINDS for path in getattr(files, kind))
+    names = _new_names(
+        path for files in splits.values() for kind in FILE_KINDS for path in getattr(files, kind)
+    )
     with write_errors(out), new_folder(out, "name another folder") as folder, ExitStack() as stack:
-        writers = {name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()}
+        writers = {
+            name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()
+        }
         diagnosis = examine(
             splits,
             monolingual,
@@ -160,7 +170,12 @@ class SplitWriter:
     """
 
     def __init__(
-        self, split: str, files: SplitFiles, folder: Path, names: Callable[[str], str], stack: ExitStack
+        self,
+        split: str,
+        files: SplitFiles,
+        folder: Path,
+        names: Callable[[str], str],
+        stack: ExitStack,
     ) -> None:
         self._split = split
         self._old = files
@@ -169,17 +184,26 @@ class SplitWriter:
         log = TemporaryFile("w+", dir=folder, encoding="utf-8", newline="\n")  # noqa: SIM115  # closed by the stack
         self._log = stack.enter_context(log)
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
-        self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # faults and original text of mended pairs
+        # faults and original text of mended pairs
+        self._before: dict[int, tuple[list[str], Sequence[str]]] = {}
         self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
         new: dict[str, object] = {"encoding": ""}
         if files.stories:
-            new |= {"stories": [], "story_lists": [], "weights": [], "jsonl": [names(f"{split}.jsonl")], **STORY_FIELDS}
+            new |= {
+                "stories": [],
+                "story_lists": [],
+                "weights": [],
+                "jsonl": [names(f"{split}.jsonl")],
+                **STORY_FIELDS,
+            }
         else:
             for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
                 new[kind] = [names(path) for path in getattr(files, kind)]
         self.done = RepairedSplit(files.model_copy(update=new))
         if files.features:
-            self.done.refused = "it has features, which cannot be cleaned line by line; clean its text by itself"
+            self.done.refused = (
+                "it has features, which cannot be cleaned line by line; clean its text by itself"
+            )
         if files.stories and files.weights:
             self.done.refused = "its stories have weights, and all would become one file; clean each folder by itself"
         for position in range(SplitReader(split, files).parts):  # a file without lines has no block
@@ -193,7 +217,10 @@ class SplitWriter:
             new = [repair_line(text) for text in old]
             kinds = list(dict.fromkeys(kind for _, faults in new for kind in faults))
             if kinds and row not in block.unreadable:
-                same = (len(text.split()) == len(mended.split()) for text, (mended, _) in zip(old, new, strict=True))
+                same = (
+                    len(text.split()) == len(mended.split())
+                    for text, (mended, _) in zip(old, new, strict=True)
+                )
                 if self._old.has_links and not all(same):
                     self._lost[row] = kinds[0]
                 self._before[row] = kinds, old
@@ -203,7 +230,9 @@ class SplitWriter:
     def take(self, block: Block) -> None:
         """Writes the pairs of a block that are to be kept."""
         refusals = [message for row, message in block.messages if row not in block.unreadable]
-        if any(len(block.columns.get(kind, block.src)) < len(block) for kind in LINE_ALIGNED_COLUMNS):
+        if any(
+            len(block.columns.get(kind, block.src)) < len(block) for kind in LINE_ALIGNED_COLUMNS
+        ):
             refusals.append("files differ in their number of lines")  # `finish` tells the place
         if refusals and not self.done.refused:
             self.done.refused = refusals[0]
@@ -219,7 +248,12 @@ class SplitWriter:
             if path in recognized:
                 guess = recognized[path]
                 self.done.converted[path] = guess
-                entry = {"split": self._split, "file": path, "kinds": ["encoding"], "done": "converted"}
+                entry = {
+                    "split": self._split,
+                    "file": path,
+                    "kinds": ["encoding"],
+                    "done": "converted",
+                }
                 entry |= {"encoding": guess.names[0], "evidence": guess.evidence}
                 self._log.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
@@ -288,7 +322,9 @@ class SplitWriter:
         if action == "mended":
             entry |= zip((f"new_{column}" for column in block.text_columns), now, strict=False)
         # json escapes only a part of the characters that are faults in a text.
-        line = _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(entry, ensure_ascii=False))
+        line = _HIDDEN.sub(
+            lambda match: f"\\u{ord(match[0]):04x}", json.dumps(entry, ensure_ascii=False)
+        )
         self._log.write(line + "\n")
 
     def _columns(self, block: Block) -> list[list[str]]:
@@ -303,6 +339,12 @@ class SplitWriter:
                 lines[row] = json.dumps(record, ensure_ascii=False)
             return [lines]
         if self._old.stories:
-            pairs = (dict(zip(STORY_FIELDS.values(), pair, strict=True)) for pair in zip(*sides, strict=True))
+            pairs = (
+                dict(zip(STORY_FIELDS.values(), pair, strict=True))
+                for pair in zip(*sides, strict=True)
+            )
             return [[json.dumps(pair, ensure_ascii=False) for pair in pairs]]
-        return [*sides, *(block.columns[kind] for kind in LINE_ALIGNED_COLUMNS if kind in block.columns)]
+        return [
+            *sides,
+            *(block.columns[kind] for kind in LINE_ALIGNED_COLUMNS if kind in block.columns),
+        ]

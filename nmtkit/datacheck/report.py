@@ -12,10 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit.data.text.faults import EMPTY, ENCODING, IN_TRAIN, UTF16, FaultKind, FaultLocation, Severity
+from nmtkit.data.text.faults import (
+    EMPTY,
+    ENCODING,
+    IN_TRAIN,
+    UTF16,
+    FaultKind,
+    FaultLocation,
+    Severity,
+)
 from nmtkit.datacheck.findings import SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
-CONTROL_NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
+CONTROL_NAMES = {
+    "\0": "NUL",
+    "\t": "TAB",
+    "\n": "LF",
+    "\v": "VT",
+    "\f": "FF",
+    "\r": "CR",
+    "\x1b": "ESC",
+    "\x7f": "DEL",
+}
 HIDDEN_CATEGORIES = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 """Categories of invisible characters, and of those that would break a line of the report."""
 HELD_OUT_SPLITS = ("valid", "test")
@@ -73,7 +90,9 @@ def place_name(place: FaultLocation, names: dict[str, str]) -> str:
 
 def names_of(diagnosis: Diagnosis) -> dict[str, str]:
     """Short names for all files that findings name."""
-    return short_names(place.file for _, finding in diagnosis.findings() for place in finding.places)
+    return short_names(
+        place.file for _, finding in diagnosis.findings() for place in finding.places
+    )
 
 
 def share(count: int, total: int) -> str:
@@ -88,7 +107,9 @@ def share(count: int, total: int) -> str:
 
 def count_of(severity: Severity, diagnosis: Diagnosis) -> int:
     """The number of faults of a severity."""
-    return sum(finding.count for _, finding in diagnosis.findings() if finding.kind.severity == severity)
+    return sum(
+        finding.count for _, finding in diagnosis.findings() if finding.kind.severity == severity
+    )
 
 
 def has_problems(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False) -> bool:
@@ -107,8 +128,11 @@ def rows(diagnosis: Diagnosis) -> list[tuple[Severity, str, str, str, str, str]]
     for split, finding in diagnosis.findings():
         first = place_name(finding.places[0], names) if finding.places else ""
         pairs = diagnosis.splits[split].pairs
-        of_all = share(finding.count, pairs) if finding.count <= pairs else ""  # some are counted in lines of files
-        table.append((finding.kind.severity, split, finding.kind.title, f"{finding.count:,}", of_all, first))
+        # some are counted in lines of files
+        of_all = share(finding.count, pairs) if finding.count <= pairs else ""
+        table.append(
+            (finding.kind.severity, split, finding.kind.title, f"{finding.count:,}", of_all, first)
+        )
     return table
 
 
@@ -119,7 +143,9 @@ def verdict(diagnosis: Diagnosis) -> str:
     read = f"{pairs:,} {unit if pairs == 1 else unit + 's'}"
     errors, warnings = _counted("error", diagnosis), _counted("warning", diagnosis)
     if errors:
-        return f"Not ready to train on: {errors} in {read}{f', and {warnings}' if warnings else ''}."
+        return (
+            f"Not ready to train on: {errors} in {read}{f', and {warnings}' if warnings else ''}."
+        )
     if warnings:
         return f"No errors in {read}, but {warnings} to look at before training."
     if diagnosis.findings():
@@ -131,8 +157,16 @@ def _counted(severity: Severity, diagnosis: Diagnosis) -> str:
     """The number of faults, and of kinds, as a thousand shifted pairs are one fault; empty if there are none."""
     if not (count := count_of(severity, diagnosis)):
         return ""
-    kinds = len({finding.kind.name for _, finding in diagnosis.findings() if finding.kind.severity == severity})
-    return f"{count:,} {severity}{'s' if count != 1 else ''}" + (f" of {kinds} kinds" if kinds > 1 else "")
+    kinds = len(
+        {
+            finding.kind.name
+            for _, finding in diagnosis.findings()
+            if finding.kind.severity == severity
+        }
+    )
+    return f"{count:,} {severity}{'s' if count != 1 else ''}" + (
+        f" of {kinds} kinds" if kinds > 1 else ""
+    )
 
 
 def drops_pairs(kind: FaultKind, split: str) -> bool:
@@ -140,7 +174,9 @@ def drops_pairs(kind: FaultKind, split: str) -> bool:
 
     Valid and test lose only what cannot be read or has an empty side, so that results stay comparable.
     """
-    return kind.drops and (split not in HELD_OUT_SPLITS or kind.severity == "error" or kind.name == EMPTY.name)
+    return kind.drops and (
+        split not in HELD_OUT_SPLITS or kind.severity == "error" or kind.name == EMPTY.name
+    )
 
 
 def remedy_note(finding: Finding, split: str) -> str:
@@ -187,7 +223,11 @@ def histograms(split: SplitDiagnosis) -> list[Histogram]:
     sides = split.sides()
     words = [(name, side.words) for name, side in sides]
     tokens = [(name, side.tokens) for name, side in sides if side.tokens]
-    lengths = [_lengths(f"{unit} a line", counts) for unit, counts in (("words", words), ("tokens", tokens)) if counts]
+    lengths = [
+        _lengths(f"{unit} a line", counts)
+        for unit, counts in (("words", words), ("tokens", tokens))
+        if counts
+    ]
     return lengths + ([_ratios(split.ratios)] if split.ratios else [])
 
 
@@ -195,12 +235,17 @@ def percentile(counts: Counter[int], part: float) -> int:
     """The smallest key that no more than `1 - part` of all lines are above."""
     keys = sorted(counts)
     sums = accumulate(counts[key] for key in keys)
-    return next((key for key, below in zip(keys, sums, strict=True) if below >= part * counts.total()), 0)
+    return next(
+        (key for key, below in zip(keys, sums, strict=True) if below >= part * counts.total()), 0
+    )
 
 
 def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram:
     top = max(percentile(counts, 0.99) for _, counts in sides)
-    width = next((width for width in BAR_WIDTHS if top < width * (MAX_BARS - 1)), math.ceil((top + 1) / (MAX_BARS - 1)))
+    width = next(
+        (width for width in BAR_WIDTHS if top < width * (MAX_BARS - 1)),
+        math.ceil((top + 1) / (MAX_BARS - 1)),
+    )
     end = max(max(counts) for _, counts in sides)
     bars = min(top // width + 2, end // width + 1)
     edges = range(0, bars * width, width)
@@ -243,7 +288,11 @@ def _ratios(ratios: Counter[int]) -> Histogram:
 def scripts(side: Side) -> list[tuple[str, str]]:
     """The scripts of the letters of a side with their shares, the most frequent first; rare ones together."""
     total = side.scripts.total()
-    counts = {name: count for name, count in side.scripts.most_common() if count >= MIN_SCRIPT_SHARE * total}
+    counts = {
+        name: count
+        for name, count in side.scripts.most_common()
+        if count >= MIN_SCRIPT_SHARE * total
+    }
     if rest := total - sum(counts.values()):
         counts["others"] = rest
     return [(name, share(count, total)) for name, count in counts.items()]
@@ -262,9 +311,14 @@ def as_json(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
 def _split_values(split: SplitDiagnosis) -> dict[str, Any]:
     findings = []
     for finding in split.findings.values():
-        kind = {key: getattr(finding.kind, key) for key in ("severity", "title", "remedy", "drops", "mends")}
+        kind = {
+            key: getattr(finding.kind, key)
+            for key in ("severity", "title", "remedy", "drops", "mends")
+        }
         places = [vars(place) | {"text": storable(place.text)} for place in finding.places]
-        findings.append({"kind": finding.kind.name, **kind, "count": finding.count, "places": places})
+        findings.append(
+            {"kind": finding.kind.name, **kind, "count": finding.count, "places": places}
+        )
     sides = {"src": _side_values(split.src), "tgt": _side_values(split.tgt)}
     return {"pairs": split.pairs, **sides, "ratios": _by_key(split.ratios), "findings": findings}
 

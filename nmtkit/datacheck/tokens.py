@@ -69,13 +69,22 @@ class TokenReport:
                     part = share(unknown, tokens) if unknown else "0"
                     rows.append((name, side, f"{tokens:,}", mean, str(longest), part, of_unknown))
         notes = [self.tokenizer]
-        called = {"joint": "the vocabulary", "src": "source's vocabulary", "tgt": "target's vocabulary"}
+        called = {
+            "joint": "the vocabulary",
+            "src": "source's vocabulary",
+            "tgt": "target's vocabulary",
+        }
         for name, entries in self.unused_entries.items():
             unused, size = entries["unused"], entries["of"]
             part = share(unused, size)
-            notes.append(f"{unused:,} of {size:,} entries of {called[name]} never occur in train ({part}).")
+            notes.append(
+                f"{unused:,} of {size:,} entries of {called[name]} never occur in train ({part})."
+            )
         columns = ("split", "side", "tokens", "a pair", "longest", "unknown", "copyable")
-        note = " ".join(notes) + " Copyable: the share of unknown target tokens that stand in their source."
+        note = (
+            " ".join(notes)
+            + " Copyable: the share of unknown target tokens that stand in their source."
+        )
         return ReportTable("Tokens", columns, tuple(rows), note)
 
 
@@ -86,7 +95,10 @@ def quick_sample(config: TokenizerConfig, columns: Sequence[Column] = PAIR) -> T
 
 
 def train_on_sample(
-    config: TokenizerConfig, sample: TokenizerSample, files: SplitFiles, columns: Sequence[Column] = PAIR
+    config: TokenizerConfig,
+    sample: TokenizerSample,
+    files: SplitFiles,
+    columns: Sequence[Column] = PAIR,
 ) -> Tokenizers:
     """A tokenizer that is learned from a sample of the files, or from all of them where the sample is too small."""
     try:
@@ -115,7 +127,10 @@ def count_tokens(
     """
     report = TokenReport(tokenizer)
     checker = PairChecker(config, report.data, forms=tokenizers.text_forms())
-    used = {column: np.zeros(len(tokenizer.vocabulary), dtype=bool) for column, tokenizer in tokenizers.items()}
+    used = {
+        column: np.zeros(len(tokenizer.vocabulary), dtype=bool)
+        for column, tokenizer in tokenizers.items()
+    }
     used |= {"tgt": used["src"]} if tokenizers.shared else {}
     alphabets: dict[str, set[str]] = {column: set() for column in tokenizers}
     splits = config.splits()
@@ -129,7 +144,9 @@ def count_tokens(
             walk.add(done, done.add_to_report(name, checker))
             progress(len(done.block))
         for kind, place in walk.firsts.items():
-            diagnosis.splits[name].find(kind, place, report.data.splits[name].findings[kind.counted].count)
+            diagnosis.splits[name].find(
+                kind, place, report.data.splits[name].findings[kind.counted].count
+            )
     for side, entries in {"joint": used["src"]}.items() if tokenizers.shared else used.items():
         ordinary = entries[len(SPECIALS) + len(tokenizers.config.special_tokens) :]
         report.unused_entries[side] = {"unused": int((~ordinary).sum()), "of": len(ordinary)}
@@ -159,7 +176,9 @@ class _SplitWalk:
                 first = next(iter(chunk.texts))
                 text = f"{tokens} tokens, {finding.action}: {chunk.texts[first][row]}"
                 self.firsts[kind] = _place(done, row, first, text)
-        for side, counts in zip(chunk.texts, (self.diagnosis.src, self.diagnosis.tgt), strict=False):
+        for side, counts in zip(
+            chunk.texts, (self.diagnosis.src, self.diagnosis.tgt), strict=False
+        ):
             counts.tokens.update(encoded.lengths[side].tolist())
             counts.unknown += int(encoded.unknown[side][stays].sum())
             if name == "train":
@@ -169,8 +188,11 @@ class _SplitWalk:
             for row in np.flatnonzero(stays & (encoded.unknown["tgt"] > 0)).tolist():
                 known = {*src.tokens(chunk.texts["src"][row])[: self.encoder.limit("src")]}
                 answer = tgt.tokens(chunk.texts["tgt"][row])[: self.encoder.limit("tgt")]
-                self.diagnosis.tgt.copyable += sum(one in known for one in answer if one not in tgt.vocabulary)
-        for _ in done.block.columns.get("features", ()):  # reading them tells what is wrong with them
+                self.diagnosis.tgt.copyable += sum(
+                    one in known for one in answer if one not in tgt.vocabulary
+                )
+        # reading them tells what is wrong with them
+        for _ in done.block.columns.get("features", ()):
             continue
         self._characters(done)
 

@@ -31,7 +31,15 @@ NOT_UTF8 = "convert the file to UTF-8 before you name it as a corpus"
 """The remedy for a file of a corpus in another encoding."""
 RATIO_FREE_BYTES = 16 << 20
 """The compression ratio is not checked below this size."""
-DAMAGE_ERRORS = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)
+DAMAGE_ERRORS = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+)
 """What the standard library raises for damaged and encrypted archives and unknown compression methods."""
 MAX_BYTES = 200 << 30
 """The most uncompressed bytes of all members of an archive."""
@@ -81,7 +89,9 @@ def members(path: Path) -> Iterator[Member]:
         if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
             yield from _zip_members(path, budget)
             return
-        decompressor = next((one for magic, one in DECOMPRESSORS.items() if start.startswith(magic)), None)
+        decompressor = next(
+            (one for magic, one in DECOMPRESSORS.items() if start.startswith(magic)), None
+        )
 
         def opened() -> io.BufferedReader:
             return _guarded(decompressor(path) if decompressor else open(path, "rb"), budget)
@@ -123,9 +133,14 @@ class _Budget:
         normalized = "/".join(parts)
         if not is_folder:
             if not is_plain:
-                raise DataError(f"{self.path}: the member {name!r} is a link or a device, not a regular file; refused")
+                raise DataError(
+                    f"{self.path}: the member {name!r} is a link or a device, not a regular file; refused"
+                )
             if not normalized or normalized in self.names:
-                raise DataError(f"{self.path}: " + (f"two members {name!r}" if parts else "a member without a name"))
+                raise DataError(
+                    f"{self.path}: "
+                    + (f"two members {name!r}" if parts else "a member without a name")
+                )
             self.names.add(normalized)
         return normalized
 
@@ -134,7 +149,9 @@ class _Budget:
         try:
             yield
         except DAMAGE_ERRORS as fault:
-            message = f"damaged archive ({fault or type(fault).__name__}); delete it and fetch again"
+            message = (
+                f"damaged archive ({fault or type(fault).__name__}); delete it and fetch again"
+            )
             if isinstance(fault, OSError) and fault.errno is not None:
                 message = f"cannot read it: {fault.strerror or fault}"
             raise DataError(f"{self.path}: {message}") from fault
@@ -143,7 +160,9 @@ class _Budget:
 class _GuardedStream(io.RawIOBase):
     """A stream with our errors; `counts`: unless it is a part of a stream that is counted already."""
 
-    def __init__(self, stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool) -> None:
+    def __init__(
+        self, stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool
+    ) -> None:
         super().__init__()
         self._stream, self._budget, self._counts = stream, budget, counts
 
@@ -167,7 +186,9 @@ class _GuardedStream(io.RawIOBase):
         super().close()
 
 
-def _guarded(stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool = True) -> io.BufferedReader:
+def _guarded(
+    stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool = True
+) -> io.BufferedReader:
     return io.BufferedReader(_GuardedStream(stream, budget, counts), BUFFER_BYTES)
 
 
@@ -202,7 +223,8 @@ class _Header(tarfile.TarInfo):
         try:
             return super().fromtarfile(archive)
         except (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as fault:  # type: ignore[attr-defined]  # not in typeshed
-            raise tarfile.ReadError(str(fault)) from fault  # else the archive would seem to end here
+            # else the archive would seem to end here
+            raise tarfile.ReadError(str(fault)) from fault
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | tarfile.TarFile:
         if self.size > _LARGEST_HEADERS.get(self.type, self.size):
@@ -212,7 +234,9 @@ class _Header(tarfile.TarInfo):
 
 
 def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]:
-    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errors="replace", encoding="utf-8") as archive:
+    with tarfile.open(
+        fileobj=stream, mode="r|", tarinfo=_Header, errors="replace", encoding="utf-8"
+    ) as archive:
         while (info := archive.next()) is not None:
             vars(archive)["members"].clear()  # else it keeps them all
             name = budget.enter(info.name, info.isdir(), info.isreg())

@@ -14,7 +14,15 @@ from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import KeyPath, load_yaml
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator, parse, registry_name
+from nmtkit.core.settings import (
+    Field,
+    Name,
+    Settings,
+    is_valid_name,
+    model_validator,
+    parse,
+    registry_name,
+)
 from nmtkit.datasets.debian import DebianIndexes, DebianPackage
 from nmtkit.datasets.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
 from nmtkit.datasets.readers import AlignedReader, TabSeparatedReader
@@ -167,7 +175,8 @@ class Catalogue:
 
     def __init__(self, extra: Path | None = None) -> None:
         own, given = _own_templates(), _templates(extra) if extra else {}
-        self._templates = {**given, **own, **given}  # the user's come first: a name may also belong to a family of ours
+        # the user's come first: a name may also belong to a family of ours
+        self._templates = {**given, **own, **given}
 
     def names(self) -> list[str]:
         """The names of all entries with their placeholders, sorted."""
@@ -176,10 +185,14 @@ class Catalogue:
     def examples(self, name: str) -> list[str]:
         """Full names of an entry: all, or those of the examples."""
         parameters = self._templates[name].parameters
-        rows = product(*(list(parameter.values) or [parameter.example] for parameter in parameters.values()))
+        rows = product(
+            *(list(parameter.values) or [parameter.example] for parameter in parameters.values())
+        )
         values = [dict(zip(parameters, row, strict=True)) for row in rows]
         return [
-            _fill(name, row, name) for row in values if not {"src", "tgt"} <= row.keys() or row["src"] != row["tgt"]
+            _fill(name, row, name)
+            for row in values
+            if not {"src", "tgt"} <= row.keys() or row["src"] != row["tgt"]
         ]
 
     def get(self, name: str) -> Corpus:
@@ -188,7 +201,9 @@ class Catalogue:
             values = _values(entry_name, name, template.parameters)
             if values is not None:
                 if not is_valid_name(name):
-                    raise RecipeError(f"{name!r} cannot be the name of a corpus: its folder would have that name")
+                    raise RecipeError(
+                        f"{name!r} cannot be the name of a corpus: its folder would have that name"
+                    )
                 if "src" in values and values["src"] == values.get("tgt"):
                     raise RecipeError(f"{name}: source and target are the same language; name two")
                 return self._make(name, entry_name, values)
@@ -200,7 +215,11 @@ class Catalogue:
     def _make(self, name: str, entry_name: str, values: Mapping[str, str]) -> Corpus:
         template = self._templates[entry_name]
         where = template.places[(entry_name,)]
-        data = _fill(template.data, _known(values, template.parameters), where) if values else template.data
+        data = (
+            _fill(template.data, _known(values, template.parameters), where)
+            if values
+            else template.data
+        )
         places = {key[1:]: place for key, place in template.places.items() if key[0] == entry_name}
         return Corpus(name, parse(Entry, data, where, places, lambda path: (entry_name, *path)))
 
@@ -208,7 +227,10 @@ class Catalogue:
 def _templates(path: Path) -> dict[str, _Template]:
     data, places = load_yaml(path)
     # A name that is no text, as 1.5 or null, has no place of its own.
-    return {name: _template(name, given, places, places.get((name,), str(path))) for name, given in data.items()}
+    return {
+        name: _template(name, given, places, places.get((name,), str(path)))
+        for name, given in data.items()
+    }
 
 
 @cache
@@ -226,15 +248,23 @@ def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -
         )
     given = data.get("parameters", {})
     if not isinstance(given, dict) or set(given) != set(PLACEHOLDER.findall(name)):
-        raise RecipeError(f"{where}: `parameters` must say what may stand for each placeholder of the name, no others")
-    return _Template(data, places, {key: parse(Parameter, value, where) for key, value in given.items()})
+        raise RecipeError(
+            f"{where}: `parameters` must say what may stand for each placeholder of the name, no others"
+        )
+    return _Template(
+        data, places, {key: parse(Parameter, value, where) for key, value in given.items()}
+    )
 
 
-def _values(entry_name: str, name: str, parameters: Mapping[str, Parameter]) -> dict[str, str] | None:
+def _values(
+    entry_name: str, name: str, parameters: Mapping[str, Parameter]
+) -> dict[str, str] | None:
     """The placeholders' values if `name` matches `entry_name`, else None."""
     form = re.escape(PLACEHOLDER.sub(r"<\1>", entry_name))
     for key, parameter in parameters.items():
-        allowed = "|".join(map(re.escape, parameter.values)) if parameter.values else parameter.pattern
+        allowed = (
+            "|".join(map(re.escape, parameter.values)) if parameter.values else parameter.pattern
+        )
         form = form.replace(f"<{key}>", f"(?P<{key}>{allowed})")
     try:
         match = re.fullmatch(form, name)
@@ -247,7 +277,9 @@ def _values(entry_name: str, name: str, parameters: Mapping[str, Parameter]) -> 
 
 def _known(values: Mapping[str, str], parameters: Mapping[str, Parameter]) -> dict[str, str]:
     """The values of all placeholders that the texts of an entry may use."""
-    theirs = {f"their_{key}": parameters[key].values.get(value, value) for key, value in values.items()}
+    theirs = {
+        f"their_{key}": parameters[key].values.get(value, value) for key, value in values.items()
+    }
     known = {**values, **theirs}
     if {"src", "tgt"} <= values.keys():
         known["first"], known["second"] = sorted((values["src"], values["tgt"]))
@@ -257,7 +289,10 @@ def _known(values: Mapping[str, str], parameters: Mapping[str, Parameter]) -> di
 def _fill(data: Any, known: Mapping[str, str], where: str) -> Any:
     """Fills the placeholders in all texts."""
     if isinstance(data, dict):
-        return {key: value if key == "parameters" else _fill(value, known, where) for key, value in data.items()}
+        return {
+            key: value if key == "parameters" else _fill(value, known, where)
+            for key, value in data.items()
+        }
     if isinstance(data, list):
         return [_fill(item, known, where) for item in data]
     if not isinstance(data, str):

@@ -25,7 +25,9 @@ PACKAGE_INDEX = "main/binary-amd64/Packages"
 MAX_FILE_BYTES = 2**26
 """Bytes of a file of a package that is read."""
 
-_ADDRESS = re.compile(r"^(?:deb(?:\s+\[.*?\])?|URIs:)\s+(https?://\S*debian/?)(?=\s|$)", re.MULTILINE)
+_ADDRESS = re.compile(
+    r"^(?:deb(?:\s+\[.*?\])?|URIs:)\s+(https?://\S*debian/?)(?=\s|$)", re.MULTILINE
+)
 """An archive of Debian in one of apt's two formats; that of security updates has another name."""
 
 
@@ -49,12 +51,16 @@ class _ReleaseSource(CorpusSource):
         """The address of a mirror: $NMTKIT_DEBIAN_MIRROR, or the one that this machine's apt uses."""
         address = os.environ.get("NMTKIT_DEBIAN_MIRROR") or next(apt_mirrors(Path("/etc/apt")), "")
         if not address:
-            raise DataError(f"{self.label()}: apt names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR")
+            raise DataError(
+                f"{self.label()}: apt names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR"
+            )
         return address.rstrip("/")
 
     def _indexes(self, context: FetchContext, names: Sequence[str]) -> list[SourceFile]:
         address = f"{self._mirror()}/dists/{RELEASE}"
-        [release] = UrlSource(url=f"{address}/Release", no_checksum="it is the list of checksums").obtain(context)
+        [release] = UrlSource(
+            url=f"{address}/Release", no_checksum="it is the list of checksums"
+        ).obtain(context)
         try:
             facts = release.path.read_text("utf-8").split("\n")
             rows = (line.split() for line in facts if line[:1] == " ")
@@ -63,7 +69,9 @@ class _ReleaseSource(CorpusSource):
             raise DataError(
                 f"{release.path}: not the list of checksums of Debian; delete it, and fetch again"
             ) from None
-        version = "".join(line.removeprefix("Version: ") for line in facts if line.startswith("Version: "))
+        version = "".join(
+            line.removeprefix("Version: ") for line in facts if line.startswith("Version: ")
+        )
         files = []
         for stem in names:
             name = next((stem + end for end in (".xz", ".bz2") if stem + end in checksums), None)
@@ -71,8 +79,12 @@ class _ReleaseSource(CorpusSource):
                 raise DataError(f"Debian {RELEASE} has no {stem}")
             sha, size = checksums[name]
             folder, _, file = name.rpartition("/")
-            source = UrlSource(url=f"{address}/{folder}/by-hash/SHA256/{sha}", sha256=sha, size=size, file=file)
-            files += [replace(one, version=f"{RELEASE} {version}") for one in source.obtain(context)]
+            source = UrlSource(
+                url=f"{address}/{folder}/by-hash/SHA256/{sha}", sha256=sha, size=size, file=file
+            )
+            files += [
+                replace(one, version=f"{RELEASE} {version}") for one in source.obtain(context)
+            ]
         return files
 
 
@@ -102,7 +114,9 @@ class DebianIndexes(_ReleaseSource):
     """The descriptions of all packages of a Debian release in some languages, and the package index."""
 
     kind: Literal["debian_indexes"] = "debian_indexes"
-    languages: list[Annotated[str, Field(pattern=r"^[a-z]{2,3}(_[A-Z]{2})?$")]] = Field(min_length=1)
+    languages: list[Annotated[str, Field(pattern=r"^[a-z]{2,3}(_[A-Z]{2})?$")]] = Field(
+        min_length=1
+    )
     """Debian's language codes: en, pt_BR."""
 
     @override
@@ -111,7 +125,9 @@ class DebianIndexes(_ReleaseSource):
 
     def obtain(self, context: FetchContext) -> list[SourceFile]:
         """Downloads the indexes."""
-        return self._indexes(context, [PACKAGE_INDEX, *(f"main/i18n/Translation-{one}" for one in self.languages)])
+        return self._indexes(
+            context, [PACKAGE_INDEX, *(f"main/i18n/Translation-{one}" for one in self.languages)]
+        )
 
 
 def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -120,14 +136,18 @@ def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
     name = ""
     [index] = members(path)
     with index.open() as stream:
-        for number, line in enumerate(read_stream_lines(stream, str(path), remedy=NOT_UTF8), start=1):
+        for number, line in enumerate(
+            read_stream_lines(stream, str(path), remedy=NOT_UTF8), start=1
+        ):
             if line[:1] in (" ", "\t"):
                 if name in stanza:
                     stanza[name] += "\n" + line
             elif line:
                 name, colon, value = line.partition(":")
                 if not colon:
-                    raise DataError(f"{path}, line {number}: expected `Field: value`; fetch it again")
+                    raise DataError(
+                        f"{path}, line {number}: expected `Field: value`; fetch it again"
+                    )
                 if name in fields:
                     stanza[name] = value.strip()
             elif stanza:
@@ -143,7 +163,8 @@ def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
         with deb.open("rb") as file:
             if file.read(8) != b"!<arch>\n":
                 raise tarfile.ReadError("not an ar archive")
-            while header := file.read(60):  # of ar: name (16 bytes), time, owner, group, mode, size (10), 2 bytes
+            # of ar: name (16 bytes), time, owner, group, mode, size (10), 2 bytes
+            while header := file.read(60):
                 size = int(header[48:58])
                 if file.tell() + size > deb.stat().st_size:
                     raise tarfile.ReadError("unexpected end of data")
@@ -151,10 +172,14 @@ def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
                     with tarfile.open(fileobj=file, mode="r|*") as tar:
                         for member in filter(tarfile.TarInfo.isreg, tar):
                             if member.size > MAX_FILE_BYTES:
-                                raise tarfile.ReadError(f"{member.name} has {member.size} bytes, too many for a page")
+                                raise tarfile.ReadError(
+                                    f"{member.name} has {member.size} bytes, too many for a page"
+                                )
                             yield member.name.removeprefix("./"), tar.extractfile(member).read()  # type: ignore[union-attr]
                     return
                 file.seek(size + size % 2, 1)
             raise tarfile.ReadError("it has no data")
     except (*DAMAGE_ERRORS, ValueError) as fault:
-        raise DataError(f"{deb}: not a complete package: {fault}; delete it and fetch it again") from fault
+        raise DataError(
+            f"{deb}: not a complete package: {fault}; delete it and fetch it again"
+        ) from fault

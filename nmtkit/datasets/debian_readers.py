@@ -92,7 +92,9 @@ class DebianSummaries(Reader):
         families = _families(files)
         beginnings: set[str] = set()
         for item in descriptions(_of_language(files, "en"), "en"):
-            article = " ".join(" ".join(line.split()) for lines in item.paragraphs for line in lines)
+            article = " ".join(
+                " ".join(line.split()) for lines in item.paragraphs for line in lines
+            )
             if len(article.split()) < MIN_DESCRIPTION_WORDS:
                 dropped[f"long description of less than {MIN_DESCRIPTION_WORDS} words"] += 1
             elif _letters(item.summary) == _letters(item.package) or len(item.summary.split()) < 2:
@@ -115,7 +117,9 @@ def descriptions(paths: Sequence[Path], language: str) -> Iterator[Description]:
             if len(stanza) == 3 and stanza["Description-md5"] not in checksums:
                 checksums.add(stanza["Description-md5"])
                 summary, *lines = stanza[text].split("\n")
-                yield Description(stanza["Package"], stanza["Description-md5"], summary.strip(), paragraphs(lines))
+                yield Description(
+                    stanza["Package"], stanza["Description-md5"], summary.strip(), paragraphs(lines)
+                )
 
 
 def paragraphs(lines: Sequence[str]) -> list[list[str]]:
@@ -166,7 +170,9 @@ def _families(files: Sequence[Path]) -> Callable[[str], str]:
 def _of_language(files: Sequence[Path], language: str) -> list[Path]:
     indexes = [path for path in files if path.name.split(".")[0] == f"Translation-{language}"]
     if not indexes:
-        raise DataError(f"no source of the corpus has package descriptions in {language!r}; add it to `languages`")
+        raise DataError(
+            f"no source of the corpus has package descriptions in {language!r}; add it to `languages`"
+        )
     return indexes
 
 
@@ -185,7 +191,9 @@ class LibreOfficeHelp(Reader):
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """The pairs, page by page of the source's package; the target's paragraphs are in memory, about 10 MB."""
         if len(files) != 2:
-            raise DataError(f"help pages are in a package of each language, and the sources give {len(files)} files")
+            raise DataError(
+                f"help pages are in a package of each language, and the sources give {len(files)} files"
+            )
         src_file, tgt_file = files
         targets = dict(pages(tgt_file))
         for page, sources in pages(src_file):
@@ -215,7 +223,9 @@ def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
                 raise DataError(f"{deb}: {path}: not UTF-8 text (byte {fault.start})") from fault
             yield path.removeprefix(_ROOT).partition("/text/")[2], page_paragraphs(html)
     if not has_pages:
-        raise DataError(f"{deb}: no help pages of LibreOffice in this package (expected {_ROOT}LANGUAGE/text/...)")
+        raise DataError(
+            f"{deb}: no help pages of LibreOffice in this package (expected {_ROOT}LANGUAGE/text/...)"
+        )
 
 
 def page_paragraphs(html: str) -> dict[str, list[str]]:
@@ -267,7 +277,9 @@ class _PageParser(HTMLParser):
                 self._open.append(_Span(name))
         elif tag == "span":
             is_switch, is_variant = attributes.get("class") in _SWITCHES, "hidden" in attributes
-            self._open.append(_Span(name, "switch" if is_switch else "variant" if is_variant else "plain"))
+            self._open.append(
+                _Span(name, "switch" if is_switch else "variant" if is_variant else "plain")
+            )
         elif tag == "br":
             self._open[-1].pieces.append(" ")
 

@@ -97,7 +97,9 @@ class FetchContext:
     """Seconds to wait for a connection and for the next bytes."""
 
 
-def download(url: str, target: Path, context: FetchContext, sha256: str = "", size: int | None = None) -> str:
+def download(
+    url: str, target: Path, context: FetchContext, sha256: str = "", size: int | None = None
+) -> str:
     """Downloads a file into an existing folder, resuming an earlier attempt; returns its SHA-256 checksum.
 
     `sha256` and `size`, in bytes, are what is expected; an empty checksum accepts any.
@@ -120,10 +122,16 @@ def download(url: str, target: Path, context: FetchContext, sha256: str = "", si
                 furthest = max(furthest, part.size)
                 wait = 2.0**failures if fault.wait is None else fault.wait
                 if failures >= MAX_ATTEMPTS or wait > MAX_WAIT:
-                    resumable = f"; {part.size:,} bytes are kept and will be resumed" if part.size else ""
+                    resumable = (
+                        f"; {part.size:,} bytes are kept and will be resumed" if part.size else ""
+                    )
                     too_long = f", and asks to wait {wait:.0f} seconds" if wait > MAX_WAIT else ""
-                    raise DataError(f"{url}: {fault}{too_long}; try again later{resumable}") from fault
-                context.notify(f"{url}: {fault}; next attempt in {wait:.0f} s, from byte {part.size:,}")
+                    raise DataError(
+                        f"{url}: {fault}{too_long}; try again later{resumable}"
+                    ) from fault
+                context.notify(
+                    f"{url}: {fault}; next attempt in {wait:.0f} s, from byte {part.size:,}"
+                )
                 context.sleep(wait)
         if sha256 and digest != sha256:
             part.delete()
@@ -136,23 +144,35 @@ def download(url: str, target: Path, context: FetchContext, sha256: str = "", si
 
 
 def _download_rest(
-    session: requests.Session, url: str, part: PartialFile, context: FetchContext, sha256: str, size: int | None
+    session: requests.Session,
+    url: str,
+    part: PartialFile,
+    context: FetchContext,
+    sha256: str,
+    size: int | None,
 ) -> str:
     """Requests the missing bytes and appends them; returns the checksum of the whole file."""
     # A checksum protects the whole file even if the server does not identify versions.
     start = part.size if part.version or sha256 else 0
     with _request(session, url, start, part, context) as response:
-        content_range = response.headers.get("Content-Range", "")  # "bytes FIRST-LAST/TOTAL", or "bytes */TOTAL"
-        if response.status_code == 416:  # no bytes after `start`: the part is complete, or of another file
+        # "bytes FIRST-LAST/TOTAL", or "bytes */TOTAL"
+        content_range = response.headers.get("Content-Range", "")
+        # no bytes after `start`: the part is complete, or of another file
+        if response.status_code == 416:
             if content_range.rpartition("/")[2] != str(part.size):
                 part.delete()
-                raise RetryableError("the partial file does not belong to this file; starting again")
+                raise RetryableError(
+                    "the partial file does not belong to this file; starting again"
+                )
             return file_sha256(part.path)
         version = _version(response)
         if response.status_code != 206:
             start = 0
             part.start(version)
-        elif not content_range.startswith(f"bytes {start}-") or part.version not in ("", version or part.version):
+        elif not content_range.startswith(f"bytes {start}-") or part.version not in (
+            "",
+            version or part.version,
+        ):
             part.delete()
             raise RetryableError("the file has changed; starting again")
         length = content_range.rpartition("/")[2] or response.headers.get("Content-Length", "")
@@ -186,9 +206,12 @@ def _request(
         headers["Range"] = f"bytes={start}-"
         headers |= {"If-Range": part.version} if part.version else {}
     origin = url
-    for _ in range(MAX_REDIRECTS + 1):  # not by requests, which would ignore NO_PROXY and accept http after https
+    # not by requests, which would ignore NO_PROXY and accept http after https
+    for _ in range(MAX_REDIRECTS + 1):
         try:
-            response = session.get(url, headers=headers, stream=True, timeout=context.timeout, allow_redirects=False)
+            response = session.get(
+                url, headers=headers, stream=True, timeout=context.timeout, allow_redirects=False
+            )
         except requests.RequestException as fault:
             raise _request_error(fault, url, origin, part.target) from fault
         if not response.is_redirect:
@@ -230,13 +253,19 @@ def _version(response: requests.Response) -> str:
 
 def _wrong_size(url: str, actual: str, size: int, part: PartialFile) -> DataError:
     part.delete()
-    return DataError(f"{url}: unexpected file: it has {actual} bytes, not {size:,}; the download was deleted")
+    return DataError(
+        f"{url}: unexpected file: it has {actual} bytes, not {size:,}; the download was deleted"
+    )
 
 
-def _request_error(fault: requests.RequestException, url: str, origin: str, target: Path) -> Exception:
+def _request_error(
+    fault: requests.RequestException, url: str, origin: str, target: Path
+) -> Exception:
     host, why = urlsplit(url).hostname, _root_cause(fault)
     if isinstance(fault, (requests.exceptions.ProxyError, requests.exceptions.SSLError)):
-        return DataError(f"{url}: cannot download it ({why}); HTTPS_PROXY and HTTP_PROXY name the proxy")
+        return DataError(
+            f"{url}: cannot download it ({why}); HTTPS_PROXY and HTTP_PROXY name the proxy"
+        )
     if any(isinstance(cause, NewConnectionError) for cause in _causes(fault)):
         return RetryableError(
             f"cannot reach {host} ({why}): is this machine online? Behind a proxy, set HTTPS_PROXY; or download "

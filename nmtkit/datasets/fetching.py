@@ -36,9 +36,13 @@ def cache_folder() -> Path:
 def find_fetched(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
     """The card of the corpus if it is in the folder already; DataError if a part is missing or something else there."""
     card = _earlier_card(corpus, folder)
-    missing = [name for name in _names(corpus, card) if not (folder / name).is_file()] if card else []
+    missing = (
+        [name for name in _names(corpus, card) if not (folder / name).is_file()] if card else []
+    )
     if missing:
-        raise DataError(f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --overwrite")
+        raise DataError(
+            f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --overwrite"
+        )
     return card
 
 
@@ -52,13 +56,17 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
     path = folder / CARD_JSON
     if not path.is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise DataError(f"{folder} exists already, and is not a fetched corpus; name another folder with --to DIR")
+            raise DataError(
+                f"{folder} exists already, and is not a fetched corpus; name another folder with --to DIR"
+            )
         return None
     try:
         card: dict[str, Any] = parse_json(path.read_bytes(), "its text")
         name, _ = card["name"], dict(card["files"])
     except (OSError, DataError, ValueError, TypeError, KeyError) as fault:
-        raise DataError(f"{path}: cannot be read ({fault}); delete {folder} and fetch the corpus again") from fault
+        raise DataError(
+            f"{path}: cannot be read ({fault}); delete {folder} and fetch the corpus again"
+        ) from fault
     if name != corpus.name:
         raise DataError(f"{folder} holds the corpus {name}; name another folder with --to DIR")
     return card
@@ -88,7 +96,11 @@ def fetch(corpus: Corpus, folder: Path, context: FetchContext, command: str) -> 
 
 
 def _write(
-    corpus: Corpus, obtained: Sequence[SourceFile], folder: Path, context: FetchContext, command: str
+    corpus: Corpus,
+    obtained: Sequence[SourceFile],
+    folder: Path,
+    context: FetchContext,
+    command: str,
 ) -> dict[str, Any]:
     """Writes the splits, the card and the recipe into an empty folder; returns the content of the card."""
     context.notify("reading and writing the pairs")
@@ -97,7 +109,9 @@ def _write(
     written = write_pairs(corpus.entry, pairs, folder, dropped, context.count)
     for split, count in corpus.entry.expected.items():
         if read[split] != count:
-            context.notify(f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected")
+            context.notify(
+                f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected"
+            )
     card = make_card(corpus, obtained, written, dropped, command)
     write_card(card, folder)
     (folder / f"{corpus.name}.yaml").write_text(corpus_recipe(corpus, written), encoding="utf-8")
@@ -123,8 +137,17 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
         if split in extended and split not in data:
             data[split] = None
         elif split in extended:
-            data[split] |= {kind: [] for kind in FILE_KINDS if kind in extended[split] and kind not in data[split]}
-    about = {"extends": entry.recipe, "name": entry.recipe, "description": entry.title, "data": {"folder": ".", **data}}
+            data[split] |= {
+                kind: []
+                for kind in FILE_KINDS
+                if kind in extended[split] and kind not in data[split]
+            }
+    about = {
+        "extends": entry.recipe,
+        "name": entry.recipe,
+        "description": entry.title,
+        "data": {"folder": ".", **data},
+    }
     return f"# {entry.title}\n" + dump_yaml(about)
 
 
@@ -132,13 +155,19 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
 
 
 def make_card(
-    corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResult, dropped: Counter[str], command: str
+    corpus: Corpus,
+    obtained: Sequence[SourceFile],
+    written: WriteResult,
+    dropped: Counter[str],
+    command: str,
 ) -> dict[str, Any]:
     """The content of card.json; `command` is what the user typed."""
     entry = corpus.entry
     return {
         "name": corpus.name,
-        **entry.model_dump(include={"title", "task", "src", "tgt", "licence", "homepage", "citation"}),
+        **entry.model_dump(
+            include={"title", "task", "src", "tgt", "licence", "homepage", "citation"}
+        ),
         "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "nmtkit": __version__,
@@ -156,6 +185,8 @@ def make_card(
 
 def write_card(card: Mapping[str, Any], folder: Path) -> None:
     """Writes card.json, and the same for people as CARD.md."""
-    (folder / CARD_JSON).write_text(json.dumps(card, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    (folder / CARD_JSON).write_text(
+        json.dumps(card, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+    )
     text = f"# {card['name']}: {card['title']}\n\n```yaml\n{dump_yaml(card)}```\n"
     (folder / CARD_TEXT).write_text(text, encoding="utf-8")

@@ -66,7 +66,9 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
         others.append(candidate.name)
     more = f" and {len(others) - 10} more" if len(others) > 10 else ""
     content = f"{', '.join(others[:10])}{more}" or "nothing"
-    raise DataError(f"{place}: {path} has no such text, only {content}; name one as {name}:MEMBER in the entry")
+    raise DataError(
+        f"{place}: {path} has no such text, only {content}; name one as {name}:MEMBER in the entry"
+    )
 
 
 def find_file(files: Sequence[Path], name: str) -> Path:
@@ -74,7 +76,9 @@ def find_file(files: Sequence[Path], name: str) -> Path:
     file = next((path for path in files if path.name == name), None)
     if file is None:
         given = ", ".join(path.name for path in files)
-        raise DataError(f"{name}: no source of the corpus gives a file of this name, only {given}; correct the entry")
+        raise DataError(
+            f"{name}: no source of the corpus gives a file of this name, only {given}; correct the entry"
+        )
     return file
 
 
@@ -127,7 +131,11 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
                 else:
                     segment, begun = _attribute(tag[3], "id"), number
             elif begun or name == "seg":
-                fault = f"inside of the segment that begins in line {begun}" if begun else "where no segment is open"
+                fault = (
+                    f"inside of the segment that begins in line {begun}"
+                    if begun
+                    else "where no segment is open"
+                )
                 raise DataError(f"{where}, line {number}: {tag[0]} {fault}; is the file damaged?")
             elif not closes:
                 document = _attribute(tag[3], "docid")
@@ -142,7 +150,9 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
 
 def unescape_entities(text: str) -> str:
     """Replaces character references such as `&#39;`, which need their semicolon, unlike in `html.unescape`."""
-    return _ENTITY.sub(lambda match: html5.get(f"{match[1]};", match[0]) if match[1] else unescape(match[0]), text)
+    return _ENTITY.sub(
+        lambda match: html5.get(f"{match[1]};", match[0]) if match[1] else unescape(match[0]), text
+    )
 
 
 def _attribute(text: str, name: str) -> str:
@@ -190,9 +200,14 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
     read = FORMATS[part.format]
     sides = [
         read(text_lines(files, part.src), part.src, dropped),
-        read(text_lines(files, part.tgt), part.tgt, Counter()),  # what is left out of both sides is counted once
+        # what is left out of both sides is counted once
+        read(text_lines(files, part.tgt), part.tgt, Counter()),
     ]
-    clean = unescape_entities if part.entities or (part.entities is None and part.format == "segments") else str
+    clean = (
+        unescape_entities
+        if part.entities or (part.entities is None and part.format == "segments")
+        else str
+    )
     count = 0
     for src, tgt in zip_longest(*sides):
         if src is None or tgt is None:

@@ -31,7 +31,10 @@ def load_sacrebleu_set(name: str) -> tuple[list[str], list[list[str]]]:
     try:
         source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]
         references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]
-    except (Exception, SystemExit) as fault:  # sacrebleu raises errors of several libraries, and sometimes exits
+    except (
+        Exception,
+        SystemExit,
+    ) as fault:  # sacrebleu raises errors of several libraries, and sometimes exits
         reason = f" ({fault})" if isinstance(fault, Exception) else ""
         raise NmtkitError(
             f"{name}: cannot download it{reason}; without a network, get it elsewhere by `sacrebleu -t {test_set} -l "

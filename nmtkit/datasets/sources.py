@@ -85,11 +85,15 @@ class UrlSource(CorpusSource):
                 context.notify(f"{target} is in the cache; checking it")
                 checksum = file_sha256(target)
                 if self.sha256 not in ("", checksum):
-                    context.notify(f"its checksum is {checksum}, not {self.sha256}: downloading it again")
+                    context.notify(
+                        f"its checksum is {checksum}, not {self.sha256}: downloading it again"
+                    )
                     checksum = ""
             if not checksum:
                 context.notify(f"downloading {self.url}")
                 checksum = download(self.url, target, context, self.sha256, self.size)
         if not self.sha256:
-            context.notify(f"{self.file_name} is not verified: {self.no_checksum}. Its SHA-256 checksum is {checksum}")
+            context.notify(
+                f"{self.file_name} is not verified: {self.no_checksum}. Its SHA-256 checksum is {checksum}"
+            )
         return [SourceFile(target, self.url, checksum, verified=bool(self.sha256))]

@@ -22,7 +22,17 @@ BUTTON_LINES = "lines of buttons of the web page, inside of articles"
 
 # What stood on the pages of the BBC about an article, and was taken for a part of it when they were collected.
 _BUTTONS = {
-    *("Share this with", "Email", "Facebook", "Messenger", "Twitter", "Pinterest", "WhatsApp", "Linkedin", "LinkedIn"),
+    *(
+        "Share this with",
+        "Email",
+        "Facebook",
+        "Messenger",
+        "Twitter",
+        "Pinterest",
+        "WhatsApp",
+        "Linkedin",
+        "LinkedIn",
+    ),
     *("Copy this link", "These are external links and will open in a new window"),
 }
 
@@ -71,13 +81,17 @@ def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:
     try:
         ids = parse_json(text, "its text")[split]
     except (DataError, KeyError, TypeError) as fault:
-        raise DataError(f"{name}: expected JSON with lists of ids, one of them {split!r} ({fault})") from fault
+        raise DataError(
+            f"{name}: expected JSON with lists of ids, one of them {split!r} ({fault})"
+        ) from fault
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
         raise DataError(f"{name}: expected a list of ids below {split!r}")
     return ids
 
 
-def _assign_split(split_of: dict[str, str], split: str, stems: Iterable[str], dropped: Counter[str]) -> None:
+def _assign_split(
+    split_of: dict[str, str], split: str, stems: Iterable[str], dropped: Counter[str]
+) -> None:
     """Records the split of each article; the first split that lists it counts."""
     for stem in stems:
         if split_of.setdefault(stem, split) != split:
@@ -133,5 +147,7 @@ def _parse_page(lines: Iterable[str], where: str, dropped: Counter[str]) -> tupl
             section.append(text)
     for name in ("FIRST-SENTENCE", "RESTBODY"):
         if name not in sections:
-            raise DataError(f"{where}: it has no section [SN]{name}[SN]; is it a .summary file of XSum?")
+            raise DataError(
+                f"{where}: it has no section [SN]{name}[SN]; is it a .summary file of XSum?"
+            )
     return " ".join(sections["RESTBODY"]), " ".join(sections["FIRST-SENTENCE"])

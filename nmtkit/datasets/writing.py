@@ -70,7 +70,9 @@ def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool])
         return "too many words"
     if config.max_ratio is not None and max(counts) > config.max_ratio * min(counts):
         return "lengths too different"
-    if config.min_letter_ratio and any(letter_ratio(text) < config.min_letter_ratio for text in sides):
+    if config.min_letter_ratio and any(
+        letter_ratio(text) < config.min_letter_ratio for text in sides
+    ):
         return "too few letters"
     if not config.keep_identical and pair.src == pair.tgt:
         return "both sides identical"
@@ -91,13 +93,19 @@ def filter_pairs(
     """
     unspaced, kept, source = (is_unspaced(src), is_unspaced(tgt)), HashSet(), iter(pairs)
     while chunk := [
-        replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK_PAIRS)
+        replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt))
+        for pair in islice(source, CHUNK_PAIRS)
     ]:
         filtered = [pair.split not in ("valid", "test") for pair in chunk]
-        reasons = [rejection_reason(pair, config, unspaced) if filtered[i] else "" for i, pair in enumerate(chunk)]
+        reasons = [
+            rejection_reason(pair, config, unspaced) if filtered[i] else ""
+            for i, pair in enumerate(chunk)
+        ]
         if not config.keep_duplicates:
             compared = [i for i, reason in enumerate(reasons) if filtered[i] and not reason]
-            hashes = PairHashes.from_texts([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
+            hashes = PairHashes.from_texts(
+                [chunk[i].src for i in compared], [chunk[i].tgt for i in compared]
+            ).pairs
             for i in np.flatnonzero(kept.add(hashes)):
                 reasons[compared[i]] = "duplicate"
         for pair, reason in zip(chunk, reasons, strict=True):
@@ -134,7 +142,9 @@ def recipe_data(entry: Entry, splits: Iterable[str]) -> dict[str, Any]:
     if fields := TASKS.get(entry.task).fields:
         keys = dict(zip(("src_field", "tgt_field"), fields, strict=True))
         return {split: {"jsonl": file_names(entry, split)[0], **keys} for split in splits}
-    return {split: dict(zip(("src", "tgt"), file_names(entry, split), strict=True)) for split in splits}
+    return {
+        split: dict(zip(("src", "tgt"), file_names(entry, split), strict=True)) for split in splits
+    }
 
 
 def write_pairs(
@@ -159,7 +169,9 @@ def write_pairs(
             if train.counts["pairs"] % PROGRESS_INTERVAL == 0:
                 progress(train.counts["pairs"])
 
-        splitter = Splitter(entry.split.valid, entry.split.test, entry.split.max_pairs, add_to_train)
+        splitter = Splitter(
+            entry.split.valid, entry.split.test, entry.split.max_pairs, add_to_train
+        )
         for pair in filter_pairs(pairs, entry.filter, entry.src, entry.tgt, dropped):
             if pair.split in given:
                 given[pair.split].append(pair)
@@ -172,10 +184,16 @@ def write_pairs(
         raise DataError(f"nothing is left for training ({reasons or 'the files have no pairs'})")
     progress(train.counts["pairs"])
     held = {name: splitter.held_out[name].items() for name in ("test", "valid")}
-    held_texts = {text for pairs in held.values() for pair in pairs for text in (pair.src, pair.tgt)}
-    written = SplitFiles.model_validate(recipe_data(entry, ["train"])["train"]).resolved(str(folder))
+    held_texts = {
+        text for pairs in held.values() for pair in pairs for text in (pair.src, pair.tgt)
+    }
+    written = SplitFiles.model_validate(recipe_data(entry, ["train"])["train"]).resolved(
+        str(folder)
+    )
     written_pairs = read_pairs(written, json_target=True) if held_texts else ()
-    in_train = {text for pair in written_pairs for text in (pair.src, pair.tgt) if text in held_texts}
+    in_train = {
+        text for pair in written_pairs for text in (pair.src, pair.tgt) if text in held_texts
+    }
     _leave_out_overlaps(held, given["test"], in_train, dropped)
     counts, files = {"train": train.counts}, dict(train.sums)
     for name in ("test", "valid"):
@@ -188,7 +206,9 @@ def write_pairs(
     return WriteResult(ordered, files, counter.statistics())
 
 
-def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]) -> None:
+def _leave_out_overlaps(
+    held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]
+) -> None:
     """Removes test pairs that share a side with train, and validation pairs that share one with train or test.
 
     `given` are the corpus's own test pairs, which are kept. `known` are the texts of train; those of test are added.

@@ -53,9 +53,13 @@ def require_graph_support(steps: StepMode, device: torch.device, with_shortlist:
     if steps != "graph":
         return
     if with_shortlist:
-        raise RecipeError("engine graph: steps with a shortlist cannot be captured; remove one of the two")
+        raise RecipeError(
+            "engine graph: steps with a shortlist cannot be captured; remove one of the two"
+        )
     if not graphs.supports_cuda_graphs(device):
-        raise RecipeError(f"engine graph: CUDA graphs need a CUDA device, and this is {device}; remove it")
+        raise RecipeError(
+            f"engine graph: CUDA graphs need a CUDA device, and this is {device}; remove it"
+        )
 
 
 class SentenceSource(Protocol):
@@ -113,14 +117,17 @@ class Engine:
         """Number of steps that replayed a capture, among the captures that still exist."""
         return sum(captured.replayed for captured in self._captured.values())
 
-    @torch.no_grad()  # not inference_mode: tensors that a model keeps from a search (positions) must still train
+    # not inference_mode: tensors that a model keeps from a search (positions) must still train
+    @torch.no_grad()
     def run(self, source: SentenceSource, refill: bool = True) -> Iterator[SentenceResult]:
         """Searches for all sentences of a source, and yields each as soon as it is finished.
 
         With `refill`, waiting sentences take the slots of finished ones, unless these have a prompt, a prefix or
         constraints. Without it, a CPU compacts its cache.
         """
-        assert not self.search.model.training, "the model is in training mode: call model.eval() first"
+        assert not self.search.model.training, (
+            "the model is in training mode: call model.eval() first"
+        )
         with ResultReader(self.device) as reader:
             while True:
                 next_batch = source.next_batch()
@@ -133,7 +140,11 @@ class Engine:
             yield from reader.drain()
 
     def _decode_batch(
-        self, numbers: Sequence[int], batch: Batch, source: SentenceSource | None, reader: ResultReader
+        self,
+        numbers: Sequence[int],
+        batch: Batch,
+        source: SentenceSource | None,
+        reader: ResultReader,
     ) -> Iterator[SentenceResult]:
         """Decodes a batch, and the sentences that take its slots."""
         size = len(numbers)
@@ -155,10 +166,12 @@ class Engine:
             may_have_free = False
             if step % polls_every == 0 or slots.is_due():
                 has_finished = slots.poll_finished(state.sentences.done)
-                may_have_free = has_finished or source is not None  # some slots may be free from the start
+                # some slots may be free from the start
+                may_have_free = has_finished or source is not None
             if may_have_free:
                 is_over = not slots.live.any()
-                if is_over or len(slots.finished) >= size:  # reading few sentences at a time costs more
+                # reading few sentences at a time costs more
+                if is_over or len(slots.finished) >= size:
                     yield from reader.submit(slots.take_finished(self.search))
                 if is_over:
                     break
@@ -182,7 +195,11 @@ class Engine:
             self._keep(captured, len(slots.live), columns)
 
     def _refill(
-        self, state: SearchState, slots: "Slots", free_slots: Integers, next_batch: NumberedBatch | None
+        self,
+        state: SearchState,
+        slots: "Slots",
+        free_slots: Integers,
+        next_batch: NumberedBatch | None,
     ) -> bool:
         """Puts sentences into free slots; returns whether there were any."""
         if next_batch is None:
@@ -240,7 +257,9 @@ class Engine:
             return False
         return graphs.supports_cuda_graphs(self.device)
 
-    def _capture(self, first_state: SearchState, batch: Batch, columns: int) -> graphs.CapturedSteps | None:
+    def _capture(
+        self, first_state: SearchState, batch: Batch, columns: int
+    ) -> graphs.CapturedSteps | None:
         """Fixed slots that begin with the sentences of a batch; None if steps cannot be captured."""
         # A power of two: with few different numbers of slots, captures can be used again.
         n_slots = 1 << (batch.size - 1).bit_length()
@@ -248,7 +267,8 @@ class Engine:
         if captured is not None:
             captured.fill(first_state)
             return captured
-        length = self.search.max_tokens(batch, columns) + 1  # a step also moves on to the next position
+        # a step also moves on to the next position
+        length = self.search.max_tokens(batch, columns) + 1
         if not reserve_positions(self.search.model, length):
             return None
         return graphs.CapturedSteps(
@@ -287,7 +307,9 @@ class Slots:
         # The flags of the previous poll, the event after which they are on the host, and the number of steps before.
         self._previous_poll: tuple[Tensor, torch.cuda.Event, int] | None = None
 
-    def occupy(self, slots: Integers, sentences: Sequence[SentenceRecord], prompt_length: int) -> None:
+    def occupy(
+        self, slots: Integers, sentences: Sequence[SentenceRecord], prompt_length: int
+    ) -> None:
         """Gives slots to sentences that have made their first step; `prompt_length` is that of the longest prompt."""
         for slot, sentence in zip(slots.tolist(), sentences, strict=True):
             self._sentences[slot] = sentence
@@ -379,7 +401,11 @@ class Slots:
             if not finished:
                 return []
             hypotheses = read_hypotheses(
-                finished, spans, n_best=search.n_best, vocabulary_size=search.model.sizes["tgt"], config=search.config
+                finished,
+                spans,
+                n_best=search.n_best,
+                vocabulary_size=search.model.sizes["tgt"],
+                config=search.config,
             )
             numbers = [sentence.number for sentence in finished]
             return list(zip(numbers, hypotheses, strict=True))
@@ -434,7 +460,9 @@ def beam_search(
     """
     if prefix is not None:
         batch = replace(batch, prefix=prefix)
-    search = BeamSearch(model, config, n_best=n_best, need_attention=need_attention, token_classes=token_classes)
+    search = BeamSearch(
+        model, config, n_best=n_best, need_attention=need_attention, token_classes=token_classes
+    )
     engine = Engine(search, steps="eager")
     hypotheses = dict(engine.run(OneBatch(batch), refill=False))
     return [hypotheses[number] for number in range(batch.size)]

@@ -50,14 +50,25 @@ from nmtkit.decoding.rules import (
     allow_end_if_stuck,
 )
 from nmtkit.decoding.sampling import sample_step
-from nmtkit.decoding.scorers import CoveragePenalty, apply_repetition_penalty, coverage_score, source_words
+from nmtkit.decoding.scorers import (
+    CoveragePenalty,
+    apply_repetition_penalty,
+    coverage_score,
+    source_words,
+)
 from nmtkit.decoding.search_state import HypothesisState, SearchState, SentenceState
 from nmtkit.decoding.settings import SamplingConfig, SearchConfig, max_lengths, min_lengths
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.layers.copying import number_by_position
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
-from nmtkit.models.abilities import as_copying, has_source_end, predicts_by_softmax, reserve_positions, with_shortlist
+from nmtkit.models.abilities import (
+    as_copying,
+    has_source_end,
+    predicts_by_softmax,
+    reserve_positions,
+    with_shortlist,
+)
 from nmtkit.models.base import Decoder, ModelOutput
 
 MANY_LOGITS = 1 << 17
@@ -133,9 +144,13 @@ class BeamSearch:
     ) -> None:
         if n_best > config.n_hypotheses:
             key = config.size_key
-            raise RecipeError(f"n_best {n_best} is more than {key} {config.n_hypotheses}: raise {key}, or lower n_best")
+            raise RecipeError(
+                f"n_best {n_best} is more than {key} {config.n_hypotheses}: raise {key}, or lower n_best"
+            )
         if config.coverage_penalty and not model.has_attention:
-            raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
+            raise RecipeError(
+                "coverage_penalty: this model has no attention to measure coverage by; set it to 0"
+            )
         self.model = model
         self.config = config
         self.sampling = config if isinstance(config, SamplingConfig) else None
@@ -162,7 +177,9 @@ class BeamSearch:
         constraints = state.constraints
         position = state.cache.position  # (B,)
         n_written = sentences.tokens_after_prompt(position, maximum=len(state.divisors) - 1)  # (B,)
-        divisor = state.divisors.index_select(0, n_written)[:, None]  # (B,1): for one token more than `n_written`
+        divisor = state.divisors.index_select(0, n_written)[
+            :, None
+        ]  # (B,1): for one token more than `n_written`
 
         # 1. The model reads the last token of each hypothesis.
         output, model_state = self.model.advance(
@@ -183,7 +200,11 @@ class BeamSearch:
         # 3. The scores of all continuations under the rules, and the scores that guide the choice among them.
         is_guided_by_coverage = self._is_guided_by_coverage()
         has_repetition_penalty = sentences.repetition_penalties is not None
-        is_guided = is_guided_by_coverage or has_repetition_penalty or sentences.diversity_penalties is not None
+        is_guided = (
+            is_guided_by_coverage
+            or has_repetition_penalty
+            or sentences.diversity_penalties is not None
+        )
         needs_log_probs = is_guided or not self._may_skip_softmax(sentences)
         continuations = self._score_continuations(state, output, needs_log_probs)
         parent_scores = sentences.scores  # (B,W)
@@ -193,10 +214,13 @@ class BeamSearch:
         if sentences.repetition_penalties is not None:
             assert state.history is not None
             history = memory.columns_of(state.history)  # (N,t)
-            guided_values = apply_repetition_penalty(guided_values, history, config.repetition_penalty)
+            guided_values = apply_repetition_penalty(
+                guided_values, history, config.repetition_penalty
+            )
             parent_scores = parent_scores + sentences.repetition_penalties
         if is_guided_by_coverage and coverage_scores is not None:
-            parent_scores = parent_scores + coverage_scores * divisor  # since it is added to the divided score
+            # since it is added to the divided score
+            parent_scores = parent_scores + coverage_scores * divisor
 
         # 4. The best continuations of each sentence.
         candidates, diversity_penalties = self._choose_candidates(
@@ -205,7 +229,10 @@ class BeamSearch:
         token_penalties = None  # (B,C): repetition penalties of the last tokens, zero or less
         if is_guided:
             candidates, token_penalties = restore_model_scores(
-                candidates, log_probs=continuations.values, guided_values=guided_values, parent_scores=sentences.scores
+                candidates,
+                log_probs=continuations.values,
+                guided_values=guided_values,
+                parent_scores=sentences.scores,
             )
 
         # 5. At the length limit hypotheses may have to end, which costs nothing.
@@ -295,7 +322,10 @@ class BeamSearch:
             )
         else:
             candidates = best_candidates(
-                log_probs=values, scores=parent_scores, beam_size=beam_size, block_maxima=block_maxima
+                log_probs=values,
+                scores=parent_scores,
+                beam_size=beam_size,
+                block_maxima=block_maxima,
             )
         return candidates, None
 
@@ -326,7 +356,9 @@ class BeamSearch:
             return output.attention.clone()
         return output.attention + coverage
 
-    def _coverage_scores(self, penalty: CoveragePenalty, coverage: Tensor, sentences: SentenceState) -> Tensor:
+    def _coverage_scores(
+        self, penalty: CoveragePenalty, coverage: Tensor, sentences: SentenceState
+    ) -> Tensor:
         """The coverage penalty of each hypothesis `(B,W)`, zero or less, from its coverage `(N,S)`."""
         words = sentences.memory.mask  # (B,S)
         if has_source_end(self.model):
@@ -349,7 +381,9 @@ class BeamSearch:
             return False
         return not any(rule.needs_log_probs for rule in sentences.rules)
 
-    def _score_continuations(self, state: SearchState, output: ModelOutput, needs_log_probs: bool) -> Continuations:
+    def _score_continuations(
+        self, state: SearchState, output: ModelOutput, needs_log_probs: bool
+    ) -> Continuations:
         """The scores of all continuations under the rules; without a softmax, unless it `needs_log_probs`."""
         memory = state.sentences.memory
         if needs_log_probs:
@@ -383,7 +417,9 @@ class BeamSearch:
             if rule.may_forbid_all and end is not None:
                 allow_end_if_stuck(log_probs, end)
         if constraints is not None and end is not None:
-            constraints.forbid(log_probs, end=end, forced=live.forced, memory=state.sentences.memory)
+            constraints.forbid(
+                log_probs, end=end, forced=live.forced, memory=state.sentences.memory
+            )
         return log_probs
 
     def live_hypotheses(self, state: SearchState, log_probs: Tensor) -> LiveHypotheses:
@@ -441,7 +477,9 @@ class BeamSearch:
             best_finished, _ = all_finished.topk(best_finished.shape[1], 1)
             is_exact = self.config.effective_stop == "exact"
             compared_position = sentences.last_position if is_exact else position  # (B,)
-            n_written = sentences.tokens_after_prompt(compared_position, maximum=len(state.divisors) - 1)  # (B,)
+            n_written = sentences.tokens_after_prompt(
+                compared_position, maximum=len(state.divisors) - 1
+            )  # (B,)
             bound = best_unfinished / state.divisors.index_select(0, n_written)  # (B,)
             is_satisfied = (best_finished[:, -1] >= bound)[:, None]  # (B,1)
         is_at_limit = sentences.last_position <= position  # (B,)
@@ -455,7 +493,9 @@ class BeamSearch:
         scores = candidates.survivor_scores.view(*group_done.shape, -1)  # (B,G,K/G) or (B,1,K)
         scores = scores.masked_fill(group_done[:, :, None], -INFINITY)
         scores = scores.flatten(1)  # (B,K)
-        return replace(sentences, scores=scores, done=done, n_finished=n_finished, best_finished=best_finished)
+        return replace(
+            sentences, scores=scores, done=done, n_finished=n_finished, best_finished=best_finished
+        )
 
     def _advance_beam(
         self, state: SearchState, hypotheses: HypothesisState, parents: Tensor, tokens: Tensor
@@ -500,7 +540,9 @@ class BeamSearch:
         if rule is not None:
             required = torch.tensor([rule.min_tokens_bound(columns)])  # (1,)
         config = applicable_limits(self.config, batch)
-        limits = max_lengths(config, torch.tensor([columns]), prefix=None, required=required)  # (1,)
+        limits = max_lengths(
+            config, torch.tensor([columns]), prefix=None, required=required
+        )  # (1,)
         return int(limits)
 
     # ----------------------------------------------------------------------------------------------------- the start
@@ -514,7 +556,8 @@ class BeamSearch:
         config = self.config
         device = self.device
         host_batch = batch
-        batch = batch.to(device).mapped(torch.clone)  # sentences that are inserted later are written into these tensors
+        # sentences that are inserted later are written into these tensors
+        batch = batch.to(device).mapped(torch.clone)
         if model.config.copies:
             batch = number_copied_words(batch, model.sizes["tgt"])
         constraints = batch.terms
@@ -541,7 +584,9 @@ class BeamSearch:
         word_starts = None  # (V,)
         has_new_word = host_batch.prefix is not None and bool((host_batch.prefix == NEW_WORD).any())
         if constraints is not None or has_new_word:
-            assert self.token_classes.word_starts is not None, "which tokens begin a word must be known"
+            assert self.token_classes.word_starts is not None, (
+                "which tokens begin a word must be known"
+            )
             word_starts = self.token_classes.word_starts()
         rules = self._begin_rules(
             host_batch,
@@ -557,8 +602,12 @@ class BeamSearch:
         beam_size = 1 if prompt.shape[1] else config.n_hypotheses
         cache = KVCache(batch.size, beam_size, device, width=1, capacity=positions)
         if host_prompt_lengths is not None and prompt.shape[1]:
-            shifted_prompt = pad(prompt, (1, -1), value=BOS)  # (B,P): the last token is read by the first step
-            _, model_state = model.prefill(shifted_prompt, model_state, memory, cache, host_prompt_lengths)
+            shifted_prompt = pad(
+                prompt, (1, -1), value=BOS
+            )  # (B,P): the last token is read by the first step
+            _, model_state = model.prefill(
+                shifted_prompt, model_state, memory, cache, host_prompt_lengths
+            )
             cache.end_prompts(host_prompt_lengths, config.n_hypotheses)
 
         # 3. The sentences and their hypotheses. Sums of log-probabilities are in float32 or wider.
@@ -579,7 +628,9 @@ class BeamSearch:
             prefix=_prefix_after_prompt(batch.prefix, prompt, prompt_lengths),
             constraints=constraints,
             shortlist_mask=shortlist_mask,
-            repetition_penalties=torch.zeros_like(scores) if config.repetition_penalty > 1 else None,
+            repetition_penalties=torch.zeros_like(scores)
+            if config.repetition_penalty > 1
+            else None,
             diversity_penalties=torch.zeros_like(scores) if config.n_groups > 1 else None,
         )
         progress = None
@@ -587,7 +638,9 @@ class BeamSearch:
             progress = ConstrainedBeam.begin(constraints, word_starts).progress
         reads_history = config.repetition_penalty > 1 or any(rule.reads_history for rule in rules)
         history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if reads_history else None  # (B,P)
-        divisors = self.length_penalty.divisors(torch.arange(1, longest + 1)).to(dtype)  # (longest,)
+        divisors = self.length_penalty.divisors(torch.arange(1, longest + 1)).to(
+            dtype
+        )  # (longest,)
         return SearchState(
             sentences=sentences,
             hypotheses=HypothesisState(model=model_state, history=history, progress=progress),
@@ -609,7 +662,11 @@ class BeamSearch:
         return self.token_classes.rule.begin(batch)
 
     def _begin_rules(
-        self, batch: Batch, prompt_lengths: Tensor | None, word_starts: Tensor | None, custom_rule: Rule | None
+        self,
+        batch: Batch,
+        prompt_lengths: Tensor | None,
+        word_starts: Tensor | None,
+        custom_rule: Rule | None,
     ) -> tuple[Rule, ...]:
         """The rules of this search, in the order in which they are applied.
 
@@ -634,7 +691,9 @@ class BeamSearch:
             rules.append(custom_rule)
         return tuple(rules)
 
-    def _length_limits(self, batch: Batch, custom_rule: Rule | None, prompt_lengths: Tensor | None) -> Tensor:
+    def _length_limits(
+        self, batch: Batch, custom_rule: Rule | None, prompt_lengths: Tensor | None
+    ) -> Tensor:
         """The maximum number of tokens of each sentence, EOS included, `(B,)`, on the CPU.
 
         Limits do not exceed the positions of the model, unless a prefix, constraints or a rule need more tokens.
@@ -657,7 +716,9 @@ class BeamSearch:
         while not reserve_positions(self.model, n_positions):
             n_positions -= 1
         shortest_config = config.model_copy(update={"max_length": 1})
-        shortest_limits = max_lengths(shortest_config, lengths, prefix=prefix, required=required)  # (B,)
+        shortest_limits = max_lengths(
+            shortest_config, lengths, prefix=prefix, required=required
+        )  # (B,)
         # A tensor if there are prompts: each sentence has the positions that its prompt leaves.
         positions_left = n_positions if prompt_lengths is None else n_positions - prompt_lengths
         return limits.clamp(max=positions_left).maximum(shortest_limits)
@@ -665,7 +726,9 @@ class BeamSearch:
     def _shortlist_mask(self, batch: Batch, shortlist: Shortlist) -> Tensor:
         """The words of the shortlist for each sentence `(B,V)`, bool."""
         if not batch.reads_text:
-            raise RecipeError("a shortlist needs a source text, and this model reads none: remove the shortlist")
+            raise RecipeError(
+                "a shortlist needs a source text, and this model reads none: remove the shortlist"
+            )
         required_ids = []
         if batch.prefix is not None:
             required_ids.append(batch.prefix)  # (B,P)
@@ -686,7 +749,9 @@ class BeamSearch:
 # ----------------------------------------------------------------------------------------------- parts of the step
 
 
-def diverse_candidates(log_probs: Tensor, scores: Tensor, beam_size: int, n_groups: int) -> tuple[Candidates, Tensor]:
+def diverse_candidates(
+    log_probs: Tensor, scores: Tensor, beam_size: int, n_groups: int
+) -> tuple[Candidates, Tensor]:
     """Diverse beam search: chooses the candidates of G groups, each with a beam of K/G, one group after the other.
 
     The scores of a group are lowered by `DIVERSITY_STRENGTH` at a word for every hypothesis of an earlier group that
@@ -704,22 +769,31 @@ def diverse_candidates(log_probs: Tensor, scores: Tensor, beam_size: int, n_grou
     """
     n_sentences, width = scores.shape
     group_size = beam_size // n_groups
-    group_width = max(1, width // n_groups)  # hypotheses that a group continues: 1 in the first step
+    # hypotheses that a group continues: 1 in the first step
+    group_width = max(1, width // n_groups)
     lowered = log_probs.view(n_sentences, width, -1).clone()  # (B,W,X)
-    used_words = scores.new_zeros(n_sentences, 0, dtype=torch.long)  # (B,*): words of the groups so far
+    used_words = scores.new_zeros(
+        n_sentences, 0, dtype=torch.long
+    )  # (B,*): words of the groups so far
     parts: list[Candidates] = []
     penalties: list[Tensor] = []
     for group in range(n_groups):
         first_parent = group * group_width if width > 1 else 0
         end_parent = first_parent + group_width
-        group_log_probs = lowered[:, first_parent:end_parent].reshape(n_sentences * group_width, -1)  # (B*W/G,X)
+        group_log_probs = lowered[:, first_parent:end_parent].reshape(
+            n_sentences * group_width, -1
+        )  # (B*W/G,X)
         part = best_candidates(group_log_probs, scores[:, first_parent:end_parent], group_size)
         is_used = part.columns[:, :, None] == used_words[:, None]  # (B,2K/G,*)
         times_used = is_used.sum(2)  # (B,2K/G)
         penalties.append(times_used * -DIVERSITY_STRENGTH)
         # Numbers within all candidates and hypotheses of the sentence, instead of those of the group.
         parts.append(
-            replace(part, parents=part.parents + first_parent, survivors=part.survivors + 2 * group_size * group)
+            replace(
+                part,
+                parents=part.parents + first_parent,
+                survivors=part.survivors + 2 * group_size * group,
+            )
         )
 
         # The words of the survivors become more expensive for later groups.
@@ -846,7 +920,9 @@ def _first_tokens(prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor:
     return prompt_with_bos.gather(1, last)
 
 
-def _prefix_after_prompt(prefix: Tensor | None, prompt: Tensor, prompt_lengths: Tensor | None) -> Tensor | None:
+def _prefix_after_prompt(
+    prefix: Tensor | None, prompt: Tensor, prompt_lengths: Tensor | None
+) -> Tensor | None:
     """Puts a prefix `(B,*)` after the prompt `(B,P)`, so that its columns are positions: `(B,P+*)`."""
     if prefix is None or prompt_lengths is None:
         return prefix

@@ -46,7 +46,9 @@ def best_candidates(
 
     Arguments as in `top_continuations`.
     """
-    candidate_scores, flat_indices = top_continuations(log_probs, scores, 2 * beam_size, block_maxima)  # (B,C)
+    candidate_scores, flat_indices = top_continuations(
+        log_probs, scores, 2 * beam_size, block_maxima
+    )  # (B,C)
     n_columns = log_probs.shape[1]
     parents = flat_indices // n_columns  # (B,C)
     columns = flat_indices % n_columns  # (B,C)
@@ -93,7 +95,9 @@ def top_continuations(
     if block_maxima is None:
         block_maxima = block_tops(log_probs, BLOCK)  # (N,blocks)
     n_blocks = block_maxima.shape[1]
-    block_scores = block_maxima.view(n_sentences, width, n_blocks) + scores[:, :, None]  # (B,W,blocks)
+    block_scores = (
+        block_maxima.view(n_sentences, width, n_blocks) + scores[:, :, None]
+    )  # (B,W,blocks)
     block_scores = block_scores.view(n_sentences, -1)  # (B,W*blocks)
     n_chosen = min(count, width * n_blocks)
     _, chosen_blocks = stable_topk(block_scores, n_chosen)  # (B,chosen)
@@ -106,7 +110,9 @@ def top_continuations(
     # The last block of a row may be shorter. It is read together with columns of the block before, masked below.
     read_columns = first_columns.clamp(max=n_columns - block_size)  # (B,chosen)
     block_starts = torch.add(read_columns, parents, alpha=n_columns)  # (B,chosen): flat indices
-    sentence_starts = torch.arange(0, log_probs.numel(), width * n_columns, device=scores.device)  # (B,)
+    sentence_starts = torch.arange(
+        0, log_probs.numel(), width * n_columns, device=scores.device
+    )  # (B,)
     starts = (sentence_starts[:, None] + block_starts).flatten()  # (B*chosen,)
     values = _windows(log_probs, starts, block_size)  # (B*chosen,block)
     values = values.view(*block_starts.shape, block_size)  # (B,chosen,block)

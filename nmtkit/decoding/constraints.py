@@ -56,7 +56,10 @@ class Constraints(Rows):
         positive = change(self.positive.flatten(1)).view_as(self.positive)  # (B,U,L)
         negative = change(self.negative.flatten(1)).view_as(self.negative)  # (B,R,*)
         return Constraints(
-            positive=positive, in_order=self.in_order, negative=negative, copied_starts=self.copied_starts
+            positive=positive,
+            in_order=self.in_order,
+            negative=negative,
+            copied_starts=self.copied_starts,
         )
 
 
@@ -130,7 +133,9 @@ class ConstrainedBeam:
         columns = memory.columns_of(last_tokens)  # (N,R)
         forbid_columns(log_probs, columns, is_forbidden)
 
-    def mask_unmet_candidates(self, parents: Tensor, tokens: Tensor, scores: Tensor, ranking: Tensor) -> Tensor:
+    def mask_unmet_candidates(
+        self, parents: Tensor, tokens: Tensor, scores: Tensor, ranking: Tensor
+    ) -> Tensor:
         """Returns ranking scores, minus infinity for candidates that do not meet constraints, unless none does.
 
         Args:
@@ -142,7 +147,9 @@ class ConstrainedBeam:
         width = len(self.progress.met) // len(ranking)
         rows = _rows(parents, width)  # (B,C)
         progress = self.advance(rows, tokens)  # (B,C,...)
-        is_end = tokens == EOS  # (B,C): allowed only where all constraints are met, or where nothing else is left
+        is_end = (
+            tokens == EOS
+        )  # (B,C): allowed only where all constraints are met, or where nothing else is left
         is_met = self._all_met(progress) | is_end  # (B,C)
         is_possible = scores > -INFINITY  # (B,C)
         any_is_met = (is_met & is_possible).any(1, keepdim=True)  # (B,1)
@@ -180,10 +187,14 @@ class ConstrainedBeam:
         may_continue = ~met & self._may_begin(met)  # (B,M,U)
         reached = _extend(before.reached, positive, tokens)  # (B,M,U,L)
         return ConstraintProgress(
-            reached=reached & may_continue[..., None], met=met, negative=_extend(before.negative, negative, tokens)
+            reached=reached & may_continue[..., None],
+            met=met,
+            negative=_extend(before.negative, negative, tokens),
         )
 
-    def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> Candidates:
+    def choose(
+        self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory
+    ) -> Candidates:
         """Chooses the candidates of a step from `log_probs` `(N,X)` and `scores` `(B,W)`.
 
         It considers for each hypothesis the next token of every constraint and the best token that begins a word, and
@@ -218,7 +229,8 @@ class ConstrainedBeam:
 
         chosen = torch.cat([survivors, finished], 1)  # (B,C): survivors have the numbers 0 to K-1
         ended = can_end.gather(1, chosen)  # (B,C)
-        ended[:, :beam_size] = False  # where fewer than K survive, candidates that end fill their places
+        # where fewer than K survive, candidates that end fill their places
+        ended[:, :beam_size] = False
         chosen_scores = values.gather(1, chosen)  # (B,C)
         is_survivor = can_survive.gather(1, survivors)  # (B,K)
         return Candidates(
@@ -257,7 +269,9 @@ class ConstrainedBeam:
 
         # 2. The best of all other continuations of the sentence.
         other_log_probs = log_probs.scatter(1, preferred, -INFINITY)  # (N,X)
-        other_values, other_indices = top_continuations(other_log_probs, scores, 2 * beam_size)  # (B,2K)
+        other_values, other_indices = top_continuations(
+            other_log_probs, scores, 2 * beam_size
+        )  # (B,2K)
 
         # 3. Both together, best first. They are sorted by index before, so that the smaller index wins a tie.
         values = torch.cat([preferred_values.flatten(1), other_values], 1)  # (B,M)
@@ -308,7 +322,9 @@ class ConstrainedBeam:
 
     def _may_begin(self, met: Tensor) -> Tensor:
         """Constraints that may begin `(B,M,U)`: all, or in order those without an unmet one before them."""
-        met_before = pad(met, (1, 0), value=True)[..., :-1]  # (B,M,U): whether the constraint before is met
+        met_before = pad(met, (1, 0), value=True)[
+            ..., :-1
+        ]  # (B,M,U): whether the constraint before is met
         all_before_are_met = met_before.long().cumprod(-1).bool()  # (B,M,U)
         return all_before_are_met | ~self.constraints.in_order[:, None, None]
 

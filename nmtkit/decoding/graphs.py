@@ -41,7 +41,9 @@ class CapturedSteps:
         at_once: whether to capture steps the first time.
     """
 
-    def __init__(self, search: BeamSearch, first_state: SearchState, slots: int, length: int, at_once: bool) -> None:
+    def __init__(
+        self, search: BeamSearch, first_state: SearchState, slots: int, length: int, at_once: bool
+    ) -> None:
         self.state = first_state.with_capacity(slots, length, search.length_penalty)
         self.replayed = 0
         """Number of steps that replayed a capture."""
@@ -85,7 +87,9 @@ class CapturedSteps:
         """Makes a step, and copies all that it changes into the tensors of the state."""
         next_state = self.state.shallow_copy()
         result = self._search.step(next_state)
-        for tensor, new_tensor in zip(self.state.mutable_tensors(), next_state.mutable_tensors(), strict=True):
+        for tensor, new_tensor in zip(
+            self.state.mutable_tensors(), next_state.mutable_tensors(), strict=True
+        ):
             if tensor is not new_tensor:
                 tensor.copy_(new_tensor)
         return result

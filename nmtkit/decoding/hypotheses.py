@@ -147,20 +147,28 @@ class _StepArrays:
         self.parents: Integers = self.gather(lambda result: result.candidates.parents)  # (T,B,C)
         ended = self.gather(lambda result: result.candidates.ended)
         self.ended = ended & has_step  # (T,B,C)
-        self.survivors: Integers = self.gather(lambda result: result.candidates.survivors)  # (T,B,K)
+        self.survivors: Integers = self.gather(
+            lambda result: result.candidates.survivors
+        )  # (T,B,K)
         self.ranking: Floats = self.gather(lambda result: result.ranking)  # (T,B,C)
 
-    def _find_entries(self, spans: Sequence[StepSpan], starts: Integers, ends: Integers) -> list[_SpanEntries]:
+    def _find_entries(
+        self, spans: Sequence[StepSpan], starts: Integers, ends: Integers
+    ) -> list[_SpanEntries]:
         """Finds the results and rows of all steps but the first ones.
 
         A sentence may have been in another row before each compaction, so the spans are followed from the last to the
         first.
         """
         span_entries = []
-        rows = np.array([sentence.slot for sentence in self._sentences])  # (B,): in the present span
+        rows = np.array(
+            [sentence.slot for sentence in self._sentences]
+        )  # (B,): in the present span
         for span in reversed(spans):
             if span.results:
-                batch_steps = np.arange(span.start, span.start + len(span.results))  # (R,): of R results
+                batch_steps = np.arange(
+                    span.start, span.start + len(span.results)
+                )  # (R,): of R results
                 sentence_steps = batch_steps[:, None] - starts + 1  # (R,B)
                 is_read = (sentence_steps > 0) & (sentence_steps < self.counts)  # (R,B)
                 result_numbers, sentences = np.nonzero(is_read)  # (M,)
@@ -181,7 +189,8 @@ class _StepArrays:
 
     def gather(self, pick: Callable[[StepResult], Tensor]) -> npt.NDArray[Any]:
         """Returns a tensor `(*,C)` of every step, `(T,B,C)`; undefined after the last step of a sentence."""
-        first_arrays: dict[int, npt.NDArray[Any]] = {}  # by result: sentences that began together share one
+        # by result: sentences that began together share one
+        first_arrays: dict[int, npt.NDArray[Any]] = {}
         first_rows = []
         for sentence in self._sentences:
             key = id(sentence.first_result)
@@ -195,7 +204,9 @@ class _StepArrays:
         for entries in self._spans:
             span_results = torch.stack([pick(result) for result in entries.results])  # (R,*,C)
             span_array = span_results.cpu().numpy()
-            steps[entries.steps, entries.sentences] = span_array[entries.result_numbers, entries.rows]
+            steps[entries.steps, entries.sentences] = span_array[
+                entries.result_numbers, entries.rows
+            ]
         return steps
 
     def gather_from_parents(
@@ -233,7 +244,9 @@ class _StepArrays:
         survivors = self.survivors[last_step, sentence[:, 0]]  # (B,K)
         last_step = last_step[:, None]  # (B,1)
         has_reached_limit = (limits <= self.counts)[:, None]  # (B,1)
-        has_ended = self.ended[last_step, sentence, survivors]  # (B,K): a sample may end in this step
+        has_ended = self.ended[
+            last_step, sentence, survivors
+        ]  # (B,K): a sample may end in this step
         is_cut = has_reached_limit & ~has_ended  # (B,K)
         if is_ranked_together:
             # Among the 2K candidates of a beam, or a group, the second half is only a reserve for those that end.
@@ -278,7 +291,9 @@ class _StepArrays:
         log_probs = np.zeros(shape, self.scores.dtype)  # (B,2n,T)
         tokens = np.zeros(shape, np.int64)  # (B,2n,T)
         parents = np.zeros(shape, np.int64)  # (B,2n,T)
-        beam_place = np.zeros((n_sentences, n_ranked), np.int64)  # (B,2n): of each hypothesis after the step
+        beam_place = np.zeros(
+            (n_sentences, n_ranked), np.int64
+        )  # (B,2n): of each hypothesis after the step
         for step in reversed(range(n_steps)):
             is_last = step == ranked.steps  # (B,2n)
             survivor = self.survivors[step, sentence, beam_place]  # (B,2n)
@@ -340,7 +355,11 @@ def read_hypotheses(
 
 
 def ranking_score(
-    config: SearchConfig, ids: Sequence[int], log_probs: Tensor, attention: Floats | None, prompt: Sequence[int] = ()
+    config: SearchConfig,
+    ids: Sequence[int],
+    log_probs: Tensor,
+    attention: Floats | None,
+    prompt: Sequence[int] = (),
 ) -> float:
     """Returns the score by which a search would rank a hypothesis that it did not find itself.
 

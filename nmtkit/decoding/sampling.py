@@ -34,7 +34,12 @@ TOP_P_FIRST_WORDS = 512
 
 
 def sample_step(
-    log_probs: Tensor, scores: Tensor, lines: Tensor, positions: Tensor, config: SamplingConfig, memory: Memory
+    log_probs: Tensor,
+    scores: Tensor,
+    lines: Tensor,
+    positions: Tensor,
+    config: SamplingConfig,
+    memory: Memory,
 ) -> Candidates:
     """Draws one continuation of each live hypothesis; in the first step, all K from the single hypothesis.
 
@@ -118,7 +123,9 @@ def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
     keys = keys[:, :, None]  # (N,k,1)
     # The last block is filled up with columns that cannot be drawn.
     padding = -n_columns % BLOCK
-    blocks = pad(log_probs, (0, padding), value=-INFINITY).view(n_rows, -1, BLOCK)  # (N,blocks,BLOCK)
+    blocks = pad(log_probs, (0, padding), value=-INFINITY).view(
+        n_rows, -1, BLOCK
+    )  # (N,blocks,BLOCK)
 
     # 1. Draw a block by the total probability of its columns.
     block_log_probs = blocks.logsumexp(2)  # (N,blocks)

@@ -153,7 +153,8 @@ class SearchState:
 
     def insert(self, slots: Tensor, other: "SearchState", model: Decoder) -> None:
         """Puts the sentences of another state into slots `(M,)`; both have made a step, and S is the same."""
-        if len(other.divisors) > len(self.divisors):  # never in a captured state, whose tensors must stay
+        # never in a captured state, whose tensors must stay
+        if len(other.divisors) > len(self.divisors):
             self.divisors = other.divisors
 
         # The shortlists of two batches differ in size. So they are removed from both memories, and one is built again
@@ -176,7 +177,9 @@ class SearchState:
         self.hypotheses.put(self._hypothesis_rows(slots), new_hypotheses)
         self.cache.insert(slots, other.cache)
 
-    def with_capacity(self, slots: int, length: int, length_penalty: LengthPenalty) -> "SearchState":
+    def with_capacity(
+        self, slots: int, length: int, length_penalty: LengthPenalty
+    ) -> "SearchState":
         """Returns a copy with a fixed number of slots and positions, whose tensors never change their size.
 
         The sentences of this state take the first slots. The other slots get a copy of the last sentence, as done.
@@ -199,7 +202,9 @@ class SearchState:
         lengths = torch.arange(1, length + 1)
         divisors = length_penalty.divisors(lengths).to(self.divisors.dtype)  # (length,)
         divisors = send(divisors, device)
-        return replace(self, sentences=sentences, hypotheses=hypotheses, cache=cache, divisors=divisors)
+        return replace(
+            self, sentences=sentences, hypotheses=hypotheses, cache=cache, divisors=divisors
+        )
 
     def shallow_copy(self) -> "SearchState":
         """Returns another state with the same tensors."""
@@ -207,7 +212,11 @@ class SearchState:
 
     def mutable_tensors(self) -> list[Tensor]:
         """Returns the tensors that a step replaces, in a fixed order: all but `divisors` and the cache's entries."""
-        return [*self.sentences.tensors(), *self.hypotheses.tensors(), *self.cache.mutable_tensors()]
+        return [
+            *self.sentences.tensors(),
+            *self.hypotheses.tensors(),
+            *self.cache.mutable_tensors(),
+        ]
 
     def _hypothesis_rows(self, sentences: Tensor) -> Tensor:
         """The rows of the hypotheses of sentences `(M,)`: `(M*W,)`."""

@@ -9,10 +9,24 @@ from typing_extensions import override
 
 from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import Beam, BeforeValidator, Field, Length, Settings, model_validator, parse, registry_name
+from nmtkit.core.settings import (
+    Beam,
+    BeforeValidator,
+    Field,
+    Length,
+    Settings,
+    model_validator,
+    parse,
+    registry_name,
+)
 from nmtkit.data.tokenizers.vocabulary import PAD
 from nmtkit.decoding.rules import RULES
-from nmtkit.decoding.scorers import COVERAGE_PENALTIES, LENGTH_PENALTIES, CoveragePenalty, LengthPenalty
+from nmtkit.decoding.scorers import (
+    COVERAGE_PENALTIES,
+    LENGTH_PENALTIES,
+    CoveragePenalty,
+    LengthPenalty,
+)
 
 Stop = Literal["first_k", "exact", "huggingface"]
 AtLimit = Literal["behind", "compete", "end"]
@@ -127,13 +141,27 @@ class SearchConfig(Settings):
     def reject_unused(self, keys: Collection[str], reads_text: bool = True) -> None:
         """Raises a RecipeError if one of the keys has no effect with these settings, or in this model."""
         source_limits = ["max_length_ratio", "max_length_offset", "min_length_ratio"]
-        text_models = "models that read a text, and this one reads none: give min_length or max_length"
+        text_models = (
+            "models that read a text, and this one reads none: give min_length or max_length"
+        )
         # Keys, whether they have an effect, and what they are for.
         conditions = [
-            (["alpha"], self.length_penalty != "none", "a length penalty, and there is none: give length_penalty too"),
+            (
+                ["alpha"],
+                self.length_penalty != "none",
+                "a length penalty, and there is none: give length_penalty too",
+            ),
             (source_limits, reads_text, text_models),
-            (["max_length_offset"], self.max_length_ratio > 0, "a limit by the source: give max_length_ratio too"),
-            (["coverage_kind"], self.coverage_penalty > 0, "a coverage penalty: give coverage_penalty too"),
+            (
+                ["max_length_offset"],
+                self.max_length_ratio > 0,
+                "a limit by the source: give max_length_ratio too",
+            ),
+            (
+                ["coverage_kind"],
+                self.coverage_penalty > 0,
+                "a coverage penalty: give coverage_penalty too",
+            ),
         ]
         for conditional_keys, has_effect, purpose in conditions:
             if has_effect:
@@ -145,7 +173,9 @@ class SearchConfig(Settings):
     def reject_constraints(self) -> None:
         """Raises a RecipeError if this search cannot keep to constraints."""
         if self.rule is not None:
-            raise RecipeError(f"the rule {self.rule} decides every token: remove terms and prefixes")
+            raise RecipeError(
+                f"the rule {self.rule} decides every token: remove terms and prefixes"
+            )
         if self.n_groups > 1 or not self.accepts_constraints:
             raise RecipeError("terms need a single beam: remove samples and diversity_groups")
 
@@ -253,8 +283,14 @@ class MbrConfig(SamplingConfig):
         return True
 
 
-KINDS: dict[str, type[SearchConfig]] = {"beam": BeamConfig, "sampling": SamplingConfig, "mbr": MbrConfig}
-SEARCH_FIELDS = {key: field for settings in KINDS.values() for key, field in settings.model_fields.items()}
+KINDS: dict[str, type[SearchConfig]] = {
+    "beam": BeamConfig,
+    "sampling": SamplingConfig,
+    "mbr": MbrConfig,
+}
+SEARCH_FIELDS = {
+    key: field for settings in KINDS.values() for key, field in settings.model_fields.items()
+}
 """The keys of all kinds of searches."""
 _PURPOSES = {
     "beam": "beam search, and sampling does not use it: remove one of the two",
@@ -301,7 +337,8 @@ def merge_search(search: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     old_kind = search.get("kind", "beam")
     new_kind = changes.get("kind", old_kind)
     merged = dict(search)
-    is_valid_kind = isinstance(new_kind, str) and new_kind in KINDS  # an invalid kind is reported later
+    # an invalid kind is reported later
+    is_valid_kind = isinstance(new_kind, str) and new_kind in KINDS
     if new_kind != old_kind and is_valid_kind:
         new_fields = KINDS[new_kind].model_fields
         merged = {key: value for key, value in search.items() if key in new_fields}
@@ -319,7 +356,9 @@ def change_search(search: SearchConfig, changes: Mapping[str, Any]) -> SearchCon
     merged = merge_search(search.model_dump(), changes)
     kind = str(merged["kind"])
     if kind not in KINDS:
-        raise RecipeError(f"kind: {shorten(repr(kind))} is not a kind of search: {suggest_names(kind, KINDS)}")
+        raise RecipeError(
+            f"kind: {shorten(repr(kind))} is not a kind of search: {suggest_names(kind, KINDS)}"
+        )
     settings = KINDS[kind]
     for key in changes:
         if key not in settings.model_fields and key in SEARCH_FIELDS:
@@ -335,7 +374,8 @@ def _with_default_kind(search: Any) -> Any:
 
 
 AnySearch = Annotated[
-    Annotated[BeamConfig | SamplingConfig | MbrConfig, Field(discriminator="kind")], BeforeValidator(_with_default_kind)
+    Annotated[BeamConfig | SamplingConfig | MbrConfig, Field(discriminator="kind")],
+    BeforeValidator(_with_default_kind),
 ]
 """The type of a setting that is a search of any kind; without `kind` it is beam search."""
 
@@ -354,7 +394,10 @@ def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
 
 
 def max_lengths(
-    settings: SearchConfig, src_lengths: Tensor, prefix: Tensor | None, required: Tensor | None = None
+    settings: SearchConfig,
+    src_lengths: Tensor,
+    prefix: Tensor | None,
+    required: Tensor | None = None,
 ) -> Tensor:
     """Returns the maximum number of tokens of a hypothesis, including EOS, `(B,)`, at least 1.
 

@@ -79,7 +79,9 @@ class Shortlist:
         """
         src = batch.inputs.ids  # (B,S)
         device = src.device
-        starts = self.starts[src].flatten()  # (B*S,): where the candidates of each source token begin in `words`
+        starts = self.starts[
+            src
+        ].flatten()  # (B*S,): where the candidates of each source token begin in `words`
         ends = self.starts[src + 1].flatten()  # (B*S,)
         counts = ends - starts  # (B*S,)
 
@@ -88,7 +90,9 @@ class Shortlist:
         n_before = counts.cumsum(0) - counts  # (B*S,)
         offsets = (starts - n_before).repeat_interleave(counts)  # (M,)
         words = self.words[offsets + torch.arange(len(offsets), device=device)]  # (M,)
-        token_sentences = torch.arange(batch.size, device=device).repeat_interleave(src.shape[1])  # (B*S,)
+        token_sentences = torch.arange(batch.size, device=device).repeat_interleave(
+            src.shape[1]
+        )  # (B*S,)
         sentences = token_sentences.repeat_interleave(counts)  # (M,)
 
         is_candidate = self.always.repeat(batch.size, 1)  # (B,V)
@@ -118,10 +122,13 @@ class LinkCounts:
         # A link is one number, source id * target size + target id.
         self._links = np.empty(0, dtype=np.int64)  # different links, ascending
         self._counts = np.empty(0, dtype=np.int64)  # how often each of them occurred
-        self._occurrences = np.zeros(tgt_size, dtype=np.int64)  # how often each target token occurred
+        # how often each target token occurred
+        self._occurrences = np.zeros(tgt_size, dtype=np.int64)
         self._recent_links: list[int] = []  # not counted yet
 
-    def add(self, links: Iterable[Link], src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> None:
+    def add(
+        self, links: Iterable[Link], src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]
+    ) -> None:
         """Counts the links between the words of a pair; `src` and `tgt` are the tokens of each word."""
         for src_word, tgt_word in links:
             for src_id in src[src_word]:
@@ -170,7 +177,9 @@ class LinkCounts:
 
 
 @contextmanager
-def shortlist_writer(path: Path, tokenizers: Tokenizers, best: int, frequent: int) -> Iterator[LinkCounts]:
+def shortlist_writer(
+    path: Path, tokenizers: Tokenizers, best: int, frequent: int
+) -> Iterator[LinkCounts]:
     """Counts links inside the `with` block, and writes the shortlist at its end.
 
     A path that cannot be written fails before the block. `best` limits the candidates of a source token, `frequent` the
@@ -217,9 +226,13 @@ def read_shortlist(path: Path, tokenizers: Tokenizers) -> Shortlist:
     lines = read_lines(path)
     # The first line may be very long if this is some other file.
     if next(lines, "")[: len(HEAD) + 1] != HEAD:
-        raise DataError(f"{path}, line 1: not {HEAD!r}, so it is not a shortlist of this version; {MAKE_HINT}")
+        raise DataError(
+            f"{path}, line 1: not {HEAD!r}, so it is not a shortlist of this version; {MAKE_HINT}"
+        )
     if next(lines, "") != _vocabularies_line(tokenizers):
-        raise DataError(f"{path}, line 2: it belongs to other vocabularies than this run's; {MAKE_HINT} for it")
+        raise DataError(
+            f"{path}, line 2: it belongs to other vocabularies than this run's; {MAKE_HINT} for it"
+        )
     name, *fields = next(lines, "").split(" ")
     frequent = _parse_ids(fields, tgt_size)
     if name != "frequent" or frequent is None:

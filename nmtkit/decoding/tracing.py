@@ -13,7 +13,14 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 from nmtkit.decoding.beam_search import BeamSearch, StepResult
 from nmtkit.decoding.hypotheses import Hypothesis, SentenceRecord, StepSpan, read_hypotheses
-from nmtkit.decoding.rules import INFINITY, ForbiddenTokens, ForcedPrefix, MinLength, Rule, allow_end_if_stuck
+from nmtkit.decoding.rules import (
+    INFINITY,
+    ForbiddenTokens,
+    ForcedPrefix,
+    MinLength,
+    Rule,
+    allow_end_if_stuck,
+)
 from nmtkit.decoding.search_state import SearchState
 from nmtkit.models.abilities import memory_lengths
 
@@ -69,7 +76,8 @@ class SearchTracer:
         state.sentences = replace(state.sentences, number=state.sentences.number + number)
 
         forbidden: list[list[TracedCandidate]] = []
-        parent_scores: list[Tensor] = []  # for each step the log-probabilities of its hypotheses (W,)
+        # for each step the log-probabilities of its hypotheses (W,)
+        parent_scores: list[Tensor] = []
         results: list[StepResult] = []
         while not results or not bool(state.sentences.done[0]):
             parent_scores.append(state.sentences.scores[0])
@@ -89,15 +97,28 @@ class SearchTracer:
         vocabulary_size = search.model.sizes["tgt"]
         span = StepSpan(start=0, previous_rows=np.zeros(0, dtype=np.int64), results=results[1:])
         (hypotheses,) = read_hypotheses(
-            [sentence], [span], n_best=config.n_hypotheses, vocabulary_size=vocabulary_size, config=config
+            [sentence],
+            [span],
+            n_best=config.n_hypotheses,
+            vocabulary_size=vocabulary_size,
+            config=config,
         )
 
         steps = []
-        for result, scores, forbidden_in_step in zip(results, parent_scores, forbidden, strict=True):
+        for result, scores, forbidden_in_step in zip(
+            results, parent_scores, forbidden, strict=True
+        ):
             least = float(result.candidates.scores[0].min())  # of all candidates of the step
             candidates = self._candidates(result, scores)
-            candidates += [candidate for candidate in forbidden_in_step if candidate.log_prob >= least]
-            steps.append([_with_extended_id(candidate, sentence, vocabulary_size) for candidate in candidates])
+            candidates += [
+                candidate for candidate in forbidden_in_step if candidate.log_prob >= least
+            ]
+            steps.append(
+                [
+                    _with_extended_id(candidate, sentence, vocabulary_size)
+                    for candidate in candidates
+                ]
+            )
         return SearchTrace(steps, hypotheses, limit=state.limits[0])
 
     def _candidates(self, result: StepResult, parent_scores: Tensor) -> list[TracedCandidate]:
@@ -151,7 +172,11 @@ class SearchTracer:
         model = self.search.model
         memory = sentences.memory
         output, _ = model.advance(
-            sentences.tokens.flatten(), state.hypotheses.model, memory, state.cache, need_attention=True
+            sentences.tokens.flatten(),
+            state.hypotheses.model,
+            memory,
+            state.cache,
+            need_attention=True,
         )
         log_probs = model.predict(output, memory)  # (W,X): the model's own distribution
         n_columns = log_probs.shape[1]
@@ -159,7 +184,9 @@ class SearchTracer:
 
         # The number of the rule that forbids each continuation, -1 if it is allowed. The last rule comes first, so that
         # the first one overwrites the others.
-        forbidden_by = torch.full(log_probs.shape, -1, dtype=torch.long, device=log_probs.device)  # (W,X)
+        forbidden_by = torch.full(
+            log_probs.shape, -1, dtype=torch.long, device=log_probs.device
+        )  # (W,X)
         for number, rule in reversed(list(enumerate(rules.values()))):
             ruled = rule.apply(log_probs.clone(), live)  # (W,X)
             if rule.may_forbid_all:
@@ -202,6 +229,8 @@ class SearchTracer:
         return rule.name or config.rule or ""
 
 
-def _with_extended_id(candidate: TracedCandidate, sentence: SentenceRecord, vocabulary_size: int) -> TracedCandidate:
+def _with_extended_id(
+    candidate: TracedCandidate, sentence: SentenceRecord, vocabulary_size: int
+) -> TracedCandidate:
     (token,) = sentence.extended_ids([candidate.token], vocabulary_size)
     return replace(candidate, token=token)

@@ -19,11 +19,17 @@ VALIDATION_BATCH_TOKENS = 4096
 """Padded tokens of the longer side in a batch of the validation loss."""
 
 
-def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int) -> BatchStream:
+def training_batches(
+    recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int
+) -> BatchStream:
     """The batches of all processes in a training by a recipe, or by a stage's recipe."""
     if recipe.batch.is_auto:
-        raise RecipeError("batch.batch_tokens: `auto` is found by `nmtkit train` alone; give a number here")
-    stream: Callable[..., BatchStream] = BatchStream if recipe.batch.block_tokens is None else BlockStream
+        raise RecipeError(
+            "batch.batch_tokens: `auto` is found by `nmtkit train` alone; give a number here"
+        )
+    stream: Callable[..., BatchStream] = (
+        BatchStream if recipe.batch.block_tokens is None else BlockStream
+    )
     if tokenizers.sampling:
         stream = partial(SampledStream, tokenizers=tokenizers)
     return stream(
@@ -36,9 +42,13 @@ def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed:
     )
 
 
-def longest_examples(recipe: Recipe, store: Store, tokenizers: Tokenizers, batch_tokens: int) -> Batch:
+def longest_examples(
+    recipe: Recipe, store: Store, tokenizers: Tokenizers, batch_tokens: int
+) -> Batch:
     """The batch that takes the most memory of those with so many padded tokens."""
-    return widest_batch(store, batch_tokens, recipe.data.truncation, _corruption(recipe, tokenizers))
+    return widest_batch(
+        store, batch_tokens, recipe.data.truncation, _corruption(recipe, tokenizers)
+    )
 
 
 def loss_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers) -> Iterator[Batch]:
@@ -46,7 +56,9 @@ def loss_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers) -> Iterat
     budget, corrupt = VALIDATION_BATCH_TOKENS, _corruption(recipe, tokenizers)
     if recipe.batch.block_tokens is None:
         return sorted_batches(store, budget, recipe.data.truncation, corrupt)
-    return blocks_in_order(store, recipe.batch.changed({"batch_tokens": budget, "batch_size": None}), corrupt)
+    return blocks_in_order(
+        store, recipe.batch.changed({"batch_tokens": budget, "batch_size": None}), corrupt
+    )
 
 
 def _corruption(recipe: Recipe, tokenizers: Tokenizers) -> Corruption:

@@ -24,7 +24,12 @@ from nmtkit.experiment import checks
 from nmtkit.experiment.execute import prepare, resolve_batch
 from nmtkit.experiment.plan import plan
 from nmtkit.experiment.tuning import TrainingSpeedConfig, tune_training
-from nmtkit.experiment.workloads import CyclingStream, TrainingWorkload, synthetic_workload, workload_of_run
+from nmtkit.experiment.workloads import (
+    CyclingStream,
+    TrainingWorkload,
+    synthetic_workload,
+    workload_of_run,
+)
 from nmtkit.inference.loading.opening import open_translator
 from nmtkit.inference.loading.options import DecodingOptions
 from nmtkit.inference.requests import Request
@@ -70,20 +75,28 @@ class DecodingSpeed:
 
     def figures(self) -> dict[str, Any]:
         """The measurements under plain names, without the translations."""
-        values = {key: value for key, value in vars(self).items() if key not in ("translations", "latencies")}
+        values = {
+            key: value
+            for key, value in vars(self).items()
+            if key not in ("translations", "latencies")
+        }
         return {
             **values,
             "tokens": self.tokens,
             "sentences_per_second": [len(self.translations) / one for one in self.seconds],
             "tokens_per_second": [self.tokens / one for one in self.seconds],
             "latency_ms_median": 1e3 * median(self.latencies) if self.latencies else None,
-            "latency_ms_p95": 1e3 * float(np.quantile(self.latencies, 0.95)) if self.latencies else None,
+            "latency_ms_p95": 1e3 * float(np.quantile(self.latencies, 0.95))
+            if self.latencies
+            else None,
         }
 
     def score(self, run: Run, sources: Sequence[str], references: Sequence[str]) -> None:
         """Scores the translations with the recipe's test metrics."""
         recipe, texts = run.recipe, [one.text for one in self.translations]
-        scores = metrics.score_all(texts, [references], recipe.test_metrics, recipe.evaluation.options, sources)
+        scores = metrics.score_all(
+            texts, [references], recipe.test_metrics, recipe.evaluation.options, sources
+        )
         self.scores = {score.name: score.value for score in scores}
 
 
@@ -92,7 +105,9 @@ def require_lines(sources: Sequence[str], references: Sequence[str] | None) -> N
     if not any(line.strip() for line in sources):
         raise DataError("there is no line to translate: all are empty")
     if references is not None and len(references) != len(sources):
-        raise DataError(f"{len(sources)} source lines but {len(references)} references: they must be pairs")
+        raise DataError(
+            f"{len(sources)} source lines but {len(references)} references: they must be pairs"
+        )
 
 
 def measure_decoding(
@@ -117,7 +132,9 @@ def measure_decoding(
             speeds.append(_decoding_speed(other, sources, rounds))
     first_texts = [one.text for one in speeds[0].translations]
     for speed in speeds:
-        speed.differing = sum(one.text != text for one, text in zip(speed.translations, first_texts, strict=True))
+        speed.differing = sum(
+            one.text != text for one, text in zip(speed.translations, first_texts, strict=True)
+        )
         if references is not None:
             speed.score(run, texts, references)
     return machine_facts(options.threads or devices.cpu_threads(), translator.device), speeds
@@ -130,7 +147,9 @@ def open_other_engines(run: Run, options: DecodingOptions) -> list[Translator]:
     return [open_translator(run, own), open_translator(run, fastest)]
 
 
-def _decoding_speed(translator: Translator, sources: Sequence[str | Request], rounds: int) -> DecodingSpeed:
+def _decoding_speed(
+    translator: Translator, sources: Sequence[str | Request], rounds: int
+) -> DecodingSpeed:
     """Decodes all lines in every round, and then the first `LINES_ALONE` lines one by one."""
     filled = [line for line in sources if Request.of(line).source.strip()]
     place = translator.device
@@ -180,7 +199,11 @@ class TrainingSpeed:
     def figures(self) -> dict[str, Any]:
         """The measurements under plain names."""
         per_update = [1e3 * seconds / self.updates for seconds in self.seconds]
-        return {**asdict(self), "tokens_per_second": self.tokens_per_second, "ms_per_update": per_update}
+        return {
+            **asdict(self),
+            "tokens_per_second": self.tokens_per_second,
+            "ms_per_update": per_update,
+        }
 
 
 def training_workload(
@@ -210,7 +233,9 @@ def training_workload(
         src, tgt = recipe.data.truncation or LENGTHS
         data = f"random words, {src} and {tgt} a line, for its text is not here"
         return synthetic_workload(recipe, (src, tgt), device), data
-    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
+    scratch = (
+        Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
+    )
     planned = plan(recipe, device)
     run = Run.create(planned.recipe, str(scratch))
     for _ in prepare(planned, run, notify):
@@ -219,7 +244,9 @@ def training_workload(
     return workload_of_run(run, device), "its text"
 
 
-def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds: int, notify: Notify) -> TrainingSpeed:
+def measure_training(
+    workload: TrainingWorkload, data: str, updates: int, rounds: int, notify: Notify
+) -> TrainingSpeed:
     """Makes the same updates in every round, in the fastest configuration that the recipe leaves open."""
     chosen = tune_training(workload)
     if chosen.speeds:
@@ -231,7 +258,9 @@ def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds
     stream = CyclingStream(batches)
     trainer = Trainer(workload.build(), stream, workload.config, CheckpointManager(Path()), device)
     trainer.gradients.in_bf16 = config.precision == "bf16"
-    tokens = processes.size() * sum(batches[number % len(batches)].n_tokens for number in range(count))
+    tokens = processes.size() * sum(
+        batches[number % len(batches)].n_tokens for number in range(count)
+    )
     speed = TrainingSpeed(machine_facts(config.threads, device), data, config, updates, tokens)
     for number in range(rounds + 1):
         stream.next = 0
@@ -243,7 +272,10 @@ def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds
             speed.seconds.append(read_clock(device) - started)
             speed.peak_mib = max(speed.peak_mib, peak_memory_mib(device))
     speed.parameters = sum(one.numel() for one in trainer.model.parameters())
-    kept = [*get_weights(trainer.model).values(), *(trainer.ema.averages.values() if trainer.ema else ())]
+    kept = [
+        *get_weights(trainer.model).values(),
+        *(trainer.ema.averages.values() if trainer.ema else ()),
+    ]
     state = read_state(trainer.optimizer, trainer.parameters)
     speed.checkpoint_mib = sum(one.nbytes for one in (*kept, *state.values())) / (1 << 20)
     return speed
@@ -265,7 +297,9 @@ def peak_memory_mib(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / (1 << 20)
     with suppress(OSError):
-        peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+        peak = re.search(
+            r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii")
+        )
         if peak:
             return int(peak[1]) / 1024
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

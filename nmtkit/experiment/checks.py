@@ -60,9 +60,17 @@ def named_files(recipe: Recipe) -> list[tuple[str, str]]:
     own = recipe.data.splits()
     named = [(f"data.{name}", path) for name, files in own.items() for path in files.paths()]
     for text, one in recipe.texts().items():
-        others = {name: files for name, files in one.data.splits().items() if files != own.get(name)}
-        named += [(f"stages.{text}.data.{name}", path) for name, files in others.items() for path in files.paths()]
-    named += [(f"pretrained_embeddings.{side}", path) for side, path in recipe.embedding_files.items()]
+        others = {
+            name: files for name, files in one.data.splits().items() if files != own.get(name)
+        }
+        named += [
+            (f"stages.{text}.data.{name}", path)
+            for name, files in others.items()
+            for path in files.paths()
+        ]
+    named += [
+        (f"pretrained_embeddings.{side}", path) for side, path in recipe.embedding_files.items()
+    ]
     if recipe.init_from is not None:
         named += [(f"init_from.{key}", run) for key, run in recipe.init_from.runs.items()]
     return named
@@ -79,7 +87,9 @@ def require_files(recipe: Recipe) -> None:
     missing = [f"{key}: {path}" for key, path in named_files(recipe) if not os.path.exists(path)]
     if missing:
         listed = "".join(f"\n  {file}" for file in missing)
-        raise DataError(f"recipe {recipe.name}: these files are missing; correct their paths:{listed}")
+        raise DataError(
+            f"recipe {recipe.name}: these files are missing; correct their paths:{listed}"
+        )
     for text in recipe.texts().values():
         for files in text.data.splits().values():
             _require_columns(files)
@@ -96,7 +106,9 @@ def require_validation_files(recipe: Recipe) -> SplitFiles:
     """The validation set; raises RecipeError if the recipe names none."""
     files = recipe.data.splits().get("valid")
     if files is None:
-        raise RecipeError(f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it")
+        raise RecipeError(
+            f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it"
+        )
     return files
 
 
@@ -104,18 +116,31 @@ def require_test_set(recipe: Recipe) -> SplitFiles:
     """The test set of a recipe that is to be compared; RecipeError if there is none, or it has no targets."""
     files = recipe.data.splits().get("test")
     if files is None or "tgt" not in files.columns:
-        raise RecipeError(f"{recipe.name}: the recipe names no test set with targets to compare on; add data.test")
+        raise RecipeError(
+            f"{recipe.name}: the recipe names no test set with targets to compare on; add data.test"
+        )
     return files
 
 
 def require_data(recipe: Recipe) -> None:
     """Raises DataError with all files of the recipe that are missing."""
-    missing = [path for one in recipe.texts().values() for path in one.data.paths() if not os.path.exists(path)]
+    missing = [
+        path
+        for one in recipe.texts().values()
+        for path in one.data.paths()
+        if not os.path.exists(path)
+    ]
     if missing:
-        places = f"{recipe.data.folder} and the current folder" if recipe.data.folder else "the current folder"
+        places = (
+            f"{recipe.data.folder} and the current folder"
+            if recipe.data.folder
+            else "the current folder"
+        )
         listed = "".join(f"\n  {path}" for path in dict.fromkeys(missing))
         folder = Path(recipe.data.folder)
-        fetched = f"fetch them (nmtkit fetch {folder.name}), " if folder.parent.name == "corpora" else ""
+        fetched = (
+            f"fetch them (nmtkit fetch {folder.name}), " if folder.parent.name == "corpora" else ""
+        )
         raise DataError(
             f"recipe {recipe.name}: these files are missing (looked in {places}); {fetched}"
             f"name them under `data`, or their folder with --set data.folder=DIR; to resume a run, they must be "
@@ -144,11 +169,15 @@ _LINES_FOR_SCRIPT = 500
 
 def require_languages(recipe: Recipe) -> None:
     """Raises a RecipeError unless the languages of all text are named, for an imported multilingual model."""
-    names = language_names(recipe.tokenizer.specials) if recipe.tokenizer.kind == "huggingface" else []
+    names = (
+        language_names(recipe.tokenizer.specials) if recipe.tokenizer.kind == "huggingface" else []
+    )
     columns = [column.name for column in TASKS.get(recipe.task).columns]
     if not names or not {*TEXT_COLUMNS} <= {*columns}:
         return
-    if recipe.tokenizer.affixes.get("tgt", {}).get("start") == [LANGUAGE] and any(recipe.data.train.tgt_lang):
+    if recipe.tokenizer.affixes.get("tgt", {}).get("start") == [LANGUAGE] and any(
+        recipe.data.train.tgt_lang
+    ):
         raise RecipeError(
             f"recipe {recipe.name}: `data.train.tgt_lang`: the decoder of this model begins with the language that it "
             "writes, and a run has only one: train a run for each language"
@@ -156,7 +185,9 @@ def require_languages(recipe: Recipe) -> None:
     open_sides = sides_without_language(recipe.tokenizer)
     for name, text in recipe.texts().items():
         for split, files in text.data.splits().items():
-            for side, key, option in zip(TEXT_COLUMNS, LANGUAGE_KEYS, ("--from", "--to"), strict=True):
+            for side, key, option in zip(
+                TEXT_COLUMNS, LANGUAGE_KEYS, ("--from", "--to"), strict=True
+            ):
                 languages = getattr(files, key)
                 if side in open_sides and not (languages and all(languages)):
                     place = f"`stages.{name}.data.{split}`" if name else f"`data.{split}`"
@@ -185,25 +216,39 @@ def require_fitting_stages(recipe: Recipe) -> None:
     stages = recipe.by_stage()
     head = auxiliary_objective(recipe.model)
     if head and not any(head in chosen_objectives(one.training) for one in stages.values()):
-        fault = OBJECTIVES.get(head).fault_without(recipe.model, begins_from_run=recipe.init_from is not None)
+        fault = OBJECTIVES.get(head).fault_without(
+            recipe.model, begins_from_run=recipe.init_from is not None
+        )
         if fault:
             raise RecipeError(f"recipe {recipe.name}: `{TrainingConfig.key_of(head)}`: {fault}")
     for stage in recipe.stages:
-        for key in [key for key in ("batch_tokens", *AUTO_KEYS) if (stage.batch | stage.training).get(key) == "auto"]:
+        for key in [
+            key
+            for key in ("batch_tokens", *AUTO_KEYS)
+            if (stage.batch | stage.training).get(key) == "auto"
+        ]:
             raise RecipeError(
                 f"recipe {recipe.name}: {key}: auto cannot be found for a single stage; leave it out of stage "
                 f"{stage.name}, which then uses the value of the recipe, or give it a value"
             )
     for name, one in stages.items():
         model = model_on_meta(one)
-        reads = [column.name for column in TASKS.get(one.task).columns if column.name in ("src", "features")]
+        reads = [
+            column.name
+            for column in TASKS.get(one.task).columns
+            if column.name in ("src", "features")
+        ]
         if reads and model.output_column == "tgt" and as_seq2seq(model) is None:
             raise RecipeError(
                 f"recipe {recipe.name}: `model.kind`: {one.model.kind} does not read the {reads[0]} of a {one.task}: "
                 "set `task` to language-modelling, or take a model that reads"
             )
         freeze(model, one.training.freeze)
-        for key in (key for key in LAYER_KEYS if getattr(one.training, key) and not transformer_layers(model)):
+        for key in (
+            key
+            for key in LAYER_KEYS
+            if getattr(one.training, key) and not transformer_layers(model)
+        ):
             raise RecipeError(
                 f"recipe {recipe.name}: training.{key} is for models of Transformer layers, and {one.model.kind} has "
                 "none; leave it out"
@@ -224,7 +269,8 @@ def require_memory(recipe: Recipe) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
         sizes = one.max_vocabulary_sizes
-        if one.tokenizer.kind not in ("bpe", "unigram"):  # a vocabulary of words or characters has only what occurs
+        # a vocabulary of words or characters has only what occurs
+        if one.tokenizer.kind not in ("bpe", "unigram"):
             sizes = VocabularySizes(dict.fromkeys(sizes, len(SPECIALS)), sizes.shared)
         needed = 4 * count_parameters(model_on_meta(one, sizes))
         if needed > there:
@@ -248,14 +294,22 @@ def require_embeddings(recipe: Recipe) -> None:
     """
     texts = [one.name for one in TASKS.get(recipe.task).columns if one.type == "text"]
     tables = {
-        side: getattr(model_on_meta(recipe), f"{side}_embedding", None) for side in texts if recipe.embedding_files
+        side: getattr(model_on_meta(recipe), f"{side}_embedding", None)
+        for side in texts
+        if recipe.embedding_files
     }
-    sizes = {side: one.embedding_dim for side, one in tables.items() if isinstance(one, torch.nn.Embedding)}
+    sizes = {
+        side: one.embedding_dim
+        for side, one in tables.items()
+        if isinstance(one, torch.nn.Embedding)
+    }
     for side, path in recipe.embedding_files.items():
         if side not in sizes:
             takes = f"word vectors only as {' and '.join(sizes)}" if sizes else "no word vectors"
             where = f"recipe {recipe.name}: `pretrained_embeddings.{side}`"
-            raise RecipeError(f"{where}: a {recipe.model.kind} for {recipe.task} takes {takes}; leave it out")
+            raise RecipeError(
+                f"{where}: a {recipe.model.kind} for {recipe.task} takes {takes}; leave it out"
+            )
         check_size(path, sizes[side], embedding_size_key(recipe))
 
 
@@ -276,7 +330,11 @@ def recipe_differences(before: Recipe, now: Recipe, batches: bool = False) -> li
 def with_values_of(before: Recipe, now: Recipe) -> Recipe:
     """The recipe of a run that goes on: with the run's values where it says `auto`, and its names of the same files."""
     changes: dict[str, Any] = {}
-    found = {key: getattr(before.training, key) for key in AUTO_KEYS if getattr(now.training, key) == "auto"}
+    found = {
+        key: getattr(before.training, key)
+        for key in AUTO_KEYS
+        if getattr(now.training, key) == "auto"
+    }
     changes["training"] = now.training.model_copy(update=found)
     if is_same_text(before, now):
         changes["data"] = before.data
@@ -289,8 +347,11 @@ def with_values_of(before: Recipe, now: Recipe) -> Recipe:
     if now.init_from and before.init_from:
         names_before = {key: Path(run).name for key, run in before.init_from.runs.items()}
         names = {key: Path(run).name for key, run in now.init_from.runs.items()}
-        if names == names_before and not all(Path(run).exists() for run in now.init_from.runs.values()):
-            changes["init_from"] = before.init_from  # not needed once training has begun: its runs may be gone
+        if names == names_before and not all(
+            Path(run).exists() for run in now.init_from.runs.values()
+        ):
+            # not needed once training has begun: its runs may be gone
+            changes["init_from"] = before.init_from
     return now.model_copy(update=changes)
 
 
@@ -339,7 +400,9 @@ def limit_differences(before: Recipe, now: Recipe) -> list[str]:
     for group, old, new in pairs:
         for key in LIMITS:
             if old.get(key) != new.get(key):
-                found.append(f"`{group}.{key}` was {_limit(old.get(key))} and is now {_limit(new.get(key))}")
+                found.append(
+                    f"`{group}.{key}` was {_limit(old.get(key))} and is now {_limit(new.get(key))}"
+                )
     return found
 
 
@@ -349,7 +412,9 @@ def _limit(value: Any) -> str:
 
 def is_same_text(before: Recipe, now: Recipe) -> bool:
     """Whether two recipes take the same files in the same way, however their paths are spelled."""
-    return not any(_differences(before.data.model_dump(mode="json"), now.data.model_dump(mode="json")))
+    return not any(
+        _differences(before.data.model_dump(mode="json"), now.data.model_dump(mode="json"))
+    )
 
 
 def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
@@ -368,7 +433,9 @@ def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
 def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted(before.keys() | now.keys()):
-            yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
+            yield from _differences(
+                before.get(name), now.get(name), f"{key}.{name}" if key else name
+            )
     elif _normal_paths(before) != _normal_paths(now):
         yield f"`{key}` was {before!r} and is {now!r}"
 
@@ -397,7 +464,9 @@ class RecipeDataCheck:
         self._origin = origin if origin and origin.vocabulary else None
         self._columns = TASKS.get(self.recipe.task).columns
         config, folder = self.recipe.tokenizer, self.run.folder
-        learned = folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config
+        learned = (
+            folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config
+        )
         self._sample = None if self._origin or learned else quick_sample(config, self._columns)
 
     def see(self, block: Block) -> None:
@@ -406,13 +475,18 @@ class RecipeDataCheck:
             self._sample.add_block(block)
 
     def count_tokens(
-        self, diagnosis: Diagnosis, notify: Notify = ignore, progress: Callable[[int], None] = ignore
+        self,
+        diagnosis: Diagnosis,
+        notify: Notify = ignore,
+        progress: Callable[[int], None] = ignore,
     ) -> TokenReport:
         """Tokenizes the text as the run will, once all of it has been seen, and adds to its diagnosis."""
         require_sound(self.splits, diagnosis)
         tokenizers, source = self._tokenizers(notify)
         labels = label_type(self._columns)
-        return count_tokens(self.recipe.storage_config, tokenizers, diagnosis, source, progress, labels)
+        return count_tokens(
+            self.recipe.storage_config, tokenizers, diagnosis, source, progress, labels
+        )
 
     def _tokenizers(self, notify: Notify) -> tuple[Tokenizers, str]:
         config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
@@ -420,8 +494,13 @@ class RecipeDataCheck:
             tokenizers = origin_tokenizers(self._origin, self.recipe)
             return tokenizers, f"The tokenizer ({config.kind}) is that of {self._origin.run}."
         if self._sample is None:
-            return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
-        notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")
+            return (
+                self.run.load_tokenizers(),
+                f"The tokenizer ({config.kind}) is that of {folder.path}.",
+            )
+        notify(
+            f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings"
+        )
         learned = train_on_sample(config, self._sample, train, self._columns)
         if shortfall := describe_shortfall(config, learned):
             notify(shortfall)
@@ -447,11 +526,15 @@ class RecipeDataCheck:
         return path
 
 
-def open_data_check(name: str, overrides: Sequence[str] = (), run_path: str | None = None) -> RecipeDataCheck:
+def open_data_check(
+    name: str, overrides: Sequence[str] = (), run_path: str | None = None
+) -> RecipeDataCheck:
     """Loads a recipe whose data is to be checked."""
     recipe = load(name, overrides)
     require_data(recipe)
-    return RecipeDataCheck(recipe, locate(name), Run(RunFolder.at(run_path, recipe.name)), bool(overrides))
+    return RecipeDataCheck(
+        recipe, locate(name), Run(RunFolder.at(run_path, recipe.name)), bool(overrides)
+    )
 
 
 def _relative_to(out: Path, value: list[str] | str) -> list[str] | str:

@@ -33,14 +33,26 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
         return False  # else the first operation imports the compiler
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         out, name = func(*args, **(kwargs or {})), func.overloadpacket
         if formula := flop_registry.get(name):
             self.total += formula(*args, **(kwargs or {}), out_val=out)
-        elif "mkldnn_rnn_layer" in str(name):  # inputs (T,B,I) times two matrices; back: for inputs and for weights
+        elif "mkldnn_rnn_layer" in str(
+            name
+        ):  # inputs (T,B,I) times two matrices; back: for inputs and for weights
             weights = sum(one.numel() for one in args[1:3] if isinstance(one, Tensor))
-            self.total += 2 * args[0].shape[0] * args[0].shape[1] * weights * (2 if "backward" in str(name) else 1)
+            self.total += (
+                2
+                * args[0].shape[0]
+                * args[0].shape[1]
+                * weights
+                * (2 if "backward" in str(name) else 1)
+            )
         return out
 
 
@@ -69,14 +81,27 @@ def planned(workload: TrainingWorkload, speed: TrainingSpeed) -> list[list[str]]
     """What the whole training, or its first stage, will take by the speed of an update; names and values."""
     an_update, tokens = median(speed.seconds) / speed.updates, speed.tokens / speed.updates
     seconds = planned_seconds(workload.config, an_update, workload.updates_an_epoch)
-    rows = [["parameters", f"{speed.parameters:,}"], ["a checkpoint", f"{speed.checkpoint_mib:,.1f} MiB"]]
+    rows = [
+        ["parameters", f"{speed.parameters:,}"],
+        ["a checkpoint", f"{speed.checkpoint_mib:,.1f} MiB"],
+    ]
     operations = operations_a_token(workload) * tokens
     rows.append(["operations an update", f"{operations:.2e}"])
     if math.isinf(seconds):  # with max_epochs: of random words in place of its text
         epochs = "max_epochs ends it; how long an epoch is only its text tells"
-        return [*rows, ["until", epochs if workload.config.max_epochs else "patience ends it, nobody knows when"]]
+        return [
+            *rows,
+            [
+                "until",
+                epochs if workload.config.max_epochs else "patience ends it, nobody knows when",
+            ],
+        ]
     updates = seconds / an_update
-    epochs = f", {updates / workload.updates_an_epoch:.3g} epochs" if workload.updates_an_epoch < math.inf else ""
+    epochs = (
+        f", {updates / workload.updates_an_epoch:.3g} epochs"
+        if workload.updates_an_epoch < math.inf
+        else ""
+    )
     rows.append(["updates", f"{updates:,.0f} of {an_update:,.2f} s{epochs}"])
     rows.append(["time, without validation", str(timedelta(seconds=round(seconds)))])
     return [*rows, ["operations", f"{operations * updates:.2e}"], ["operations are", WHAT_COUNTS]]

@@ -73,7 +73,8 @@ class Validation:
     def __init__(self, data: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe = recipe
         self.tokenizers = tokenizers
-        most = recipe.evaluation.max_sentences if recipe.validation_metrics else 0  # the loss is of what is stored
+        # the loss is of what is stored
+        most = recipe.evaluation.max_sentences if recipe.validation_metrics else 0
         self.files = require_validation_files(recipe)
         self.examples = _first_examples(self.files, most)
         self.store = Store.open(data, "valid")
@@ -91,16 +92,25 @@ class Validation:
         decoder = as_decoder(model)
         system = TextModel(model, self.tokenizers, name=recipe.name, max_source_tokens=limit)
         if decoder is not None:
-            system = _SharedTranslator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
+            system = _SharedTranslator(
+                decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit
+            )
         fit, names = _fit(system, self.store, recipe, shared=True), recipe.validation_metrics
         result = judge(task, system, self.examples, names, settings.options)
         first = zip(self.examples[:SAMPLES], result.outputs, strict=False)
-        texts = [(one.src or f"line {one.line}", getattr(one, task.references) or "", out) for one, out in first]
+        texts = [
+            (one.src or f"line {one.line}", getattr(one, task.references) or "", out)
+            for one, out in first
+        ]
         self.samples = [[str(text)[:SAMPLE_CHARACTERS] for text in sample] for sample in texts]
         named = dict(zip((*names, "loss", "perplexity"), (*result.scores, *fit), strict=True))
         for direction, scores in _scores_by_direction(recipe, self.files, result, names).items():
-            named |= {f"{name} {direction}": score for name, score in zip(names, scores, strict=True)}
-        return {name: score.value for name, score in named.items()} | {"seconds": time.monotonic() - begun}
+            named |= {
+                f"{name} {direction}": score for name, score in zip(names, scores, strict=True)
+            }
+        return {name: score.value for name, score in named.items()} | {
+            "seconds": time.monotonic() - begun
+        }
 
 
 def _first_examples(files: SplitFiles, most: int | None) -> list[Example]:
@@ -132,17 +142,27 @@ def _scores_by_direction(
         return found
     task = TASKS.get(recipe.task)
     for direction in sorted({*files.directions} - {""}):
-        numbers = [n for n, example in enumerate(result.examples) if files.directions[example.file] == direction]
+        numbers = [
+            n
+            for n, example in enumerate(result.examples)
+            if files.directions[example.file] == direction
+        ]
         outputs = [result.outputs[n] for n in numbers]
         examples = [result.examples[n] for n in numbers]
-        scores = score_answers(task, outputs, examples, names, recipe.evaluation.options) if numbers else []
+        scores = (
+            score_answers(task, outputs, examples, names, recipe.evaluation.options)
+            if numbers
+            else []
+        )
         if scores:
             found[direction] = scores
     return found
 
 
 @torch.no_grad()
-def _fit(system: TextModel, store: Store, recipe: Recipe, shared: bool = False) -> list[metrics.Score]:
+def _fit(
+    system: TextModel, store: Store, recipe: Recipe, shared: bool = False
+) -> list[metrics.Score]:
     """The mean loss of what is to be predicted in a store, in nats, and the perplexity; all processes may share it."""
     model, own = system.model, []
     first, every = (processes.rank(), processes.size()) if shared else (0, 1)
@@ -150,14 +170,19 @@ def _fit(system: TextModel, store: Store, recipe: Recipe, shared: bool = False) 
         log_probs = model(batch.to(system.device), keep=batch.loss_mask)
         own.append((float(likelihood(log_probs, batch, model.vocabulary_size)[1]), batch.n_tokens))
     nll, tokens = 0.0, 0
-    for of_batch, count in processes.gather_dealt(own) if shared else own:  # in one order, so that the sum is the same
+    # in one order, so that the sum is the same
+    for of_batch, count in processes.gather_dealt(own) if shared else own:
         nll, tokens = nll + of_batch, tokens + count
     perplexity = metrics.perplexity(-nll, tokens)
     return [metrics.Score("loss", nll / max(tokens, 1), perplexity.signature), perplexity]
 
 
 def evaluate_test_set(
-    run: Run, device: torch.device, notify: Notify = ignore, threads: int | None = None, write: bool = True
+    run: Run,
+    device: torch.device,
+    notify: Notify = ignore,
+    threads: int | None = None,
+    write: bool = True,
 ) -> TestResult | None:
     """Runs the model of a run on the test set of its recipe and scores the output; None if the recipe has no test set.
 
@@ -178,13 +203,23 @@ def evaluate_test_set(
         result = replace(result, scores=_fit(system, Store.open(run.folder.data, "test"), recipe))
     elif write:
         atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in result.outputs))
-    for direction, scores in _scores_by_direction(recipe, files, result, recipe.test_metrics).items():
+    for direction, scores in _scores_by_direction(
+        recipe, files, result, recipe.test_metrics
+    ).items():
         result.scores.extend(replace(score, name=f"{score.name} {direction}") for score in scores)
-    if result.scores and files.alignment and isinstance(system, Translator) and system.model.has_attention:
+    if (
+        result.scores
+        and files.alignment
+        and isinstance(system, Translator)
+        and system.model.has_attention
+    ):
         result.scores.append(_alignment_error_rate(system, files, examples, notify))
     if result.scores and write:
         summary = [asdict(score) for score in result.scores]
-        write_json(run.folder.test_scores, {"scores": summary, "seconds": result.seconds, "sources_cut": result.cut})
+        write_json(
+            run.folder.test_scores,
+            {"scores": summary, "seconds": result.seconds, "sources_cut": result.cut},
+        )
     return result
 
 
@@ -250,7 +285,9 @@ class ComparedRun:
         return values
 
 
-def compare_run(run: Run, device: torch.device, edges: Sequence[int], threads: int | None = None) -> ComparedRun:
+def compare_run(
+    run: Run, device: torch.device, edges: Sequence[int], threads: int | None = None
+) -> ComparedRun:
     """Tests a trained run; answers and scores are written into its folder only if it has none yet.
 
     A sentence is long if its source has more than `LONG_WORDS` words. `edges` are the longest lengths, in words, of
@@ -258,9 +295,13 @@ def compare_run(run: Run, device: torch.device, edges: Sequence[int], threads: i
     """
     files = require_test_set(run.recipe)
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set
-    translator = open_translator(run, DecodingOptions(device=str(device), threads=threads, workers=1))
+    translator = open_translator(
+        run, DecodingOptions(device=str(device), threads=threads, workers=1)
+    )
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
-    result = evaluate_test_set(run, device, threads=threads, write=not run.folder.test_scores.exists())
+    result = evaluate_test_set(
+        run, device, threads=threads, write=not run.folder.test_scores.exists()
+    )
     assert result is not None
     sources, texts = [example.src for example in result.examples], result.outputs
     references = [str(example.tgt) for example in result.examples]
@@ -278,7 +319,9 @@ def compare_run(run: Run, device: torch.device, edges: Sequence[int], threads: i
         long_bleu=long.score,
         n_long=long.count,
         aer=scores.get("AER"),
-        training_speed=statistics.median(step.tokens_per_second for step in steps) if steps else 0.0,
+        training_speed=statistics.median(step.tokens_per_second for step in steps)
+        if steps
+        else 0.0,
         training_minutes=steps[-1].seconds / 60 if steps else 0.0,
         search_speed=result.tokens / max(result.seconds, 1e-9),
         by_length=metrics.by_length(texts, [references], sources, edges, how.options),
@@ -287,7 +330,15 @@ def compare_run(run: Run, device: torch.device, edges: Sequence[int], threads: i
     )
 
 
-FREQUENCIES = {"0": 0, "1": 1, "2 to 4": 2, "5 to 9": 5, "10 to 99": 10, "100 to 999": 100, "1,000 and more": 1000}
+FREQUENCIES = {
+    "0": 0,
+    "1": 1,
+    "2 to 4": 2,
+    "5 to 9": 5,
+    "10 to 99": 10,
+    "100 to 999": 100,
+    "1,000 and more": 1000,
+}
 """Ranges of how often a word stands in the training text, with the first number of each."""
 
 
@@ -304,11 +355,18 @@ class Fit:
     def figures(self) -> dict[str, float]:
         """Of a unit: nats, bits and the perplexity."""
         nats = -self.log_prob / self.count
-        return {"nats": nats, "bits": nats / math.log(2), "perplexity": perplexity(self.log_prob, self.count).value}
+        return {
+            "nats": nats,
+            "bits": nats / math.log(2),
+            "perplexity": perplexity(self.log_prob, self.count).value,
+        }
 
 
 def fit_text(
-    system: Translator, lines: Sequence[str], config: BatchConfig, counts: Counter[str] | None = None
+    system: Translator,
+    lines: Sequence[str],
+    config: BatchConfig,
+    counts: Counter[str] | None = None,
 ) -> tuple[list[Fit], list[Fit]]:
     """The fit by token, word and byte of UTF-8 (with the ends of lines), and by the frequency of the words.
 
@@ -324,18 +382,27 @@ def fit_text(
     if config.block_tokens is None:
         config = config.changed({"block_tokens": int(lengths.max()) + 1, "across_documents": False})
     if not reserve_positions(system.model, config.block_tokens or 0):
-        raise DataError(f"the model has no {config.block_tokens} positions: cut the text with a smaller --block-tokens")
+        raise DataError(
+            f"the model has no {config.block_tokens} positions: cut the text with a smaller --block-tokens"
+        )
     config = config.changed({"batch_tokens": system.batch_budget, "batch_size": None})
     log_probs = _log_probs(system, RunningText(lengths, rows.__getitem__, config))
     words = [word for row in rows for word in (*_words(tokenizer, row), ("", 1))]
     of_words = np.add.reduceat(log_probs, np.cumsum([0, *(size for _, size in words[:-1])]))
-    sizes = {"token": len(log_probs), "word": len(words), "byte": sum(len(line.encode()) + 1 for line in lines)}
+    sizes = {
+        "token": len(log_probs),
+        "word": len(words),
+        "byte": sum(len(line.encode()) + 1 for line in lines),
+    }
     fits = [Fit(unit, size, float(log_probs.sum())) for unit, size in sizes.items()]
     if counts is None:
         return fits, []
     ranges = np.digitize([counts[word] for word, _ in words], [*FREQUENCIES.values()]) - 1
     ranges[[not word for word, _ in words]] = len(FREQUENCIES)
-    parts = [(name, of_words[ranges == number]) for number, name in enumerate([*FREQUENCIES, "end of a line"])]
+    parts = [
+        (name, of_words[ranges == number])
+        for number, name in enumerate([*FREQUENCIES, "end of a line"])
+    ]
     return fits, [Fit(name, len(part), float(part.sum())) for name, part in parts if len(part)]
 
 
@@ -358,6 +425,7 @@ def _log_probs(system: Translator, text: RunningText) -> npt.NDArray[np.float64]
         batch = text.load(blocks)
         scored = system.score_targets(batch, attend=False)[1].double()
         found |= {
-            n: row[mask].numpy() for n, row, mask in zip(blocks.tolist(), scored, batch.targets.mask, strict=True)
+            n: row[mask].numpy()
+            for n, row, mask in zip(blocks.tolist(), scored, batch.targets.mask, strict=True)
         }
     return np.concatenate([found[number] for number in range(len(text))])

@@ -52,7 +52,9 @@ class FineTuned:
     changes: list[TestChange]
 
 
-Executed: TypeAlias = Diagnosis | DataReport | Prepared | StageStarted | Event | Trained | TestResult | FineTuned
+Executed: TypeAlias = (
+    Diagnosis | DataReport | Prepared | StageStarted | Event | Trained | TestResult | FineTuned
+)
 """What `execute` yields."""
 
 
@@ -143,7 +145,11 @@ def execute(
 
 
 def prepare(
-    plan: Plan, run: Run, notify: Notify = ignore, workers: int | None = None, allow_new_data: bool = False
+    plan: Plan,
+    run: Run,
+    notify: Notify = ignore,
+    workers: int | None = None,
+    allow_new_data: bool = False,
 ) -> Iterator[Diagnosis | DataReport]:
     """All that comes before training: records the plan in the run, and preprocesses the text."""
     if not run.may_write:
@@ -205,7 +211,9 @@ def _keep(run: Run, found: dict[str, Any]) -> None:
 def choose_device(name: str, recipe: Recipe) -> torch.device:
     """The device of that name, made ready for the recipe; joins the other processes under torchrun."""
     device = devices.choose(name)
-    if device.type == "cuda" and any(one.training.deterministic for one in recipe.by_stage().values()):
+    if device.type == "cuda" and any(
+        one.training.deterministic for one in recipe.by_stage().values()
+    ):
         randomness.require_cublas_workspace()
     device = processes.join(device)
     prepare_device(device, recipe)

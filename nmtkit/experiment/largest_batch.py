@@ -38,7 +38,11 @@ def largest_batch(needed: Callable[[int], float], limit: float, least: int, most
     what the last two trials say of the next one lets it fit; at last half as many more are tried.
     """
     found, used, as_many_more, tokens = 0, 0.0, 0.0, least
-    while tokens <= max(least, most) and used + as_many_more <= limit and (now := needed(tokens)) <= limit:
+    while (
+        tokens <= max(least, most)
+        and used + as_many_more <= limit
+        and (now := needed(tokens)) <= limit
+    ):
         as_many_more = (2 if found else 1) * (now - used)
         found, used, tokens = tokens, now, 2 * tokens
     middle = found * 3 // 2
@@ -53,11 +57,16 @@ def find_batch_tokens(run: Run, device: torch.device) -> tuple[int, str]:
     the one that has the least room decides.
     """
     stage, tokenizers, on_cuda = run.stages()[0], run.load_tokenizers(), device.type == "cuda"
-    recipe, (store, text) = stage.recipe, [Store.open(place, "train") for place in (stage.data, run.folder.data)]
+    recipe, (store, text) = (
+        stage.recipe,
+        [Store.open(place, "train") for place in (stage.data, run.folder.data)],
+    )
     with randomness.fork_rng(device):
         model = build_model(recipe, tokenizers)
         config = recipe.training.changed({"compile": False, "shard": False})
-        of_update = Trainer(model, CyclingStream(()), config, CheckpointManager(Path()), device).gradients
+        of_update = Trainer(
+            model, CyclingStream(()), config, CheckpointManager(Path()), device
+        ).gradients
         states = (3 if config.ema_decay else 2) * sum(one.nbytes for one in of_update.parameters)
 
         def needed(tokens: int) -> float:
@@ -72,11 +81,15 @@ def find_batch_tokens(run: Run, device: torch.device) -> tuple[int, str]:
 
         if on_cuda:
             torch.cuda.reset_peak_memory_stats(device)
-            limit = SHARE["cuda"] * (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
+            limit = SHARE["cuda"] * (
+                torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+            )
         else:
             limit = _peak_rss() + SHARE["cpu"] * free_memory() / processes.size()
         epoch = int(np.maximum(*widths(text, recipe.data.truncation, np.arange(len(text)))).sum())
-        found = largest_batch(needed, limit, LEAST_TOKENS, min(_MOST_TOKENS, epoch // UPDATES_AN_EPOCH))
+        found = largest_batch(
+            needed, limit, LEAST_TOKENS, min(_MOST_TOKENS, epoch // UPDATES_AN_EPOCH)
+        )
     devices.trim_malloc()
     found = -int(processes.max_over_ranks([-found])[0])
     if not found:

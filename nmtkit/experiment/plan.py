@@ -36,7 +36,11 @@ class Plan:
 
 
 def plan(
-    recipe: Recipe, device: torch.device, folder: RunFolder | None = None, resume: bool = False, need_files: bool = True
+    recipe: Recipe,
+    device: torch.device,
+    folder: RunFolder | None = None,
+    resume: bool = False,
+    need_files: bool = True,
 ) -> Plan:
     """Checks a recipe and plans its training; writes nothing, starts nothing and draws no random number.
 
@@ -61,9 +65,13 @@ def plan(
         checks.require_data(recipe)
     checks.require_fitting_stages(recipe)
     checks.require_memory(recipe)
-    notes = [warning for text in recipe.texts().values() if (warning := checks.metric_warning(text))]
+    notes = [
+        warning for text in recipe.texts().values() if (warning := checks.metric_warning(text))
+    ]
     for direction in recipe.data.zero_shot:
-        notes.append(f"{direction}: no corpus of data.train has this direction, so it is translated zero-shot")
+        notes.append(
+            f"{direction}: no corpus of data.train has this direction, so it is translated zero-shot"
+        )
     origin = None
     if resume:
         run = Run.open((folder or RunFolder.at(None, recipe.name)).path)
@@ -85,19 +93,29 @@ def plan(
     )
 
 
-def _rows(recipe: Recipe, device: torch.device, origin: FineTuningOrigin | None) -> Iterator[tuple[str, str]]:
+def _rows(
+    recipe: Recipe, device: torch.device, origin: FineTuningOrigin | None
+) -> Iterator[tuple[str, str]]:
     training = recipe.training
     sizes = recipe.max_vocabulary_sizes
     parameters = count_parameters(checks.model_on_meta([*recipe.by_stage().values()][-1]))
-    tokens = " and ".join(dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels"))
+    tokens = " and ".join(
+        dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels")
+    )
     yield "model", recipe.model.kind
     yield "parameters", f"{parameters:,} with {tokens} tokens in a vocabulary"
     yield "size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"
     if origin is not None and origin.vocabulary:
         yield "tokenizer", f"{recipe.tokenizer.kind}, of {origin.run}"
     else:
-        yield "tokenizer", f"{recipe.tokenizer.kind}, learned from data.train; a small text gives fewer tokens"
-    yield "optimizer", f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}"
+        yield (
+            "tokenizer",
+            f"{recipe.tokenizer.kind}, learned from data.train; a small text gives fewer tokens",
+        )
+    yield (
+        "optimizer",
+        f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}",
+    )
     tokens_a_batch = "as many as fit," if recipe.batch.is_auto else f"{recipe.batch.batch_tokens:,}"
     yield "batch", f"{tokens_a_batch} padded tokens x {training.accumulate}"
     yield "device", devices.describe(device)
@@ -126,7 +144,8 @@ def _open_settings(recipe: Recipe, device: torch.device) -> Iterator[tuple[str, 
     bf16_allowed = first_stage.model.bf16_allowed
     candidates = candidate_training_configs(first_stage.training, device, bf16_allowed)
     if first_stage.training.shard:
-        candidates = candidates[:1]  # one process alone may not hold the model, so nothing is measured
+        # one process alone may not hold the model, so nothing is measured
+        candidates = candidates[:1]
     for key in open_keys:
         values = dict.fromkeys(str(getattr(candidate, key)) for candidate in candidates)
         first, *others = values

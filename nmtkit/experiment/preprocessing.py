@@ -14,13 +14,22 @@ from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
-from nmtkit.data.batches.encoding import PairEncoder, PreprocessingProgress, encode_split, fingerprint
+from nmtkit.data.batches.encoding import (
+    PairEncoder,
+    PreprocessingProgress,
+    encode_split,
+    fingerprint,
+)
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.checking import DataReport, FileChecksums, PairChecker, read_checksums
 from nmtkit.data.text.reading import read_blocks, require_plain_text
 from nmtkit.data.tokenizers.tokenizer import TRAIN_LINES
-from nmtkit.data.tokenizers.tokenizer_training import TokenizerSample, describe_shortfall, learn_from_sample
+from nmtkit.data.tokenizers.tokenizer_training import (
+    TokenizerSample,
+    describe_shortfall,
+    learn_from_sample,
+)
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS, UNK
 from nmtkit.datacheck.examine import QUICK_LANGUAGE_PAIRS, examine
@@ -47,19 +56,28 @@ class Preprocessing:
         for split in self.splits:
             if not data[split]["encoding"]:  # arrays of UTF-8 text are older than this setting
                 del data[split]["encoding"]
-            data[split] |= {"labels_field": "", "alignment_field": ""}  # settings of earlier versions
-        tokenizer = recipe.tokenizer.model_dump(mode="json") | {"train_lines": TRAIN_LINES}  # so was this
+            # settings of earlier versions
+            data[split] |= {"labels_field": "", "alignment_field": ""}
+        # so was this
+        tokenizer = recipe.tokenizer.model_dump(mode="json") | {"train_lines": TRAIN_LINES}
         settings = {  # what the arrays depend on, beside the text
             "data": data,
             "tokenizer": tokenizer,
             "labels": label_type(self._task.columns),
-            "vocabulary": self.origin and self.origin.vocabulary,  # the settings of the tokenizer do not tell it
+            # the settings of the tokenizer do not tell it
+            "vocabulary": self.origin and self.origin.vocabulary,
             "copying": recipe.copies,
         }
         self._mark = fingerprint(settings, recipe.storage_config.paths())
         self._place, self._report = self.data / "progress.json", DataReport()
-        self.progress = PreprocessingProgress.load(self._place, self._mark) if run.folder.vocabulary.is_dir() else None
-        if self.progress and not Store.has_shards(self.data, "train", self._mark, self.progress.shards):
+        self.progress = (
+            PreprocessingProgress.load(self._place, self._mark)
+            if run.folder.vocabulary.is_dir()
+            else None
+        )
+        if self.progress and not Store.has_shards(
+            self.data, "train", self._mark, self.progress.shards
+        ):
             self.begin(self.progress.tokenizer)
 
     def is_done(self) -> bool:
@@ -67,7 +85,9 @@ class Preprocessing:
         return (
             self._folder.vocabulary.is_dir()
             and self.progress is None
-            and all(Store.is_current(self.data, name, self._mark, self.notify) for name in self.splits)
+            and all(
+                Store.is_current(self.data, name, self._mark, self.notify) for name in self.splits
+            )
         )
 
     def warning_of_unknown(self, report: DataReport, learned_before: bool) -> str:
@@ -94,7 +114,9 @@ class Preprocessing:
     def require_same_text(self) -> None:
         """Refuses text to train or validate on that has changed since the run was begun."""
         before = read_checksums(self._written)
-        what = f"not the text that {self._folder.path} was begun with; bring that text back, or go on"
+        what = (
+            f"not the text that {self._folder.path} was begun with; bring that text back, or go on"
+        )
         if not before:  # as after a kill
             what = f"without {self._written} nobody knows if this is the text of the run; leave --resume out, or go on"
         for split in sorted(self.splits.keys() - {"test"}):
@@ -136,7 +158,10 @@ class Preprocessing:
         recipe, data, sums = self.recipe, self.data, FileChecksums()
         self._report.tokenizer = dict(self.progress.tokenizer) if self.progress else {}
         checker = PairChecker(
-            recipe.storage_config, self._report, need_references=self._task.monolingual, forms=tokenizers.text_forms()
+            recipe.storage_config,
+            self._report,
+            need_references=self._task.monolingual,
+            forms=tokenizers.text_forms(),
         )
         labels = label_type(self._task.columns)
         # A pair of valid or test that is also in train is a fault of valid or test. To find it without keeping all
@@ -153,7 +178,9 @@ class Preprocessing:
             encode_split(
                 data,
                 read_blocks(name, files, watch=sums),
-                PairEncoder(name, tokenizers, recipe.storage_config, keep_text, recipe.copies, labels),
+                PairEncoder(
+                    name, tokenizers, recipe.storage_config, keep_text, recipe.copies, labels
+                ),
                 checker,
                 fingerprint=self._mark,
                 processes=processes or available_cores(),
@@ -195,7 +222,9 @@ def preprocess(
     if learned_before and not allow_new_data:
         for text in waiting:
             text.require_same_text()
-    tokenizers = yield from _prepare_tokenizers(run, waiting if learned_before else texts, learned_before)
+    tokenizers = yield from _prepare_tokenizers(
+        run, waiting if learned_before else texts, learned_before
+    )
     for text in texts:
         if text.progress:
             report = text.store(tokenizers, processes)
@@ -215,8 +244,14 @@ def _prepare_tokenizers(
     stopped = {text: text.progress for text in texts if not text.is_done()}
     if all(stopped.values()):
         for text, progress in stopped.items():
-            after = f" after the first {progress.read:,} pairs of train" if progress and progress.read else ""
-            first.notify(f"{text.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
+            after = (
+                f" after the first {progress.read:,} pairs of train"
+                if progress and progress.read
+                else ""
+            )
+            first.notify(
+                f"{text.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned"
+            )
         return run.load_tokenizers()
     samples = []
     for text in texts:
@@ -230,7 +265,11 @@ def _prepare_tokenizers(
         tokenizers = origin_tokenizers(first.origin, run.recipe)
     else:
         trains = [text.splits["train"] for text in texts]
-        if files := [path for train in trains for path in (*train.src, *train.tgt, *train.jsonl, *train.stories)]:
+        if files := [
+            path
+            for train in trains
+            for path in (*train.src, *train.tgt, *train.jsonl, *train.stories)
+        ]:
             first.notify(f"learning the tokenizer ({config.kind}) from {', '.join(files)}")
         for sample in samples[1:]:
             samples[0].examples += sample.examples

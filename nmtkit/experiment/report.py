@@ -18,7 +18,11 @@ from nmtkit.runs.metrics_log import MetricsLog, training_curves
 from nmtkit.runs.run import Run
 from nmtkit.training.events import Step
 
-PUBLISHED = {"wmt14-en-de-transformer-base": 3.3e18, "wmt14-en-de-transformer-big": 2.3e19, "wmt14-en-de-gnmt": 2.3e19}
+PUBLISHED = {
+    "wmt14-en-de-transformer-base": 3.3e18,
+    "wmt14-en-de-transformer-big": 2.3e19,
+    "wmt14-en-de-gnmt": 2.3e19,
+}
 """By recipe, what Vaswani et al. 2017, table 2, print as the cost of its training."""
 _POINTS = 400
 """Most points of a curve."""
@@ -43,15 +47,28 @@ def save_report(run: Run, path: Path, count: bool = True) -> None:
 def _facts(run: Run, count: bool) -> dict[str, Any]:
     folder, curves, log = run.folder, training_curves(run, ""), MetricsLog(run.folder)
     named = {"ended": folder.result, "tested": folder.test_scores, "data": folder.report}
-    read = {key: parse_json(path.read_bytes(), str(path)) if path.is_file() else {} for key, path in named.items()}
+    read = {
+        key: parse_json(path.read_bytes(), str(path)) if path.is_file() else {}
+        for key, path in named.items()
+    }
     tokens, samples = Counter[str](), log.samples()
     for stage, event in log.read():
         tokens[stage] += event.tokens if isinstance(event, Step) else 0
-    examples = [[text[:2] for text in texts] for _, texts in samples]  # a stage before may have had others
+    # a stage before may have had others
+    examples = [[text[:2] for text in texts] for _, texts in samples]
     samples = [one for one, own in zip(samples, examples, strict=True) if own == examples[-1]]
-    shown = {round(part * (len(samples) - 1) / (_SHOWN - 1)) for part in range(_SHOWN)} if samples else ()
+    shown = (
+        {round(part * (len(samples) - 1) / (_SHOWN - 1)) for part in range(_SHOWN)}
+        if samples
+        else ()
+    )
     charts = [
-        _chart("loss (nats a token)", from_zero=False, training=curves.loss, validation=curves.valid_loss),
+        _chart(
+            "loss (nats a token)",
+            from_zero=False,
+            training=curves.loss,
+            validation=curves.valid_loss,
+        ),
         _chart(curves.metric, validation=curves.valid_score),
         _chart("learning rate", training=curves.lr),
         _chart("gradient norm", training=curves.grad_norm),
@@ -95,10 +112,16 @@ def _chart(title: str, from_zero: bool = True, **lines: Points) -> dict[str, Any
 
 def _operations(run: Run, tokens: Mapping[str, float]) -> str:
     """By the tokens of each stage, or of "" where training has none."""
-    begun = [(number, tokens[stage.name]) for number, stage in enumerate(run.stages()) if tokens[stage.name]]
+    begun = [
+        (number, tokens[stage.name])
+        for number, stage in enumerate(run.stages())
+        if tokens[stage.name]
+    ]
     cpu = torch.device("cpu")
     try:
-        of_stages = [count * operations_a_token(workload_of_run(run, cpu, number)) for number, count in begun]
+        of_stages = [
+            count * operations_a_token(workload_of_run(run, cpu, number)) for number, count in begun
+        ]
         return f"{sum(of_stages):.2e}"
     except (NmtkitError, OSError) as fault:
         return f"not counted: {fault}"

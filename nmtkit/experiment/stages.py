@@ -25,7 +25,12 @@ from nmtkit.runs.metrics_log import MetricsLog, code_state
 from nmtkit.runs.origin import keep_public_form, load_origin_weights
 from nmtkit.runs.run import Run, SavedStage, build_model
 from nmtkit.training.checkpoints.manager import CheckpointManager
-from nmtkit.training.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
+from nmtkit.training.checkpoints.weights import (
+    OPTIMIZER,
+    assign_matching_weights,
+    read_weights,
+    strip_prefix,
+)
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Saved, Stopped
 from nmtkit.training.loop import saved_world_size, train
@@ -57,13 +62,17 @@ class _EarlierStages:
         """The totals with a finished stage."""
         facts = stage.checkpoints.read_metadata()
         update, seconds = facts["update"], facts["seconds"]
-        return _EarlierStages(self.updates + update, self.seconds + seconds, (*self.seconds_by_stage, seconds))
+        return _EarlierStages(
+            self.updates + update, self.seconds + seconds, (*self.seconds_by_stage, seconds)
+        )
 
     def shift(self, event: Event) -> Event:
         """The event, counted from the beginning of the first stage."""
         if isinstance(event, Saved):
             return replace(event, update=event.update + self.updates)
-        return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
+        return replace(
+            event, update=event.update + self.updates, seconds=event.seconds + self.seconds
+        )
 
 
 def train_stages(
@@ -108,8 +117,12 @@ class _StagedTraining:
                 stages = self._stages(done)
                 stage = stages[number]
                 if stage.name:
-                    yield StageStarted(stage.name, done.updates, done.seconds, stage.recipe.training)
-                for event in self._train_stage(stages, number, going_on=self.resume and number == first):
+                    yield StageStarted(
+                        stage.name, done.updates, done.seconds, stage.recipe.training
+                    )
+                for event in self._train_stage(
+                    stages, number, going_on=self.resume and number == first
+                ):
                     shown = done.shift(event)
                     if processes.rank() == 0:
                         self._add_to_log(shown, stage, done)
@@ -147,9 +160,13 @@ class _StagedTraining:
         average = self.run.folder.average
         if average.exists():
             average.unlink()
-            self.notify(f"{average}: removed, since training resumes; average again when it is over")
+            self.notify(
+                f"{average}: removed, since training resumes; average again when it is over"
+            )
 
-    def _train_stage(self, stages: list[SavedStage], number: int, going_on: bool) -> Iterator[Event]:
+    def _train_stage(
+        self, stages: list[SavedStage], number: int, going_on: bool
+    ) -> Iterator[Event]:
         if processes.rank() == 0 and not going_on:
             self._forget_average()
         stage, recipe = stages[number], stages[number].recipe
@@ -180,7 +197,9 @@ class _StagedTraining:
             stop=self.stop,
             seed=recipe.seed + number,
             optimizer_state=optimizer_state,
-            world_size_at_start=saved_world_size(stages[number - 1].checkpoints) if number else None,
+            world_size_at_start=saved_world_size(stages[number - 1].checkpoints)
+            if number
+            else None,
         )
 
     def _initialize(
@@ -215,19 +234,36 @@ class _StagedTraining:
         before, now = saved_world_size(stage.checkpoints), processes.size()
         if before != now:
             batches = before * stage.recipe.training.accumulate
-            share = f"{batches // now}" if batches % now == 0 else f"{batches // now} or {batches // now + 1}"
-            idle = f"; {now - batches} of them have nothing to do, so take {batches}" if batches < now else ""
+            share = (
+                f"{batches // now}"
+                if batches % now == 0
+                else f"{batches // now} or {batches // now + 1}"
+            )
+            idle = (
+                f"; {now - batches} of them have nothing to do, so take {batches}"
+                if batches < now
+                else ""
+            )
             begun = f"begun with {before} process{'es' if before > 1 else ''}, goes on with {now}"
-            self.notify(f"{begun}: an update keeps its {batches} batches, {share} for each process{idle}")
+            self.notify(
+                f"{begun}: an update keeps its {batches} batches, {share} for each process{idle}"
+            )
 
     def _stream(self, stage: SavedStage, seed: int, going_on: bool) -> BatchStream:
         recipe = stage.recipe
         store = Store.open(stage.data, "train")
         store.require_vocabulary(self.tokenizers.checksum)
-        for text in (*_truncation_notes(store, recipe), *_truncation_notes(Store.open(stage.data, "valid"), recipe)):
+        for text in (
+            *_truncation_notes(store, recipe),
+            *_truncation_notes(Store.open(stage.data, "valid"), recipe),
+        ):
             self.notify(text)
         stream = training_batches(recipe, store, self.tokenizers, seed)
-        if going_on and stage.checkpoints.read_metadata()["stream"].get("data", stream.identity) != stream.identity:
+        if (
+            going_on
+            and stage.checkpoints.read_metadata()["stream"].get("data", stream.identity)
+            != stream.identity
+        ):
             self.notify(
                 "the text or its tokenization has changed since the last state was saved, so the epoch begins again"
             )
@@ -241,14 +277,29 @@ def prepare_device(device: torch.device, recipe: Recipe) -> None:
     devices.prepare(device, config.matmul_precision, threads)
 
 
-def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event, device: torch.device) -> None:
+def _write_result(
+    folder: RunFolder, stages: list[SavedStage], event: Event, device: torch.device
+) -> None:
     assert isinstance(event, Stopped)
-    ended = {"reason": event.reason, "scheduled": event.scheduled, "updates": event.update, "seconds": event.seconds}
-    machine = {**machine_facts(torch.get_num_threads(), device), "processes": processes.size(), "code": code_state()}
+    ended = {
+        "reason": event.reason,
+        "scheduled": event.scheduled,
+        "updates": event.update,
+        "seconds": event.seconds,
+    }
+    machine = {
+        **machine_facts(torch.get_num_threads(), device),
+        "processes": processes.size(),
+        "code": code_state(),
+    }
     result = {**ended, **_best_and_kept(stages[-1].checkpoints), "machine": machine}
     if stages[-1].name:
         result["stages"] = [
-            {"name": one.name, "updates": one.checkpoints.read_metadata()["update"], **_best_and_kept(one.checkpoints)}
+            {
+                "name": one.name,
+                "updates": one.checkpoints.read_metadata()["update"],
+                **_best_and_kept(one.checkpoints),
+            }
             for one in stages
         ]
     write_json(folder.result, result)
@@ -276,13 +327,19 @@ def _load_previous_stage(
     """Gives the model the best weights of the stage before; returns the optimizer's state, if it is the same one."""
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
-    new, gone = assign_matching_weights(model, read_weights(path, before.checkpoints.vocabulary), path)
+    new, gone = assign_matching_weights(
+        model, read_weights(path, before.checkpoints.vocabulary), path
+    )
     kind, other = (one.recipe.training.optimizer for one in (before, stage))
     message = f"stage {stage.name} begins ({number + 1} of {len(stages)}); it starts from the best checkpoint of stage "
     message += f"{before.name} (update {int(path.stem.removeprefix('weights-'))} of that stage)"
     message += f"; new weights, as a new model begins: {', '.join(new)}" if new else ""
     message += f"; weights that it does not use: {', '.join(gone)}" if gone else ""
-    kept = f"{kind} keeps its state" if kind == other else f"{other} starts without a state, after {kind}"
+    kept = (
+        f"{kind} keeps its state"
+        if kind == other
+        else f"{other} starts without a state, after {kind}"
+    )
     notify(f"{message}; {kept}")
     if kind != other:
         return None
@@ -292,7 +349,11 @@ def _load_previous_stage(
 
 
 def _load_embeddings(
-    model: Model, tokenizers: Tokenizers, recipe: Recipe, config: PretrainedEmbeddingsConfig, notify: Notify
+    model: Model,
+    tokenizers: Tokenizers,
+    recipe: Recipe,
+    config: PretrainedEmbeddingsConfig,
+    notify: Notify,
 ) -> None:
     for side, path in config.files().items():
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
@@ -300,7 +361,11 @@ def _load_embeddings(
         pretrained = read_vectors(path, vocabulary, weight.shape[1], embedding_size_key(recipe))
         ids, vectors = torch.from_numpy(pretrained.ids), torch.from_numpy(pretrained.vectors)
         factor = set_rows(weight, ids, vectors)
-        places = [name for name, other in model.named_parameters(remove_duplicate=False) if other is weight]
+        places = [
+            name
+            for name, other in model.named_parameters(remove_duplicate=False)
+            if other is weight
+        ]
         matched, count = len(pretrained.ids), len(vocabulary)
         notify(
             f"{path}: {pretrained.in_file:,} vectors; {matched:,} of the {count:,} tokens ({matched / count:.1%}) "
@@ -314,12 +379,23 @@ def more_time_advice(run: Run, stopped: Stopped) -> str | None:
     stage = run.stages()[-1]
     config, facts = stage.recipe.training, stage.checkpoints.read_metadata()
     scores = [score for _, score in facts["validations"]]
-    if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2 or scores[-1] <= max(scores[:-1]):
+    if (
+        stopped.reason not in ("max_updates", "max_minutes")
+        or len(scores) < 2
+        or scores[-1] <= max(scores[:-1])
+    ):
         return None
     key, how = f"training.{stopped.reason}", "go on with --resume and a larger"
     schedule = config.schedule
-    if isinstance(schedule, DecayToZero) and schedule.end is not None and facts["update"] >= schedule.end:
-        key, how = "training.schedule.updates", "its learning rate has come down to zero, so train anew with a larger"
+    if (
+        isinstance(schedule, DecayToZero)
+        and schedule.end is not None
+        and facts["update"] >= schedule.end
+    ):
+        key, how = (
+            "training.schedule.updates",
+            "its learning rate has come down to zero, so train anew with a larger",
+        )
     own = any(key in dict(one.changed_keys()) for one in run.recipe.stages[-1:])
     how += f" stages.{stage.name}.{key}" if own else f" {key}"
     shown = ", ".join(f"{abs(score):.2f}" for score in scores[-4:])

@@ -101,7 +101,8 @@ def candidate_training_configs(
         precisions.append("bf16")
     candidates = []
     for precision in precisions:
-        for matmul in matmuls if precision == "fp32" else matmuls[:1]:  # bf16 leaves hardly a product in float32
+        # bf16 leaves hardly a product in float32
+        for matmul in matmuls if precision == "fp32" else matmuls[:1]:
             for count in dict.fromkeys(threads):
                 candidates.append(TrainingSpeedConfig(precision, matmul, count))
     return candidates
@@ -118,7 +119,9 @@ def tune_training(
     """
     with randomness.fork_rng(workload.device):
         model = workload.build()
-        candidates = candidate_training_configs(workload.config, workload.device, model.config.bf16_allowed)
+        candidates = candidate_training_configs(
+            workload.config, workload.device, model.config.bf16_allowed
+        )
         unmeasured = TuningResult(candidates[0])
         if workload.config.shard:  # one process alone may not hold the model
             return unmeasured
@@ -204,7 +207,9 @@ class SafeGradients(UpdateGradients):
     failed = False
     """Whether an update has been given up since this was last set."""
 
-    def backward(self, update: GradientAccumulator, batch: Batch, reducer: GradientReducer | None = None) -> Tensor:
+    def backward(
+        self, update: GradientAccumulator, batch: Batch, reducer: GradientReducer | None = None
+    ) -> Tensor:
         """Gradients that are not finite where the pass does not fit."""
         try:
             return super().backward(update, batch, reducer)
@@ -220,17 +225,22 @@ class _Trials:
 
     def __init__(self, model: Model, workload: TrainingWorkload) -> None:
         self.model, self.device = model, workload.device
-        config = workload.config.changed({"compile": False})  # compiling would take longer than measuring
+        # compiling would take longer than measuring
+        config = workload.config.changed({"compile": False})
         self.accumulate = config.accumulate
         self.stream = CyclingStream(workload.first_batches(ROUNDS * config.accumulate))
-        self.trainer = Trainer(model, self.stream, config, CheckpointManager(Path()), self.device, time.monotonic)
+        self.trainer = Trainer(
+            model, self.stream, config, CheckpointManager(Path()), self.device, time.monotonic
+        )
         parameters = self.trainer.gradients.parameters
         self.gradients = SafeGradients(model, self.trainer.objectives, parameters, self.device)
         self.trainer.gradients = self.gradients
         self.spent = 0.0
         """Seconds of all updates; those that were given up count with their limit, as clocks of processes differ."""
 
-    def measure(self, candidates: Sequence[TrainingSpeedConfig]) -> TuningResult[TrainingSpeedConfig]:
+    def measure(
+        self, candidates: Sequence[TrainingSpeedConfig]
+    ) -> TuningResult[TrainingSpeedConfig]:
         """Returns the fastest configuration and the speeds; no speeds if memory is too small for all of them."""
         self.stream.every = SMALLEST_PIECE
         pieces = self._round(candidates, 0)  # also prepares kernels and memory
@@ -264,7 +274,9 @@ class _Trials:
             medians = pieces
         return self._result(candidates, medians)
 
-    def _round(self, configs: Sequence[TrainingSpeedConfig], number: int) -> dict[TrainingSpeedConfig, float]:
+    def _round(
+        self, configs: Sequence[TrainingSpeedConfig], number: int
+    ) -> dict[TrainingSpeedConfig, float]:
         """Returns the seconds of an update in each configuration, without those that fail."""
         found: dict[TrainingSpeedConfig, float] = {}
         for config in configs:
@@ -277,7 +289,9 @@ class _Trials:
                 found[config] = seconds
         return found
 
-    def _update_seconds(self, config: TrainingSpeedConfig, number: int, limit: float) -> float | None:
+    def _update_seconds(
+        self, config: TrainingSpeedConfig, number: int, limit: float
+    ) -> float | None:
         """Returns the seconds of the update of this number; None if a process runs out of memory or of time."""
         devices.prepare(self.device, config.matmul_precision, config.threads)
         self.gradients.in_bf16 = config.precision == "bf16"
@@ -303,17 +317,27 @@ class _Trials:
             return TuningResult(first)
         self.stream.next = 0
         tokens = processes.size() * sum(next(self.stream).n_tokens for _ in range(self.accumulate))
-        speeds = {str(config): tokens / medians[config] if config in medians else 0.0 for config in candidates}
+        speeds = {
+            str(config): tokens / medians[config] if config in medians else 0.0
+            for config in candidates
+        }
         fastest = min(medians.values())
-        best = next(config for config in candidates if medians.get(config, math.inf) <= TIE * fastest)
+        best = next(
+            config for config in candidates if medians.get(config, math.inf) <= TIE * fastest
+        )
         if best != first and not self._has_loss_of(first, best):
-            exact = [one for one in medians if (one.precision, one.matmul_precision) == ("fp32", "highest")]
+            exact = [
+                one
+                for one in medians
+                if (one.precision, one.matmul_precision) == ("fp32", "highest")
+            ]
             best = min(exact, key=medians.__getitem__, default=best)
         best = processes.broadcast_object(best)  # each process has looked at batches of its own
         return TuningResult(best, speeds)
 
     def _has_loss_of(self, first: TrainingSpeedConfig, other: TrainingSpeedConfig) -> bool:
-        self.stream.next, self.stream.every = 0, SMALLEST_PIECE  # all log-probabilities are in memory at a time
+        # all log-probabilities are in memory at a time
+        self.stream.next, self.stream.every = 0, SMALLEST_PIECE
         sample = next(self.stream)
         exact_loss = _loss(self.model, sample, first, self.device)
         return _loss(self.model, sample, other, self.device) <= SAME_LOSS * exact_loss
@@ -334,6 +358,8 @@ def _loss(model: Model, batch: Batch, config: TrainingSpeedConfig, device: torch
     devices.prepare(device, config.matmul_precision, config.threads)
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        _, nll = likelihood(model(batch.to(device), keep=batch.loss_mask), batch, model.vocabulary_size)
+        _, nll = likelihood(
+            model(batch.to(device), keep=batch.loss_mask), batch, model.vocabulary_size
+        )
     model.train()
     return float(nll) / max(1, batch.n_tokens)

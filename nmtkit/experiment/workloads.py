@@ -61,7 +61,11 @@ class CyclingStream:
     def __next__(self) -> Batch:
         batch = self.batches[self.next % len(self.batches)]
         self.next += 1
-        return batch if self.every == 1 else batch.select(torch.arange(0, batch.size, min(self.every, batch.size)))
+        return (
+            batch
+            if self.every == 1
+            else batch.select(torch.arange(0, batch.size, min(self.every, batch.size)))
+        )
 
     def state(self) -> dict[str, int]:
         """Which batch is next."""
@@ -72,9 +76,13 @@ class CyclingStream:
         self.next = state["batch"]
 
 
-def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
+def training_workload_key(
+    recipe: Recipe, sizes: VocabularySizes, device: torch.device
+) -> dict[str, Any]:
     """Returns the key of the cached result: all that decides how fast an update is."""
-    deciding = {"accumulate", "optimizer", "ema_decay", "objectives", *OBJECTIVES} - {"label_smoothing"}
+    deciding = {"accumulate", "optimizer", "ema_decay", "objectives", *OBJECTIVES} - {
+        "label_smoothing"
+    }
     model = recipe.model.model_dump(mode="json")
     return {
         "work": "training",
@@ -84,7 +92,11 @@ def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.
         "model": {key: value for key, value in model.items() if "dropout" not in key},
         "processes": processes.size(),
         "vocabularies": [*sizes.values()],
-        "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size, *filter(None, [recipe.batch.block_tokens])],
+        "batch": [
+            recipe.batch.batch_tokens,
+            recipe.batch.batch_size,
+            *filter(None, [recipe.batch.block_tokens]),
+        ],
         "limits": list(recipe.data.truncation or ()),
         "training": recipe.training.model_dump(mode="json", include={*AUTO_KEYS, *deciding}),
     }
@@ -101,7 +113,9 @@ def workload_of_run(run: Run, device: torch.device, number: int = 0) -> Training
     numbers = np.arange(0, len(store), max(1, len(store) // 1_000_000))  # of a large corpus not all
     tokens = int(np.maximum(*widths(store, None, numbers)).sum()) * len(store) / len(numbers)
     examples = tokens / first.batch.block_tokens if first.batch.block_tokens else len(store)
-    batches = max(tokens / first.batch.batch_tokens, examples / (first.batch.batch_size or math.inf))
+    batches = max(
+        tokens / first.batch.batch_tokens, examples / (first.batch.batch_size or math.inf)
+    )
     return TrainingWorkload(
         build=lambda: build_model(first, tokenizers),
         first_batches=first_batches,
@@ -112,14 +126,19 @@ def workload_of_run(run: Run, device: torch.device, number: int = 0) -> Training
     )
 
 
-def synthetic_workload(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> TrainingWorkload:
+def synthetic_workload(
+    recipe: Recipe, lengths: tuple[int, int], device: torch.device
+) -> TrainingWorkload:
     """Returns the training of a recipe without its text: a model with the largest vocabulary learns random words.
 
     `lengths` are those of a usual source and a usual target, in tokens. Of a recipe's stages the first counts.
     """
     first = first_stage(recipe)
     sizes, (src, tgt) = first.max_vocabulary_sizes, truncated_lengths(first, lengths)
-    rows = max(1, min(first.batch.batch_tokens // (max(src, tgt) + 1), first.batch.batch_size or sys.maxsize))
+    rows = max(
+        1,
+        min(first.batch.batch_tokens // (max(src, tgt) + 1), first.batch.batch_size or sys.maxsize),
+    )
 
     def random_batches(count: int) -> list[Batch]:
         draw = np.random.default_rng(1)
@@ -131,7 +150,10 @@ def synthetic_workload(recipe: Recipe, lengths: tuple[int, int], device: torch.d
         if "labels" in sizes:
             for row in reads or [] if reads_sentences(first.model) else []:
                 row[_SENTENCE::_SENTENCE] = EOS
-            return [collate(reads, labels=[np.zeros((1, 1), dtype=np.int64)] * rows) for _ in range(count)]
+            return [
+                collate(reads, labels=[np.zeros((1, 1), dtype=np.int64)] * rows)
+                for _ in range(count)
+            ]
         return [collate(reads, words(tgt, sizes["tgt"])) for _ in range(count)]
 
     return TrainingWorkload(
@@ -155,8 +177,14 @@ def truncated_lengths(stage: Recipe, lengths: tuple[int, int]) -> tuple[int, int
     return min(src, lengths[0]), min(tgt, lengths[1])
 
 
-def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float) -> float:
+def planned_seconds(
+    config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float
+) -> float:
     """Returns how long the training would take at this speed; infinite if only `patience` ends it."""
     an_epoch = updates_an_epoch * seconds_an_update
-    limits = [(config.max_minutes, 60.0), (config.max_updates, seconds_an_update), (config.max_epochs, an_epoch)]
+    limits = [
+        (config.max_minutes, 60.0),
+        (config.max_updates, seconds_an_update),
+        (config.max_epochs, an_epoch),
+    ]
     return min((most * seconds for most, seconds in limits if most), default=math.inf)

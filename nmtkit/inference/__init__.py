@@ -11,5 +11,6 @@ if TYPE_CHECKING:
 
 # Translating a line does not import what long texts need.
 __getattr__ = lazy_names(
-    __name__, {"ParagraphTranslator": "long_texts", "Summarizer": "long_texts", "Translator": "translator"}
+    __name__,
+    {"ParagraphTranslator": "long_texts", "Summarizer": "long_texts", "Translator": "translator"},
 )

@@ -103,7 +103,9 @@ def _label(task: LabellingTask, system: TextModel, examples: Sequence[Example]) 
     return Answers(texts)
 
 
-def rank_labels(task: LabellingTask, system: TextModel, examples: Sequence[Example]) -> Iterator[list[RankedLabel]]:
+def rank_labels(
+    task: LabellingTask, system: TextModel, examples: Sequence[Example]
+) -> Iterator[list[RankedLabel]]:
     """Yields all labels for each example, the most probable first; for a task with one label per example."""
     names = _label_names(system)
     for log_probs in label_log_probs(task, system, examples):
@@ -121,7 +123,9 @@ def _label_names(system: TextModel) -> Sequence[str]:
     return labels.tokens
 
 
-def label_log_probs(task: LabellingTask, system: TextModel, examples: Sequence[Example]) -> Iterator[Tensor]:
+def label_log_probs(
+    task: LabellingTask, system: TextModel, examples: Sequence[Example]
+) -> Iterator[Tensor]:
     """Returns the log-probabilities of all labels for each example `(V,)`, or for each of its tokens `(S, V)`."""
     requests = [Request.of(line) for line in read_examples(task, examples)]
     lines = system.encode_sources(
@@ -143,7 +147,11 @@ def label_log_probs(task: LabellingTask, system: TextModel, examples: Sequence[E
 
 
 def judge(
-    task: Task, system: TextModel, examples: Sequence[Example], metrics: Sequence[str], options: Options
+    task: Task,
+    system: TextModel,
+    examples: Sequence[Example],
+    metrics: Sequence[str],
+    options: Options,
 ) -> TestResult:
     """Returns the answers of a model and their scores; without metrics there are no answers.
 
@@ -163,7 +171,11 @@ def judge(
 
 
 def score_answers(
-    task: Task, outputs: Sequence[str], examples: Sequence[Example], metrics: Sequence[str], options: Options
+    task: Task,
+    outputs: Sequence[str],
+    examples: Sequence[Example],
+    metrics: Sequence[str],
+    options: Options,
 ) -> list[Score]:
     """Returns the score of each metric; none if an example lacks its reference."""
     if not metrics:

@@ -22,15 +22,29 @@ from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.tokenizers.tokenizer import WORD_START
 from nmtkit.data.tokenizers.vocabulary import BOS
 from nmtkit.data.tokenizers.words import PieceShare, cut_words, display_word_spans, merge_to_words
-from nmtkit.inference.inputs import SourceLine, TargetLine, TextModel, make_batch, require_list, require_pairs
+from nmtkit.inference.inputs import (
+    SourceLine,
+    TargetLine,
+    TextModel,
+    make_batch,
+    require_list,
+    require_pairs,
+)
 from nmtkit.inference.result import Translation
-from nmtkit.models.abilities import MultiHeadModel, as_looking_back, as_multi_head, window_half_width
+from nmtkit.models.abilities import (
+    MultiHeadModel,
+    as_looking_back,
+    as_multi_head,
+    window_half_width,
+)
 
 if TYPE_CHECKING:
     from nmtkit.plots import AttentionPicture, FigureStyle, HeadsPicture, SourceWindow
     from nmtkit.plots.documents import DocumentPicture
 
-EXAMPLE_PICTURES: Registry[type[ExamplePicture]] = Registry("picture", {"features": "nmtkit.zoo.captioning.pictures"})
+EXAMPLE_PICTURES: Registry[type[ExamplePicture]] = Registry(
+    "picture", {"features": "nmtkit.zoo.captioning.pictures"}
+)
 """Pictures of attention over other inputs than text, by the column that the model reads."""
 
 
@@ -77,7 +91,11 @@ def align(
     """
     reader.require_attention("align words by")
     require_list(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)
-    for what, lines in (("target", targets), ("source word", src_words), ("target word", tgt_words)):
+    for what, lines in (
+        ("target", targets),
+        ("source word", src_words),
+        ("target word", tgt_words),
+    ):
         require_pairs(sources, lines, what)
     pair_numbers = range(first, first + len(sources))
     not_segmented = [None] * len(sources)
@@ -101,7 +119,9 @@ def align(
         alignment = SoftAlignment(
             src_words=source.words,
             tgt_words=target.words,
-            weights=np.zeros((len(target.words), len(source.words))),  # (T, S), for pairs with an empty side
+            weights=np.zeros(
+                (len(target.words), len(source.words))
+            ),  # (T, S), for pairs with an empty side
             src_ids=source.ids_by_word(),
             tgt_ids=target.ids_by_word(),
         )
@@ -110,7 +130,8 @@ def align(
         src_lines.append(SourceLine([*tags, *source.ids] if has_both_sides else [], tokens=[]))
         tgt_lines.append(TargetLine(target.ids, target.ids))
 
-    @torch.no_grad()  # not on the outer function: it applies only to the thread in which it is entered
+    # not on the outer function: it applies only to the thread in which it is entered
+    @torch.no_grad()
     def align_batch(numbered_batch: tuple[list[int], Batch]) -> None:
         numbers, batch = numbered_batch
         output, _ = reader.model.read(batch.to(reader.device), need_attention=True)
@@ -119,7 +140,8 @@ def align(
         for weights, number in zip(attention, numbers, strict=True):
             source = src[number]
             target = tgt[number]
-            weights_of_text = weights[: len(target.ids), len(tags) :]  # without EOS of the target and without tags
+            # without EOS of the target and without tags
+            weights_of_text = weights[: len(target.ids), len(tags) :]
             merged = merge_to_words(weights_of_text, source.shares, target.shares)  # (T, S), words
             alignments[number] = replace(alignments[number], weights=merged)
 
@@ -128,7 +150,9 @@ def align(
     return alignments
 
 
-def picture(reader: TextModel, translation: Translation, number: int, subwords: bool = False) -> AttentionPicture:
+def picture(
+    reader: TextModel, translation: Translation, number: int, subwords: bool = False
+) -> AttentionPicture:
     """Returns the attention of a translation as a picture.
 
     Args:
@@ -149,7 +173,9 @@ def picture(reader: TextModel, translation: Translation, number: int, subwords: 
     copied: frozenset[int] = frozenset()  # numbers of rows
     if translation.p_gen is not None and translation.copied is not None:
         p_gen = np.array(translation.p_gen)
-        copied = frozenset(row for row, origin in enumerate(translation.copied) if origin is not None)
+        copied = frozenset(
+            row for row, origin in enumerate(translation.copied) if origin is not None
+        )
     columns: Sequence[str] = src_tokens
     rows: Sequence[str] = tgt_tokens
     if not subwords:
@@ -206,12 +232,16 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
     labels = reader.tokenizers.labels
     assert labels is not None, "a classifier has labels"
     pictures = []
-    for number, (text, source) in enumerate(zip(texts, reader.encode_sources(texts), strict=True), start=1):
+    for number, (text, source) in enumerate(
+        zip(texts, reader.encode_sources(texts), strict=True), start=1
+    ):
         sentences = split_sentences(text) if tokenizer.config.sentences else [text]
         tokens_by_sentence = [tokens for tokens in map(tokenizer.tokens, sentences) if tokens]
         if source.is_empty or not tokens_by_sentence:
             raise _no_known_letters(number)
-        output, memory = reader.model.read(make_batch([source]).to(reader.device), need_attention=True)
+        output, memory = reader.model.read(
+            make_batch([source]).to(reader.device), need_attention=True
+        )
         assert output.attention is not None  # (1, S)
         probability, label = reader.model.predict(output, memory)[0].exp().max(-1)
         weights = output.attention[0].double().cpu().numpy()[: source.length]  # (S,)
@@ -219,12 +249,14 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
         weights_by_sentence = []
         first = 0  # position of the sentence in the text
         for tokens in tokens_by_sentence:
-            read_tokens = tokens[: max(0, len(weights) - first)]  # the model may not have read the end of the text
+            # the model may not have read the end of the text
+            read_tokens = tokens[: max(0, len(weights) - first)]
             if read_tokens:
                 word_starts = [word.start for word in display_word_spans(read_tokens)]
                 sentence_weights = weights[first : first + len(read_tokens)]
                 words_by_sentence.append(_words(read_tokens))
-                weights_by_sentence.append(np.add.reduceat(sentence_weights, word_starts))  # sums by word
+                # sums by word
+                weights_by_sentence.append(np.add.reduceat(sentence_weights, word_starts))
             first += len(tokens) + 1  # its end mark
         picture = DocumentPicture(
             words_by_sentence,
@@ -244,7 +276,9 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
     model = as_looking_back(reader.model)
     if model is None:
         kind = reader.outline.config.kind
-        raise NmtkitError(f"the language model {reader.name!r} ({kind}) has no look back to draw; name an lstmn")
+        raise NmtkitError(
+            f"the language model {reader.name!r} ({kind}) has no look back to draw; name an lstmn"
+        )
     pictures = []
     for number, source in enumerate(reader.encode_sources(texts), start=1):
         if source.is_empty:
@@ -254,7 +288,9 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
         layer_weights = model.history_weights(batch)[0]  # (L, T, T)
         weights = layer_weights.mean(0).double().cpu().numpy()  # (T, T)
         columns, rows, merged = merge_subwords(inputs, inputs, weights)
-        picture = AttentionPicture(columns, rows, merged, title=reader.name, left_out=source.left_out)
+        picture = AttentionPicture(
+            columns, rows, merged, title=reader.name, left_out=source.left_out
+        )
         pictures.append(picture)
     return pictures
 
@@ -264,12 +300,16 @@ def require_heads(reader: TextModel, what: str = "layers of attention heads") ->
     model = as_multi_head(reader.model)
     if model is None:
         kind = reader.outline.config.kind
-        raise NmtkitError(f"the model {reader.name!r} ({kind}) has no {what} to draw; name a transformer")
+        raise NmtkitError(
+            f"the model {reader.name!r} ({kind}) has no {what} to draw; name a transformer"
+        )
     return model
 
 
 @torch.no_grad()
-def head_pictures(reader: TextModel, sources: Sequence[str], translations: Sequence[Translation]) -> list[HeadsPicture]:
+def head_pictures(
+    reader: TextModel, sources: Sequence[str], translations: Sequence[Translation]
+) -> list[HeadsPicture]:
     """Returns the attention of every head of every layer for given translations; see `Translator.head_pictures`."""
     from nmtkit.plots import HeadsPicture
 
@@ -289,7 +329,8 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
         for row, number in enumerate(numbers):
             translation = translations[number]
             src_length = len(src[number].ids) + 1  # with EOS
-            tgt_length = len(translation.tokens) + translation.finished  # with EOS if it is finished
+            # with EOS if it is finished
+            tgt_length = len(translation.tokens) + translation.finished
             pictures[number] = HeadsPicture(
                 [*translation.src_tokens, reader.eos_token],
                 [*translation.tokens, reader.eos_token][:tgt_length],
@@ -310,7 +351,9 @@ def positions(reader: TextModel, most: int) -> tuple[NDArray[np.float32], str]:
 
 
 def _no_known_letters(number: int) -> DataError:
-    return DataError(f"source line {number} has no letters that the tokenizer knows: there is nothing to draw")
+    return DataError(
+        f"source line {number} has no letters that the tokenizer knows: there is nothing to draw"
+    )
 
 
 def merge_subwords(

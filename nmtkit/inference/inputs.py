@@ -24,7 +24,14 @@ from nmtkit.data.tokenizers.vocabulary import EOS, PAD, UNK
 from nmtkit.decoding.constraints import Constraints
 from nmtkit.decoding.settings import SearchConfig
 from nmtkit.inference.loading.speed import SearchSpeedConfig, default_speed_config
-from nmtkit.inference.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word
+from nmtkit.inference.requests import (
+    Request,
+    Terminology,
+    TermTokens,
+    encode_terms,
+    pad_terms,
+    starts_word,
+)
 from nmtkit.models.base import Model, ModelOutput, as_decoder, as_seq2seq
 
 
@@ -92,13 +99,19 @@ def require_list(**arguments: object) -> None:
     """Raises DataError if an argument, passed by its name, is a single string: its letters would count as lines."""
     for name, lines in arguments.items():
         if isinstance(lines, str | bytes):
-            raise DataError(f"{name}: one text was given instead of a list of texts: put it into a list")
+            raise DataError(
+                f"{name}: one text was given instead of a list of texts: put it into a list"
+            )
 
 
-def require_pairs(sources: Sequence[object], partners: Sequence[object] | None, what: str = "target") -> None:
+def require_pairs(
+    sources: Sequence[object], partners: Sequence[object] | None, what: str = "target"
+) -> None:
     """Raises DataError unless there is a partner for each source; None means that there are no partners at all."""
     if partners is not None and len(partners) != len(sources):
-        raise DataError(f"{len(sources)} source lines but {len(partners)} {what} lines: they must be pairs")
+        raise DataError(
+            f"{len(sources)} source lines but {len(partners)} {what} lines: they must be pairs"
+        )
 
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
@@ -315,7 +328,10 @@ class TextModel(metaclass=ListsPublicNames):
             )
 
     def encode_sources(
-        self, lines: Sequence[str | Rows], tags: Sequence[str] = (), languages: Sequence[tuple[str, str]] = ()
+        self,
+        lines: Sequence[str | Rows],
+        tags: Sequence[str] = (),
+        languages: Sequence[tuple[str, str]] = (),
     ) -> list[SourceLine]:
         """Cuts lines into tokens, at most `max_source_tokens` of each.
 
@@ -333,7 +349,9 @@ class TextModel(metaclass=ListsPublicNames):
         size = self.tokenizers.features
         for number, line in enumerate(lines, start=1):
             if reads_features:
-                is_readable = not isinstance(line, str) and line.shape[1:] == (size,) and len(line) > 0
+                is_readable = (
+                    not isinstance(line, str) and line.shape[1:] == (size,) and len(line) > 0
+                )
             else:
                 is_readable = isinstance(line, str)
             if not is_readable:
@@ -365,7 +383,8 @@ class TextModel(metaclass=ListsPublicNames):
         ids_of_tags = {words: self.tag_ids(words) for words in dict.fromkeys(tags)}
         prefix: tuple[int, ...] = ()
         if not is_prompt and "tgt" in self.tokenizers:
-            prefix = tuple(self.tokenizers.tgt.encode(""))  # what the tokenizer puts before every target
+            # what the tokenizer puts before every target
+            prefix = tuple(self.tokenizers.tgt.encode(""))
         sources = []
         for number, (text, text_ids) in enumerate(zip(texts, ids_of_texts, strict=True)):
             tag_ids: list[int] = []
@@ -400,7 +419,9 @@ class TextModel(metaclass=ListsPublicNames):
     ) -> list[SourceLine]:
         sources: dict[int, SourceLine] = {}
         for direction in dict.fromkeys(languages):
-            rows = [row for row, row_languages in enumerate(languages) if row_languages == direction]
+            rows = [
+                row for row, row_languages in enumerate(languages) if row_languages == direction
+            ]
             lines_of_rows = [lines[row] for row in rows]
             tags_of_rows = [tags[row] for row in rows] if tags else []
             model = self.in_direction(*direction)
@@ -412,7 +433,9 @@ class TextModel(metaclass=ListsPublicNames):
         """Returns the same model with tokenizers for these languages; an empty name keeps the language of a side."""
         if not (source or target):
             return self
-        return replace(self, tokenizers=in_direction(self.tokenizers, source or None, target or None))
+        return replace(
+            self, tokenizers=in_direction(self.tokenizers, source or None, target or None)
+        )
 
     def tag_ids(self, tags: str) -> list[int]:
         """Returns the ids of special tokens before a source, which are separated by spaces.
@@ -428,7 +451,9 @@ class TextModel(metaclass=ListsPublicNames):
             remedy = "it was trained without tags: leave --to or the tag out"
             if learned_tags:
                 remedy = f"its tags are: {', '.join(learned_tags)}"
-            raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; {remedy}")
+            raise DataError(
+                f"the model {self.name!r} has not learned the tag {unknown[0]}; {remedy}"
+            )
         return vocabulary.ids(tags.split())
 
     def encode_requests(
@@ -444,7 +469,9 @@ class TextModel(metaclass=ListsPublicNames):
         if terminology is not None:
             config.reject_constraints()
             if self.reads != "text":
-                raise NmtkitError(f"the model {self.name!r} reads no text to look up terms in: leave terminology out")
+                raise NmtkitError(
+                    f"the model {self.name!r} reads no text to look up terms in: leave terminology out"
+                )
             requests = [terminology.applied(request) for request in requests]
         tags = [request.tags or self.tags for request in requests]
         languages = [request.languages for request in requests]
@@ -454,15 +481,23 @@ class TextModel(metaclass=ListsPublicNames):
                 continue
             source = sources[number]
             if source.is_empty:
-                raise DataError(f"{request.where}: it has a prefix or terms but no source to translate; add the source")
+                raise DataError(
+                    f"{request.where}: it has a prefix or terms but no source to translate; add the source"
+                )
             (prefix,) = self.encode_targets([request.prefix], [source])
-            terms = encode_terms(request, self.tokenizers.tgt, oov=source.oov, max_length=config.max_length)
+            terms = encode_terms(
+                request, self.tokenizers.tgt, oov=source.oov, max_length=config.max_length
+            )
             if terms is not None:
                 config.reject_constraints()
-            sources[number] = replace(source, request=request, prefix=tuple(prefix.extended), terms=terms)
+            sources[number] = replace(
+                source, request=request, prefix=tuple(prefix.extended), terms=terms
+            )
         return sources
 
-    def encode_targets(self, lines: Sequence[str], sources: Sequence[SourceLine]) -> list[TargetLine]:
+    def encode_targets(
+        self, lines: Sequence[str], sources: Sequence[SourceLine]
+    ) -> list[TargetLine]:
         """Cuts the translations of encoded sources into tokens."""
         tokenizer = self.tokenizers.tgt
         if not self.outline.config.copies:
@@ -473,7 +508,9 @@ class TextModel(metaclass=ListsPublicNames):
             targets.append(self._extended_target(tokens, source))
         return targets
 
-    def encode_target_tokens(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
+    def encode_target_tokens(
+        self, tokens: Sequence[str], source: SourceLine, number: int
+    ) -> TargetLine:
         """Encodes a translation that is given as tokens.
 
         Raises:
@@ -482,7 +519,8 @@ class TextModel(metaclass=ListsPublicNames):
         if self.outline.config.copies:
             target = self._extended_target(tokens, source)
         else:
-            ids = self.tokenizers.tgt.vocabulary.ids(tokens)  # special tokens too, such as the one of a language
+            # special tokens too, such as the one of a language
+            ids = self.tokenizers.tgt.vocabulary.ids(tokens)
             target = TargetLine(ids, ids)
         spelled = self.tokenizers.tgt.pieces(target.extended, source.oov)
         if spelled != list(tokens):
@@ -570,7 +608,9 @@ def bucket_width(columns: int, *limits: int) -> int:
 
 
 def make_batch(
-    sources: Sequence[SourceLine], targets: Sequence[TargetLine] | None = None, width: int | None = None
+    sources: Sequence[SourceLine],
+    targets: Sequence[TargetLine] | None = None,
+    width: int | None = None,
 ) -> Batch:
     """Makes a batch on the CPU.
 

@@ -167,7 +167,9 @@ class JoinedTranslation:
         return missing_numbers(self.source, self.text)
 
 
-def best_combinations(alternatives: Sequence[Sequence[Translation]], count: int, cut_last: bool) -> list[list[int]]:
+def best_combinations(
+    alternatives: Sequence[Sequence[Translation]], count: int, cut_last: bool
+) -> list[list[int]]:
     """Chooses an alternative for each part, in the `count` combinations with the highest total score.
 
     This is exact: the beginning of one of the best combinations is among the best combinations of the first parts.
@@ -181,7 +183,8 @@ def best_combinations(alternatives: Sequence[Sequence[Translation]], count: int,
     Returns:
         The index of the translation of each part, for each combination, best first.
     """
-    combinations: list[tuple[int, float, list[int]]] = [(0, 0.0, [])]  # minus cut translations, score, indices
+    # minus cut translations, score, indices
+    combinations: list[tuple[int, float, list[int]]] = [(0, 0.0, [])]
     for translations in alternatives:
         extended = []
         for finish_rank, score, indices in combinations:
@@ -218,9 +221,13 @@ class LongTextTranslator(ABC):
         scores; all but the first are in `JoinedTranslation.others`. The prefix of a request applies to its first part,
         and `must_not` to all parts.
         """
-        lines: deque[tuple[str, int]] = deque()  # lines without a result yet, and the number of their parts
-        alternatives: list[list[Translation]] = []  # translations of the parts of the first of these lines
-        streamed = self.translator.stream(self._cut_windows(windows, lines), n_best, need_copies=need_copies)
+        # lines without a result yet, and the number of their parts
+        lines: deque[tuple[str, int]] = deque()
+        # translations of the parts of the first of these lines
+        alternatives: list[list[Translation]] = []
+        streamed = self.translator.stream(
+            self._cut_windows(windows, lines), n_best, need_copies=need_copies
+        )
         with closing(streamed) as groups:
             for group in groups:
                 results = []
@@ -234,13 +241,20 @@ class LongTextTranslator(ABC):
                 if results:
                     yield results
 
-    def _joined(self, source: str, alternatives: Sequence[Sequence[Translation]], n_best: int) -> JoinedTranslation:
+    def _joined(
+        self, source: str, alternatives: Sequence[Sequence[Translation]], n_best: int
+    ) -> JoinedTranslation:
         cut_last = self.translator.config.effective_at_limit == "behind"
         combinations = best_combinations(alternatives, n_best, cut_last)
         results = []
         for indices in combinations:
-            parts = [translations[index] for translations, index in zip(alternatives, indices, strict=True)]
-            result = JoinedTranslation(text=self.join(parts), parts=parts, kind=self.kind, source=source)
+            parts = [
+                translations[index]
+                for translations, index in zip(alternatives, indices, strict=True)
+            ]
+            result = JoinedTranslation(
+                text=self.join(parts), parts=parts, kind=self.kind, source=source
+            )
             results.append(result)
         return replace(results[0], others=tuple(results[1:]))
 
@@ -263,7 +277,8 @@ class LongTextTranslator(ABC):
             yield window_parts
 
     def _cut_line(self, line: str) -> list[str]:
-        tag = self.translator.tokenizers.src.tag(line)  # the language of the line, which each part needs
+        # the language of the line, which each part needs
+        tag = self.translator.tokenizers.src.tag(line)
         return [tag + part for part in self.cut(line[len(tag) :])]
 
     def _cut_request(self, request: Request) -> list[Request]:
@@ -277,7 +292,9 @@ class LongTextTranslator(ABC):
         if parts:
             parts[0] = replace(parts[0], prefix=request.prefix)
         elif request.prefix or request.must:
-            raise DataError(f"{request.where}: it has a prefix or terms but no source to translate; add the source")
+            raise DataError(
+                f"{request.where}: it has a prefix or terms but no source to translate; add the source"
+            )
         return parts
 
     def search(
@@ -294,9 +311,13 @@ class LongTextTranslator(ABC):
     ) -> str: ...
 
     @overload
-    def translate(self, lines: Sequence[str], terms: Mapping[str, str] | None = None) -> list[str]: ...
+    def translate(
+        self, lines: Sequence[str], terms: Mapping[str, str] | None = None
+    ) -> list[str]: ...
 
-    def translate(self, lines: str | Sequence[str], terms: Mapping[str, str] | None = None) -> str | list[str]:
+    def translate(
+        self, lines: str | Sequence[str], terms: Mapping[str, str] | None = None
+    ) -> str | list[str]:
         """Returns the text for each line, or for a single string; the text for an empty line is empty.
 
         `terms` is a glossary for this call; the terms of a part are those that occur in it.
@@ -339,7 +360,8 @@ class SummaryLimit:
         of the search, is dropped unless it is the only one. If even the first sentence has too many words, it is cut
         and ends in "…".
         """
-        windows = [self._complete_sentences(summary) for summary in summaries]  # sentences of each window
+        # sentences of each window
+        windows = [self._complete_sentences(summary) for summary in summaries]
         chosen: list[list[str]] = [[] for _ in windows]
         is_full = [False for _ in windows]
         sentences_left = math.inf if self.sentences is None else self.sentences
@@ -430,7 +452,8 @@ class Summarizer(LongTextTranslator):
             return [line] if line.strip() else []
         tokenizer = self.translator.tokenizers.src
         sentences = split_sentences(line)
-        pieces: list[tuple[str, int]] = []  # sentences, and parts of long ones, with their number of tokens
+        # sentences, and parts of long ones, with their number of tokens
+        pieces: list[tuple[str, int]] = []
         for sentence, ids in zip(sentences, tokenizer.encode_many(sentences), strict=True):
             if len(ids) <= self.window:
                 pieces.append((sentence, len(ids)))

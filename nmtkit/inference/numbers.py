@@ -17,7 +17,9 @@ _URL_END = ".,;:!?…。，"
 _TAG = re.compile(r"^(?:<2[^<>\s]+>|>>[^<>\s]+<<)\s*")
 _CLOCK = re.compile(r"(?<![\d.,:])([01]?\d|2[0-4])(?:[:hH]| [hH] )([0-5]\d)(?![\d.,:]*\d)")
 _AFTERNOON = re.compile(r"(?<!\d)(\d|1[01])\s?[pP]\.?\s?[mM]\b")
-_NUMBER = re.compile(r"\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\d)(?:[.,٫]\d+)?|\d+(?:[.,٫٬'’]\d+)*")
+_NUMBER = re.compile(
+    r"\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\d)(?:[.,٫]\d+)?|\d+(?:[.,٫٬'’]\d+)*"
+)
 _FULL_WIDTH = re.compile(r"(?<=[０-９])[，、．](?=[０-９])")
 _ASCII_MARKS = {"，": ",", "、": ",", "．": "."}
 _GROUPS = re.compile(r"\d{1,3}(?:([.,٬'’ \u00a0\u2009\u202f])\d{3}(?:\1\d{3})*|(?:,\d\d)+,\d{3})")
@@ -120,7 +122,11 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
     translation = html.unescape(translation)
     if not _CHECKED.search(source):
         return ()
-    missing = [url for url in _urls(source) if _SCHEME.sub("", url).casefold() not in translation.casefold()]
+    missing = [
+        url
+        for url in _urls(source)
+        if _SCHEME.sub("", url).casefold() not in translation.casefold()
+    ]
     read = _Figures.of(_URL.sub(" ", source))
     translation = _URL.sub(" ", translation)
     written = _Figures.of(translation)
@@ -156,7 +162,8 @@ def missing_numbers(source: str, translation: str) -> tuple[str, ...]:
     if len(replacing) > len(missing):
         for number in small:
             assert number.value is not None
-            if number.digits not in scaled_digits and number.value + 12 not in replacing:  # 3 pm and 15 heures
+            # 3 pm and 15 heures
+            if number.digits not in scaled_digits and number.value + 12 not in replacing:
                 missing.append(number.text)
     return tuple(dict.fromkeys(missing))
 

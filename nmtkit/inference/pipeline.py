@@ -103,9 +103,11 @@ class Pipeline:
         self._write_job = write
         self._in_process = in_process
         self._stop = stop
-        self._finished: dict[int, Job] = {}  # by number: decoded or empty lines that are not written yet
+        # by number: decoded or empty lines that are not written yet
+        self._finished: dict[int, Job] = {}
         self._next = 0  # number of the line that is written next
-        self._window_ends: deque[int] = deque()  # number after the last line of each window that is not fully written
+        # number after the last line of each window that is not fully written
+        self._window_ends: deque[int] = deque()
         self._windows_to_read = Semaphore(PREFETCH_WINDOWS)
         self._input_error: BaseException | None = None
         self._encoding = Lock()  # held while a window is encoded and put into the queue
@@ -125,7 +127,8 @@ class Pipeline:
                         group = self._write()
                         if group:
                             yield group
-                group = self._write()  # the last lines may be empty, so that no decoder returns them
+                # the last lines may be empty, so that no decoder returns them
+                group = self._write()
                 if group:
                     yield group
             if self._input_error is not None:
@@ -136,7 +139,14 @@ class Pipeline:
             with self._encoding:
                 self._is_abandoned = True
                 self._queue.close(drop=True)
-                del self._encode_lines, self._queue, self._decoders, self._write_job, self._stop, self._finished
+                del (
+                    self._encode_lines,
+                    self._queue,
+                    self._decoders,
+                    self._write_job,
+                    self._stop,
+                    self._finished,
+                )
             self._windows_to_read.release()
 
     def _read(self, windows: Iterator[Lines]) -> None:
@@ -210,9 +220,13 @@ class Pipeline:
 
     def _decode_in_threads(self, decoders: Sequence[JobDecoder]) -> Iterator[Job]:
         """Yields the jobs of several decoders, or of worker processes; each decoder runs in a thread."""
-        outputs: SimpleQueue[Job | BaseException | None] = SimpleQueue()  # each decoder ends with None or its error
+        # each decoder ends with None or its error
+        outputs: SimpleQueue[Job | BaseException | None] = SimpleQueue()
         torch_threads = torch.get_num_threads()
-        threads = [Thread(target=self._run_decoder, args=(decoder, outputs), daemon=True) for decoder in decoders]
+        threads = [
+            Thread(target=self._run_decoder, args=(decoder, outputs), daemon=True)
+            for decoder in decoders
+        ]
         for thread in threads:
             thread.start()
         running = len(threads)
@@ -234,7 +248,9 @@ class Pipeline:
             if self._in_process:
                 torch.set_num_threads(torch_threads)
 
-    def _run_decoder(self, decoder: JobDecoder, outputs: SimpleQueue[Job | BaseException | None]) -> None:
+    def _run_decoder(
+        self, decoder: JobDecoder, outputs: SimpleQueue[Job | BaseException | None]
+    ) -> None:
         end: BaseException | None = None
         try:
             if self._in_process:
@@ -260,7 +276,9 @@ class JobQueue:
         hypotheses: hypotheses per sentence.
     """
 
-    def __init__(self, reader: TextModel, device: torch.device, decoders: int, hypotheses: int = 1) -> None:
+    def __init__(
+        self, reader: TextModel, device: torch.device, decoders: int, hypotheses: int = 1
+    ) -> None:
         self._reader = reader
         self._min_rows = inputs.MIN_ROWS.get(device.type, 32)
         self._max_overshoot = inputs.MAX_OVERSHOOT.get(device.type, inputs.MAX_OVERSHOOT["cpu"])
@@ -358,7 +376,9 @@ class JobQueue:
         # A batch of long sentences may exceed the budget to have `_min_rows` rows, but at most `_max_overshoot` times.
         # Very short sentences count as longer, so that a batch does not get too many of them.
         length_for_min_rows = min(columns, budget // self._min_rows)
-        counted_length = max(length_for_min_rows, columns // self._max_overshoot, inputs.MIN_COUNTED_LENGTH)
+        counted_length = max(
+            length_for_min_rows, columns // self._max_overshoot, inputs.MIN_COUNTED_LENGTH
+        )
         slots = budget // counted_length
         slots = slots * TYPICAL_BEAM[0] // min(self._hypotheses, TYPICAL_BEAM[0])
         slots //= max(1, self._hypotheses // TYPICAL_BEAM[-1])

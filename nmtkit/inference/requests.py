@@ -162,7 +162,9 @@ def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
     return tokens
 
 
-def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], max_length: int) -> TermTokens | None:
+def encode_terms(
+    request: Request, tokenizer: Tokenizer, oov: Sequence[str], max_length: int
+) -> TermTokens | None:
     """Encodes the terms of a request; None if it has none.
 
     Args:
@@ -173,7 +175,8 @@ def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], max
     """
     terms = request.must
     if not request.in_order:
-        terms = tuple(dict.fromkeys(terms))  # without order, a term that is listed twice is one constraint
+        # without order, a term that is listed twice is one constraint
+        terms = tuple(dict.fromkeys(terms))
     must = []
     for term in terms:
         ids, missing = _term_ids(request, term, tokenizer=tokenizer, oov=oov)
@@ -190,13 +193,17 @@ def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], max
             must_not.append(ids)
     for ids, term in zip(must, terms, strict=True):
         if any(find_sublist(forbidden, ids) >= 0 for forbidden in must_not):
-            raise DataError(f"{request.where}: the term {term!r} contains one that the translation must not contain")
+            raise DataError(
+                f"{request.where}: the term {term!r} contains one that the translation must not contain"
+            )
     if not must and not must_not:
         return None
     # Each term may need a boundary token after it, and the translation needs EOS.
     needed = sum(len(ids) + 1 for ids in must) + len(tokenizer.tokens(request.prefix)) + 1
     if must and needed > max_length:
-        raise DataError(f"{request.where}: its terms take {needed} tokens, more than max_length {max_length}: raise it")
+        raise DataError(
+            f"{request.where}: its terms take {needed} tokens, more than max_length {max_length}: raise it"
+        )
     return TermTokens(tuple(must), tuple(must_not), request.in_order)
 
 
@@ -226,9 +233,13 @@ def parse_dictionary(lines: Iterable[str], where: str) -> dict[str, str]:
         target = target.strip()
         has_both_sides = bool(source and target)
         if not has_both_sides or "\t" in target:
-            raise DataError(f"{where}, line {number}: {line!r} is not SOURCE TAB TARGET with a word on both sides")
+            raise DataError(
+                f"{where}, line {number}: {line!r} is not SOURCE TAB TARGET with a word on both sides"
+            )
         if entries.setdefault(source, target) != target:
-            raise DataError(f"{where}, line {number}: {source!r} has two translations; remove one of them")
+            raise DataError(
+                f"{where}, line {number}: {source!r} has two translations; remove one of them"
+            )
     return entries
 
 
@@ -238,11 +249,14 @@ class Terminology:
     def __init__(self, entries: Mapping[str, str]) -> None:
         self.entries = dict(entries)
         """The translation of each source term."""
-        self._by_first_word: dict[str, list[tuple[list[str], str]]] = {}  # source words and target, longest first
+        # source words and target, longest first
+        self._by_first_word: dict[str, list[tuple[list[str], str]]] = {}
         for source, target in entries.items():
             words = words_of(comparable(source))
             if not words or not words_of(target):
-                raise DataError(f"the term {source!r} with the translation {target!r} is empty; leave it out")
+                raise DataError(
+                    f"the term {source!r} with the translation {target!r} is empty; leave it out"
+                )
             terms = self._by_first_word.setdefault(words[0], [])
             terms.append((words, target))
         for terms in self._by_first_word.values():

@@ -49,7 +49,10 @@ class Candidate:
 
 
 def score_candidates(
-    sources: Sequence[str], n_best_lists: Sequence[Sequence[Translation]], channel: Translator, lm: Translator | None
+    sources: Sequence[str],
+    n_best_lists: Sequence[Sequence[Translation]],
+    channel: Translator,
+    lm: Translator | None,
 ) -> list[list[Candidate]]:
     """Scores the translations that a direct model found for each source by the channel and the language model.
 
@@ -92,7 +95,10 @@ def rerank(candidates: Sequence[Candidate], weights: ChannelWeights) -> list[Can
 
 
 def tune_weights(
-    n_best_lists: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str, options: Options | None = None
+    n_best_lists: Sequence[Sequence[Candidate]],
+    references: Sequence[str],
+    metric: str,
+    options: Options | None = None,
 ) -> tuple[ChannelWeights, float, float]:
     """Searches the grid for the weights whose best candidates have the best score; of equal ones the smallest.
 

@@ -163,7 +163,10 @@ def copied_positions(
 
 
 def copied_spans(
-    tokenizer: Tokenizer, tokens: Sequence[str], src_tokens: Sequence[str], copied: Sequence[int | None]
+    tokenizer: Tokenizer,
+    tokens: Sequence[str],
+    src_tokens: Sequence[str],
+    copied: Sequence[int | None],
 ) -> list[CopiedSpan]:
     """Joins copied tokens into spans: a span ends where the next token was not copied from the next source token.
 

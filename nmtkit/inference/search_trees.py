@@ -34,7 +34,9 @@ def search_tree(
     """
     (source,) = translator.encode_sources([line])
     if source.is_empty:
-        raise DataError(f"{place} has no letters that the tokenizer knows: there is nothing to search for")
+        raise DataError(
+            f"{place} has no letters that the tokenizer knows: there is nothing to search for"
+        )
     search = BeamSearch(
         translator.model,
         translator.config,
@@ -90,7 +92,10 @@ def _ranked(step: Sequence[TracedCandidate]) -> list[TracedCandidate]:
 
 
 def _tree_nodes(
-    translator: Translator, step: Sequence[TracedCandidate], source: SourceLine, node_of_slot: Mapping[int, int]
+    translator: Translator,
+    step: Sequence[TracedCandidate],
+    source: SourceLine,
+    node_of_slot: Mapping[int, int],
 ) -> list[TreeNode]:
     """Returns the nodes of a step, ranked; `node_of_slot` has the numbers of their parents in the previous step."""
     nodes = []
@@ -119,7 +124,8 @@ def _survival_threshold(
     EOS had to be among the first candidates of its group, as many as the group has hypotheses. Another token had to be
     among those that survived the step.
     """
-    group = [other for other in step if not other.rule and other.group == candidate.group]  # best first
+    # best first
+    group = [other for other in step if not other.rule and other.group == candidate.group]
     if candidate.token == EOS and not candidate.rule:
         successful = group[: config.n_hypotheses // config.n_groups]
     else:

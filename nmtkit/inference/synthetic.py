@@ -115,14 +115,18 @@ class SyntheticCorpus:
             self._add_text(window[:skipped])
             left -= skipped
             if skipped and not left and self._text_hash.hexdigest() != self._expected_hash:
-                raise DataError(f"{self.folder}: was begun with another text; use that one, or another folder with -o")
+                raise DataError(
+                    f"{self.folder}: was begun with another text; use that one, or another folder with -o"
+                )
             yield [""] * skipped + window[skipped:]
         if left:
             raise DataError(
                 f"{self.folder}: was begun with a text of at least {self.read} lines, and this one has fewer"
             )
 
-    def write(self, results: Iterator[Sequence[tuple[str, Translation]]], keep: SyntheticFilter) -> Iterator[int]:
+    def write(
+        self, results: Iterator[Sequence[tuple[str, Translation]]], keep: SyntheticFilter
+    ) -> Iterator[int]:
         """Writes pairs of lines and translations; yields the number of lines of each group.
 
         Args:
@@ -152,7 +156,12 @@ class SyntheticCorpus:
             self._save(files)
 
     def _write_pair(
-        self, files: Sequence[BinaryIO], line: str, translation: Translation, *, keep: SyntheticFilter
+        self,
+        files: Sequence[BinaryIO],
+        line: str,
+        translation: Translation,
+        *,
+        keep: SyntheticFilter,
     ) -> None:
         fault = keep.fault(line, translation)
         if fault is not None:

@@ -38,7 +38,16 @@ from nmtkit.inference.inputs import (
 )
 from nmtkit.inference.loading.engines import ExternalEngine
 from nmtkit.inference.loading.options import options_from_keywords, with_keywords
-from nmtkit.inference.pipeline import TYPICAL_BEAM, Job, JobDecoder, JobQueue, JobSource, Lines, Pipeline, SingleBatch
+from nmtkit.inference.pipeline import (
+    TYPICAL_BEAM,
+    Job,
+    JobDecoder,
+    JobQueue,
+    JobSource,
+    Lines,
+    Pipeline,
+    SingleBatch,
+)
 from nmtkit.inference.requests import Request, Terminology, unmet_constraints, word_starts
 from nmtkit.inference.result import EMPTY, Translation, copied_positions, merge_and_rerank
 from nmtkit.inference.unknowns import UnknownReplacer
@@ -106,9 +115,12 @@ class Translator(TextModel):
         Raises:
             TypeError: an option has no such name.
         """
-        from nmtkit.inference.loading.opening import as_translator, load_from_options  # imports this module
+        # imports this module
+        from nmtkit.inference.loading.opening import as_translator, load_from_options
 
-        return as_translator(load_from_options(options_from_keywords(run, device, weights, options)))
+        return as_translator(
+            load_from_options(options_from_keywords(run, device, weights, options))
+        )
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a string is also an iterable of strings
@@ -116,9 +128,13 @@ class Translator(TextModel):
     ) -> str: ...
 
     @overload
-    def translate(self, lines: Iterable[str], terms: Mapping[str, str] | None = None) -> list[str]: ...
+    def translate(
+        self, lines: Iterable[str], terms: Mapping[str, str] | None = None
+    ) -> list[str]: ...
 
-    def translate(self, lines: str | Iterable[str], terms: Mapping[str, str] | None = None) -> str | list[str]:
+    def translate(
+        self, lines: str | Iterable[str], terms: Mapping[str, str] | None = None
+    ) -> str | list[str]:
         """Returns the best translation of each line, or of a single string.
 
         The translation of an empty line is empty. `search` also reports sources that were cut; it explains how cores
@@ -159,8 +175,12 @@ class Translator(TextModel):
         otherwise by threads. Scripts need no `if __name__ == "__main__"` for it. Several threads may search.
         """
         require_list(lines=lines)
-        requests = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
-        outputs = _Outputs(n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_log_probs)
+        requests = [
+            Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)
+        ]
+        outputs = _Outputs(
+            n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_log_probs
+        )
         uses_workers = self.workers is not None and self.workers.should_use(1)
         if len(requests) == 1 and not uses_workers:
             return [self._search_single(requests[0], outputs)]
@@ -200,7 +220,9 @@ class Translator(TextModel):
         # A small first window gives early results.
         parts = [first[:FIRST_LINES], first[FIRST_LINES:]]
         first_windows = [part for part in parts if part]
-        outputs = _Outputs(n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_copies)
+        outputs = _Outputs(
+            n_best=n_best, attention=need_attention, copies=need_copies, log_probs=need_copies
+        )
         yield from self._stream_lines(chain(first_windows, remaining), outputs, len(first))
 
     def _stream_lines(
@@ -227,7 +249,9 @@ class Translator(TextModel):
                 return forked_decoder
 
         else:
-            make_decoder = partial(_open_decoder, workers.open_translator, self.config, self.replacer, outputs)
+            make_decoder = partial(
+                _open_decoder, workers.open_translator, self.config, self.replacer, outputs
+            )
         with closing(WorkerPool(workers, make_decoder)) as pool:
             queue = JobQueue(
                 reader=self,
@@ -254,10 +278,13 @@ class Translator(TextModel):
         hypotheses = self.config.n_hypotheses
         if self.external_engine is not None:
             decoders = self.external_engine.searches
-            hypotheses = max(hypotheses, TYPICAL_BEAM[0])  # the library fills its batches; a narrow beam needs no more
+            # the library fills its batches; a narrow beam needs no more
+            hypotheses = max(hypotheses, TYPICAL_BEAM[0])
         pipeline = Pipeline(
             encode=self._encode_lines,
-            queue=JobQueue(reader=self, device=self.device, decoders=decoders, hypotheses=hypotheses),
+            queue=JobQueue(
+                reader=self, device=self.device, decoders=decoders, hypotheses=hypotheses
+            ),
             decoders=[decoder] * decoders,
             write=partial(self._translations, outputs=outputs),
             in_process=is_on_cpu,
@@ -265,7 +292,9 @@ class Translator(TextModel):
         yield from pipeline.run(windows)
 
     def _encode_lines(self, lines: Lines) -> list[SourceLine]:
-        return self.encode_requests([Request.of(line) for line in lines], self.terminology, self.config)
+        return self.encode_requests(
+            [Request.of(line) for line in lines], self.terminology, self.config
+        )
 
     @override
     def facts(self) -> list[str]:
@@ -355,7 +384,11 @@ class Translator(TextModel):
                     return
                 sources = [job.source for job in jobs]
                 results = engine(
-                    sources, self.config, n_best=n_best, log_probs=outputs.log_probs, exact=self.falls_back
+                    sources,
+                    self.config,
+                    n_best=n_best,
+                    log_probs=outputs.log_probs,
+                    exact=self.falls_back,
                 )
                 unsupported = []
                 for job, result in zip(jobs, results, strict=True):
@@ -390,7 +423,9 @@ class Translator(TextModel):
         return translations
 
     @staticmethod
-    def _with_unknown_replaced(translation: Translation, source: SourceLine, replacer: UnknownReplacer) -> Translation:
+    def _with_unknown_replaced(
+        translation: Translation, source: SourceLine, replacer: UnknownReplacer
+    ) -> Translation:
         assert translation.attention is not None
         source_length = len(translation.src_tokens)
         text, replaced = replacer.replace(
@@ -457,7 +492,11 @@ class Translator(TextModel):
         """Returns a hypothesis for a source as text."""
         tokenizer = self.tokenizers.tgt
         copied = None
-        if hypothesis.p_gen is not None and hypothesis.attention is not None and source.extended is not None:
+        if (
+            hypothesis.p_gen is not None
+            and hypothesis.attention is not None
+            and source.extended is not None
+        ):
             copied = copied_positions(
                 ids=hypothesis.ids,
                 log_probs=hypothesis.token_log_probs,
@@ -484,7 +523,11 @@ class Translator(TextModel):
 
     @torch.no_grad()
     def rescore(
-        self, sources: Sequence[str], targets: Sequence[str | Translation], need_attention: bool = False, first: int = 1
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str | Translation],
+        need_attention: bool = False,
+        first: int = 1,
     ) -> list[Translation]:
         """Scores given translations: returns the same numbers as a search that had found the same tokens.
 
@@ -528,9 +571,17 @@ class Translator(TextModel):
                     is_at_limit = finished[number] and len(token_log_probs) == length_limits[row]
                     if is_at_limit and self.config.effective_at_limit == "end":
                         token_log_probs[-1] = 0.0
-                    weights = None if attention is None else attention[row, positions, : source_lengths[row]]  # (T, S)
+                    weights = (
+                        None
+                        if attention is None
+                        else attention[row, positions, : source_lengths[row]]
+                    )  # (T, S)
                     score = ranking_score(
-                        self.config, target.extended, log_probs=token_log_probs, attention=weights, prompt=prompt
+                        self.config,
+                        target.extended,
+                        log_probs=token_log_probs,
+                        attention=weights,
+                        prompt=prompt,
                     )
                     hypothesis = Hypothesis(
                         ids=target.extended,
@@ -547,7 +598,8 @@ class Translator(TextModel):
     def _length_limits(self, batch: Batch) -> list[int]:
         """Returns the most tokens that a search could write for each sentence of a batch, EOS included."""
         config = self.config
-        if not batch.reads_text:  # the limit is not a multiple of the number of rows, or of the prompt's length
+        # the limit is not a multiple of the number of rows, or of the prompt's length
+        if not batch.reads_text:
             config = config.changed({"max_length_ratio": 0.0})
         limits: list[int] = max_lengths(config, batch.lengths, None).tolist()
         return limits
@@ -573,7 +625,10 @@ class Translator(TextModel):
     align = attention_views.align
 
     def pictures(
-        self, sources: Sequence[str], targets: Sequence[str | None] | None = None, subwords: bool = False
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str | None] | None = None,
+        subwords: bool = False,
     ) -> "list[AttentionPicture]":
         """Returns the attention of each pair as a picture.
 
@@ -603,7 +658,10 @@ class Translator(TextModel):
         return attention_views.head_pictures(self, sources, translations)
 
     def _given_or_searched(
-        self, sources: Sequence[str], targets: Sequence[str | None] | None, need_attention: bool = False
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str | None] | None,
+        need_attention: bool = False,
     ) -> list[Translation]:
         """Rescores the targets that are given, and searches for the others."""
         require_list(sources=sources, targets=targets)
@@ -640,7 +698,9 @@ class _Batches:
         self._source = source
         self._is_on_cpu = device.type == "cpu"
         # A model cannot read more positions than it has learned.
-        self._position_limits = [getattr(member.config, "max_positions", 0) for member in members_of(model)]
+        self._position_limits = [
+            getattr(member.config, "max_positions", 0) for member in members_of(model)
+        ]
         self.unfinished: dict[int, Job] = {}
         """Jobs that the engine is searching for, by number."""
 
@@ -650,7 +710,8 @@ class _Batches:
             return None
         columns = max(job.source.length for job in jobs) + 1
         if not self._is_on_cpu:
-            columns = bucket_width(columns, *self._position_limits)  # a captured CUDA graph serves one width
+            # a captured CUDA graph serves one width
+            columns = bucket_width(columns, *self._position_limits)
         return self._batch(jobs, columns)
 
     def refill(self, slots: int, columns: int) -> NumberedBatch | None:
@@ -665,7 +726,9 @@ class _Batches:
         return numbers, make_batch(sources, width=columns)
 
 
-def _with_translations(decoder: JobDecoder, write: Callable[[Job], list[Translation]]) -> JobDecoder:
+def _with_translations(
+    decoder: JobDecoder, write: Callable[[Job], list[Translation]]
+) -> JobDecoder:
     """Returns a decoder in a worker that also writes: translations are smaller to send than hypotheses."""
 
     def decode(source: JobSource) -> Iterator[Job]:

@@ -102,7 +102,10 @@ class UnknownReplacer:
             written[position] = tokens[position].replace(SPECIALS[UNK], replacement)
             replacements.append(
                 Replacement(
-                    token=position, source_token=first + source_token, source_word=source_word, written=replacement
+                    token=position,
+                    source_token=first + source_token,
+                    source_word=source_word,
+                    written=replacement,
                 )
             )
         return tgt.join(written), replacements
@@ -139,7 +142,9 @@ class _SourceWords:
     def pointed_to(self, weights: NDArray[Any]) -> tuple[int, str]:
         """Returns the token and the word that the weights `(S,)` point to; see `UnknownReplacer`."""
         word_weights = [float(weights[word].sum()) for word in self._words]
-        unknown_words = [number for number, word in enumerate(self._words) if self._is_unknown[word].any()]
+        unknown_words = [
+            number for number, word in enumerate(self._words) if self._is_unknown[word].any()
+        ]
         allowed_words = []
         for number in range(len(self._words)):
             has_letters = any(map(str.isalnum, self._spelled(number)))
@@ -171,5 +176,9 @@ class _SourceWords:
 
 def _without_punctuation_around(word: str) -> str:
     """Returns a word without punctuation and symbols at its ends; all of it if it has nothing else."""
-    inner = [index for index, character in enumerate(word) if unicodedata.category(character)[0] not in "PS"]
+    inner = [
+        index
+        for index, character in enumerate(word)
+        if unicodedata.category(character)[0] not in "PS"
+    ]
     return word[inner[0] : inner[-1] + 1] if inner else word

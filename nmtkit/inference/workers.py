@@ -132,7 +132,9 @@ class _RemoteSource:
         return jobs
 
 
-def _serve_searches(make_decoder: Callable[[str], JobDecoder], device: str, connection: Connection) -> None:
+def _serve_searches(
+    make_decoder: Callable[[str], JobDecoder], device: str, connection: Connection
+) -> None:
     """Searches whenever the parent asks for it; the program of a worker."""
     if device == "cpu":
         torch.set_num_threads(1)
@@ -150,9 +152,12 @@ def _serve_searches(make_decoder: Callable[[str], JobDecoder], device: str, conn
     except Exception as fault:
         first_line = str(fault).partition("\n")[0]
         is_out_of_memory = (
-            isinstance(fault, MemoryError) or "out of memory" in first_line or "can't allocate memory" in first_line
+            isinstance(fault, MemoryError)
+            or "out of memory" in first_line
+            or "can't allocate memory" in first_line
         )
         if is_out_of_memory:
             connection.send(MemoryError(first_line))
         else:
-            connection.send(RuntimeError(traceback.format_exc()))  # the parent shows the worker's traceback
+            # the parent shows the worker's traceback
+            connection.send(RuntimeError(traceback.format_exc()))

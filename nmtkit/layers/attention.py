@@ -45,7 +45,9 @@ class AttentionScore(nn.Module, ABC):
     """Whether each pair of query and key needs its own computation; else all pairs of a sentence are one product."""
 
     @abstractmethod
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+    def __init__(
+        self, query_size: int, memory_size: int, attention_size: int, max_positions: int
+    ) -> None:
         super().__init__()
 
     def project(self, values: Tensor) -> Tensor:
@@ -69,7 +71,9 @@ class Additive(AttentionScore):
 
     costly = True
 
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+    def __init__(
+        self, query_size: int, memory_size: int, attention_size: int, max_positions: int
+    ) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         self.query = nn.Linear(query_size, attention_size, bias=False)
         self.key = nn.Linear(memory_size, attention_size)
@@ -93,7 +97,9 @@ class CoveredAdditive(Additive):
     gets coverage in a later stage of its training continues from what it has learned.
     """
 
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+    def __init__(
+        self, query_size: int, memory_size: int, attention_size: int, max_positions: int
+    ) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         self.coverage = nn.Parameter(torch.zeros(attention_size))  # (A,)
 
@@ -113,7 +119,9 @@ class Dot(AttentionScore):
 
     scaled: ClassVar[bool] = False
 
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+    def __init__(
+        self, query_size: int, memory_size: int, attention_size: int, max_positions: int
+    ) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         if query_size != memory_size:
             raise RecipeError(
@@ -138,7 +146,9 @@ class ScaledDot(Dot):
 class General(AttentionScore):
     """`e_ij = s_i^T W h_j`: Luong et al. 2015, section 3.1."""
 
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+    def __init__(
+        self, query_size: int, memory_size: int, attention_size: int, max_positions: int
+    ) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         self.key = nn.Linear(memory_size, query_size, bias=False)
 
@@ -159,7 +169,9 @@ class Location(AttentionScore):
     has `max_positions` rows.
     """
 
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+    def __init__(
+        self, query_size: int, memory_size: int, attention_size: int, max_positions: int
+    ) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         self.positions = UnpackedLinear(query_size, max_positions, bias=False)
 
@@ -192,12 +204,15 @@ class Cosine(AttentionScore):
     starts at about sqrt(Hm), with which the energies of random vectors have a variance of one, as in a scaled dot.
     """
 
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+    def __init__(
+        self, query_size: int, memory_size: int, attention_size: int, max_positions: int
+    ) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         self.query = nn.Linear(query_size, memory_size, bias=False)
         self.sharpness = nn.Linear(query_size, 1, bias=False)
         initial_sharpness = math.sqrt(memory_size)
-        base = math.log(math.expm1(initial_sharpness))  # the softplus of this is the initial sharpness
+        # the softplus of this is the initial sharpness
+        base = math.log(math.expm1(initial_sharpness))
         self.base = nn.Parameter(torch.tensor([base]))  # (1,)
 
     def project(self, values: Tensor) -> Tensor:
@@ -366,7 +381,9 @@ class Draws:
 class Attention(nn.Module):
     """Sums the encoder states, weighted by how well they match a query. If `hard`, takes a single one of them."""
 
-    def __init__(self, score: AttentionScore, window: LocalWindow | None = None, hard: bool = False) -> None:
+    def __init__(
+        self, score: AttentionScore, window: LocalWindow | None = None, hard: bool = False
+    ) -> None:
         super().__init__()
         self.score = score
         self.window = window
@@ -408,7 +425,12 @@ class Attention(nn.Module):
             assert centres is not None, "a local window needs the centres"
             assert coverage is None, "coverage is of the whole source"
             contexts, weights = self._attend_locally(
-                self.window, queries=queries, keys=keys, values=values, mask=mask.unsqueeze(1), centres=centres
+                self.window,
+                queries=queries,
+                keys=keys,
+                values=values,
+                mask=mask.unsqueeze(1),
+                centres=centres,
             )
             if not self.hard:
                 return contexts, weights
@@ -426,7 +448,13 @@ class Attention(nn.Module):
         return contexts, weights
 
     def _attend_locally(
-        self, window: LocalWindow, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, centres: Tensor
+        self,
+        window: LocalWindow,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        centres: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Returns contexts `(B, Q, Hm)` and weights `(B, Q, S)` inside a window; `mask` is `(B, 1, S)`."""
         centres = centres.unsqueeze(2)  # (B, Q, 1)

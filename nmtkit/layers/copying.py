@@ -85,7 +85,9 @@ def mix(
     return mixed.view(*vocab_log_probs.shape[:-1], size + n_oov)
 
 
-def mix_targets(targets: Tensor, generated: Tensor, attention: Tensor, p_gen: Tensor, src_extended: Tensor) -> Tensor:
+def mix_targets(
+    targets: Tensor, generated: Tensor, attention: Tensor, p_gen: Tensor, src_extended: Tensor
+) -> Tensor:
     """Returns the result of `mix` for a single word of each distribution, which is all that a likelihood needs: `(M,)`.
 
     Args:
@@ -121,7 +123,13 @@ class _Mix(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: PLR0913  # torch passes tensors to an autograd function only as separate arguments
-        ctx: Any, vocab: Tensor, attention: Tensor, p_gen: Tensor, src: Tensor, n_oov: int, excess: Tensor | None
+        ctx: Any,
+        vocab: Tensor,
+        attention: Tensor,
+        p_gen: Tensor,
+        src: Tensor,
+        n_oov: int,
+        excess: Tensor | None,
     ) -> Tensor:
         size = vocab.shape[-1]
         ids = src.unsqueeze(1).expand(attention.shape)  # (G, q, S)
@@ -160,7 +168,9 @@ class _Mix(torch.autograd.Function):
         size = ctx.size
         rows, per_row, _ = attention.shape
         ids = src.unsqueeze(1).expand(attention.shape)  # (G, q, S)
-        source_gradient = gradient.gather(-1, ids)  # (G, q, S), dL / d log P(w) of the word at each position
+        source_gradient = gradient.gather(
+            -1, ids
+        )  # (G, q, S), dL / d log P(w) of the word at each position
 
         # The gradient of log V(w), as one flat buffer. Words outside the vocabulary have no cell in it: they write to
         # one more cell at its end.

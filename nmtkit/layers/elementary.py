@@ -31,7 +31,8 @@ def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
         return F.dropout(states, rate)
     n_elements = states.numel()
     n_draws = (n_elements + 3) // 4  # four elements each, rounded up
-    draws = torch.empty(n_draws, dtype=torch.int64).random_(-(2**63), None)  # all 64 bits are random
+    # all 64 bits are random
+    draws = torch.empty(n_draws, dtype=torch.int64).random_(-(2**63), None)
     levels = draws.view(torch.int16)[:n_elements].view(states.shape)  # uniform over -32768..32767
     dropped_levels = round(rate * _LEVELS)
     lowest_kept = dropped_levels - _LEVELS // 2
@@ -80,7 +81,9 @@ def mask_without_eos(mask: Tensor) -> Tensor:
     return words
 
 
-def run_by_length(read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor) -> Sequence[Tensor]:
+def run_by_length(
+    read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor
+) -> Sequence[Tensor]:
     """Runs `read` on groups of sentences of similar length, if that is faster: in a search on a CPU.
 
     In a group, less than a fifth of each sentence is padding. Elsewhere `read` runs once, on all sentences.
@@ -114,7 +117,9 @@ def run_by_length(read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padde
 
     results = []
     for tensors in zip(*parts, strict=True):
-        widened = [F.pad(tensor, (0, 0, 0, width - tensor.shape[-2])) for tensor in tensors]  # (b, ..., S, *) each
+        widened = [
+            F.pad(tensor, (0, 0, 0, width - tensor.shape[-2])) for tensor in tensors
+        ]  # (b, ..., S, *) each
         results.append(torch.cat(widened))  # (B, ..., S, *)
     return results
 

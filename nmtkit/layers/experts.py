@@ -100,7 +100,9 @@ class Experts(nn.Module):
         best_energies, best_experts = energies.topk(n_best, -1)  # (..., k + 1) each
         used_energies = best_energies[..., : self.used]  # (..., k)
         used_experts = best_experts[..., : self.used]  # (..., k)
-        gates = torch.zeros_like(means).scatter(-1, used_experts, used_energies.softmax(-1))  # (..., n)
+        gates = torch.zeros_like(means).scatter(
+            -1, used_experts, used_energies.softmax(-1)
+        )  # (..., n)
         routed = [gates]
         if self.training and n_best > self.used:
             # The k-th largest energy of the other experts. For a chosen expert, the others lack one of the k largest.
@@ -117,7 +119,9 @@ class Experts(nn.Module):
 
         Sums over the states of the last forward pass where `mask` `(B, T)` is True. Can be called once per pass.
         """
-        assert self._routed is not None, "there was no pass with gradients, or `use` was already called for it"
+        assert self._routed is not None, (
+            "there was no pass with gradients, or `use` was already called for it"
+        )
         routed = self._routed
         self._routed = None
         masked = routed * mask[..., None, None]  # (B, T, 1 or 2, n)
@@ -125,7 +129,9 @@ class Experts(nn.Module):
         return by_state.sum(0)
 
 
-def place_experts(config: LayerConfig, settings: ExpertsConfig | None, *sides: nn.ModuleList) -> None:
+def place_experts(
+    config: LayerConfig, settings: ExpertsConfig | None, *sides: nn.ModuleList
+) -> None:
     """Replaces the feed-forward part of some layers of each side by experts; of none if there are no settings."""
     if settings is None:
         return

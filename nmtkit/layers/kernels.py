@@ -29,7 +29,11 @@ _CACHED_ROWS = 1 << 17
 
 
 def additive_energies(
-    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None = None, coverage_weight: Tensor | None = None
+    queries: Tensor,
+    keys: Tensor,
+    energy: Tensor,
+    coverage: Tensor | None = None,
+    coverage_weight: Tensor | None = None,
 ) -> Tensor:
     """Returns `v^T tanh(W s + U h + w c)` for every query and key of a sentence, `(B, Q, S)`.
 
@@ -48,18 +52,28 @@ def additive_energies(
         coverage_weight: w, `(A,)`; needed with coverage.
     """
     if torch.is_grad_enabled():
-        return _plain_energies(queries, keys, energy, coverage=coverage, coverage_weight=coverage_weight)
+        return _plain_energies(
+            queries, keys, energy, coverage=coverage, coverage_weight=coverage_weight
+        )
     if keys.is_cuda:
         return _cuda_energies(queries, keys, energy, coverage, coverage_weight)
     is_16_bit = keys.dtype in (torch.float16, torch.bfloat16)
     fits_cache = queries.shape[1] * keys.numel() <= _CACHED
     if keys.device.type != "cpu" or is_16_bit or fits_cache:
-        return _plain_energies(queries, keys, energy, coverage=coverage, coverage_weight=coverage_weight)
-    return _energies_in_parts(queries * 2, keys, energy, coverage=coverage, coverage_weight=coverage_weight)
+        return _plain_energies(
+            queries, keys, energy, coverage=coverage, coverage_weight=coverage_weight
+        )
+    return _energies_in_parts(
+        queries * 2, keys, energy, coverage=coverage, coverage_weight=coverage_weight
+    )
 
 
 def _energies_in_parts(
-    doubled_queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+    doubled_queries: Tensor,
+    keys: Tensor,
+    energy: Tensor,
+    coverage: Tensor | None,
+    coverage_weight: Tensor | None,
 ) -> Tensor:
     """Computes `_plain_energies` from `2 W s`, a part of `(B, Q, S, A)` at a time.
 
@@ -68,7 +82,8 @@ def _energies_in_parts(
     """
     sentences, n_queries, size = doubled_queries.shape
     length = keys.shape[1]
-    cached_positions = max(1, _CACHED // (n_queries * size))  # source positions whose numbers fit into the cache
+    # source positions whose numbers fit into the cache
+    cached_positions = max(1, _CACHED // (n_queries * size))
     part_sentences = max(1, cached_positions // length)
     part_length = min(cached_positions, length)
     memory = keys.new_empty(part_sentences * n_queries * part_length * size)
@@ -91,7 +106,11 @@ def _energies_in_parts(
 
 
 def _plain_energies(
-    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+    queries: Tensor,
+    keys: Tensor,
+    energy: Tensor,
+    coverage: Tensor | None,
+    coverage_weight: Tensor | None,
 ) -> Tensor:
     # By far the largest tensor of all, so every operation on it is in place.
     doubled = (queries * 2).unsqueeze(2) + keys.unsqueeze(1)  # (B, Q, S, A)
@@ -100,7 +119,8 @@ def _plain_energies(
         assert coverage_weight is not None, "coverage needs its weight"
         doubled_weight = 2 * coverage_weight.to(doubled.dtype)  # (A,)
         doubled.addcmul_(coverage.unsqueeze(3).to(doubled.dtype), doubled_weight)
-    if doubled.dtype in (torch.float16, torch.bfloat16):  # in 16 bits a sigmoid is too coarse near 0.5
+    # in 16 bits a sigmoid is too coarse near 0.5
+    if doubled.dtype in (torch.float16, torch.bfloat16):
         return torch.matmul(doubled.mul_(0.5).tanh_(), energy)
     return torch.matmul(doubled.sigmoid_(), 2 * energy) - energy.sum()
 
@@ -184,7 +204,9 @@ def _triton_kernels(device: torch.device) -> ModuleType | None:
 
         energies = torch.ones(1, 1, 1, device=device)
         triton_kernels.launch_softmax(energies, energies.bool())
-    except Exception as fault:  # a missing C compiler, an old device: each raises another kind of error
+    except (
+        Exception
+    ) as fault:  # a missing C compiler, an old device: each raises another kind of error
         is_missing = isinstance(fault, ModuleNotFoundError) and fault.name == "triton"
         if not is_missing:
             warnings.warn(

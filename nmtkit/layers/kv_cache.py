@@ -65,7 +65,12 @@ class KVCache:
     """The same, counted through the slots of all sentences: `(N,)`."""
 
     def __init__(
-        self, sentences: int, beam: int, device: torch.device, width: int | None = None, capacity: int = INITIAL_LENGTH
+        self,
+        sentences: int,
+        beam: int,
+        device: torch.device,
+        width: int | None = None,
+        capacity: int = INITIAL_LENGTH,
     ) -> None:
         self.sentences = sentences
         self.beam = beam
@@ -78,10 +83,14 @@ class KVCache:
         self._dropped_slots = 0  # by which the slots of a row are fewer than P*K
         self._length_at_last_compaction = 1
         self._is_aligned = True  # whether all sentences write to the same slots of their rows
-        self._is_open = False  # whether `_slots`, `_slot_rows` and `_bias` are those of the present position
+        # whether `_slots`, `_slot_rows` and `_bias` are those of the present position
+        self._is_open = False
         self._is_fixed = False  # whether `length` and the memory stay as they are: see `fix_length`
-        self._in_prompt = False  # whether the W hypotheses of this step are the positions of a prompt
-        self._prompt_padding: Tensor | None = None  # (B,), on the CPU: by how much a prompt is shorter than the longest
+        # whether the W hypotheses of this step are the positions of a prompt
+        self._in_prompt = False
+        self._prompt_padding: Tensor | None = (
+            None  # (B,), on the CPU: by how much a prompt is shorter than the longest
+        )
         self._entries: list[Tensor] = []  # (B, C, *) for each layer of each model
         self._layers_written = 0  # at this position
         self._first_layer = 0  # of the present model
@@ -115,7 +124,8 @@ class KVCache:
             by_sentence = entries.view(-1, self.width, *entries.shape[1:])  # (B, W, *)
             stored[:, first : first + self.width] = by_sentence
         else:
-            stored.flatten(0, 1).index_copy_(0, self._slot_rows, entries)  # in place: `flatten` is a view
+            # in place: `flatten` is a view
+            stored.flatten(0, 1).index_copy_(0, self._slot_rows, entries)
 
     def read(self, layer: int) -> Tensor:
         """Returns a layer's entries of all positions up to this one: `(B, P*K, *)`, less dropped slots; a view."""
@@ -175,7 +185,9 @@ class KVCache:
         self._prompt_padding = longest - lengths
         self.position = send(lengths.clone(), self.position.device)
         if self._entries:
-            is_padding = torch.arange(self._capacity, device=self.position.device) >= self.position[:, None]  # (B, C)
+            is_padding = (
+                torch.arange(self._capacity, device=self.position.device) >= self.position[:, None]
+            )  # (B, C)
             self._bias.masked_fill_(is_padding[:, None], -torch.inf)
         self.reserve(self.length)
 
@@ -221,7 +233,9 @@ class KVCache:
             needed = max(needed, 2 * filled)
         self._capacity = _rounded_up(needed)
         if self._entries:
-            self._bias = pad(self._bias, (0, self._capacity - filled), value=-torch.inf)  # (B, W, C)
+            self._bias = pad(
+                self._bias, (0, self._capacity - filled), value=-torch.inf
+            )  # (B, W, C)
             shorter_entries = self._entries
             self._entries = []
             for shorter in shorter_entries:
@@ -295,7 +309,8 @@ class KVCache:
         if self.length < self._length_at_last_compaction + COMPACT_EVERY:
             return
         self._length_at_last_compaction = self.length
-        written = self._read_slots() - self.beam  # the slots of the present position are not written yet
+        # the slots of the present position are not written yet
+        written = self._read_slots() - self.beam
         is_visible = (self._bias[:, :, :written] == 0).any(1)  # (B, P*K)
         remaining = int(is_visible.sum(1).max())
         if remaining > COMPACT_BELOW * written:
@@ -352,13 +367,15 @@ class KVCache:
             self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=device)
         position = self.position  # (B,)
         if self._prompt_padding is not None:
-            position = torch.full_like(position, self.length - 1)  # slots are counted from the longest prompt
+            # slots are counted from the longest prompt
+            position = torch.full_like(position, self.length - 1)
         self._slots = torch.add(self._hypotheses, position[:, None], alpha=self.beam)  # (B, W)
         if self._dropped_slots:
             self._slots -= self._dropped_slots
         self._slot_rows = (self._slots + self._first_slots).flatten()  # (N,)
         visible = self._slots[:, :, None]  # (B, W, 1)
-        if torch.is_grad_enabled():  # not in place: the gradient of earlier steps needs what they read
+        # not in place: the gradient of earlier steps needs what they read
+        if torch.is_grad_enabled():
             self._bias = self._bias.scatter(2, visible, 0.0)
         else:
             self._bias.scatter_(2, visible, 0.0)

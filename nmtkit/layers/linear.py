@@ -62,7 +62,9 @@ class PackedLinear(nn.Module):
         if weights < ALWAYS_PACKED_WEIGHTS and rows * weights < MIN_PACKED_PRODUCTS:
             return F.linear(inputs, self.weight, self.bias)
         # "none", [] and "" are the activation that oneDNN could apply as well, its arguments and its algorithm.
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(
+            inputs, self.packed, self.bias, "none", [], ""
+        )
         return result
 
 
@@ -109,7 +111,9 @@ def _has_onednn() -> bool:
 
 
 @torch.no_grad()
-def prepare_for_inference(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()) -> None:
+def prepare_for_inference(
+    model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()
+) -> None:
     """Converts a model to a precision, in place. Afterwards it can no longer be trained.
 
     The model is in evaluation mode and on its final device.
@@ -127,7 +131,9 @@ def prepare_for_inference(model: nn.Module, precision: Precision, read_by_rows: 
     supported = supported_precisions(device)
     if precision not in supported:
         choices = " or ".join(supported)
-        raise RecipeError(f"precision {precision}: not supported here on {device.type}; take {choices}, or auto")
+        raise RecipeError(
+            f"precision {precision}: not supported here on {device.type}; take {choices}, or auto"
+        )
     # Below fp32, a model replaces its computed output matrix by a linear layer, whose rows a shortlist could not read.
     final_precision = "fp32" if read_by_rows else precision
     for module in list(model.modules()):

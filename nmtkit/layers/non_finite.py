@@ -40,7 +40,9 @@ def locate_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
     if culprits:
         return f"the first numbers that are not finite come out of {culprits[0]}"
     if not _is_finite(result):
-        return "all modules return finite numbers, but what the model computes from them is not finite"
+        return (
+            "all modules return finite numbers, but what the model computes from them is not finite"
+        )
     return "all modules return finite numbers; the loss or the gradient exceeds what the type of numbers can hold"
 
 

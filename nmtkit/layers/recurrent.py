@@ -47,10 +47,13 @@ def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
     return sequence.gather(1, index)
 
 
-def build_rnn(cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> nn.RNNBase:
+def build_rnn(
+    cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
+) -> nn.RNNBase:
     """Returns a GRU or LSTM in one direction over `(B, S, I)`, with dropout between its layers."""
     kind: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
-    rate = dropout if layers > 1 else 0.0  # torch warns of dropout in a single layer, which would have no effect
+    # torch warns of dropout in a single layer, which would have no effect
+    rate = dropout if layers > 1 else 0.0
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=rate)
 
 
@@ -63,7 +66,9 @@ def _has_no_16_bit_lstm() -> bool:
 
 
 def run_rnn(
-    layer: nn.Module, inputs: Tensor | PackedSequence, state: Tensor | tuple[Tensor, ...] | None = None
+    layer: nn.Module,
+    inputs: Tensor | PackedSequence,
+    state: Tensor | tuple[Tensor, ...] | None = None,
 ) -> tuple[Any, Any]:
     """Runs a GRU or LSTM; without autocast, in the type of its weights, where 16 bits do not work.
 
@@ -87,7 +92,9 @@ def run_rnn(
         return layer(inputs.to(dtype), state)  # type: ignore[no-any-return]  # torch types a module's call as Any
 
 
-def rnn_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> HiddenAndCell:
+def rnn_step(
+    layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None
+) -> HiddenAndCell:
     """Makes one step of a GRU or LSTM of L layers, cell by cell, which has less overhead than torch's call.
 
     Takes inputs `(N, I)`, hidden states `(N, L, H)` and an LSTM's memory cells `(N, L, H)`, None for a GRU. Returns
@@ -167,14 +174,18 @@ class RecurrentEncoder(nn.Module):
         for number in range(layers - 1):
             directions_below = 2 if number < backward_layers else 1
             input_sizes.append(hidden_size * directions_below)
-        self.forward_layers = nn.ModuleList(build_rnn(cell, size, hidden_size) for size in input_sizes)
+        self.forward_layers = nn.ModuleList(
+            build_rnn(cell, size, hidden_size) for size in input_sizes
+        )
         self.backward_layers = nn.ModuleList(
             build_rnn(cell, size, hidden_size) for size in input_sizes[:backward_layers]
         )
         self.residual = residual
         self.dropout = Dropout(dropout)
 
-    def forward(self, inputs: Tensor, mask: Tensor, lengths: Tensor, need_cell: bool = True) -> RecurrentEncoderOutput:
+    def forward(
+        self, inputs: Tensor, mask: Tensor, lengths: Tensor, need_cell: bool = True
+    ) -> RecurrentEncoderOutput:
         """Runs all layers over `(B, S, I)`.
 
         Args:
@@ -192,7 +203,9 @@ class RecurrentEncoder(nn.Module):
         final_cells: list[Tensor] = []
         for number, forward_layer in enumerate(self.forward_layers):
             layer_inputs = states if number == 0 else self.dropout(states)  # (B, S, I or D)
-            outputs, hidden, cell = run_to_final_states(forward_layer, layer_inputs, lengths, need_cell=need_cell)
+            outputs, hidden, cell = run_to_final_states(
+                forward_layer, layer_inputs, lengths, need_cell=need_cell
+            )
             if number < len(self.backward_layers):
                 reversed_inputs = gather_positions(layer_inputs, reversal)  # (B, S, I or D)
                 reversed_outputs, backward_hidden, backward_cell = run_to_final_states(
@@ -250,9 +263,13 @@ def _run_packed(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tens
     order = lengths.argsort(descending=True)  # (B,)
     device_order = send(order, inputs.device)  # (B,)
     inverse_order = send(order.argsort(), inputs.device)  # (B,)
-    packed = pack_padded_sequence(inputs.index_select(0, device_order), lengths[order], batch_first=True)
+    packed = pack_padded_sequence(
+        inputs.index_select(0, device_order), lengths[order], batch_first=True
+    )
     packed_states, (hidden, cell) = run_rnn(layer, packed)
-    states, _ = pad_packed_sequence(packed_states, batch_first=True, total_length=inputs.shape[1])  # (B, S, H)
+    states, _ = pad_packed_sequence(
+        packed_states, batch_first=True, total_length=inputs.shape[1]
+    )  # (B, S, H)
     return (
         states.index_select(0, inverse_order),
         hidden[0].index_select(0, inverse_order),
@@ -260,7 +277,9 @@ def _run_packed(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tens
     )
 
 
-def _run_by_spans(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _run_by_spans(
+    layer: nn.Module, inputs: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """`run_to_final_states` for an LSTM on a CPU.
 
     The sentences are sorted, longest first, and their columns are cut into spans wherever a sentence ends. Each span is
@@ -323,7 +342,12 @@ class StackedCells(nn.Module):
     """One step of L recurrent layers, with dropout between them: each reads the new hidden state of the layer below."""
 
     def __init__(
-        self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
+        self,
+        cell: CellKind,
+        input_size: int,
+        hidden_size: int,
+        layers: int = 1,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         kind: type[nn.GRUCell] | type[nn.LSTMCell] = nn.GRUCell if cell == "gru" else nn.LSTMCell
@@ -363,7 +387,12 @@ class Bridge(nn.Module):
     """
 
     def __init__(
-        self, kind: BridgeKind | Literal["relu"], cell: CellKind, input_size: int, hidden_size: int, layers: int
+        self,
+        kind: BridgeKind | Literal["relu"],
+        cell: CellKind,
+        input_size: int,
+        hidden_size: int,
+        layers: int,
     ) -> None:
         super().__init__()
         self.kind = kind

@@ -147,7 +147,9 @@ class RelativePositions(nn.Module):
         growth = torch.log(clamped / exact) / math.log(max_distance / exact)
         shared = exact + (growth * (per_direction - exact)).long()
         shared = shared.clamp(max=per_direction - 1)
-        before = torch.where(distances < exact, distances, shared)  # (max_distance + 1,): distances 0, -1, -2, ...
+        before = torch.where(
+            distances < exact, distances, shared
+        )  # (max_distance + 1,): distances 0, -1, -2, ...
         if bidirectional:
             after = before[1:] + per_direction  # (max_distance,): distances 1, 2, 3, ...
         else:
@@ -160,7 +162,9 @@ class RelativePositions(nn.Module):
         Distances `(B, Q, P)` are positions of keys minus positions of queries, so negative before the query.
         """
         by_distance = self.weight[self.buckets].t()  # (A, 2 * max_distance + 1)
-        indices = distances.clamp(-self.max_distance, self.max_distance) + self.max_distance  # (B, Q, P)
+        indices = (
+            distances.clamp(-self.max_distance, self.max_distance) + self.max_distance
+        )  # (B, Q, P)
         return by_distance[:, indices].transpose(0, 1)
 
 
@@ -207,7 +211,12 @@ def _is_fused_faster(query: Tensor, rate: float) -> bool:
 
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, causal: bool = False, rate: float = 0.0
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    rate: float = 0.0,
 ) -> Tensor:
     """Returns softmax(Q K^T / sqrt(D)) V, equation 1 of Vaswani et al. 2017: `(B, A, Q, D)`.
 
@@ -222,7 +231,9 @@ def attend(
         rate: dropout rate of the attention weights.
     """
     if _is_fused_faster(query, rate):
-        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal)
+        return F.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal
+        )
     if causal:
         mask = _causal_mask(query)
     weights = dropout(attention_weights(query, keys, mask), rate, training=True)  # (B, A, Q, S)
@@ -368,7 +379,9 @@ class SelfAttention(_MultiHeadAttention):
             mask = _causal_mask(query)
         return attention_weights(self._scaled(query), keys, mask)
 
-    def step(self, states: Tensor, cache: KVCache, layer: int, bias: Tensor | None = None) -> Tensor:
+    def step(
+        self, states: Tensor, cache: KVCache, layer: int, bias: Tensor | None = None
+    ) -> Tensor:
         """Attends from the newest position of N = B * K sequences, `(B, K, H)`, and returns `(B, K, H)`.
 
         Writes keys and values of this position into the cache, as the entries of layer number `layer`. `bias`
@@ -382,7 +395,8 @@ class SelfAttention(_MultiHeadAttention):
         if bias is None:
             bias = cache.bias()
         if bias is not None:
-            bias = bias.to(query.dtype)  # in an ensemble, a model of another precision may have made the cache's bias
+            # in an ensemble, a model of another precision may have made the cache's bias
+            bias = bias.to(query.dtype)
         context = attend(
             self._scaled(query),
             keys.transpose(1, 2),  # (B, A, P * K, D)
@@ -411,7 +425,12 @@ class CrossAttention(_MultiHeadAttention):
         return keys.transpose(1, 2), values.transpose(1, 2)
 
     def forward(
-        self, states: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, shown: slice | None = None
+        self,
+        states: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        shown: slice | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attends with Q queries `(B, Q, H)` per sentence: the positions of a target, or the hypotheses of a beam.
 
@@ -460,7 +479,8 @@ class FeedForward(nn.Module):
         """Maps `(..., H)` to `(..., H)`."""
         inner = self.inner(states)  # (..., F)
         if self.activation == "relu":
-            inner = F.relu(inner, inplace=True)  # saves a tensor: nothing else reads the input of the ReLU
+            # saves a tensor: nothing else reads the input of the ReLU
+            inner = F.relu(inner, inplace=True)
         elif self.activation == "silu":
             inner = F.silu(inner)
         elif self.activation == "gelu_tanh":

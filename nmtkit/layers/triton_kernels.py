@@ -59,13 +59,20 @@ def _energies(
     is_row = rows < length
     is_column = columns < size
     key_places = keys + sentence * keys_sentence + rows[:, None] * keys_row + columns[None, :]
-    doubled_keys = tl.load(key_places, mask=is_row[:, None] & is_column[None, :], other=0.0).to(tl.float32)
+    doubled_keys = tl.load(key_places, mask=is_row[:, None] & is_column[None, :], other=0.0).to(
+        tl.float32
+    )
     v = tl.load(energy + columns, mask=is_column, other=0.0).to(tl.float32)
     if COVERED:
-        doubled_weight = 2.0 * tl.load(coverage_weight + columns, mask=is_column, other=0.0).to(tl.float32)
+        doubled_weight = 2.0 * tl.load(coverage_weight + columns, mask=is_column, other=0.0).to(
+            tl.float32
+        )
     for number in range(n_queries):
         query_places = queries + sentence * queries_sentence + number * queries_row + columns
-        doubled = doubled_keys + 2.0 * tl.load(query_places, mask=is_column, other=0.0).to(tl.float32)[None, :]
+        doubled = (
+            doubled_keys
+            + 2.0 * tl.load(query_places, mask=is_column, other=0.0).to(tl.float32)[None, :]
+        )
         if COVERED:
             coverage_places = coverage + sentence * coverage_sentence + number * coverage_row + rows
             covered = tl.load(coverage_places, mask=is_row, other=0.0).to(tl.float32)
@@ -76,7 +83,11 @@ def _energies(
 
 
 def launch_energies(
-    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+    queries: Tensor,
+    keys: Tensor,
+    energy: Tensor,
+    coverage: Tensor | None,
+    coverage_weight: Tensor | None,
 ) -> Tensor:
     """Returns energies `(B, Q, S)`; see `kernels.additive_energies`. Keys are read once for all queries."""
     queries = _dense_rows(queries)  # (B, Q, A)
@@ -152,7 +163,9 @@ def _softmax(
 def launch_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     """Returns weights `(B, Q, S)` in float32; see `kernels.masked_softmax`."""
     energies = _dense_rows(energies)  # (B, Q, S)
-    byte_mask = mask.view(torch.uint8).expand_as(energies)  # (B, Q, S), a view: its strides may be zero
+    byte_mask = mask.view(torch.uint8).expand_as(
+        energies
+    )  # (B, Q, S), a view: its strides may be zero
     sentences, n_rows, length = energies.shape
     columns = triton.next_power_of_2(length)
     result = torch.empty(energies.shape, device=energies.device)  # (B, Q, S)

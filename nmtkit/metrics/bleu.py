@@ -14,7 +14,16 @@ from typing_extensions import override
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
 from nmtkit.data.text.scripts import count_words
-from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, TextMetric, Texts, missing_references
+from nmtkit.metrics.metric import (
+    METRICS,
+    Comparison,
+    Options,
+    Resampling,
+    Score,
+    TextMetric,
+    Texts,
+    missing_references,
+)
 from nmtkit.metrics.significance import ExampleMetric
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
@@ -42,7 +51,9 @@ class BleuScore(Score):
     def parts(self) -> str:
         """As sacrebleu writes them."""
         precisions = "/".join(f"{precision:.1f}" for precision in self.precisions)
-        lengths = f"ratio = {self.ratio:.3f} hyp_len = {self.hyp_length} ref_len = {self.ref_length}"
+        lengths = (
+            f"ratio = {self.ratio:.3f} hyp_len = {self.hyp_length} ref_len = {self.ref_length}"
+        )
         return f"{precisions} (BP = {self.brevity_penalty:.3f} {lengths})"
 
 
@@ -60,30 +71,45 @@ class SacrebleuMetric(TextMetric):
     @classmethod
     @override
     def measure(
-        cls, metrics: Sequence[Self], systems: Sequence[Texts], options: Options, resampling: Resampling | None
+        cls,
+        metrics: Sequence[Self],
+        systems: Sequence[Texts],
+        options: Options,
+        resampling: Resampling | None,
     ) -> list[list[Comparison]]:
         references = _with_gaps(systems[0])
         made = {metric.name: metric.build(options, references) for metric in metrics}
         if resampling is None:
-            return [[Comparison(_score(metric, texts)) for texts in systems] for metric in made.values()]
+            return [
+                [Comparison(_score(metric, texts)) for texts in systems] for metric in made.values()
+            ]
         from unittest.mock import patch
 
         from sacrebleu.significance import PairedTest, Result
 
         outputs = [(str(number), texts.hyps) for number, texts in enumerate(systems)]
-        with patch.dict(os.environ, SACREBLEU_SEED=str(resampling.seed)):  # sacrebleu takes it from nowhere else
-            test = PairedTest(outputs, dict(made), None, test_type=resampling.kind, n_samples=resampling.n_samples)
+        # sacrebleu takes it from nowhere else
+        with patch.dict(os.environ, SACREBLEU_SEED=str(resampling.seed)):
+            test = PairedTest(
+                outputs, dict(made), None, test_type=resampling.kind, n_samples=resampling.n_samples
+            )
             signatures, results = test()
         rows: list[list[Comparison]] = []
         for metric, (title, signature) in zip(made.values(), signatures.items(), strict=True):
             column: list[Any] = [result for result in results[title] if isinstance(result, Result)]
             rows.append([])
             for texts, result in zip(systems, column, strict=True):
-                p_value = 1.0 if result.p_value is not None and result.score == column[0].score else result.p_value
+                p_value = (
+                    1.0
+                    if result.p_value is not None and result.score == column[0].score
+                    else result.p_value
+                )
                 score = Score(title, result.score, str(signature))
                 if isinstance(metric, _sacrebleu().BLEU):  # the test keeps no parts
                     score = replace(_score(metric, texts), signature=score.signature)
-                mean, interval = (None if value is None else float(value) for value in (result.mean, result.ci))
+                mean, interval = (
+                    None if value is None else float(value) for value in (result.mean, result.ci)
+                )
                 rows[-1].append(Comparison(score, mean, interval, p_value))
         return rows
 
@@ -103,9 +129,15 @@ def _score(metric: Any, texts: Texts) -> Score:
     score = Score(result.name, result.score, str(metric.get_signature()))
     if not isinstance(metric, _sacrebleu().BLEU):
         return score
-    lengths = {"ratio": float(result.ratio), "hyp_length": result.sys_len, "ref_length": result.ref_len}
+    lengths = {
+        "ratio": float(result.ratio),
+        "hyp_length": result.sys_len,
+        "ref_length": result.ref_len,
+    }
     precisions = tuple(map(float, result.precisions))
-    return BleuScore(score.name, score.value, score.signature, precisions, float(result.bp), **lengths)
+    return BleuScore(
+        score.name, score.value, score.signature, precisions, float(result.bp), **lengths
+    )
 
 
 def _sacrebleu() -> Any:
@@ -117,8 +149,11 @@ def _sacrebleu() -> Any:
 def _bleu(options: Options, references: References | None, order: int = 4) -> Any:
     name = options.tokenize
     if name not in (*TOKENIZERS, *SPM_TOKENIZERS):
-        raise NmtkitError(f"unknown tokenizer {name!r}: {suggest_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}")
-    name = "flores101" if name == "spm" else name  # the same, without sacrebleu's warning that the name is old
+        raise NmtkitError(
+            f"unknown tokenizer {name!r}: {suggest_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}"
+        )
+    # the same, without sacrebleu's warning that the name is old
+    name = "flores101" if name == "spm" else name
     # `force` silences the warning about tokenized text, which tokenizer "none" is for.
     settings = {"tokenize": name, "force": name == "none", "lowercase": options.lowercase}
     try:
@@ -144,7 +179,9 @@ def _named_bleu(order: int) -> Any:
 
 
 def _chrf(options: Options, references: References, word_order: int = 0) -> Any:
-    return _sacrebleu().CHRF(word_order=word_order, lowercase=options.lowercase, references=references)
+    return _sacrebleu().CHRF(
+        word_order=word_order, lowercase=options.lowercase, references=references
+    )
 
 
 @dataclass(frozen=True)
@@ -159,8 +196,12 @@ class Gleu(ExampleMetric):
         tokenizer = _bleu(options, None).tokenizer
         best = []
         for line, references in zip(texts.hyps, texts.references, strict=True):
-            output, *counts = [ngram_counts(tokenizer(text.rstrip()).split()) for text in (line, *references)]
-            best.append(max((output & ref).total() / max(1, output.total(), ref.total()) for ref in counts))
+            output, *counts = [
+                ngram_counts(tokenizer(text.rstrip()).split()) for text in (line, *references)
+            ]
+            best.append(
+                max((output & ref).total() / max(1, output.total(), ref.total()) for ref in counts)
+            )
         return 100 * np.array(best)[:, None]
 
     @override
@@ -170,14 +211,19 @@ class Gleu(ExampleMetric):
 
 def ngram_counts(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
     """How often a text has each 1- to 4-gram."""
-    return Counter(tuple(tokens[at : at + n]) for n in range(1, 5) for at in range(len(tokens) - n + 1))
+    return Counter(
+        tuple(tokens[at : at + n]) for n in range(1, 5) for at in range(len(tokens) - n + 1)
+    )
 
 
 BLEU = SacrebleuMetric("bleu", "BLEU", unit="tokens", build=_bleu)
 """Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section 2.3: brevity penalty
 times the geometric mean of the clipped 1- to 4-gram precisions; an order without a match is smoothed as in
 mteval-v13a."""
-SHORT_BLEU = [SacrebleuMetric(f"bleu{n}", f"BLEU-{n}", unit="tokens", build=partial(_bleu, order=n)) for n in (1, 2, 3)]
+SHORT_BLEU = [
+    SacrebleuMetric(f"bleu{n}", f"BLEU-{n}", unit="tokens", build=partial(_bleu, order=n))
+    for n in (1, 2, 3)
+]
 """BLEU of n-grams up to 1, 2 and 3, as image captions are scored (Xu et al. 2015, table 1)."""
 CHRF = SacrebleuMetric("chrf", "chrF2", build=_chrf)
 """Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", equation 1 with beta 2 and character
@@ -185,7 +231,11 @@ n-grams up to 6."""
 CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=partial(_chrf, word_order=2))
 """Popović 2017 adds word n-grams."""
 TER = SacrebleuMetric(
-    "ter", "TER", False, unit="words", build=lambda _, references: _sacrebleu().TER(references=references)
+    "ter",
+    "TER",
+    False,
+    unit="words",
+    build=lambda _, references: _sacrebleu().TER(references=references),
 )
 """Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation", section 2: edits (insertion,
 deletion, substitution, shift of a block) over the average number of reference words, which can exceed 100."""
@@ -199,7 +249,9 @@ def bleu_tokens(texts: Sequence[str], options: Options | None = None) -> list[li
     return [tokenizer(text.rstrip()).split() for text in texts]
 
 
-def sentence_statistics(hyps: Sequence[str], references: Sequence[str], options: Options) -> npt.NDArray[np.float64]:
+def sentence_statistics(
+    hyps: Sequence[str], references: Sequence[str], options: Options
+) -> npt.NDArray[np.float64]:
     """The counts from which corpus BLEU is computed, for each sentence `(N, 10)`.
 
     Matches and totals of 1- to 4-grams, then the lengths of hypothesis and reference.
@@ -216,7 +268,11 @@ def bleu_from_statistics(sums: npt.NDArray[np.float64]) -> float:
     """Corpus BLEU from the sums of `sentence_statistics` over its sentences, `(10,)`, smoothed as sacrebleu does."""
     counts = sums.astype(np.int64).tolist()
     score = _sacrebleu().BLEU.compute_bleu(
-        correct=counts[0:4], total=counts[4:8], sys_len=counts[8], ref_len=counts[9], smooth_method="exp"
+        correct=counts[0:4],
+        total=counts[4:8],
+        sys_len=counts[8],
+        ref_len=counts[9],
+        smooth_method="exp",
     )
     return float(score.score)
 
@@ -251,7 +307,11 @@ def by_length(
     lengths = [count_words(line) for line in lengths_of]
     buckets = []
     for low, high in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):
-        chosen = [i for i, length in enumerate(lengths) if low <= length and (high is None or length <= high)]
+        chosen = [
+            i
+            for i, length in enumerate(lengths)
+            if low <= length and (high is None or length <= high)
+        ]
         score = None
         if chosen:
             texts = Texts([hyps[i] for i in chosen], [[ref[i] for i in chosen] for ref in refs])

@@ -35,18 +35,30 @@ def aer(predicted: Sequence[Links], gold: Sequence[GoldAlignment]) -> tuple[Scor
     Precision without predicted links and recall without sure links are 0.
     """
     if len(predicted) != len(gold):
-        raise DataError(f"{len(predicted)} sentence pairs have a predicted alignment, but {len(gold)} a gold one")
+        raise DataError(
+            f"{len(predicted)} sentence pairs have a predicted alignment, but {len(gold)} a gold one"
+        )
     n_predicted = sum(len(links) for links in predicted)
     n_sure = sum(len(alignment.sure) for alignment in gold)
     if n_predicted + n_sure == 0:
-        raise DataError("the alignment error rate is not defined: no link is predicted and no gold link is sure")
-    hit_sure = sum(len(links & alignment.sure) for links, alignment in zip(predicted, gold, strict=True))
-    hit_possible = sum(len(links & alignment.possible) for links, alignment in zip(predicted, gold, strict=True))
+        raise DataError(
+            "the alignment error rate is not defined: no link is predicted and no gold link is sure"
+        )
+    hit_sure = sum(
+        len(links & alignment.sure) for links, alignment in zip(predicted, gold, strict=True)
+    )
+    hit_possible = sum(
+        len(links & alignment.possible) for links, alignment in zip(predicted, gold, strict=True)
+    )
     n_possible = sum(len(alignment.possible) for alignment in gold)
     counts = f"pairs:{len(gold)}|links:{n_predicted}|sure:{n_sure}|possible:{n_possible}"
     signature = f"{counts}|version:nmtkit-{__version__}"
     return (
         Score(AER.title, 100 * (1 - (hit_sure + hit_possible) / (n_predicted + n_sure)), signature),
-        Score("alignment precision", 100 * hit_possible / n_predicted if n_predicted else 0.0, signature),
+        Score(
+            "alignment precision",
+            100 * hit_possible / n_predicted if n_predicted else 0.0,
+            signature,
+        ),
         Score("alignment recall", 100 * hit_sure / n_sure if n_sure else 0.0, signature),
     )

@@ -28,7 +28,9 @@ def label_pairs(texts: Texts) -> list[list[tuple[str, str]]]:
                 "label, separated by white space; a label of several words is to be written as one word"
             )
         choices = zip(given, *wanted, strict=True)
-        pairs.append([(label, label if label in allowed else allowed[0]) for label, *allowed in choices])
+        pairs.append(
+            [(label, label if label in allowed else allowed[0]) for label, *allowed in choices]
+        )
     return pairs
 
 
@@ -67,9 +69,19 @@ class MacroF1(ExampleMetric):
     @classmethod
     @override
     def measure(
-        cls, metrics: Sequence[Self], systems: Sequence[Texts], options: Options, resampling: Resampling | None
+        cls,
+        metrics: Sequence[Self],
+        systems: Sequence[Texts],
+        options: Options,
+        resampling: Resampling | None,
     ) -> list[list[Comparison]]:
-        found = {label for texts in systems for own in label_pairs(texts) for pair in own for label in pair}
+        found = {
+            label
+            for texts in systems
+            for own in label_pairs(texts)
+            for pair in own
+            for label in pair
+        }
         if not found:
             raise DataError("F1 is not defined: no line has a label")
         metrics = [replace(metric, labels=tuple(sorted(found))) for metric in metrics]
@@ -78,7 +90,10 @@ class MacroF1(ExampleMetric):
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         """How often each label is right, and given or wanted: `(examples, 2 labels)`."""
-        numbers, size = {label: number for number, label in enumerate(self.labels)}, len(self.labels)
+        numbers, size = (
+            {label: number for number, label in enumerate(self.labels)},
+            len(self.labels),
+        )
         figures = np.zeros((len(texts.hyps), 2 * size))
         for row, pairs in zip(figures, label_pairs(texts), strict=True):
             for given, wanted in pairs:

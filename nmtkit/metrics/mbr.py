@@ -26,7 +26,9 @@ BETA_SQUARED = 4.0
 """How much more recall counts than precision in chrF2."""
 
 
-def expected_utilities(texts: Sequence[str], weights: Sequence[float], kind: Utility) -> list[float]:
+def expected_utilities(
+    texts: Sequence[str], weights: Sequence[float], kind: Utility
+) -> list[float]:
     """The mean similarity of each text to all of them: minus its Bayes risk.
 
     Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine Translation", equation 2, over an n-best
@@ -60,8 +62,12 @@ def _shared(
         columns: dict[tuple[Hashable, int], int] = {}
         places: list[list[int]] = []
         for text in texts:
-            counts = Counter(gram(text[start : start + size]) for start in range(len(text) - size + 1))
-            own = ((one, occurrence) for one, count in counts.items() for occurrence in range(count))
+            counts = Counter(
+                gram(text[start : start + size]) for start in range(len(text) - size + 1)
+            )
+            own = (
+                (one, occurrence) for one, count in counts.items() for occurrence in range(count)
+            )
             places.append([columns.setdefault(one, len(columns)) for one in own])
         has: Any = np.zeros((len(texts), len(columns)), dtype=np.float32)
         for row, own_places in zip(has, places, strict=True):
@@ -87,7 +93,9 @@ def _bleu_of(shared: Floats, counts: Floats) -> Floats:
     has = np.broadcast_to((counts > 0)[:, :, None], shared.shape)
     without = has & (shared == 0)
     matches = np.where(without, 0.5 ** without.cumsum(0), np.maximum(shared, 1e-9))
-    logs = np.where(has, np.log(matches / np.maximum(counts, 1)[:, :, None]), 0.0).sum(0) / np.maximum(has.sum(0), 1)
+    logs = np.where(has, np.log(matches / np.maximum(counts, 1)[:, :, None]), 0.0).sum(
+        0
+    ) / np.maximum(has.sum(0), 1)
     lengths = counts[0]
     missing = 1.0 - lengths[None, :] / np.maximum(lengths, 1)[:, None]
     brevity = np.exp(np.minimum(missing, 0.0))

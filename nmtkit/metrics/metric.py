@@ -13,7 +13,10 @@ from nmtkit.core.registry import Registry, suggest_names, suggest_registered
 METRICS: Registry["Metric"] = Registry(
     "metric",
     {
-        **dict.fromkeys(("bleu", "bleu1", "bleu2", "bleu3", "chrf", "chrf++", "ter", "gleu"), "nmtkit.metrics.bleu"),
+        **dict.fromkeys(
+            ("bleu", "bleu1", "bleu2", "bleu3", "chrf", "chrf++", "ter", "gleu"),
+            "nmtkit.metrics.bleu",
+        ),
         **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "nmtkit.metrics.rouge"),
         **dict.fromkeys(("bertscore", "bertscore-en"), "nmtkit.metrics.neural"),
         **dict.fromkeys(("accuracy", "f1"), "nmtkit.metrics.labels"),
@@ -21,7 +24,8 @@ METRICS: Registry["Metric"] = Registry(
         "term-recall": "nmtkit.metrics.quality",
         "cider": "nmtkit.zoo.captioning.cider",
         **dict.fromkeys(
-            ("bracket-f1", "bracket-precision", "bracket-recall", "bracket-exact"), "nmtkit.zoo.parsing.scores"
+            ("bracket-f1", "bracket-precision", "bracket-recall", "bracket-exact"),
+            "nmtkit.zoo.parsing.scores",
         ),
     },
 )
@@ -63,7 +67,9 @@ class Comparison:
         """The line of sacrebleu, with `width` digits: `NAME|SIGNATURE = VALUE (μ = MEAN ± INTERVAL) PARTS`."""
         drawn = "" if not self.mean else f" (μ = {self.mean:.{width}f} ± {self.interval:.{width}f})"
         parts = f" {self.score.parts}" if self.score.parts else ""
-        return f"{self.score.name}|{self.score.signature} = {self.score.value:.{width}f}{drawn}{parts}"
+        return (
+            f"{self.score.name}|{self.score.signature} = {self.score.value:.{width}f}{drawn}{parts}"
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,10 @@ class Resampling:
 def missing_references(refs: Sequence[Sequence[str]]) -> list[list[bool]]:
     """For each reference of each example, as `refs`, whether it is missing: empty while another one is not."""
     has_text = [any(map(str.strip, references)) for references in zip(*refs, strict=True)]
-    return [[not line.strip() and other for line, other in zip(lines, has_text, strict=True)] for lines in refs]
+    return [
+        [not line.strip() and other for line, other in zip(lines, has_text, strict=True)]
+        for lines in refs
+    ]
 
 
 @dataclass(frozen=True)
@@ -139,8 +148,12 @@ class Texts:
     """For metrics that need them."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.hyps, str) or any(isinstance(ref, str) for ref in (self.refs, *self.refs)):
-            raise DataError("hyps must be a list of texts, and refs a list of such lists; one text was given")
+        if isinstance(self.hyps, str) or any(
+            isinstance(ref, str) for ref in (self.refs, *self.refs)
+        ):
+            raise DataError(
+                "hyps must be a list of texts, and refs a list of such lists; one text was given"
+            )
         if not self.refs:
             raise DataError("there is no reference to score against")
         if not self.hyps:
@@ -149,13 +162,21 @@ class Texts:
         others += [] if self.sources is None else [("the source", self.sources)]
         for name, lines in others:
             if len(lines) != len(self.hyps):
-                raise DataError(f"the hypotheses have {len(self.hyps)} lines, but {name} has {len(lines)}")
+                raise DataError(
+                    f"the hypotheses have {len(self.hyps)} lines, but {name} has {len(lines)}"
+                )
 
     @cached_property
     def references(self) -> list[list[str]]:
         """The references of each example, without missing ones."""
-        rows = zip(zip(*self.refs, strict=True), zip(*missing_references(self.refs), strict=True), strict=True)
-        return [[line for line, is_missing in zip(*row, strict=True) if not is_missing] for row in rows]
+        rows = zip(
+            zip(*self.refs, strict=True),
+            zip(*missing_references(self.refs), strict=True),
+            strict=True,
+        )
+        return [
+            [line for line, is_missing in zip(*row, strict=True) if not is_missing] for row in rows
+        ]
 
     @property
     def have_missing(self) -> bool:
@@ -196,7 +217,11 @@ class TextMetric(Metric, ABC):
     @classmethod
     @abstractmethod
     def measure(
-        cls, metrics: Sequence[Self], systems: Sequence[Texts], options: Options, resampling: Resampling | None
+        cls,
+        metrics: Sequence[Self],
+        systems: Sequence[Texts],
+        options: Options,
+        resampling: Resampling | None,
     ) -> list[list[Comparison]]:
         """Scores systems with the same references by several metrics of one class, as `[metric][system]`.
 
@@ -238,7 +263,9 @@ def metric_names(given: Iterable[str]) -> list[str]:
     for name in names:
         metric = METRICS.get(name)
         if not metric.installed:
-            raise NmtkitError(f"metric {name!r} is not installed; get it: pip install 'nmtkit[{metric.extra}]'")
+            raise NmtkitError(
+                f"metric {name!r} is not installed; get it: pip install 'nmtkit[{metric.extra}]'"
+            )
     if not names:
         raise NmtkitError("no metric is named; give at least one, such as bleu")
     return names
@@ -249,10 +276,14 @@ def _family(name: str) -> list[str]:
     known = text_metrics()
     members = [metric.name for metric in known if metric.family == name]
     if not name or not members:
-        valid = sorted({metric.name for metric in known} | {metric.family for metric in known if metric.family})
+        valid = sorted(
+            {metric.name for metric in known} | {metric.family for metric in known if metric.family}
+        )
         if name in METRICS:
             needs = METRICS.get(name).needs
-            raise NmtkitError(f"metric {name!r} compares no texts, it needs {needs}: {suggest_names(name, valid)}")
+            raise NmtkitError(
+                f"metric {name!r} compares no texts, it needs {needs}: {suggest_names(name, valid)}"
+            )
         raise NmtkitError(f"unknown metric {name!r}: {suggest_registered(name, valid)}")
     return members
 
@@ -269,7 +300,9 @@ def score_texts(
     for metric in text_metrics(names):
         name = metric.name
         if metric.needs == "texts and sources" and any(texts.sources is None for texts in systems):
-            raise NmtkitError(f"metric {name!r} needs the texts that were translated; give them as --source")
+            raise NmtkitError(
+                f"metric {name!r} needs the texts that were translated; give them as --source"
+            )
         classes.setdefault(type(metric), []).append(metric)
     comparisons: dict[str, list[Comparison]] = {}
     for one, of_class in classes.items():

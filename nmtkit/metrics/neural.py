@@ -67,7 +67,8 @@ def _bert_scorer(model: str) -> Any:
 
 _bert_metric = partial(BertScore, package="bert_score", extra="bertscore", library="bert-score")
 for _metric in (
-    _bert_metric("bertscore", "BERTScore", model="bert-base-multilingual-cased"),  # the library's choice for most
+    # the library's choice for most
+    _bert_metric("bertscore", "BERTScore", model="bert-base-multilingual-cased"),
     _bert_metric("bertscore-en", "BERTScore-en", model="roberta-large"),  # and for English
 ):
     METRICS.register(_metric.name)(_metric)

@@ -29,7 +29,9 @@ MIN_FRAGMENT_WORDS = 3
 def _term() -> re.Pattern[str]:
     unspaced = unspaced_class()
     marks = mark_class()
-    return re.compile(rf"[{unspaced}][{marks}]*|(?:(?![{unspaced}])[\w{marks}])+(?:(?<=\d)[.,:/-](?=\d)\w+)*")
+    return re.compile(
+        rf"[{unspaced}][{marks}]*|(?:(?![{unspaced}])[\w{marks}])+(?:(?<=\d)[.,:/-](?=\d)\w+)*"
+    )
 
 
 TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "term recall", needs="terms"))
@@ -107,7 +109,9 @@ def quality(
         density=mean("density", scale=1),
         repeated_trigrams=mean("repeated"),
         length_to_article=100 * n_words / n_article_words if n_article_words else None,
-        length_to_reference=100 * n_words * len(references) / n_reference_words if n_reference_words else None,
+        length_to_reference=100 * n_words * len(references) / n_reference_words
+        if n_reference_words
+        else None,
         source_words=mean("source_words"),
         source_sentences=mean("source_sentences"),
         signature=f"tok:letters-digits|case:lc|sents:auto|ngrams:in-sentence|agg:mean|version:nmtkit-{__version__}",
@@ -134,7 +138,11 @@ def _shares(
         for fragment in fragments:
             touched[fragment.start : fragment.stop] = True
         yield "source_words", int(touched.sum()), len(article_words)
-        yield "source_sentences", _sentences_used(fragments, article_sentences), len(article_sentences)
+        yield (
+            "source_sentences",
+            _sentences_used(fragments, article_sentences),
+            len(article_sentences),
+        )
 
 
 def sentence_words(text: str) -> list[list[str]]:
@@ -156,7 +164,9 @@ def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str])
     for words in sentences:
         here = 0
         while here < len(words):
-            runs = [(_run(words, here, article, place), -place) for place in places.get(words[here], ())]
+            runs = [
+                (_run(words, here, article, place), -place) for place in places.get(words[here], ())
+            ]
             length, place = max(runs, default=(1, 1))  # of equal runs the first in the article
             if runs:
                 fragments.append(range(-place, length - place))
@@ -186,7 +196,9 @@ def _ngrams(sentences: Sequence[Sequence[str]], n: int) -> Iterator[tuple[str, .
         yield from zip(*(words[i:] for i in range(n)), strict=False)
 
 
-def term_recall(summaries: Sequence[str], terms: Sequence[Sequence[str]], lowercase: bool = False) -> Score:
+def term_recall(
+    summaries: Sequence[str], terms: Sequence[Sequence[str]], lowercase: bool = False
+) -> Score:
     """The share of terms, words or phrases, that occur in their summary, over the whole corpus: 0 to 100.
 
     A word is a run of letters and digits; between digits ".", ",", ":", "/" and "-" belong to it, so that 5 is not
@@ -207,7 +219,9 @@ def term_recall(summaries: Sequence[str], terms: Sequence[Sequence[str]], lowerc
     if not n_terms:
         raise DataError("no example has a term; there is nothing to look for")
     case = "lc" if lowercase else "mixed"
-    signature = f"terms:{n_terms}|examples:{sum(map(bool, terms))}|case:{case}|version:nmtkit-{__version__}"
+    signature = (
+        f"terms:{n_terms}|examples:{sum(map(bool, terms))}|case:{case}|version:nmtkit-{__version__}"
+    )
     return Score(TERM_RECALL.title, 100 * hits / n_terms, signature)
 
 

@@ -55,7 +55,9 @@ class RougeMetric(ExampleMetric):
         for metric, of_type in zip(metrics, values, strict=True):
             precision, recall, f1 = of_type.mean(axis=0).tolist()
             signature = metric.signature_of(texts, options, resampling)
-            scores.append((RougeScore(metric.title, f1, signature, precision, recall), of_type[:, 2:]))
+            scores.append(
+                (RougeScore(metric.title, f1, signature, precision, recall), of_type[:, 2:])
+            )
         return scores
 
     @override
@@ -79,7 +81,11 @@ class RougeMetric(ExampleMetric):
     @override
     def note(self, refs: Sequence[Sequence[str]], options: Options) -> str:
         if chosen_words(options, refs) == "unicode":
-            because = "" if options.words == "unicode" else f", since the references are {_main_script(refs)}"
+            because = (
+                ""
+                if options.words == "unicode"
+                else f", since the references are {_main_script(refs)}"
+            )
             return (
                 f"ROUGE compares words in the letters of all scripts (tok:unicode){because}; rouge-score itself keeps "
                 "only a-z and 0-9, so compare these figures only with figures made in the same way"
@@ -118,7 +124,8 @@ _UNSPACED_END = re.compile(r"(?<=[。！？｡।])\s*(?=\S)")
 
 def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.NDArray[np.float64]:
     """Precision, recall and F1 (last axis), 0 to 100, of each type (axis 0) and example (axis 1)."""
-    from rouge_score.rouge_scorer import RougeScorer  # on use: with what it loads it takes as long as torch
+    # on use: with what it loads it takes as long as torch
+    from rouge_score.rouge_scorer import RougeScorer
 
     is_unicode = options.words == "unicode"
     tokenizer = _UnicodeTokenizer(options.stem) if is_unicode else _CachedTokenizer(options.stem)
@@ -126,7 +133,9 @@ def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.ND
 
     def prepared(text: str) -> str:
         text = "\n".join(split_sentences(text, options.sentences))
-        return _UNSPACED_END.sub("\n", text) if is_unicode and options.sentences != "newline" else text
+        return (
+            _UNSPACED_END.sub("\n", text) if is_unicode and options.sentences != "newline" else text
+        )
 
     values = np.empty((len(types), len(texts.hyps), 3))
     for i, (hyp, references) in enumerate(zip(texts.hyps, texts.references, strict=True)):

@@ -50,7 +50,9 @@ def summarize_seeds(
     """
     figures = []
     for _, outputs in systems:
-        figures.append(np.stack([sentence_statistics(lines, references, options) for lines in outputs]))  # (R,N,F)
+        figures.append(
+            np.stack([sentence_statistics(lines, references, options) for lines in outputs])
+        )  # (R,N,F)
     summaries = []
     for number, (name, _) in enumerate(systems):
         scores = [bleu_from_statistics(training.sum(axis=0)) for training in figures[number]]
@@ -70,7 +72,9 @@ def _randomization_test(
     observed = _difference(pooled, len(first))
     exceeding = 0
     for _ in range(draws):
-        order = random.random(pooled.shape[:2]).argsort(axis=0)  # (R,N), a permutation of the trainings per sentence
+        order = random.random(pooled.shape[:2]).argsort(
+            axis=0
+        )  # (R,N), a permutation of the trainings per sentence
         shuffled = np.take_along_axis(pooled, order[:, :, None], axis=0)  # (R,N,F)
         if _difference(shuffled, len(first)) >= observed:
             exceeding += 1

@@ -36,12 +36,18 @@ class ExampleMetric(TextMetric):
 
     def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
         """The options and the version, with the draws and the seed of a test of significance."""
-        return f"nrefs:{n_refs}{f'|{resampling}' if resampling else ''}|version:nmtkit-{__version__}"
+        return (
+            f"nrefs:{n_refs}{f'|{resampling}' if resampling else ''}|version:nmtkit-{__version__}"
+        )
 
     def signature_of(self, texts: Texts, options: Options, resampling: Resampling | None) -> str:
         """The signature; "nrefs:var" if examples have different numbers of references."""
         signature = self.signature(options, len(texts.refs), resampling)
-        return signature.replace(f"nrefs:{len(texts.refs)}", "nrefs:var", 1) if texts.have_missing else signature
+        return (
+            signature.replace(f"nrefs:{len(texts.refs)}", "nrefs:var", 1)
+            if texts.have_missing
+            else signature
+        )
 
     @classmethod
     def score_examples(
@@ -52,17 +58,28 @@ class ExampleMetric(TextMetric):
         for metric in metrics:
             figures = metric.statistics(texts, options)
             value = float(metric.value(figures.mean(axis=0)))
-            scores.append((Score(metric.title, value, metric.signature_of(texts, options, resampling)), figures))
+            scores.append(
+                (
+                    Score(metric.title, value, metric.signature_of(texts, options, resampling)),
+                    figures,
+                )
+            )
         return scores
 
     @classmethod
     @override
     def measure(
-        cls, metrics: Sequence[Self], systems: Sequence[Texts], options: Options, resampling: Resampling | None
+        cls,
+        metrics: Sequence[Self],
+        systems: Sequence[Texts],
+        options: Options,
+        resampling: Resampling | None,
     ) -> list[list[Comparison]]:
         scored = [cls.score_examples(metrics, texts, options, resampling) for texts in systems]
         if resampling is None:
-            return [[Comparison(score) for score, _ in column] for column in zip(*scored, strict=True)]
+            return [
+                [Comparison(score) for score, _ in column] for column in zip(*scored, strict=True)
+            ]
         figures = np.stack([np.concatenate([figures.T for _, figures in row]) for row in scored])
         draw = shuffled_means if resampling.kind == "ar" else drawn_means
         drawn, whole = draw(figures, resampling), figures.mean(axis=2)
@@ -71,7 +88,9 @@ class ExampleMetric(TextMetric):
             own = slice(first, first + scored[0][column][1].shape[1])
             first = own.stop
             scores = [row[column][0] for row in scored]
-            rows.append(_compared(scores, metric.value(drawn[..., own]), metric.value(whole[..., own])))
+            rows.append(
+                _compared(scores, metric.value(drawn[..., own]), metric.value(whole[..., own]))
+            )
         return rows
 
 
@@ -86,12 +105,16 @@ def drawn_means(values: npt.NDArray[np.float64], resampling: Resampling) -> npt.
     for start, n_draws, random in _parts(resampling, n_examples):
         drawn = random.integers(n_examples, size=(n_draws, n_examples))
         drawn += n_examples * np.arange(n_draws)[:, None]  # one histogram for each draw
-        counts = np.bincount(drawn.ravel(), minlength=n_draws * n_examples).reshape(n_draws, n_examples)
+        counts = np.bincount(drawn.ravel(), minlength=n_draws * n_examples).reshape(
+            n_draws, n_examples
+        )
         means[start : start + n_draws] = counts @ rows.T / n_examples
     return means.reshape(resampling.n_samples, n_systems, n_figures)
 
 
-def shuffled_means(values: npt.NDArray[np.float64], resampling: Resampling) -> npt.NDArray[np.float64]:
+def shuffled_means(
+    values: npt.NDArray[np.float64], resampling: Resampling
+) -> npt.NDArray[np.float64]:
     """Means of the first system and of each system, after they swapped half of their examples at random.
 
     The same examples are swapped for all systems and figures. `(systems, figures, examples)` ->
@@ -108,7 +131,9 @@ def shuffled_means(values: npt.NDArray[np.float64], resampling: Resampling) -> n
     return means
 
 
-def _parts(resampling: Resampling, n_examples: int) -> Iterator[tuple[int, int, np.random.Generator]]:
+def _parts(
+    resampling: Resampling, n_examples: int
+) -> Iterator[tuple[int, int, np.random.Generator]]:
     """Start and number of the draws that fit into memory at once, and the generator of them all."""
     random = np.random.default_rng(resampling.seed)
     at_once = max(1, _CHUNK // n_examples)

@@ -35,7 +35,9 @@ class ScoredSystem:
         scores = []
         for cell in self.scores:
             drawn = {} if cell.interval is None else {"mean": cell.mean, "interval": cell.interval}
-            tested = {} if cell.interval is None and cell.p_value is None else {"p_value": cell.p_value}
+            tested = (
+                {} if cell.interval is None and cell.p_value is None else {"p_value": cell.p_value}
+            )
             scores.append(asdict(cell.score) | drawn | tested)
         return {"system": self.path, **more, "scores": scores}
 
@@ -50,14 +52,22 @@ def score_systems(
 ) -> list[ScoredSystem]:
     """Scores several systems, each a file and its texts."""
     paths = [path for path, _ in systems]
-    rows = score_texts([Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, resampling)
-    return [ScoredSystem(path, title, row) for path, title, row in zip(paths, titles(paths), rows, strict=True)]
+    rows = score_texts(
+        [Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, resampling
+    )
+    return [
+        ScoredSystem(path, title, row)
+        for path, title, row in zip(paths, titles(paths), rows, strict=True)
+    ]
 
 
 def notes(metrics: Sequence[str], refs: Sequence[Sequence[str]], options: Options) -> list[str]:
     """The warnings of these metrics about the references, each once."""
     chosen = text_metrics(metric_names(metrics))
-    texts = [_note_on_missing(refs), note_on_spaces(chosen, [line for lines in refs for line in lines], options)]
+    texts = [
+        _note_on_missing(refs),
+        note_on_spaces(chosen, [line for lines in refs for line in lines], options),
+    ]
     texts += [metric.note(refs, options) for metric in chosen]
     return [text for text in dict.fromkeys(texts) if text]
 
@@ -91,7 +101,9 @@ def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options:
     shares = script_shares(count_characters(lines))
     if shares.get("Hiragana", 0.0) + shares.get("Katakana", 0.0) >= _JAPANESE_SHARE:
         script = "Japanese"
-    is_blind = options.tokenize in _SEE_NO_WORDS or (options.tokenize == "zh" and script not in ("Han", "Bopomofo"))
+    is_blind = options.tokenize in _SEE_NO_WORDS or (
+        options.tokenize == "zh" and script not in ("Han", "Bopomofo")
+    )
     of_tokens = [metric.title for metric in metrics if metric.unit == "tokens" and is_blind]
     of_words = [metric.title for metric in metrics if metric.unit == "words"]
     if not of_tokens and not of_words:
@@ -99,7 +111,9 @@ def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options:
     named = [*of_tokens, *of_words]
     say = "says" if len(named) == 1 else "say"
     script = "Chinese" if script == "Han" else script
-    text = f"{' and '.join(named)} {say} little here: {script} is written without spaces between words"
+    text = (
+        f"{' and '.join(named)} {say} little here: {script} is written without spaces between words"
+    )
     if of_tokens:
         text += f", and tokenizer {options.tokenize} takes each line for one word or a few. Give --tokenize "
         text += f"{_tokenizer_for(script)} (in a recipe evaluation.tokenize), or take chrF"
@@ -111,8 +125,16 @@ def note_on_spaces(metrics: Sequence[TextMetric], lines: Sequence[str], options:
 def _tokenizer_for(script: str) -> str:
     """The tokenizers of BLEU that see the words or characters of a script, the usual one first."""
     if script == "Japanese":
-        return "char (or ja-mecab after pip install 'sacrebleu[ja]')" if find_spec("MeCab") is None else "ja-mecab"
-    return "zh or char" if script in ("Chinese", "Bopomofo") else "char (or flores200, which needs a network once)"
+        return (
+            "char (or ja-mecab after pip install 'sacrebleu[ja]')"
+            if find_spec("MeCab") is None
+            else "ja-mecab"
+        )
+    return (
+        "zh or char"
+        if script in ("Chinese", "Bopomofo")
+        else "char (or flores200, which needs a network once)"
+    )
 
 
 def titles(paths: Sequence[str]) -> Sequence[str]:

@@ -50,7 +50,9 @@ class Copying(Decoder[M, S]):
             return log_probs
         return self.copied(log_probs, output, memory)
 
-    def copied(self, log_probs: Tensor, output: ModelOutput, memory: M, excess: Tensor | None = None) -> Tensor:
+    def copied(
+        self, log_probs: Tensor, output: ModelOutput, memory: M, excess: Tensor | None = None
+    ) -> Tensor:
         """Mixes copy probabilities into `(..., V)`, which gives `(..., X)`; see `nmtkit.layers.copying.mix`."""
         p_gen = output.copy_gate
         assert p_gen is not None, "a model that copies sets `copy_gate`"
@@ -108,7 +110,9 @@ def log_likelihood(
     log_probs, sums = log_probabilities_of(valid_ids, logits)  # (M,), (M,)
     is_unknown = wanted >= size  # (M,)
     generated = log_probs.masked_fill(is_unknown, -torch.inf)  # (M,)
-    mixed = mix_targets(wanted, generated, attention=weights, p_gen=output.copy_gate, src_extended=words)  # (M,)
+    mixed = mix_targets(
+        wanted, generated, attention=weights, p_gen=output.copy_gate, src_extended=words
+    )  # (M,)
     return mixed, sums
 
 
@@ -156,7 +160,9 @@ def with_shortlist(model: Decoder, memory: Memory, candidates: Tensor | None) ->
         for member, member_memory in zip(model.members, joint_memory.members, strict=True):
             member_memory = with_shortlist(cast(Decoder, member), member_memory, candidates)
             member_memories.append(member_memory)
-        combined: Memory = replace(joint_memory, members=tuple(member_memories), shortlist=member_memories[0].shortlist)
+        combined: Memory = replace(
+            joint_memory, members=tuple(member_memories), shortlist=member_memories[0].shortlist
+        )
         return combined
     if candidates is None:
         return replace(memory, shortlist=None)
@@ -195,7 +201,9 @@ class ParallelPrefill(Decoder[M, S]):
         cache.begin_prompts(length)
         output, state = self.advance(prompt.flatten(), state, memory, cache)  # (B*P, *)
         cache.next_step()
-        output = output.mapped(lambda tensor: tensor.view(sentences, length, *tensor.shape[1:]))  # (B, P, *)
+        output = output.mapped(
+            lambda tensor: tensor.view(sentences, length, *tensor.shape[1:])
+        )  # (B, P, *)
         return output, state
 
 
@@ -289,7 +297,11 @@ class OwnMemoryLengths(Model):
 def memory_lengths(model: Model, batch: Batch) -> Tensor:
     """Returns the number of real positions of the memory, `(B,)` on the CPU; for an ensemble, in its first member."""
     first_member = members_of(model)[0]
-    return first_member.memory_lengths(batch) if isinstance(first_member, OwnMemoryLengths) else batch.lengths
+    return (
+        first_member.memory_lengths(batch)
+        if isinstance(first_member, OwnMemoryLengths)
+        else batch.lengths
+    )
 
 
 class OptionalSourceEnd(Seq2Seq[M, S]):
@@ -302,7 +314,11 @@ class OptionalSourceEnd(Seq2Seq[M, S]):
 def has_source_end(model: Model) -> bool:
     """Returns whether the last memory position of a text is EOS; false for a model that reads rows of features."""
     first_member = members_of(model)[0]
-    return first_member.source_end if isinstance(first_member, OptionalSourceEnd) else "src" in first_member.sizes
+    return (
+        first_member.source_end
+        if isinstance(first_member, OptionalSourceEnd)
+        else "src" in first_member.sizes
+    )
 
 
 class AuxiliaryHead(Model):

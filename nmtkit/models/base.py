@@ -96,7 +96,9 @@ class VocabularySizes(dict[str, int]):
 
     def __missing__(self, column: str) -> int:
         columns = ", ".join(self)
-        raise RecipeError(f"the model needs the size of column {column!r}, but an example has only {columns}")
+        raise RecipeError(
+            f"the model needs the size of column {column!r}, but an example has only {columns}"
+        )
 
 
 PARTS = {
@@ -141,7 +143,9 @@ class ModelConfig(Settings):
                 continue
             conflicts = [key for key in keys if key in settings]
             if conflicts:
-                raise ValueError(f"`{shorthand}` sets {' and '.join(keys)}: remove {conflicts[0]} or `{shorthand}`")
+                raise ValueError(
+                    f"`{shorthand}` sets {' and '.join(keys)}: remove {conflicts[0]} or `{shorthand}`"
+                )
             value = expanded.pop(shorthand)
             expanded.update(dict.fromkeys(keys, value))
         return expanded
@@ -212,7 +216,8 @@ class ModelOutput(Rows):
     def gather(self, keep: Tensor) -> "ModelOutput":
         """Selects the positions where `keep` `(B, T)` or `(B,)` is True, as M rows; padding is then not projected."""
         # `keep` may still be on the CPU. `nonzero` there does not make the CPU wait for an accelerator.
-        indices = [send(index, self.features.device) for index in keep.nonzero(as_tuple=True)]  # one or two (M,)
+        # A list of one or two index tensors of shape (M,).
+        indices = [send(index, self.features.device) for index in keep.nonzero(as_tuple=True)]
         rows = self.mapped(lambda tensor: tensor[*indices])
         return replace(rows, sentence=indices[0])
 
@@ -305,7 +310,9 @@ class Decoder(Model, Generic[M, S]):
     def encode(self, batch: Batch) -> M:
         """Returns the memory, one row per sentence. By default it is empty."""
         first_tensor = batch.tensors()[0]
-        mask = torch.zeros(len(first_tensor), 0, dtype=torch.bool, device=first_tensor.device)  # (B, 0)
+        mask = torch.zeros(
+            len(first_tensor), 0, dtype=torch.bool, device=first_tensor.device
+        )  # (B, 0)
         return cast(M, Memory(mask, ABSENT))
 
     def start(self, memory: M) -> S:
@@ -332,7 +339,9 @@ class Decoder(Model, Generic[M, S]):
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
         """Returns log-probabilities `(..., V)`; mix-ins such as `Copying` return `(..., X)`."""
-        assert output.copy_gate is None, "a model that copies inherits from `nmtkit.models.abilities.Copying`"
+        assert output.copy_gate is None, (
+            "a model that copies inherits from `nmtkit.models.abilities.Copying`"
+        )
         return self.vocabulary_log_probs(output, memory)
 
     @final
@@ -385,7 +394,9 @@ class Decoder(Model, Generic[M, S]):
         state = self.start(memory)
         outputs = []
         for tokens in batch.targets.shifted.unbind(1):
-            output, state = self.advance(tokens, state, memory, cache, need_attention=need_attention)
+            output, state = self.advance(
+                tokens, state, memory, cache, need_attention=need_attention
+            )
             cache.next_step()
             outputs.append(output)
         return ModelOutput.stack(outputs)
@@ -440,7 +451,9 @@ def as_seq2seq(model: Model) -> Seq2Seq | None:
 def rows_per_sentence(state_rows: int, memory: Memory) -> int:
     """Returns K = N // B, the number of hypotheses per sentence."""
     sentences = memory.mask.shape[0]
-    assert state_rows % sentences == 0, f"{state_rows} hypotheses do not divide among {sentences} sentences"
+    assert state_rows % sentences == 0, (
+        f"{state_rows} hypotheses do not divide among {sentences} sentences"
+    )
     return state_rows // sentences
 
 

@@ -239,7 +239,12 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         return length <= len(self.tgt_positions.table)
 
     def advance(
-        self, tokens: Tensor, state: ConvState, memory: ConvMemory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: ConvState,
+        memory: ConvMemory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, ConvState]:
         """Runs one step. The window of each layer is its last k-1 inputs and the new one."""
         beam_size = rows_per_sentence(len(tokens), memory)
@@ -250,7 +255,9 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
         states = self.tgt_map(embedded)  # (B, K, d)
         new_inputs = []
         layer_weights = []
-        for layer, last_inputs in zip(self.decoder, state.inputs.unbind(1), strict=True):  # (N, k-1, d)
+        for layer, last_inputs in zip(
+            self.decoder, state.inputs.unbind(1), strict=True
+        ):  # (N, k-1, d)
             newest_input = states.flatten(0, 1)[:, None]  # (N, 1, d)
             newest_input = newest_input.to(last_inputs.dtype)
             window = torch.cat([last_inputs, newest_input], 1)  # (N, k, d)
@@ -280,7 +287,9 @@ class ConvS2S(LimitedPositions[ConvMemory, ConvState], Seq2Seq[ConvMemory, ConvS
             layer_weights.append(weights)
         return self._join(states, layer_weights, need_attention)
 
-    def _join(self, states: Tensor, layer_weights: list[Tensor], need_attention: bool) -> ModelOutput:
+    def _join(
+        self, states: Tensor, layer_weights: list[Tensor], need_attention: bool
+    ) -> ModelOutput:
         """Returns the output: the input of the output layer `(B, Q, f)`, and the mean weights of all layers."""
         features = self.decoder_map(states)  # (B, Q, f)
         features = self.dropout(features)

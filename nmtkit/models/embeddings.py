@@ -7,7 +7,9 @@ from torch import nn
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings, TaggedUnion
 
-EMBEDDINGS: Registry["type[SourceEmbedding]"] = Registry("source embedding", {"elmo": "nmtkit.zoo.elmo"})
+EMBEDDINGS: Registry["type[SourceEmbedding]"] = Registry(
+    "source embedding", {"elmo": "nmtkit.zoo.elmo"}
+)
 
 
 class SourceEmbedding(nn.Embedding):

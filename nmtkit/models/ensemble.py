@@ -112,7 +112,12 @@ class JointDecoder(
         return EnsembleState(tuple(states))
 
     def advance(
-        self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: EnsembleState,
+        memory: EnsembleMemory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[EnsembleOutput, EnsembleState]:
         """Runs one step of each member. In the shared cache, each member's layers follow the previous member's."""
         # A member that does not copy has no embedding for extended ids.
@@ -131,7 +136,9 @@ class JointDecoder(
         return self._join(outputs, need_attention), EnsembleState(tuple(states))
 
     @override
-    def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleOutput:
+    def unroll(
+        self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False
+    ) -> EnsembleOutput:
         members = zip(self._members(), memory.members, strict=True)
         outputs = []
         for member, member_memory in members:
@@ -140,7 +147,11 @@ class JointDecoder(
         return self._join(outputs, need_attention)
 
     def copied(
-        self, log_probs: Tensor, output: ModelOutput, memory: EnsembleMemory, excess: Tensor | None = None
+        self,
+        log_probs: Tensor,
+        output: ModelOutput,
+        memory: EnsembleMemory,
+        excess: Tensor | None = None,
     ) -> Tensor:
         """Returns the log-probabilities `(..., X)` unchanged except for `excess`: `logits` has mixed the copies in."""
         return log_probs if excess is None else log_probs - excess
@@ -171,14 +182,19 @@ class Ensemble(JointDecoder):
     Config = CombinedConfig
 
     def __init__(
-        self, members: Sequence[Decoder], mean: Mean = "probabilities", weights: Sequence[float] | None = None
+        self,
+        members: Sequence[Decoder],
+        mean: Mean = "probabilities",
+        weights: Sequence[float] | None = None,
     ) -> None:
         models = len(members)
         if weights is None:
             weights = [1.0] * models
         are_positive = all(weight > 0 for weight in weights)
         if len(weights) != models or not are_positive:
-            raise RecipeError(f"an ensemble of {models} models needs {models} weights, each above 0")
+            raise RecipeError(
+                f"an ensemble of {models} models needs {models} weights, each above 0"
+            )
         first_member = members[0]
         if any(member.sizes != first_member.sizes for member in members):
             raise RecipeError(

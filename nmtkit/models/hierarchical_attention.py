@@ -121,7 +121,9 @@ class AttentionClassifier(Model):
         inputs = batch.inputs
         embedded = self.src_embedding(inputs.ids)  # (B, S, E)
         embedded = self.dropout(embedded)
-        text_vectors, weights = self.words(embedded, inputs.mask, is_word(inputs))  # (B, 2H), (B, S)
+        text_vectors, weights = self.words(
+            embedded, inputs.mask, is_word(inputs)
+        )  # (B, 2H), (B, S)
         features = self.dropout(text_vectors)
         attention = weights if need_attention else None
         return ModelOutput(features, attention), None
@@ -164,14 +166,18 @@ class HierarchicalAttention(ReadsSentences, AttentionClassifier):
         words = ids[text_of_row, positions]  # (M, W)
         embedded = self.src_embedding(words)  # (M, W, E)
         embedded = self.dropout(embedded)
-        sentence_vectors, word_weights = self.words(embedded, word_mask, word_mask)  # (M, 2H), (M, W)
+        sentence_vectors, word_weights = self.words(
+            embedded, word_mask, word_mask
+        )  # (M, 2H), (M, W)
 
         # Equations 8-10: one vector per text.
         vector_size = sentence_vectors.shape[1]
         padded = sentence_vectors.new_zeros(all_rows, vector_size)  # (B*N, 2H)
         padded = padded.index_copy(0, rows, sentence_vectors)
         padded = padded.view(texts, sentences_per_text, vector_size)  # (B, N, 2H)
-        text_vectors, sentence_weights = self.sentences(padded, is_sentence, is_sentence)  # (B, 2H), (B, N)
+        text_vectors, sentence_weights = self.sentences(
+            padded, is_sentence, is_sentence
+        )  # (B, 2H), (B, N)
 
         attention = None
         if need_attention:

@@ -112,7 +112,9 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return torch.log_softmax(logits, -1, dtype=at_least_float32(logits))
 
 
-def log_probabilities_of(wanted: Tensor, logits: Tensor, summed: bool = False) -> tuple[Tensor, Tensor]:
+def log_probabilities_of(
+    wanted: Tensor, logits: Tensor, summed: bool = False
+) -> tuple[Tensor, Tensor]:
     """Returns the log-probability of one wanted word `(M,)` per row of logits `(M, V)`: `(M,)`.
 
     If `summed`, the second tensor is the sum of the log-probabilities of each row, `(M,)`; otherwise it is zero.
@@ -160,7 +162,9 @@ class _WantedLogProbs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, log_prob_gradient: Tensor, sum_gradient: Tensor) -> tuple[None, Tensor, None]:
+    def backward(
+        ctx: Any, log_prob_gradient: Tensor, sum_gradient: Tensor
+    ) -> tuple[None, Tensor, None]:
         # Taken out of the context, since it is overwritten and must be freed with the gradient.
         saved: Tensor = ctx.saved.pop()  # (M, V)
         probabilities = saved

@@ -29,7 +29,12 @@ from nmtkit.layers.experts import Experts
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import LayerForm, RelativePositions
 from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
-from nmtkit.models.transformer import StacksConfig, Transformer, TransformerConfig, TransformerMemory
+from nmtkit.models.transformer import (
+    StacksConfig,
+    Transformer,
+    TransformerConfig,
+    TransformerMemory,
+)
 
 
 class T5Config(StacksConfig):
@@ -58,7 +63,9 @@ class T5Config(StacksConfig):
     @model_validator(mode="after")
     def _require_valid_distances(self) -> "T5Config":
         if self.relative_buckets % 4 or self.relative_distance <= self.relative_buckets // 2:
-            raise ValueError("relative_buckets must be a multiple of 4, and less than twice relative_distance")
+            raise ValueError(
+                "relative_buckets must be a multiple of 4, and less than twice relative_distance"
+            )
         return self
 
     @property
@@ -120,11 +127,15 @@ class T5(Transformer):
 
     @override
     def positions(self, most: int) -> tuple[str, Tensor]:
-        raise RecipeError("a t5 model has no position vectors to show: it learns biases for distances")
+        raise RecipeError(
+            "a t5 model has no position vectors to show: it learns biases for distances"
+        )
 
     @override
     def _embed(self, side: Side, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        embedded: Tensor = self.dropout(self._word_vectors(side, ids))  # (B, T, H), or (B, K, H) with a cache
+        embedded: Tensor = self.dropout(
+            self._word_vectors(side, ids)
+        )  # (B, T, H), or (B, K, H) with a cache
         return embedded
 
     @override

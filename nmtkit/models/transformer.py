@@ -91,7 +91,9 @@ class LayersConfig(ModelConfig):
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> "LayersConfig":
         if self.layer_form.head_size is None and self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one")
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one"
+            )
         return self
 
     @property
@@ -143,7 +145,9 @@ class StacksConfig(LayersConfig):
     def _fits_together(self) -> "StacksConfig":
         layer = self.alignment_layer
         if layer is not None and layer > self.decoder_layers:
-            raise ValueError(f"alignment_layer {layer} does not exist: decoder_layers is {self.decoder_layers}")
+            raise ValueError(
+                f"alignment_layer {layer} does not exist: decoder_layers is {self.decoder_layers}"
+            )
         head = self.alignment_heads
         if head != "mean" and head > self.heads:
             raise ValueError(f"alignment_heads {head} does not exist: heads is {self.heads}")
@@ -177,7 +181,9 @@ class TransformerConfig(StacksConfig):
     """Which model."""
     embedding_norm: bool = False
     """Normalize the input of the first layers, as in BART (Lewis et al. 2020) and mBART."""
-    positions: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq", "learned"] = "sinusoidal"
+    positions: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq", "learned"] = (
+        "sinusoidal"
+    )
     """Position vectors: sines of fixed wavelengths, or learned. sinusoidal_halves: all sines precede all cosines, as in
     Marian. sinusoidal_fairseq: the same with other wavelengths, as in M2M100."""
     scale_embeddings: bool = True
@@ -300,7 +306,9 @@ class Transformer(
         dtype = self.src_embedding.weight.dtype
         bias = torch.where(mask, 0.0, -math.inf).to(dtype)  # (B, S)
         bias = bias[:, None, None]  # (B, 1, 1, S)
-        states, *keys_and_values = run_by_length(self._encode_group, inputs.lengths, inputs.ids, bias)
+        states, *keys_and_values = run_by_length(
+            self._encode_group, inputs.lengths, inputs.ids, bias
+        )
         return TransformerMemory(
             mask=mask,
             copy=inputs.copy,
@@ -323,7 +331,9 @@ class Transformer(
         states = self.encoder_norm(states)  # (b, s, H)
         results = [states]
         for decoder_layer in self.decoder:
-            keys, values = decoder_layer.cross_attention.project(states)  # (b, A, s, D), (b, A, s, D)
+            keys, values = decoder_layer.cross_attention.project(
+                states
+            )  # (b, A, s, D), (b, A, s, D)
             if not torch.is_grad_enabled():
                 # Search reads them in every step, which is slower with the strides of a view.
                 keys = keys.contiguous()
@@ -363,24 +373,34 @@ class Transformer(
         ids = tokens.view(-1, beam_size)  # (B, K)
         inputs = self._embed("tgt", ids, cache)  # (B, K, H)
         shown = self._heads_to_show(need_attention)
-        states, weights = self._decode(inputs, memory, cache, shown=shown)  # (B, K, H), (B, a, K, S)
+        states, weights = self._decode(
+            inputs, memory, cache, shown=shown
+        )  # (B, K, H), (B, a, K, S)
         output = self._join(states, inputs, weights, memory)  # (B, K, *)
         return output.mapped(lambda tensor: tensor.flatten(0, 1)), state  # (N, *)
 
-    def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> ModelOutput:
+    def unroll(
+        self, batch: Batch, memory: TransformerMemory, need_attention: bool = False
+    ) -> ModelOutput:
         """Runs all positions at once. Padding is on the right, so causal attention of real positions never reads it."""
         ids = batch.targets.shifted  # (B, T)
         inputs = self._embed("tgt", ids)  # (B, T, H)
         shown = self._heads_to_show(need_attention)
-        states, weights = self._decode(inputs, memory, cache=None, shown=shown)  # (B, T, H), (B, a, T, S)
+        states, weights = self._decode(
+            inputs, memory, cache=None, shown=shown
+        )  # (B, T, H), (B, a, T, S)
         return self._join(states, inputs, weights, memory)
 
     @override
-    def unroll_with_heads(self, batch: Batch, memory: TransformerMemory) -> tuple[ModelOutput, Tensor]:
+    def unroll_with_heads(
+        self, batch: Batch, memory: TransformerMemory
+    ) -> tuple[ModelOutput, Tensor]:
         ids = batch.targets.shifted  # (B, T)
         inputs = self._embed("tgt", ids)  # (B, T, H)
         all_heads = slice(None)
-        states, weights = self._decode(inputs, memory, cache=None, shown=all_heads)  # (B, T, H), (B, A, T, S)
+        states, weights = self._decode(
+            inputs, memory, cache=None, shown=all_heads
+        )  # (B, T, H), (B, A, T, S)
         assert weights is not None
         shown_weights = weights[:, self.shown_heads]  # (B, a, T, S)
         output = self._join(states, inputs, shown_weights, memory)
@@ -418,9 +438,13 @@ class Transformer(
         for number, decoder_layer in enumerate(self.decoder):
             normed = decoder_layer.around_self_attention.before(states)  # (B, T, H)
             causal = decoder_bias is None
-            decoder_weights.append(decoder_layer.self_attention.weights(normed, decoder_bias, causal=causal))
+            decoder_weights.append(
+                decoder_layer.self_attention.weights(normed, decoder_bias, causal=causal)
+            )
             layer_memory = (memory.keys[number], memory.values[number], memory.bias)
-            states, weights = decoder_layer(states, layer_memory, shown=slice(None), bias=decoder_bias)
+            states, weights = decoder_layer(
+                states, layer_memory, shown=slice(None), bias=decoder_bias
+            )
             cross_weights.append(weights)
         return LayerAttentions(
             encoder=_without_padding(encoder_weights, memory.mask),  # L x (B, A, S, S)
@@ -472,7 +496,9 @@ class Transformer(
         copies = self.copy_gate is not None
         return self.shown_heads if need_attention or copies else None
 
-    def _join(self, states: Tensor, inputs: Tensor, weights: Tensor | None, memory: TransformerMemory) -> ModelOutput:
+    def _join(
+        self, states: Tensor, inputs: Tensor, weights: Tensor | None, memory: TransformerMemory
+    ) -> ModelOutput:
         """Returns the output, with the copy gate of the head of this file, for Q positions per sentence.
 
         `inputs` and `states` `(B, Q, H)` are the input of the first layer and the result of the last layer. Weights

@@ -5,4 +5,11 @@ from nmtkit.plots.drawing import FigureStyle
 from nmtkit.plots.heatmaps import save
 from nmtkit.plots.pages import picture_format
 
-__all__ = ["AttentionPicture", "FigureStyle", "HeadsPicture", "SourceWindow", "picture_format", "save"]
+__all__ = [
+    "AttentionPicture",
+    "FigureStyle",
+    "HeadsPicture",
+    "SourceWindow",
+    "picture_format",
+    "save",
+]

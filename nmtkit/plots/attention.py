@@ -41,7 +41,9 @@ class SentencePicture:
     def heading(self) -> str:
         """The title with the score behind it, and how much of the source was not read."""
         score = "" if self.score is None else f"  (score {self.score:.2f})"
-        unread = f"  (the last {self.left_out:,} source tokens were not read)" if self.left_out else ""
+        unread = (
+            f"  (the last {self.left_out:,} source tokens were not read)" if self.left_out else ""
+        )
         return f"{self.title}{score}{unread}".strip()
 
     def with_title(self, title: str | None) -> Self:
@@ -74,7 +76,9 @@ class AttentionPicture(SentencePicture):
 
     def __post_init__(self) -> None:
         rows, columns = len(self.tgt_words), len(self.src_words)
-        assert self.weights.shape == (rows, columns), f"weights {self.weights.shape} for {rows} x {columns} words"
+        assert self.weights.shape == (rows, columns), (
+            f"weights {self.weights.shape} for {rows} x {columns} words"
+        )
         assert len(self.windows) in (0, rows)
         assert self.p_gen is None or self.p_gen.shape == (rows,)
         assert self.p_gen is None or not self.windows
@@ -160,7 +164,8 @@ def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, li
         starts = _starts(by_coverage[:kept], count)
     sizes = np.diff([*starts, count]).tolist()
     words = [
-        picture.src_words[start] if size == 1 else f"… {size} words" for start, size in zip(starts, sizes, strict=True)
+        picture.src_words[start] if size == 1 else f"… {size} words"
+        for start, size in zip(starts, sizes, strict=True)
     ]
     weights = np.add.reduceat(picture.weights, starts, axis=1) if starts else picture.weights
     return replace(picture, src_words=words, weights=weights), sizes

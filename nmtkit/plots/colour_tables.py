@@ -36,30 +36,41 @@ def entropy(weights: NDArray[Any]) -> NDArray[np.float64]:
     """Entropy in nats of the distributions along the last axis, from 0 to the logarithm of the number of words."""
     weights = weights.astype(np.float64)
     logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
-    entropies: NDArray[np.float64] = np.abs((weights * logs).sum(-1))  # no term is above zero, but a zero has a sign
+    # no term is above zero, but a zero has a sign
+    entropies: NDArray[np.float64] = np.abs((weights * logs).sum(-1))
     return entropies
 
 
 def word_entropies(pictures: Sequence[AttentionPicture]) -> list[Entropies]:
     """The entropy of a model with one attention: one value."""
     values = np.concatenate([entropy(picture.weights) for picture in pictures])
-    uniform = np.concatenate([np.full(len(p.tgt_words), np.log(len(p.src_words))) for p in pictures])
+    uniform = np.concatenate(
+        [np.full(len(p.tgt_words), np.log(len(p.src_words))) for p in pictures]
+    )
     return [Entropies("attention over words", np.array([[values.mean()]]), float(uniform.mean()))]
 
 
 def head_entropies(pictures: Sequence[HeadsPicture]) -> list[Entropies]:
     """The entropies of the three kinds of attention of a Transformer."""
     entropies = []
-    kinds = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
+    kinds = {
+        "encoder": "encoder self-attention",
+        "decoder": "decoder self-attention",
+        "cross": "cross-attention",
+    }
     for kind, name in kinds.items():
-        values = np.concatenate([entropy(getattr(picture, kind)) for picture in pictures], axis=-1)  # (L, A, rows)
+        values = np.concatenate(
+            [entropy(getattr(picture, kind)) for picture in pictures], axis=-1
+        )  # (L, A, rows)
         words = [
             np.arange(1, len(picture.tgt_tokens) + 1)  # the decoder sees what it has written
             if kind == "decoder"
             else np.full(getattr(picture, kind).shape[2], len(picture.src_tokens))
             for picture in pictures
         ]
-        entropies.append(Entropies(name, values.mean(-1), float(np.log(np.concatenate(words)).mean())))
+        entropies.append(
+            Entropies(name, values.mean(-1), float(np.log(np.concatenate(words)).mean()))
+        )
     return entropies
 
 
@@ -68,7 +79,9 @@ def save_entropies(
 ) -> None:
     """Writes a coloured table for each kind of attention: a row for each layer, a column for each head."""
     if not all(np.isfinite(part.values).all() for part in parts):
-        raise NmtkitError(f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint")
+        raise NmtkitError(
+            f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint"
+        )
     shown = printable(title if style.title is None else style.title)
     with drawing.settings(shown, path, style.font) as families:
         widths = [max(part.values.shape[1] * CELL, NARROWEST) for part in parts]
@@ -81,30 +94,52 @@ def save_entropies(
         x = LEFT
         for part, wide in zip(parts, widths, strict=True):
             layers, heads = part.values.shape
-            box = (x / width, 1 - (above + layers * CELL) / height, heads * CELL / width, layers * CELL / height)
+            box = (
+                x / width,
+                1 - (above + layers * CELL) / height,
+                heads * CELL / width,
+                layers * CELL / height,
+            )
             axes = figure.add_axes(box)
             mesh = _draw_table(axes, part, top, style.shades(), by.text)
             if part.values.size > 1 and part is parts[0]:
                 axes.set_ylabel("layer", fontsize=9 * by.text, color=drawing.FAINT)
             x += wide + BETWEEN
         tall = max(tallest, 0.8)
-        place = ((x - BETWEEN + 0.2) / width, 1 - (above + tall) / height, 0.12 / width, tall / height)
+        place = (
+            (x - BETWEEN + 0.2) / width,
+            1 - (above + tall) / height,
+            0.12 / width,
+            tall / height,
+        )
         drawing.colour_bar(figure, mesh, place, "entropy (nats)", by.text)
         drawing.save_figure(figure, path, shown or printable(title), style)
 
 
 def _titled_figure(
-    title: str, families: list[str], width: float, height: float, style: FigureStyle, path: str | Path
+    title: str,
+    families: list[str],
+    width: float,
+    height: float,
+    style: FigureStyle,
+    path: str | Path,
 ) -> tuple[drawing.Figure, drawing.ScaleFactors, float]:
     """A figure with a title, its scale, and its width in inches, in which the title has room."""
     width = max(width, fonts.widest([title], families, 12.0) + 0.5)
     figure, by = drawing.new_figure(width, height, style, path)
-    figure.text(0.25 / width, 1 - 0.2 / height, title, fontsize=12 * by.text, color=drawing.INK, va="top")
+    figure.text(
+        0.25 / width, 1 - 0.2 / height, title, fontsize=12 * by.text, color=drawing.INK, va="top"
+    )
     return figure, by, width
 
 
 def _draw_cells(
-    axes: drawing.Axes, values: NDArray[Any], texts: Sequence[Sequence[str]], top: float, shades: Any, size: float
+    axes: drawing.Axes,
+    values: NDArray[Any],
+    texts: Sequence[Sequence[str]],
+    top: float,
+    shades: Any,
+    size: float,
 ) -> Any:
     """Draws a table of texts on the shades of values, `top` the darkest, and gives its mesh."""
     mesh = axes.pcolormesh(values, cmap=shades, vmin=0.0, vmax=top, edgecolors="white")
@@ -112,7 +147,9 @@ def _draw_cells(
     for row, column in np.ndindex(values.shape):
         ink = "white" if drawing.is_dark(shades(values[row, column] / top)) else drawing.INK
         text = texts[row][column]
-        axes.text(column + 0.5, row + 0.5, text, fontsize=9 * size, color=ink, ha="center", va="center")
+        axes.text(
+            column + 0.5, row + 0.5, text, fontsize=9 * size, color=ink, ha="center", va="center"
+        )
     axes.tick_params(labelsize=9 * size, length=0, colors=drawing.FAINT)
     axes.set_frame_on(False)
     return mesh
@@ -124,16 +161,24 @@ def _draw_table(axes: drawing.Axes, part: Entropies, top: float, shades: Any, te
     texts = [[f"{value:.2f}" for value in row] for row in part.values]
     mesh = _draw_cells(axes, part.values, texts, top, shades, text)
     named = part.values.size > 1  # a model with one attention has neither layers nor heads to name
-    axes.set_xticks(np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)])
-    axes.set_yticks(np.arange(layers) + 0.5, [str(layer + 1) if named else "" for layer in range(layers)])
+    axes.set_xticks(
+        np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)]
+    )
+    axes.set_yticks(
+        np.arange(layers) + 0.5, [str(layer + 1) if named else "" for layer in range(layers)]
+    )
     if named:
         axes.set_xlabel("head", fontsize=9 * text, color=drawing.FAINT)
     heading = f"{part.name}\nuniform: {part.uniform:.2f}"
-    axes.set_title(heading, fontsize=10 * text, color=drawing.INK, loc="left", pad=6 * text, linespacing=1.3)
+    axes.set_title(
+        heading, fontsize=10 * text, color=drawing.INK, loc="left", pad=6 * text, linespacing=1.3
+    )
     return mesh
 
 
-def save_confusion(labels: Sequence[str], counts: NDArray[Any], path: str | Path, title: str) -> None:
+def save_confusion(
+    labels: Sequence[str], counts: NDArray[Any], path: str | Path, title: str
+) -> None:
     """Writes how often labels were wanted (rows) and given (columns); a colour is the share of its row."""
     names = [printable(label) for label in labels]
     shown = printable(title)
@@ -141,7 +186,9 @@ def save_confusion(labels: Sequence[str], counts: NDArray[Any], path: str | Path
         margin = fonts.widest(names, families, 9.0) + 0.45
         size = max(len(names) * CELL, NARROWEST)
         height = TITLE + margin + size + 0.25
-        figure, _, width = _titled_figure(shown, families, margin + size + RIGHT, height, DEFAULT_STYLE, path)
+        figure, _, width = _titled_figure(
+            shown, families, margin + size + RIGHT, height, DEFAULT_STYLE, path
+        )
         axes = figure.add_axes((margin / width, 0.25 / height, size / width, size / height))
         texts = [[str(count or "") for count in row] for row in counts.tolist()]
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -157,7 +204,9 @@ def save_confusion(labels: Sequence[str], counts: NDArray[Any], path: str | Path
         drawing.save_figure(figure, path, shown)
 
 
-def save_positions(table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:
+def save_positions(
+    table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
+) -> None:
     """Writes a table of position vectors (Vaswani et al. 2017, 3.5), (positions, width of the model), as colours."""
     shown = printable(title if style.title is None else style.title)
     from matplotlib.colors import LinearSegmentedColormap
@@ -167,10 +216,14 @@ def save_positions(table: NDArray[Any], path: str | Path, title: str, style: Fig
         wider = by.text / by.length  # than where text and lengths go together
         left, low, bar = 0.09 * wider, 0.12 * wider, 0.12 * wider
         axes = figure.add_axes((left, low, 1 - left - bar, (0.88 if shown else 0.97) - low))
-        signed = LinearSegmentedColormap.from_list("signed", ["#a13b00", "#f0a46b", "#ffffff", *drawing.BLUES[2:4]])
+        signed = LinearSegmentedColormap.from_list(
+            "signed", ["#a13b00", "#f0a46b", "#ffffff", *drawing.BLUES[2:4]]
+        )
         colours = style.shades() if style.colours else signed
         most = float(abs(table).max()) or 1.0
-        image = axes.imshow(table, colours, vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+        image = axes.imshow(
+            table, colours, vmin=-most, vmax=most, aspect="auto", interpolation="nearest"
+        )
         axes.set_frame_on(False)
         axes.set_xlabel("dimension", fontsize=10 * by.text, color=drawing.FAINT)
         axes.set_ylabel("position", fontsize=10 * by.text, color=drawing.FAINT)

@@ -46,7 +46,9 @@ class Training:
     """Name of each stage of training and its last update so far; empty if there are no stages."""
 
 
-def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle = DEFAULT_STYLE) -> None:
+def save_training(
+    runs: Sequence[Training], path: str | Path, style: FigureStyle = DEFAULT_STYLE
+) -> None:
     """Writes one figure of several runs: loss, perplexity, a score (else gradient norm) and learning rate over updates.
 
     A run has a colour; thin lines are training batches, thick ones the validation set, dotted ones borders of stages.
@@ -71,7 +73,14 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
         entries = [
             *(Line2D([], [], color=colour, linewidth=2.2 * by.text) for colour in colours),
             Line2D([], [], color=drawing.FAINT, linewidth=1.0 * by.text, alpha=0.7),
-            Line2D([], [], color=drawing.FAINT, linewidth=2.2 * by.text, marker="o", markersize=4 * by.text),
+            Line2D(
+                [],
+                [],
+                color=drawing.FAINT,
+                linewidth=2.2 * by.text,
+                marker="o",
+                markersize=4 * by.text,
+            ),
         ]
         figure.legend(
             entries,
@@ -83,8 +92,20 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
             fontsize=10 * by.text,
             borderaxespad=0,
         )
-        figure.text(0.06, 1 - 0.2 * wider / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
-        edges = {"left": 0.07 * wider, "right": 0.985, "bottom": 0.075 * wider, "top": below - 0.02 * wider}
+        figure.text(
+            0.06,
+            1 - 0.2 * wider / height,
+            shown,
+            fontsize=12 * by.text,
+            color=drawing.INK,
+            va="top",
+        )
+        edges = {
+            "left": 0.07 * wider,
+            "right": 0.985,
+            "bottom": 0.075 * wider,
+            "top": below - 0.02 * wider,
+        }
         grid = figure.add_gridspec(2, 2, **edges, wspace=0.17 * wider, hspace=0.32 * wider)
         axes: drawing.Axes | None = None
         for number, (title, series) in enumerate(_panels(runs)):
@@ -109,7 +130,10 @@ def round_ticks(low: float, high: float, whole: bool = False) -> list[float]:
 def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
     """The title of each panel, and for each run its points of training batches and of the validation set."""
     metrics = dict.fromkeys(run.metric for run in runs if run.valid_score)
-    score: tuple[str, Curves] = (", ".join(metrics) or "score", [((), run.valid_score) for run in runs])
+    score: tuple[str, Curves] = (
+        ", ".join(metrics) or "score",
+        [((), run.valid_score) for run in runs],
+    )
     if not metrics and any(run.grad_norm for run in runs):  # as of a pretraining
         score = "gradient norm", [(run.grad_norm, ()) for run in runs]
     return [
@@ -120,14 +144,19 @@ def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
     ]
 
 
-def _draw_panel(axes: drawing.Axes, title: str, series: Curves, colours: Sequence[str], text: float) -> None:
+def _draw_panel(
+    axes: drawing.Axes, title: str, series: Curves, colours: Sequence[str], text: float
+) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     drawing.plain_axes(axes, text)
     axes.set_title(title, fontsize=11 * text, color=drawing.INK, loc="left", pad=6 * text)
     for colour, (train, valid) in zip(colours, series, strict=True):
         # Few points are marked, so that each can be seen; many would run into one another.
-        for points, width, alpha, most in ((train, 1.0 * text, 0.7, 1), (valid, 2.2 * text, 1.0, MAX_MARKERS)):
+        for points, width, alpha, most in (
+            (train, 1.0 * text, 0.7, 1),
+            (valid, 2.2 * text, 1.0, MAX_MARKERS),
+        ):
             style: dict[str, Any] = {"color": colour, "linewidth": width, "alpha": alpha}
             style |= {"marker": "o" if len(points) <= most else "", "markersize": 1.8 * width}
             axes.plot(*zip(*points, strict=True), **style)
@@ -135,24 +164,38 @@ def _draw_panel(axes: drawing.Axes, title: str, series: Curves, colours: Sequenc
     if title == "perplexity":
         axes.set_yscale("log")
         crowded = axes.get_window_extent().height < ROOM_FOR_TICKS * text * axes.figure.dpi
-        axes.yaxis.set_major_locator(LogLocator(numticks=12) if crowded else LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_locator(
+            LogLocator(numticks=12) if crowded else LogLocator(subs=(1, 2, 5))
+        )
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif title != "loss (nats a token)":
         axes.set_ylim(bottom=0)
     if not any(points for pair in series for points in pair):
         size, place = 10 * text, axes.transAxes
-        axes.text(0.5, 0.5, "nothing logged", fontsize=size, transform=place, ha="center", color=drawing.FAINT)
+        axes.text(
+            0.5,
+            0.5,
+            "nothing logged",
+            fontsize=size,
+            transform=place,
+            ha="center",
+            color=drawing.FAINT,
+        )
 
 
-def _stages(axes: drawing.Axes, runs: Sequence[Training], colours: Sequence[str], named: bool, text: float) -> None:
+def _stages(
+    axes: drawing.Axes, runs: Sequence[Training], colours: Sequence[str], named: bool, text: float
+) -> None:
     """Draws the borders of the stages of training, and their names at the top, a line for each run."""
     staged = [(run, colour) for run, colour in zip(runs, colours, strict=True) if run.stages]
     for row, (run, colour) in enumerate(staged):
         begin = 0
         for number, (name, end) in enumerate(run.stages):
             if number:
-                axes.axvline(begin, color=colour, linewidth=1.4 * text, linestyle=":", alpha=0.7, zorder=1.5)
+                axes.axvline(
+                    begin, color=colour, linewidth=1.4 * text, linestyle=":", alpha=0.7, zorder=1.5
+                )
             if named:
                 axes.text(
                     (begin + end) / 2,
@@ -225,7 +268,13 @@ def save_by_length(
         if any(few):
             note = "Hollow points: too few sentences for a reliable score."
             figure.text(0.1, 0.08 / height, note, fontsize=9, color=drawing.FAINT)
-        above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "borderaxespad": 0}
+        above: dict[str, Any] = {
+            "loc": "lower left",
+            "bbox_to_anchor": (0, 1.02),
+            "borderaxespad": 0,
+        }
         curves = axes.lines[::2]  # every other line is the hollow points of the one before it
-        axes.legend(curves, names, frameon=False, fontsize=10, ncols=columns, handlelength=3, **above)
+        axes.legend(
+            curves, names, frameon=False, fontsize=10, ncols=columns, handlelength=3, **above
+        )
         drawing.save_figure(figure, path, "BLEU by length of the source")

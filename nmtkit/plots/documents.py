@@ -42,20 +42,33 @@ class DocumentPicture(SentencePicture):
     @property
     def shades(self) -> list[NDArray[np.float64]]:
         """sqrt(p_s) p_w of each word, as shares of the largest."""
-        shades = [own / np.sqrt(max(share, 1e-12)) for own, share in zip(self.weights, self.of_sentences, strict=True)]
+        shades = [
+            own / np.sqrt(max(share, 1e-12))
+            for own, share in zip(self.weights, self.of_sentences, strict=True)
+        ]
         largest = max([1e-12, *(float(own.max()) for own in shades if len(own))])
         return [own / largest for own in shades]
 
 
-def save_documents(pictures: Sequence[DocumentPicture], path: str | Path, style: FigureStyle = DEFAULT_STYLE) -> None:
+def save_documents(
+    pictures: Sequence[DocumentPicture], path: str | Path, style: FigureStyle = DEFAULT_STYLE
+) -> None:
     """Draws texts one below the other."""
     pictures = [picture.with_title(style.title) for picture in pictures]
     if not pictures or not all(np.isfinite(picture.of_sentences).all() for picture in pictures):
-        raise NmtkitError(f"{path}: there is no text, or its weights are not finite numbers; use an earlier checkpoint")
+        raise NmtkitError(
+            f"{path}: there is no text, or its weights are not finite numbers; use an earlier checkpoint"
+        )
     headings = [printable(picture.heading) for picture in pictures]
-    words = [printable(word) for picture in pictures for sentence in picture.sentences for word in sentence]
+    words = [
+        printable(word)
+        for picture in pictures
+        for sentence in picture.sentences
+        for word in sentence
+    ]
     scale = 1.0 if style.size is None else style.size[0] / WIDTH
-    larger = 1.0 if style.font_size is None else style.font_size / (POINTS * scale)  # than for a sheet of this width
+    # than for a sheet of this width
+    larger = 1.0 if style.font_size is None else style.font_size / (POINTS * scale)
     with drawing.settings("".join((*headings, *words)), path, style.font) as families:
         measures = fonts.measure_labels(words, families, POINTS * larger)
         widths = {word: width for word, (width, _) in zip(words, measures, strict=True)}
@@ -84,7 +97,9 @@ Places = list[list[tuple[float, float, float]]]
 """Of each sentence, of its weight and then of its words: left edge, middle of the line, width."""
 
 
-def _laid_out(picture: DocumentPicture, widths: dict[str, float], y: float, larger: float) -> tuple[Places, float]:
+def _laid_out(
+    picture: DocumentPicture, widths: dict[str, float], y: float, larger: float
+) -> tuple[Places, float]:
     """The places of a text whose first line is at `y`, and where the next could be."""
     places, left = [], MARGIN + WEIGHT * larger + 0.12
     for sentence in picture.sentences:
@@ -99,17 +114,38 @@ def _laid_out(picture: DocumentPicture, widths: dict[str, float], y: float, larg
     return places, y
 
 
-def _draw(axes: drawing.Axes, picture: DocumentPicture, places: Places, blues: Any, line: float, points: float) -> None:
+def _draw(
+    axes: drawing.Axes,
+    picture: DocumentPicture,
+    places: Places,
+    blues: Any,
+    line: float,
+    points: float,
+) -> None:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
     reds = LinearSegmentedColormap.from_list("sentences", REDS)
     shares = picture.of_sentences
     largest = max(float(shares.max()), 1e-12)
-    for words, share, shades, row in zip(picture.sentences, shares, picture.shades, places, strict=True):
+    for words, share, shades, row in zip(
+        picture.sentences, shares, picture.shades, places, strict=True
+    ):
         texts = [f"{share:.2f}", *map(printable, words)]
         colours = [reds(share / largest), *map(blues, shades)]
         for text, colour, (x, y, width) in zip(texts, colours, row, strict=True):
-            axes.add_patch(Rectangle((x, y - 0.44 * line), width, 0.88 * line, facecolor=colour, edgecolor="none"))
+            axes.add_patch(
+                Rectangle(
+                    (x, y - 0.44 * line), width, 0.88 * line, facecolor=colour, edgecolor="none"
+                )
+            )
             ink = "white" if drawing.is_dark(colour) else drawing.INK
-            axes.text(x + width / 2, y, text, fontsize=points, color=ink, ha="center", va="center_baseline")
+            axes.text(
+                x + width / 2,
+                y,
+                text,
+                fontsize=points,
+                color=ink,
+                ha="center",
+                va="center_baseline",
+            )

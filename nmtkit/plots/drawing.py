@@ -67,7 +67,9 @@ class FigureStyle:
 
         known = ["serif", "sans-serif", "monospace", *sorted(font_manager.get_font_names())]
         if self.font and self.font not in known:
-            raise NmtkitError(f"font {self.font!r} is not installed: {suggest_names(self.font, known)}")
+            raise NmtkitError(
+                f"font {self.font!r} is not installed: {suggest_names(self.font, known)}"
+            )
         for colour in self.colours:
             if not is_color_like(colour) and self.colours != (colour,):
                 raise NmtkitError(
@@ -111,7 +113,10 @@ class FigureStyle:
 
         given: Sequence[str] = self.colours or SERIES
         if len(given) == 1 and not is_color_like(given[0]):
-            given = [to_hex(one) for one in getattr(self.shades(), "colors", self.shades()(range(0, 256, 32)))]
+            given = [
+                to_hex(one)
+                for one in getattr(self.shades(), "colors", self.shades()(range(0, 256, 32)))
+            ]
         return [to_hex(given[number % len(given)]) for number in range(count)]
 
     def css(self) -> str:
@@ -122,7 +127,9 @@ class FigureStyle:
         if self.colours:
             strongest = to_rgb(self.shades()(1.0))
             hue = " ".join(str(round(255 * part)) for part in strongest)
-            rules.append(f":root {{ --hue: {hue}; --strong: {'#ffffff' if is_dark(strongest) else '#000000'}; }}")
+            rules.append(
+                f":root {{ --hue: {hue}; --strong: {'#ffffff' if is_dark(strongest) else '#000000'}; }}"
+            )
         if self.font:
             rules.append(f'body {{ font-family: "{self.font}"; }}')
         if self.font_size:
@@ -135,7 +142,10 @@ DEFAULT_STYLE = FigureStyle()
 
 def is_dark(colour: Sequence[float]) -> bool:
     """Whether what is written on a colour (red, green, blue, from 0 to 1) must be white."""
-    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), colour, strict=False)) < 0.5
+    return (
+        sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), colour, strict=False))
+        < 0.5
+    )
 
 
 @contextmanager
@@ -156,7 +166,8 @@ def settings(text: str, path: str | Path, font: str = "") -> Iterator[list[str]]
         )
         warnings.warn(warning, fonts.PictureWarning, stacklevel=4)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r".*Glyph .* missing from")  # ours is one, and names the remedy
+        # ours is one, and names the remedy
+        warnings.filterwarnings("ignore", message=r".*Glyph .* missing from")
         # Set for these lines only, so that a user's matplotlibrc (TeX, cropping) cannot break a picture and nothing
         # leaks out. SVG keeps text as text: it can be searched, and the viewer's fonts and shaping serve every script.
         with matplotlib.rc_context(
@@ -209,7 +220,9 @@ def check_sheet(width: float, height: float, path: str | Path) -> None:
     if suffix == ".pdf" and max(width, height) > MAX_SIDE_PDF:
         fault = "is too large for a page of PDF; write .html instead"
     elif suffix == ".png" and _dpi(width, height) < MIN_DPI:
-        fault = "cannot be read as PNG; draw fewer sentences, or write .pdf (a page for each) or .html"
+        fault = (
+            "cannot be read as PNG; draw fewer sentences, or write .pdf (a page for each) or .html"
+        )
     else:
         return
     raise NmtkitError(f"{path}: a sheet of {width:.0f} x {height:.0f} inches {fault}")
@@ -239,18 +252,26 @@ def content(figures: Iterable[Figure], suffix: str, best_dpi: float = BEST_DPI) 
     return buffer.getvalue()
 
 
-def save_figure(figure: Figure, path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:
+def save_figure(
+    figure: Figure, path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
+) -> None:
     """Writes a figure within its `settings`; the `title` is its description in .html."""
     suffix = picture_format(path)
     if suffix == ".html":
         image = b64encode(content([figure], ".svg")).decode("ascii")
-        write_picture(render("plots/templates/figure.html", {"title": title, "image": image}).encode(), path)
+        write_picture(
+            render("plots/templates/figure.html", {"title": title, "image": image}).encode(), path
+        )
     else:
         write_picture(content([figure], suffix, style.dpi), path)
 
 
 def colour_bar(
-    figure: Figure, mesh: Any, place: tuple[float, float, float, float], label: str, text: float = 1.0
+    figure: Figure,
+    mesh: Any,
+    place: tuple[float, float, float, float],
+    label: str,
+    text: float = 1.0,
 ) -> None:
     """Draws the colour scale at `place` (left, bottom, width, height, in fractions of the figure)."""
     axes = figure.add_axes(place)

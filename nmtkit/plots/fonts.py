@@ -46,10 +46,19 @@ def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:
     language = "JP" if names & {"HIRAGANA", "KATAKANA"} else "KR" if "HANGUL" in names else "SC"
 
     def rank(entry: Any) -> tuple[bool, bool, bool, str]:
-        return entry.name != FIRST_FONT, "Sans" not in entry.name, not entry.name.endswith(language), entry.name
+        return (
+            entry.name != FIRST_FONT,
+            "Sans" not in entry.name,
+            not entry.name.endswith(language),
+            entry.name,
+        )
 
     def usable(entry: Any) -> bool:
-        return entry.style == "normal" and entry.weight in (400, "normal", "regular", "book") and entry.name[0] != "."
+        return (
+            entry.style == "normal"
+            and entry.weight in (400, "normal", "regular", "book")
+            and entry.name[0] != "."
+        )
 
     known = {entry.fname for entry in font_manager.fontManager.ttflist}
     for entry in sorted(filter(usable, font_manager.fontManager.ttflist), key=rank):
@@ -80,7 +89,9 @@ def measure_labels(
     labels: Iterable[str], fonts: Sequence[str], font_size: float, bold: Container[int] = ()
 ) -> list[tuple[float, float]]:
     """Width and height of each label in inches; `bold` has the numbers of the bold ones."""
-    return [_size(label, tuple(fonts), font_size, number in bold) for number, label in enumerate(labels)]
+    return [
+        _size(label, tuple(fonts), font_size, number in bold) for number, label in enumerate(labels)
+    ]
 
 
 def widest(labels: Iterable[str], fonts: Sequence[str], font_size: float) -> float:
@@ -96,5 +107,7 @@ def _size(label: str, fonts: tuple[str, ...], font_size: float, bold: bool) -> t
     figure = Figure(dpi=72)
     FigureCanvasAgg(figure)  # a figure measures text with its canvas
     weight = "bold" if bold else "normal"
-    extent = figure.text(0, 0, label, fontfamily=fonts, fontsize=font_size, fontweight=weight).get_window_extent()
+    extent = figure.text(
+        0, 0, label, fontfamily=fonts, fontsize=font_size, fontweight=weight
+    ).get_window_extent()
     return extent.width / 72, extent.height / 72

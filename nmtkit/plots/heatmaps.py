@@ -23,7 +23,10 @@ SIZE_TOLERANCE = 1.005
 
 
 def save(
-    pictures: Sequence[AttentionPicture], path: str | Path, grid: bool = False, style: FigureStyle = DEFAULT_STYLE
+    pictures: Sequence[AttentionPicture],
+    path: str | Path,
+    grid: bool = False,
+    style: FigureStyle = DEFAULT_STYLE,
 ) -> None:
     """Writes pictures to one file; its suffix chooses the format.
 
@@ -38,8 +41,13 @@ def save(
     """
     suffix = picture_format(path)
     pictures = [picture.with_title(style.title) for picture in pictures]
-    numbers = [(one.weights,) if one.p_gen is None else (one.weights, one.p_gen) for one in pictures]
-    check_sentences([(one.src_words, one.tgt_words, own) for one, own in zip(pictures, numbers, strict=True)], path)
+    numbers = [
+        (one.weights,) if one.p_gen is None else (one.weights, one.p_gen) for one in pictures
+    ]
+    check_sentences(
+        [(one.src_words, one.tgt_words, own) for one, own in zip(pictures, numbers, strict=True)],
+        path,
+    )
     if suffix == ".html":
         write_picture(attention_page(pictures, grid, style.css()).encode(), path)
     else:
@@ -55,11 +63,17 @@ class _Sheet(NamedTuple):
 
 
 def _sheet_image(
-    pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, grid: bool, style: FigureStyle
+    pictures: Sequence[AttentionPicture],
+    suffix: str,
+    path: str | Path,
+    grid: bool,
+    style: FigureStyle,
 ) -> bytes:
     """The content of a .png, .svg or .pdf file."""
     headings = [printable(picture.heading) for picture in pictures]
-    words = (printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words))
+    words = (
+        printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words)
+    )
     with drawing.settings("".join((*headings, *words)), path, style.font) as families:
         longest = max(max(picture.weights.shape) for picture in pictures)
 
@@ -67,12 +81,16 @@ def _sheet_image(
             panels = [
                 SummaryPanel(picture, families, pictures if grid else [picture], by)
                 if picture.is_summary
-                else TranslationPanel(picture, families, longest if grid else max(picture.weights.shape), by)
+                else TranslationPanel(
+                    picture, families, longest if grid else max(picture.weights.shape), by
+                )
                 for picture in pictures
             ]
             if grid:
                 return [_grid(panels)]
-            return [_shelves([panel]) for panel in panels] if suffix == ".pdf" else [_shelves(panels)]
+            return (
+                [_shelves([panel]) for panel in panels] if suffix == ".pdf" else [_shelves(panels)]
+            )
 
         sheets = _fitted(build, style, path)
         for sheet in sheets:
@@ -81,29 +99,49 @@ def _sheet_image(
         return drawing.content((_figure(sheet, shades) for sheet in sheets), suffix, style.dpi)
 
 
-def _fitted(build: Callable[[ScaleFactors], list[_Sheet]], style: FigureStyle, path: str | Path) -> list[_Sheet]:
+def _fitted(
+    build: Callable[[ScaleFactors], list[_Sheet]], style: FigureStyle, path: str | Path
+) -> list[_Sheet]:
     """The sheets with the size and the font size of the style; all of one scale, the largest sheet's."""
     sheets = build(ScaleFactors())
     points = max(panel.font_sizes[0] for sheet in sheets for panel, _, _ in sheet.places)
     if style.size is None:
-        return sheets if style.font_size is None else build(ScaleFactors(*[style.font_size / points] * 2))
+        return (
+            sheets
+            if style.font_size is None
+            else build(ScaleFactors(*[style.font_size / points] * 2))
+        )
 
     def scale(text: float) -> float:
-        return min(style.scale(sheet.width, sheet.height) for sheet in build(ScaleFactors(1.0, text)))
+        return min(
+            style.scale(sheet.width, sheet.height) for sheet in build(ScaleFactors(1.0, text))
+        )
 
     least, most = 1.0, 1.0
-    if style.font_size is not None:  # of words in another proportion to the cells: the larger they are, the less room
+    # of words in another proportion to the cells: the larger they are, the less room
+    if style.font_size is not None:
         least, most = MIN_TEXT, drawing.MAX_TEXT
         if (largest := points * most * scale(most)) < style.font_size / SIZE_TOLERANCE:
             raise drawing.no_room(path, largest)
         while most / least > SIZE_TOLERANCE:
             middle = math.sqrt(least * most)
-            least, most = (middle, most) if points * middle * scale(middle) < style.font_size else (least, middle)
+            least, most = (
+                (middle, most)
+                if points * middle * scale(middle) < style.font_size
+                else (least, middle)
+            )
     length = scale(least)
     # Letters are not quite as wide as their size says: once more, and the last hundredth goes to the margins.
-    length *= min(style.scale(sheet.width, sheet.height) for sheet in build(ScaleFactors(length, least * length)))
+    length *= min(
+        style.scale(sheet.width, sheet.height)
+        for sheet in build(ScaleFactors(length, least * length))
+    )
     sheets = build(ScaleFactors(length, least * length))
-    return [sheet._replace(width=style.size[0]) for sheet in sheets] if style.size[1] is None else sheets
+    return (
+        [sheet._replace(width=style.size[0]) for sheet in sheets]
+        if style.size[1] is None
+        else sheets
+    )
 
 
 def _shelves(panels: Sequence[Panel]) -> _Sheet:

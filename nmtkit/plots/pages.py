@@ -34,9 +34,13 @@ def picture_format(path: str | Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         given = f"'{path.suffix}'" if path.suffix else "no suffix"
-        raise NmtkitError(f"{path}: {given} is not a picture format; let the name end in {', '.join(FORMATS)}")
+        raise NmtkitError(
+            f"{path}: {given} is not a picture format; let the name end in {', '.join(FORMATS)}"
+        )
     if not path.parent.is_dir():
-        raise NmtkitError(f"{path}: the folder {path.parent} does not exist; make it first or choose another")
+        raise NmtkitError(
+            f"{path}: the folder {path.parent} does not exist; make it first or choose another"
+        )
     return suffix
 
 
@@ -47,14 +51,17 @@ def require_html(path: str | Path) -> None:
 
 
 def check_sentences(
-    sentences: Sequence[tuple[Sequence[str], Sequence[str], Sequence[NDArray[Any]]]], path: str | Path
+    sentences: Sequence[tuple[Sequence[str], Sequence[str], Sequence[NDArray[Any]]]],
+    path: str | Path,
 ) -> None:
     """Makes sure that there are sentences, each with words of source and target, and with finite weights."""
     if not sentences:
         raise NmtkitError(f"{path}: no sentences were given, so there is nothing to draw")
     for number, (src, tgt, weights) in enumerate(sentences, start=1):
         if not src or not tgt:
-            raise NmtkitError(f"{path}: sentence {number} has no words on one side; leave the empty line out")
+            raise NmtkitError(
+                f"{path}: sentence {number} has no words on one side; leave the empty line out"
+            )
         if not all(np.isfinite(numbers).all() for numbers in weights):
             fault = "has weights that are not finite numbers; the model is broken, use an earlier checkpoint"
             raise NmtkitError(f"{path}: sentence {number} {fault}")
@@ -65,7 +72,9 @@ def write_picture(content: bytes, path: str | Path) -> None:
     try:
         Path(path).write_bytes(content)
     except OSError as error:
-        raise NmtkitError(f"{path}: cannot be written ({error.strerror}); choose a place you may write to") from error
+        raise NmtkitError(
+            f"{path}: cannot be written ({error.strerror}); choose a place you may write to"
+        ) from error
 
 
 @cache
@@ -132,7 +141,10 @@ def pack(weights: NDArray[np.floating]) -> str:
 
 def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = "") -> str:
     """The page as text: a section for each picture, side by side in a `grid`; `css` is the user's style sheet."""
-    kinds = {"translation": not all(p.is_summary for p in pictures), "summary": any(p.is_summary for p in pictures)}
+    kinds = {
+        "translation": not all(p.is_summary for p in pictures),
+        "summary": any(p.is_summary for p in pictures),
+    }
     unit = "sentences" if kinds["translation"] else "articles"
     facts = {
         "title": f"Attention: {len(pictures)} {unit}" if len(pictures) > 1 else "Attention",
@@ -160,7 +172,13 @@ def save_heads(pictures: Sequence[HeadsPicture], path: str | Path, css: str = ""
     one of them, or the mean of a layer's heads, word by word. `css` is the user's style sheet.
     """
     require_html(path)
-    check_sentences([(one.src_tokens, one.tgt_tokens, (one.encoder, one.decoder, one.cross)) for one in pictures], path)
+    check_sentences(
+        [
+            (one.src_tokens, one.tgt_tokens, (one.encoder, one.decoder, one.cross))
+            for one in pictures
+        ],
+        path,
+    )
     write_picture(heads_page(pictures, css).encode(), path)
 
 
@@ -170,13 +188,18 @@ def heads_page(pictures: Sequence[HeadsPicture], css: str = "") -> str:
         _sentence(picture, printable(picture.heading) or f"Sentence {number}")
         for number, picture in enumerate(pictures, start=1)
     ]
-    title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
+    title = (
+        sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
+    )
     facts = {"title": title, "sentences": sentences, "own": _as_style(css)}
     return render("plots/templates/explorer.html", facts)
 
 
 def _sentence(picture: HeadsPicture, heading: str) -> dict[str, Any]:
-    src, tgt = ([printable(token) for token in tokens] for tokens in (picture.src_tokens, picture.tgt_tokens))
+    src, tgt = (
+        [printable(token) for token in tokens]
+        for tokens in (picture.src_tokens, picture.tgt_tokens)
+    )
     kinds = {"encoder": picture.encoder, "decoder": picture.decoder, "cross": picture.cross}
     return {
         "heading": heading,

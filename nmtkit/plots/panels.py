@@ -17,7 +17,13 @@ from nmtkit.plots.drawing import ScaleFactors
 from nmtkit.plots.fonts import printable
 
 WINDOW, OUTSIDE = "#c2185b", "#e5e7eb"
-COPIED, COPYING, GENERATING, COVERAGE, STRETCH = "#b45309", "#fbd9b0", "#6ea3e0", "#1f5fbf", "#6b7280"
+COPIED, COPYING, GENERATING, COVERAGE, STRETCH = (
+    "#b45309",
+    "#fbd9b0",
+    "#6ea3e0",
+    "#1f5fbf",
+    "#6b7280",
+)
 MAX_LABEL, MAX_ROWS = 36, 60
 """Letters of a label, and rows of an article."""
 ROTATION = 50.0
@@ -55,13 +61,25 @@ class Panel(ABC):
         """Measures what the subclass has set, the title, and where the cells begin."""
         rows, columns = self.matrix.shape
         sine, cosine = math.sin(math.radians(self.rotation)), math.cos(math.radians(self.rotation))
-        above = fonts.measure_labels(self.columns, families, self.font_sizes[0], bold=self.picture.copied)
-        label_top = max(width * sine + height * cosine for width, height in above) + 0.12 * self.by.text
-        overhang = max((j + 0.5) * self.cell[0] + w * cosine + h * sine for j, (w, h) in enumerate(above))
-        self.left = max(fonts.widest(self.rows, families, self.font_sizes[1]) + 0.12 * self.by.text, least_left)
-        width = self.left + max(columns * self.cell[0] + self.beside + COLOUR_BAR * self.by.text, overhang)
+        above = fonts.measure_labels(
+            self.columns, families, self.font_sizes[0], bold=self.picture.copied
+        )
+        label_top = (
+            max(width * sine + height * cosine for width, height in above) + 0.12 * self.by.text
+        )
+        overhang = max(
+            (j + 0.5) * self.cell[0] + w * cosine + h * sine for j, (w, h) in enumerate(above)
+        )
+        self.left = max(
+            fonts.widest(self.rows, families, self.font_sizes[1]) + 0.12 * self.by.text, least_left
+        )
+        width = self.left + max(
+            columns * self.cell[0] + self.beside + COLOUR_BAR * self.by.text, overhang
+        )
         width = max(width, fonts.widest(self.notes, families, NOTE_SIZE * self.by.text))
-        self.title, self.width, title_height = _fit_title(self.picture.heading, families, width, self.by)
+        self.title, self.width, title_height = _fit_title(
+            self.picture.heading, families, width, self.by
+        )
         self.top = title_height + label_top
         box = max(rows * self.cell[1], LEAST_BOX * self.by.length)
         self.height = self.top + box + self.below + len(self.notes) * NOTE * self.by.text
@@ -70,18 +88,24 @@ class Panel(ABC):
         """Draws it with its upper left corner at (x, y) from that of the figure; `shades` are a colour map."""
         width, height = map(float, figure.get_size_inches())
 
-        def place(right: float, down: float, wide: float, high: float) -> tuple[float, float, float, float]:
+        def place(
+            right: float, down: float, wide: float, high: float
+        ) -> tuple[float, float, float, float]:
             return (x + right) / width, 1 - (y + down + high) / height, wide / width, high / height
 
         if self.title:
             size = TITLE_SIZE * self.by.text
-            figure.text(x / width, 1 - y / height, self.title, fontsize=size, color=drawing.INK, va="top")
+            figure.text(
+                x / width, 1 - y / height, self.title, fontsize=size, color=drawing.INK, va="top"
+            )
         rows, columns = self.matrix.shape
         wide, high = columns * self.cell[0], rows * self.cell[1]
         axes = figure.add_axes(place(self.left, self.top, wide, high))
         axes.set_axis_off()
         top, line = self.picture.max_weight, 0.4 * self.by.length
-        mesh = axes.pcolormesh(self.matrix, cmap=shades, vmin=0.0, vmax=top, edgecolors=drawing.LINE, linewidth=line)
+        mesh = axes.pcolormesh(
+            self.matrix, cmap=shades, vmin=0.0, vmax=top, edgecolors=drawing.LINE, linewidth=line
+        )
         axes.set(xlim=(0, columns), ylim=(rows, 0))
         self._label(axes)
         text, tall = self.by.text, min(max(high, LEAST_BOX * self.by.length), 2.5 * self.by.length)
@@ -107,7 +131,9 @@ class Panel(ABC):
         for i, word in enumerate(self.rows):
             size, colour = self._row_style(i)
             x = -0.07 * self.by.text / self.cell[0]
-            axes.text(x, i + 0.5, word, fontsize=size, color=colour, ha="right", va="center_baseline")
+            axes.text(
+                x, i + 0.5, word, fontsize=size, color=colour, ha="right", va="center_baseline"
+            )
 
     def _row_style(self, row: int) -> tuple[float, str]:
         """Font size and colour of a row's label."""
@@ -121,9 +147,13 @@ class Panel(ABC):
 class TranslationPanel(Panel):
     """A translation; `longest` is the number of words that chooses the size of its cells."""
 
-    def __init__(self, picture: AttentionPicture, families: list[str], longest: int, by: ScaleFactors) -> None:
+    def __init__(
+        self, picture: AttentionPicture, families: list[str], longest: int, by: ScaleFactors
+    ) -> None:
         self.by = by
-        cell, size = (0.42, 11.0) if longest <= 12 else (0.3, 10.0) if longest <= 30 else (0.24, 9.0)
+        cell, size = (
+            (0.42, 11.0) if longest <= 12 else (0.3, 10.0) if longest <= 30 else (0.24, 9.0)
+        )
         self.picture, self.matrix = picture, picture.weights
         self.columns, self.rows = _shortened(picture.src_words), _shortened(picture.tgt_words)
         cell, size = cell * by.length, size * by.text
@@ -148,9 +178,15 @@ def _draw_windows(axes: drawing.Axes, picture: AttentionPicture, length: float) 
         if picture.is_outside_window(row, column):
             inside[row, column] = False
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=OUTSIDE, edgecolor="none"))
-    upright = [[(x + 1, y), (x + 1, y + 1)] for y, x in np.argwhere(inside[:, 1:] != inside[:, :-1])]
+    upright = [
+        [(x + 1, y), (x + 1, y + 1)] for y, x in np.argwhere(inside[:, 1:] != inside[:, :-1])
+    ]
     level = [[(x, y + 1), (x + 1, y + 1)] for y, x in np.argwhere(inside[1:] != inside[:-1])]
-    axes.add_collection(LineCollection(upright + level, colors=WINDOW, linewidths=1.2 * length, capstyle="projecting"))
+    axes.add_collection(
+        LineCollection(
+            upright + level, colors=WINDOW, linewidths=1.2 * length, capstyle="projecting"
+        )
+    )
     axes.plot(
         [window.centre + 0.5 for window in picture.windows],
         [row + 0.5 for row in range(rows)],
@@ -171,20 +207,33 @@ class SummaryPanel(Panel):
     """
 
     def __init__(
-        self, picture: AttentionPicture, families: list[str], alike: Sequence[AttentionPicture], by: ScaleFactors
+        self,
+        picture: AttentionPicture,
+        families: list[str],
+        alike: Sequence[AttentionPicture],
+        by: ScaleFactors,
     ) -> None:
         self.by = by
         self.beside, self.below = (GAP + STRIP) * by.text, (GAP + STRIP + 0.1) * by.text
-        column, tgt_size = (0.34, 10.0) if max(len(one.tgt_words) for one in alike) <= 20 else (0.26, 9.0)
-        row, src_size = (0.24, 10.0) if max(len(one.src_words) for one in alike) <= 30 else (0.17, 8.5)
+        column, tgt_size = (
+            (0.34, 10.0) if max(len(one.tgt_words) for one in alike) <= 20 else (0.26, 9.0)
+        )
+        row, src_size = (
+            (0.24, 10.0) if max(len(one.src_words) for one in alike) <= 30 else (0.17, 8.5)
+        )
         self.picture, self.sizes = condense(picture, MAX_ROWS)
         self.matrix = self.picture.weights.T
-        self.columns, self.rows = _shortened(self.picture.tgt_words), _shortened(self.picture.src_words)
+        self.columns, self.rows = (
+            _shortened(self.picture.tgt_words),
+            _shortened(self.picture.src_words),
+        )
         self.cell = column * by.length, row * by.length
         self.font_sizes = tgt_size * by.text, src_size * by.text
         self.notes = []
         if picture.p_gen is not None:
-            self.notes.append("bold: copied from the article · p_gen: blue, share of generating; orange, of copying")
+            self.notes.append(
+                "bold: copied from the article · p_gen: blue, share of generating; orange, of copying"
+            )
         if len(self.sizes) < sum(self.sizes):
             self.notes.append(
                 f"{self.sizes.count(1)} of {sum(self.sizes)} words of the article have rows of their own, those most "
@@ -193,7 +242,9 @@ class SummaryPanel(Panel):
         self._measure(families, least_left=0.5 * by.text)  # the scale of p_gen
 
     def _row_style(self, row: int) -> tuple[float, str]:
-        return super()._row_style(row) if self.sizes[row] == 1 else (NOTE_SIZE * self.by.text, STRETCH)
+        return (
+            super()._row_style(row) if self.sizes[row] == 1 else (NOTE_SIZE * self.by.text, STRETCH)
+        )
 
     def _add(self, axes: drawing.Axes, place: Place) -> None:
         figure = axes.figure
@@ -216,7 +267,9 @@ class SummaryPanel(Panel):
         axes.barh(np.arange(len(coverage)) + 0.5, coverage, height=0.8, color=colours)
         axes.set(xlim=(0, most), ylim=(len(coverage), 0), yticks=[])
         axes.set_xticks([0, most], ["0", f"{most:.1f}"])
-        axes.set_xlabel("coverage", fontsize=NOTE_SIZE * self.by.text, color=drawing.FAINT, labelpad=1)
+        axes.set_xlabel(
+            "coverage", fontsize=NOTE_SIZE * self.by.text, color=drawing.FAINT, labelpad=1
+        )
         _style_strip(axes, self.by.text)
         axes.spines["left"].set_visible(True)
 
@@ -237,7 +290,9 @@ def _style_strip(axes: drawing.Axes, text: float) -> None:
     axes.tick_params(labelsize=NOTE_SIZE * text, length=2 * text, pad=1, colors=drawing.FAINT)
 
 
-def _fit_title(heading: str, families: list[str], width: float, by: ScaleFactors) -> tuple[str, float, float]:
+def _fit_title(
+    heading: str, families: list[str], width: float, by: ScaleFactors
+) -> tuple[str, float, float]:
     """Breaks a heading into lines; gives them, the width of the panel with them, and their height, in inches."""
     heading = printable(heading)
     if not heading:
@@ -252,4 +307,6 @@ def _fit_title(heading: str, families: list[str], width: float, by: ScaleFactors
 def _shortened(words: Sequence[str]) -> list[str]:
     """Labels of at most `MAX_LABEL` letters: a longer one has "…" in its middle."""
     labels, half = [printable(word) for word in words], MAX_LABEL // 2
-    return [word if len(word) <= MAX_LABEL else f"{word[:half]}…{word[-half + 1 :]}" for word in labels]
+    return [
+        word if len(word) <= MAX_LABEL else f"{word[:half]}…{word[-half + 1 :]}" for word in labels
+    ]

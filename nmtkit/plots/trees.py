@@ -87,7 +87,9 @@ class SearchTree:
     @cached_property
     def best(self) -> frozenset[tuple[int, int]]:
         """The step and number of each token of the best result."""
-        return frozenset(step for result in self.results[:1] for step in self.path(result.step, result.number))
+        return frozenset(
+            step for result in self.results[:1] for step in self.path(result.step, result.number)
+        )
 
     def _repr_html_(self) -> str:
         """The tree in a notebook: the page that `save_search` writes, in a frame."""
@@ -103,5 +105,9 @@ def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
 
 def search_page(trees: Sequence[SearchTree]) -> str:
     """The page of `save_search` as text."""
-    title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
+    title = (
+        f"Beam search: {trees[0].source}"
+        if len(trees) == 1
+        else f"Beam search: {len(trees)} sentences"
+    )
     return render("plots/templates/search_trees.html", {"title": title, "trees": trees})

@@ -51,21 +51,27 @@ class RunFolder:
     user_module = _File(COPY)  # the file of `--user-module`
     data = _File("data")  # the memory-mapped arrays; of stages with a text of their own in `NAME`
     report = _File("data-report.json")  # counts and faults of the text
-    checkpoints = _File("checkpoints")  # weights and training state; with stages in `1-NAME`, `2-NAME`
-    average = _File("average.safetensors")  # by `nmtkit average`; the only weights of an imported run
+    # weights and training state; with stages in `1-NAME`, `2-NAME`
+    checkpoints = _File("checkpoints")
+    # by `nmtkit average`; the only weights of an imported run
+    average = _File("average.safetensors")
     imported = _File("imported.json")  # of an imported run: toolkit, architecture, licence
-    public = _File("public")  # settings and tokenizer of an imported model, as its folder had them; for export
+    # settings and tokenizer of an imported model, as its folder had them; for export
+    public = _File("public")
     metrics = _File("metrics.jsonl")  # a JSON object a line: logged updates and validations
     tensorboard = _File("tensorboard")
-    inference = _File("inference.json")  # what decoding needs of the recipe; of a finished, averaged or imported run
+    # what decoding needs of the recipe; of a finished, averaged or imported run
+    inference = _File("inference.json")
     result = _File("result.json")  # how training ended; only finished runs have it
     train_log = _File("train.log")  # messages of training with timestamps; nothing reads it
     test_output = _File("test.out")  # translations of the test set, one a line
     test_scores = _File("test.json")
     page = _File("report.html")  # curves, samples, data, machine
     lock = _File("run.lock")  # names the process that holds the lock; never removed
-    ctranslate2 = _File("ctranslate2")  # the weights as CTranslate2 reads them; made anew where it is gone
-    replaced = _File("replaced")  # the earlier run, itself a run's folder, until the new one has a checkpoint
+    # the weights as CTranslate2 reads them; made anew where it is gone
+    ctranslate2 = _File("ctranslate2")
+    # the earlier run, itself a run's folder, until the new one has a checkpoint
+    replaced = _File("replaced")
 
     @classmethod
     def at(cls, path: str | None, name: str) -> "RunFolder":
@@ -83,7 +89,9 @@ class RunFolder:
     def parts(self) -> list[Path]:
         """All files and folders here that nmtkit writes."""
         names = [name for name, part in vars(RunFolder).items() if isinstance(part, _File)]
-        return [part for part in {getattr(self, name): None for name in names} if os.path.lexists(part)]
+        return [
+            part for part in {getattr(self, name): None for name in names} if os.path.lexists(part)
+        ]
 
     def lock_holder(self) -> str:
         """The process that holds the lock, as "process 7 on a machine"; empty if none does, or it is unknown."""
@@ -107,8 +115,22 @@ class RunFolder:
 
     def training_files(self) -> list[Path]:
         """What training wrote and a new training replaces; checkpoints first."""
-        parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.inference, self.result]
-        more = (self.train_log, self.imported, self.public, self.test_output, self.test_scores, self.page)
+        parts = [
+            self.checkpoints,
+            self.average,
+            self.metrics,
+            self.tensorboard,
+            self.inference,
+            self.result,
+        ]
+        more = (
+            self.train_log,
+            self.imported,
+            self.public,
+            self.test_output,
+            self.test_scores,
+            self.page,
+        )
         return [part for part in (*parts, *more) if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:
@@ -124,7 +146,9 @@ class RunFolder:
         """Refuses a folder that is neither a run's nor empty."""
         ours = self.exists() or self.chosen.is_file() or self.lock.is_file()
         if self.path.exists() and not ours and any(self.path.iterdir()):
-            raise NmtkitError(f"{self.path}: not the folder of a run and not empty; name another one with --run DIR")
+            raise NmtkitError(
+                f"{self.path}: not the folder of a run and not empty; name another one with --run DIR"
+            )
 
 
 def run_folders(runs: Path) -> list[RunFolder]:
@@ -146,7 +170,8 @@ class RunLock(AbstractContextManager["RunLock"]):
     It ends with `close`, or with the process, however that ends. `flock` also locks on network file systems.
     """
 
-    _file: int | None = None  # of the class: a signal may end `__init__` before its first line, and `__del__` asks
+    # of the class: a signal may end `__init__` before its first line, and `__del__` asks
+    _file: int | None = None
 
     def __init__(self, folder: RunFolder, notify: Notify) -> None:
         self._folder = folder
@@ -171,7 +196,9 @@ class RunLock(AbstractContextManager["RunLock"]):
                 "name another folder with --run DIR"
             ) from None
         except (OSError, ImportError) as fault:
-            self._notify(f"{path}: files cannot be locked here ({fault}); let no other process train in this folder")
+            self._notify(
+                f"{path}: files cannot be locked here ({fault}); let no other process train in this folder"
+            )
         with suppress(OSError):  # on a full disk the lock holds without its holder's name
             os.truncate(file, 0)
             os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
@@ -193,7 +220,9 @@ class RunLock(AbstractContextManager["RunLock"]):
             stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
             unfinished.mkdir()
             before = [folder.chosen, folder.request, folder.text, folder.origin, folder.user_module]
-            for part in filter(Path.exists, [*before, folder.vocabulary, folder.data, folder.report]):
+            for part in filter(
+                Path.exists, [*before, folder.vocabulary, folder.data, folder.report]
+            ):
                 # Arrays and text are never changed in place, so a hard link is as good as a copy.
                 copy = _linked if part in (folder.data, folder.text) else shutil.copy2
                 if part.is_dir():
@@ -203,7 +232,8 @@ class RunLock(AbstractContextManager["RunLock"]):
             os.replace(unfinished, kept)
             for part in folder.training_files():
                 os.replace(part, kept / part.name)
-            _linked(folder.recipe, RunFolder(kept).recipe)  # last: with it the earlier run is whole there
+            # last: with it the earlier run is whole there
+            _linked(folder.recipe, RunFolder(kept).recipe)
 
     def commit_or_rollback(self) -> None:
         """Removes the run that was set aside if the new one has a checkpoint; else restores it."""
@@ -215,15 +245,21 @@ class RunLock(AbstractContextManager["RunLock"]):
             if folder.has_checkpoint():
                 shutil.rmtree(kept)
                 return
-            if earlier.exists():  # else the process that moved it there, or back, was killed meanwhile
+            # else the process that moved it there, or back, was killed meanwhile
+            if earlier.exists():
                 for part in {*folder.parts()} - stay:
                     _remove(part)
             # The checkpoints come last: while there are none, it is known that not all is back.
-            for part in sorted(kept.iterdir(), key=lambda one: (one == earlier.checkpoints) - (one == earlier.recipe)):
+            for part in sorted(
+                kept.iterdir(),
+                key=lambda one: (one == earlier.checkpoints) - (one == earlier.recipe),
+            ):
                 _remove(folder.path / part.name)
                 os.replace(part, folder.path / part.name)
             kept.rmdir()
-        self._notify(f"{folder.path}: restored the earlier run: its replacement had no checkpoint yet")
+        self._notify(
+            f"{folder.path}: restored the earlier run: its replacement had no checkpoint yet"
+        )
 
     def close(self) -> None:
         """Commits or rolls back, and releases the lock."""

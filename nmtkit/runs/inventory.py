@@ -53,10 +53,17 @@ def _summary(folder: RunFolder) -> RunSummary:
             scores = parse_json(folder.test_scores.read_bytes(), str(folder.test_scores))["scores"]
             facts["test"] = {str(score["name"]): float(score["value"]) for score in scores}
     except (NmtkitError, ValueError, KeyError, TypeError, AttributeError) as fault:
-        facts |= {"state": "damaged", "why": str(fault) if isinstance(fault, NmtkitError) else repr(fault)}
+        facts |= {
+            "state": "damaged",
+            "why": str(fault) if isinstance(fault, NmtkitError) else repr(fault),
+        }
     if writer := folder.lock_holder():
         facts |= {"state": "training", "why": writer}
-    times = [part.stat().st_mtime for part in (folder.recipe, folder.metrics, folder.result) if part.exists()]
+    times = [
+        part.stat().st_mtime
+        for part in (folder.recipe, folder.metrics, folder.result)
+        if part.exists()
+    ]
     return RunSummary(folder.path.name, **facts, size=_size(folder.path), changed=max(times))
 
 
@@ -70,10 +77,15 @@ def _training_facts(folder: RunFolder, metric: str) -> dict[str, Any]:
     if folder.result.is_file():
         result = parse_json(folder.result.read_bytes(), str(folder.result))
         why, share = result["reason"], result.get("scheduled")
-        if share not in (None, 1) and why != "patience":  # the learning rate had not decayed to its end
+        # the learning rate had not decayed to its end
+        if share not in (None, 1) and why != "patience":
             why = f"cut by {why}"
         return {"state": "finished", "why": why, "updates": result["updates"], "validation": best}
-    return {"state": "stopped" if folder.has_checkpoint() else "preprocessed", "updates": updates, "validation": best}
+    return {
+        "state": "stopped" if folder.has_checkpoint() else "preprocessed",
+        "updates": updates,
+        "validation": best,
+    }
 
 
 def _size(folder: Path) -> int:
@@ -93,11 +105,15 @@ def require_run(name: str, runs: Path = RUNS_FOLDER) -> RunFolder:
         raise NmtkitError(f"{name}: there is no such run; {suggest_runs(name, runs)}")
     marks = (folder.lock, folder.vocabulary, folder.checkpoints, folder.metrics, folder.result)
     if not folder.exists() or not any(part.exists() for part in marks):
-        raise NmtkitError(f"{folder.path}: not the folder of a run, so it stays as it is; {suggest_runs(name, runs)}")
+        raise NmtkitError(
+            f"{folder.path}: not the folder of a run, so it stays as it is; {suggest_runs(name, runs)}"
+        )
     if folder.path.is_symlink():
         raise NmtkitError(f"{folder.path}: a link to a run elsewhere; name {folder.path.resolve()}")
     if writer := folder.lock_holder():
-        raise NmtkitError(f"{folder.path}: another process works in this folder ({writer}); wait for its end")
+        raise NmtkitError(
+            f"{folder.path}: another process works in this folder ({writer}); wait for its end"
+        )
     return folder
 
 
@@ -105,7 +121,8 @@ def remove_run(folder: RunFolder, notify: Notify) -> None:
     """Removes a run from `require_run`; files that nmtkit did not write stay, and are named."""
     try:
         with lock_run(folder, notify):
-            for part in sorted(folder.parts(), key=lambda part: part == folder.recipe):  # till the end it is a run
+            # till the end it is a run
+            for part in sorted(folder.parts(), key=lambda part: part == folder.recipe):
                 if part.is_dir() and not part.is_symlink():
                     shutil.rmtree(part)
                 elif part != folder.lock:
@@ -117,7 +134,9 @@ def remove_run(folder: RunFolder, notify: Notify) -> None:
         else:
             folder.path.rmdir()
     except OSError as fault:
-        raise NmtkitError(f"{fault.filename or folder.path}: cannot remove it: {fault.strerror or fault}") from fault
+        raise NmtkitError(
+            f"{fault.filename or folder.path}: cannot remove it: {fault.strerror or fault}"
+        ) from fault
 
 
 def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
@@ -128,7 +147,8 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
     if os.path.lexists(new.path):
         raise NmtkitError(f"{new.path}: this name is taken; choose another")
     before, now = (os.fsencode(f"{os.path.abspath(one.path)}/") for one in (folder, new))
-    place = re.compile(re.escape(before).replace(rb"\ ", rb"\s+"))  # YAML breaks long lines at blanks
+    # YAML breaks long lines at blanks
+    place = re.compile(re.escape(before).replace(rb"\ ", rb"\s+"))
     # A training without a recipe keeps the pairs that it held out in its folder.
     files = filter(Path.is_file, (folder.recipe, folder.chosen, folder.request, folder.report))
     own = [part.name for part in files if place.search(part.read_bytes())]
@@ -142,7 +162,9 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
             new.path.parent.mkdir(parents=True, exist_ok=True)
             os.rename(folder.path, new.path)
         except OSError as fault:
-            raise NmtkitError(f"{new.path}: cannot move {folder.path} there: {fault.strerror or fault}") from fault
+            raise NmtkitError(
+                f"{new.path}: cannot move {folder.path} there: {fault.strerror or fault}"
+            ) from fault
         for part in map(new.path.joinpath, own):
             data = place.sub(lambda _: now, part.read_bytes())
             with write_errors(part), atomic_path(part) as beside:

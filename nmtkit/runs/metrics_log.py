@@ -62,7 +62,12 @@ class MetricsLog:
             group, values = "valid", {**measured, "best": event.best}
         else:
             return
-        record = {"update": event.update, "event": _kind(type(event)), **({"stage": stage} if stage else {}), **values}
+        record = {
+            "update": event.update,
+            "event": _kind(type(event)),
+            **({"stage": stage} if stage else {}),
+            **values,
+        }
         for key, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 record[key] = None  # JSON cannot say it
@@ -72,7 +77,9 @@ class MetricsLog:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         if self._tensorboard is not None:
             for key, value in values.items():
-                self._tensorboard.add_scalar(f"{group}/{key.removeprefix(_VALID_PREFIX)}", float(value), event.update)
+                self._tensorboard.add_scalar(
+                    f"{group}/{key.removeprefix(_VALID_PREFIX)}", float(value), event.update
+                )
 
     def close(self) -> None:
         """Ends TensorBoard's file."""
@@ -86,11 +93,17 @@ class MetricsLog:
         try:
             lines = self._text(errors="replace").split("\n")  # samples may hold other separators
         except OSError as fault:
-            raise NmtkitError(f"{self.path}: cannot read it ({fault}); move it away to go on") from fault
+            raise NmtkitError(
+                f"{self.path}: cannot read it ({fault}); move it away to go on"
+            ) from fault
         for line in lines:
             with suppress(DataError, TypeError, KeyError):
                 record = parse_json(line, "")
-                if record["update"] <= after and again != (record["update"], record["event"], record.get("stage", "")):
+                if record["update"] <= after and again != (
+                    record["update"],
+                    record["event"],
+                    record.get("stage", ""),
+                ):
                     kept.append(line)
         atomic_write_text(self.path, "".join(line + "\n" for line in kept))
 
@@ -112,7 +125,14 @@ class MetricsLog:
             try:
                 record = parse_json(line, "")
                 stage, event = str(record.get("stage") or ""), _event(record)
-            except (DataError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
+            except (
+                DataError,
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                OverflowError,
+            ) as fault:
                 raise DataError(
                     f"{self.path}, line {number}: not what training logs (an object with `update` and `event`); the "
                     "file is damaged: delete the line, or take the file from a copy of the run"
@@ -127,7 +147,11 @@ class MetricsLog:
 
     def samples(self) -> list[tuple[int, list[list[str]]]]:
         """The update of each validation that logged samples, and these: source, reference and answer."""
-        records = [parse_json(line, self.path.name) for line in self._text().split("\n")[:-1] if '"samples"' in line]
+        records = [
+            parse_json(line, self.path.name)
+            for line in self._text().split("\n")[:-1]
+            if '"samples"' in line
+        ]
         return [(int(one["update"]), one["samples"]) for one in records]
 
     def _text(self, errors: str = "strict") -> str:
@@ -139,7 +163,11 @@ class MetricsLog:
         """Updates of a finished training; 0 if it is not finished, or unknown."""
         try:
             result = self.folder.result
-            return int(parse_json(result.read_bytes(), result.name)["updates"]) if result.is_file() else 0
+            return (
+                int(parse_json(result.read_bytes(), result.name)["updates"])
+                if result.is_file()
+                else 0
+            )
         except (OSError, DataError, ValueError, KeyError, TypeError, OverflowError):
             return 0
 
@@ -150,11 +178,15 @@ def _kind(event: type[Step] | type[Evaluated]) -> str:
 
 def _event(record: Mapping[str, Any]) -> Step | Evaluated:
     numbers = {
-        key: math.nan if value is None else float(value) for key, value in record.items() if key not in _TEXT_KEYS
+        key: math.nan if value is None else float(value)
+        for key, value in record.items()
+        if key not in _TEXT_KEYS
     }
     update = int(record["update"])
     if record["event"] == _kind(Step):
-        values: dict[str, Any] = {field.name: math.nan for field in fields(Step) if field.default is MISSING}
+        values: dict[str, Any] = {
+            field.name: math.nan for field in fields(Step) if field.default is MISSING
+        }
         own = {field.name for field in fields(Step)}
         values |= {name: number for name, number in numbers.items() if name in own}
         terms = {name: number for name, number in numbers.items() if name not in own}
@@ -162,7 +194,9 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
     if record["event"] != _kind(Evaluated):
         raise ValueError("no event that is logged")
     metrics = {
-        key.removeprefix(_VALID_PREFIX): value for key, value in numbers.items() if key.startswith(_VALID_PREFIX)
+        key.removeprefix(_VALID_PREFIX): value
+        for key, value in numbers.items()
+        if key.startswith(_VALID_PREFIX)
     }
     return Evaluated(update, metrics, best=numbers.get("best", 0.0) == 1.0, seconds=math.nan)
 
@@ -178,8 +212,12 @@ def training_curves(run: Run, name: str) -> Training:
     stages = {stage: event.update for stage, event in events if stage}
     # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
     chosen = [run.newest_stage().recipe.training.best_metric] if run.folder.exists() else []
-    measured = dict.fromkeys(name for one in validations for name in one.metrics if name not in _NO_SCORES)
-    metric = next((one for one in (*chosen, "bleu", "rougeL", *measured) if one in measured), "bleu")
+    measured = dict.fromkeys(
+        name for one in validations for name in one.metrics if name not in _NO_SCORES
+    )
+    metric = next(
+        (one for one in (*chosen, "bleu", "rougeL", *measured) if one in measured), "bleu"
+    )
     known = text_metric(metric)
 
     def training(term: str) -> Points:
@@ -196,7 +234,9 @@ def training_curves(run: Run, name: str) -> Training:
         grad_norm=[(step.update, step.grad_norm) for step in steps],
         valid_loss=validation("loss"),
         valid_perplexity=validation("perplexity"),
-        valid_score=[(one.update, one.metrics[metric]) for one in validations if metric in one.metrics],
+        valid_score=[
+            (one.update, one.metrics[metric]) for one in validations if metric in one.metrics
+        ],
         metric=known.title if known else metric,
         stages=[*stages.items()],
     )
@@ -217,7 +257,9 @@ class TrainLog:
         self._waiting: list[str] = []
         self._file: TextIO | None = None
         self.write(f"$ {shlex.join(command)}")
-        versions = f"nmtkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+        versions = (
+            f"nmtkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+        )
         self.write(f"{versions}, {platform.platform()}\ncode: {code_state()}")
 
     def open(self, folder: RunFolder) -> None:
@@ -231,7 +273,9 @@ class TrainLog:
 
     def write(self, text: str) -> None:
         """Adds a message of one or more lines."""
-        lines = [f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n" for line in text.splitlines() if line]
+        lines = [
+            f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n" for line in text.splitlines() if line
+        ]
         if self._file is None:
             self._waiting += lines
             return
@@ -242,7 +286,9 @@ class TrainLog:
 
     def _give_up(self, path: Path, fault: OSError) -> None:
         self.close()
-        self._notify(f"{path}: cannot write it ({fault.strerror or fault}); training goes on without it")
+        self._notify(
+            f"{path}: cannot write it ({fault.strerror or fault}); training goes on without it"
+        )
 
     def close(self) -> None:
         """Closes the file; later messages are not written."""
@@ -256,7 +302,8 @@ class TrainLog:
 def code_state() -> str:
     """The git commit of the package, and whether files were changed since; or that it is in no git checkout."""
     with suppress(OSError, subprocess.SubprocessError):
-        if _git("ls-files", "--error-unmatch", "__init__.py"):  # it may be installed within another checkout
+        # it may be installed within another checkout
+        if _git("ls-files", "--error-unmatch", "__init__.py"):
             return f"git commit {_git('describe', '--always', '--abbrev=40', '--exclude=*', '--dirty=, changed')}"
     return "not in a git checkout"
 
@@ -264,4 +311,6 @@ def code_state() -> str:
 def _git(*words: str) -> str:
     """Output of git in the package's folder; empty if it fails."""
     command = ["git", "--no-optional-locks", "-C", str(_PACKAGE), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False).stdout.strip()
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
+    ).stdout.strip()

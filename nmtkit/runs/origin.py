@@ -23,7 +23,12 @@ from nmtkit.core.files import file_sha256, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.data.text.config import COLUMNS, SplitFiles
-from nmtkit.data.tokenizers.languages import copy_first_input, language_names, tie_shared_rows, with_affixes
+from nmtkit.data.tokenizers.languages import (
+    copy_first_input,
+    language_names,
+    tie_shared_rows,
+    with_affixes,
+)
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import Vocabulary, read_vocabulary_file
 from nmtkit.models.abilities import part_of
@@ -78,7 +83,9 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
     for key, source in sources.items():
         weights = source.weights(recipe.init_from.checkpoint)
         origins[key] = WeightsOrigin(
-            run=os.path.abspath(source.folder.path), weights=os.path.abspath(weights), sha256=file_sha256(weights)
+            run=os.path.abspath(source.folder.path),
+            weights=os.path.abspath(weights),
+            sha256=file_sha256(weights),
         )
         if key in PARTS:
             # A trial on the meta device, without weights, finds shapes that do not fit before the training begins.
@@ -113,7 +120,12 @@ def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
     has_targets = files.tgt or not files.src
     if not has_targets or not all(map(os.path.exists, files.paths())):
         return None
-    changes: dict[str, Any] = {"alignment": [], "src_words": [], "tgt_words": [], "alignment_base": None}
+    changes: dict[str, Any] = {
+        "alignment": [],
+        "src_words": [],
+        "tgt_words": [],
+        "alignment_base": None,
+    }
     for kind in (*COLUMNS, "jsonl", "stories", "story_lists"):
         changes[kind] = [os.path.abspath(path) for path in getattr(files, kind)]
     return files.model_copy(update=changes)
@@ -173,7 +185,9 @@ def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
             recorded = {**recorded, "test": columns_of_json(recorded.get("test"))}
         return parse(FineTuningOrigin, recorded, str(path))
     except (DataError, RecipeError) as fault:
-        raise CheckpointError(f"{path}: damaged ({fault}); start the training again with --overwrite") from fault
+        raise CheckpointError(
+            f"{path}: damaged ({fault}); start the training again with --overwrite"
+        ) from fault
 
 
 def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
@@ -191,7 +205,9 @@ def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
     texts = [column.name for column in TASKS.get(recipe.task).columns if column.type == "text"]
     if len(tokenizers) == 1 and len(texts) > 1:
         (tokenizer,) = tokenizers.values()
-        return Tokenizers(recipe.tokenizer.changed({"joint": True}), dict.fromkeys(texts, tokenizer))
+        return Tokenizers(
+            recipe.tokenizer.changed({"joint": True}), dict.fromkeys(texts, tokenizer)
+        )
     if len(tokenizers) > 1 and len(texts) == 1:
         return Tokenizers(recipe.tokenizer, {texts[0]: tokenizers[texts[0]]})
     affixes = recipe.tokenizer.affixes
@@ -200,7 +216,9 @@ def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
     return tokenizers
 
 
-def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder, notify: Notify) -> None:
+def load_origin_weights(
+    model: Model, tokenizers: Tokenizers, folder: RunFolder, notify: Notify
+) -> None:
     """Loads the recorded initial weights into a model, if there are any; records which weights of parts were copied.
 
     Raises:
@@ -212,9 +230,13 @@ def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder,
     for weights_origin in origin.parts.values() or [origin]:
         path = weights_origin.weights
         if os.path.isfile(path) and file_sha256(Path(path)) != weights_origin.sha256:
-            raise CheckpointError(f"{path}: changed since this training was prepared; use --overwrite")
+            raise CheckpointError(
+                f"{path}: changed since this training was prepared; use --overwrite"
+            )
     if not origin.parts:
-        assign_weights(model, read_weights(Path(origin.weights), origin.vocabulary), Path(origin.weights))
+        assign_weights(
+            model, read_weights(Path(origin.weights), origin.vocabulary), Path(origin.weights)
+        )
         if "tgt" in tokenizers:
             copy_first_input(model.embedding("tgt"), tokenizers)
         notify(f"fine-tuning: it starts from {origin.weights}")
@@ -343,8 +365,12 @@ def copy_part(
         our_rows = list(range(min(len(weight), len(theirs[name]))))
         their_rows = our_rows
         if name in token_weights and tokenizers is not None:
-            our_vocabulary, their_vocabulary = (_vocabulary(side, token_weights[name]) for side in tokenizers)
-            our_rows = [row for row, token in enumerate(our_vocabulary.tokens) if token in their_vocabulary]
+            our_vocabulary, their_vocabulary = (
+                _vocabulary(side, token_weights[name]) for side in tokenizers
+            )
+            our_rows = [
+                row for row, token in enumerate(our_vocabulary.tokens) if token in their_vocabulary
+            ]
             their_rows = their_vocabulary.ids(our_vocabulary.tokens[row] for row in our_rows)
         with torch.no_grad():
             weight[our_rows] = theirs[name][their_rows].to(weight)
@@ -357,11 +383,17 @@ def copy_part(
         "left at random": [name for name in ours if name not in theirs],
         "not used": [name for name in theirs if name not in ours],
     }
-    return "; ".join(f"{group}: {', '.join(_grouped(names))}" for group, names in groups.items() if names)
+    return "; ".join(
+        f"{group}: {', '.join(_grouped(names))}" for group, names in groups.items() if names
+    )
 
 
 def _misfits(
-    part: str, *, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], token_weights: Mapping[str, str]
+    part: str,
+    *,
+    ours: Mapping[str, Tensor],
+    theirs: Mapping[str, Tensor],
+    token_weights: Mapping[str, str],
 ) -> list[str]:
     """Describes weights of a part whose shapes differ, and frozen weights that the other model lacks."""
     faults = []

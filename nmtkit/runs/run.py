@@ -18,15 +18,36 @@ from typing_extensions import override
 from nmtkit.config.tasks.builtin import TRANSLATION
 from nmtkit.config.tasks.task import TASKS
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
-from nmtkit.core.files import atomic_path, atomic_write_text, bytes_checksum, file_sha256, write_json
+from nmtkit.core.files import (
+    atomic_path,
+    atomic_write_text,
+    bytes_checksum,
+    file_sha256,
+    write_json,
+)
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, parse
 from nmtkit.core.user_module import UserModule, load_copy, module_to_keep
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.decoding.settings import AnySearch
-from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, VocabularySizes, as_decoder
+from nmtkit.models.base import (
+    MODELS,
+    AnyModelConfig,
+    Model,
+    ModelConfig,
+    VocabularySizes,
+    as_decoder,
+)
 from nmtkit.models.ensemble import Ensemble, Mean
-from nmtkit.runs.folder import RUNS_FOLDER, Notify, RunFolder, RunLock, ignore, lock_run, suggest_runs
+from nmtkit.runs.folder import (
+    RUNS_FOLDER,
+    Notify,
+    RunFolder,
+    RunLock,
+    ignore,
+    lock_run,
+    suggest_runs,
+)
 from nmtkit.training.checkpoints.manager import NAMED_WEIGHTS, CheckpointManager
 from nmtkit.training.checkpoints.weights import (
     SkipInit,
@@ -115,7 +136,11 @@ class Run(AbstractContextManager["Run"]):
 
     @classmethod
     def create(
-        cls, recipe: "Recipe", path: str | None = None, overwrite: bool = False, notify: Notify = ignore
+        cls,
+        recipe: "Recipe",
+        path: str | None = None,
+        overwrite: bool = False,
+        notify: Notify = ignore,
     ) -> "Run":
         """Begins a run for writing, or takes up one that was only preprocessed.
 
@@ -139,7 +164,12 @@ class Run(AbstractContextManager["Run"]):
 
     @classmethod
     def create_untrained(
-        cls, folder: RunFolder, recipe: "Recipe", tokenizers: Tokenizers, weights: Mapping[str, Tensor], reason: str
+        cls,
+        folder: RunFolder,
+        recipe: "Recipe",
+        tokenizers: Tokenizers,
+        weights: Mapping[str, Tensor],
+        reason: str,
     ) -> "Run":
         """Writes a run whose weights were not trained in its folder: an imported model, or a copy of another run.
 
@@ -208,7 +238,8 @@ class Run(AbstractContextManager["Run"]):
             elif path.exists():
                 what = "it is a file"
             raise CheckpointError(f"{path}: not the folder of a run: {what}; {remedy}")
-        from nmtkit.config import load  # which loads the settings of training, that decoding does without
+        # which loads the settings of training, that decoding does without
+        from nmtkit.config import load
 
         return load(self.folder.recipe, trained=True)
 
@@ -220,7 +251,11 @@ class Run(AbstractContextManager["Run"]):
         with suppress(OSError, NmtkitError, TypeError):
             if path.is_file() and self.folder.recipe.is_file():  # a pipe would be waited for
                 config = parse(InferenceConfig, parse_json(path.read_bytes(), ""), str(path))
-                return config if config.recipe_sum == bytes_checksum(self.folder.recipe.read_bytes()) else None
+                return (
+                    config
+                    if config.recipe_sum == bytes_checksum(self.folder.recipe.read_bytes())
+                    else None
+                )
         return None
 
     @cached_property
@@ -243,7 +278,9 @@ class Run(AbstractContextManager["Run"]):
         place = {
             "checkpoints": stage.checkpoints.folder.relative_to(self.folder.path).as_posix(),
             "recipe_sum": bytes_checksum(self.folder.recipe.read_bytes()),
-            "user_module": file_sha256(self.folder.user_module) if self.folder.user_module.is_file() else "",
+            "user_module": file_sha256(self.folder.user_module)
+            if self.folder.user_module.is_file()
+            else "",
         }
         config = InferenceConfig.of(stage.recipe).model_copy(update=place)
         write_json(self.folder.inference, config.model_dump(mode="json"))
@@ -258,10 +295,17 @@ class Run(AbstractContextManager["Run"]):
 
     def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
         """The stages in order; `taken` is as in `Recipe.by_stage`, `vocabulary` as in `CheckpointManager`."""
-        texts = {stage.name: text for text, one in self.recipe.texts().items() for stage in one.stages}
+        texts = {
+            stage.name: text for text, one in self.recipe.texts().items() for stage in one.stages
+        }
         checkpoints, data = self.folder.stage, self.folder.data
         return [
-            SavedStage(name, one, CheckpointManager(checkpoints(number, name), vocabulary), data / texts.get(name, ""))
+            SavedStage(
+                name,
+                one,
+                CheckpointManager(checkpoints(number, name), vocabulary),
+                data / texts.get(name, ""),
+            )
             for number, (name, one) in enumerate(self.recipe.by_stage(taken).items(), start=1)
         ]
 
@@ -279,7 +323,9 @@ class Run(AbstractContextManager["Run"]):
         known = self._saved_inference if which in NAMED_WEIGHTS else None
         stages = [] if known else self.stages()
         checkpoints = (
-            CheckpointManager(self.folder.path / known.checkpoints) if known else self.newest_stage().checkpoints
+            CheckpointManager(self.folder.path / known.checkpoints)
+            if known
+            else self.newest_stage().checkpoints
         )
         best = next(iter(checkpoints.best()), None)
         last = checkpoints.last if checkpoints.last.is_file() else None
@@ -289,7 +335,11 @@ class Run(AbstractContextManager["Run"]):
         named |= {name: next(iter(files), None) for name, files in of_stages.items()}
         path = named[which] if which in named else Path(which)
         if path is None or not path.is_file():
-            have = [name for name in (*NAMED_WEIGHTS[1:], *of_stages) if (file := named[name]) and file.is_file()]
+            have = [
+                name
+                for name in (*NAMED_WEIGHTS[1:], *of_stages)
+                if (file := named[name]) and file.is_file()
+            ]
             there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
             missing = f" ({path} is not there)" if path else ""
             raise CheckpointError(f"{self.folder.path}: no checkpoint {which!r}{missing}; {there}")
@@ -299,7 +349,9 @@ class Run(AbstractContextManager["Run"]):
         """The runs of an ensemble; a run alone is its own."""
         return [self]
 
-    def open_model(self, device: torch.device, which: str = "auto") -> "tuple[Model, Tokenizers, Recipe]":
+    def open_model(
+        self, device: torch.device, which: str = "auto"
+    ) -> "tuple[Model, Tokenizers, Recipe]":
         """The trained model in evaluation mode, its tokenizers and its recipe; `which` is as in `weights`.
 
         Model and recipe are those of the weights' stage; for an average, or a file from elsewhere, of the newest
@@ -336,9 +388,13 @@ class Run(AbstractContextManager["Run"]):
         tokenizers = self.load_tokenizers()
         settings = self.inference_of(which)
         with SkipInit(fill=False):
-            return MODELS.get(settings.model.kind)(settings.model, sizes_of(tokenizers)).eval(), tokenizers
+            return MODELS.get(settings.model.kind)(
+                settings.model, sizes_of(tokenizers)
+            ).eval(), tokenizers
 
-    def _load(self, config: ModelConfig, weights: Path, device: torch.device) -> tuple[Model, Tokenizers]:
+    def _load(
+        self, config: ModelConfig, weights: Path, device: torch.device
+    ) -> tuple[Model, Tokenizers]:
         tokenizers = self.load_tokenizers()
         with SkipInit():
             model = MODELS.get(config.kind)(config, sizes_of(tokenizers))
@@ -361,9 +417,13 @@ class EnsembleRun(Run):
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
     ) -> tuple[Model, Tokenizers, InferenceConfig]:
-        if which not in NAMED_WEIGHTS and any(run.weights(which) == Path(which) for run in self.runs):
+        if which not in NAMED_WEIGHTS and any(
+            run.weights(which) == Path(which) for run in self.runs
+        ):
             remedy = "give a name that each has, such as best or last"
-            raise RecipeError(f"{which}: one file would be the weights of all models of the ensemble; {remedy}")
+            raise RecipeError(
+                f"{which}: one file would be the weights of all models of the ensemble; {remedy}"
+            )
         opened = [run.open_for_inference(device, which) for run in self.runs]
         first, (_, tokenizers, config) = self.runs[0], opened[0]
         for run, (_, others, _) in zip(self.runs, opened, strict=True):
@@ -375,8 +435,14 @@ class EnsembleRun(Run):
         members = [as_decoder(model) for model, _, _ in opened]
         if None in members:
             place = self.runs[members.index(None)].folder.path
-            raise RecipeError(f"{place}: only models that write texts make an ensemble, and this one writes none")
-        return Ensemble([one for one in members if one is not None], self._mean, self._weights), tokenizers, config
+            raise RecipeError(
+                f"{place}: only models that write texts make an ensemble, and this one writes none"
+            )
+        return (
+            Ensemble([one for one in members if one is not None], self._mean, self._weights),
+            tokenizers,
+            config,
+        )
 
 
 def build_model(recipe: "Recipe", tokenizers: Tokenizers) -> Model:
@@ -403,19 +469,29 @@ def find_run(
     `model` is a run's folder, or its name under `runs/`; several make an ensemble, for which `mean` and `weights` are.
     None takes `$NMTKIT_MODEL`, else the newest finished run of the task.
     """
-    names = [] if model is None else [str(model)] if isinstance(model, str | Path) else [*map(str, model)]
+    names = (
+        []
+        if model is None
+        else [str(model)]
+        if isinstance(model, str | Path)
+        else [*map(str, model)]
+    )
     if len(names) > 1:
         members = [_named_run(name)[0] for name in names]
         return EnsembleRun(members, mean, weights), f"one of {len(members)} in an ensemble"
     if weights is not None or mean != "probabilities":
-        raise RecipeError("ensemble and ensemble_weights are of several runs; name the others with -m RUN as well")
+        raise RecipeError(
+            "ensemble and ensemble_weights are of several runs; name the others with -m RUN as well"
+        )
     if names:
         return _named_run(names[0])
     if given := os.environ.get(MODEL_VARIABLE):
         try:
             return _named_run(given)[0], f"${MODEL_VARIABLE}"
         except CheckpointError as fault:
-            raise CheckpointError(f"${MODEL_VARIABLE} is {given}: {fault}; or name a run with -m RUN") from fault
+            raise CheckpointError(
+                f"${MODEL_VARIABLE} is {given}: {fault}; or name a run with -m RUN"
+            ) from fault
     finished = [RunFolder(path.parent) for path in RUNS_FOLDER.glob("*/result.json")]
     finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
     newest = next((run for run in map(Run, finished) if task is None or run.task == task), None)
@@ -431,10 +507,13 @@ def find_run(
 def find_training(model: str) -> Run:
     """The run of a folder, or of its name under `runs/`, to look at its training: also one that replaces another."""
     folder = RunFolder(Path(model))
-    if not folder.exists() and (RUNS_FOLDER / model).is_dir():  # also where a file or another folder has the run's name
+    # also where a file or another folder has the run's name
+    if not folder.exists() and (RUNS_FOLDER / model).is_dir():
         folder = RunFolder(RUNS_FOLDER / model)
     elif not folder.path.exists():
-        raise CheckpointError(f"{model}: not the folder of a run: there is no such folder; {suggest_runs(model)}")
+        raise CheckpointError(
+            f"{model}: not the folder of a run: there is no such folder; {suggest_runs(model)}"
+        )
     return Run(folder)
 
 
@@ -463,7 +542,9 @@ def weights_to_average(run: Run, best: int | None = None, recent: int | None = N
 def average_files(files: Sequence[Path], output: Path, of: Run | None = None) -> None:
     """Averages weights files into one; they fit each other, and the model of the run `of`."""
     if len(files) < 2:
-        raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")
+        raise CheckpointError(
+            f"{files[0] if files else output}: an average needs at least two checkpoints; name more"
+        )
     if of is None:
         model, vocabulary = None, next(filter(None, map(read_vocabulary_checksum, files)), "")
     else:

@@ -18,9 +18,9 @@ class TrainingConfig(OptimizerConfig):
     """Learning-rate schedule: `kind` and the settings of that kind."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of each target's probability that is spread over the vocabulary."""
-    objectives: Annotated[dict[str, Any], SettingsByName(OBJECTIVES, left_out=lambda: TrainingConfig.model_fields)] = (
-        Field(default_factory=dict)
-    )
+    objectives: Annotated[
+        dict[str, Any], SettingsByName(OBJECTIVES, left_out=lambda: TrainingConfig.model_fields)
+    ] = Field(default_factory=dict)
     """Further losses by name, each with its weight or its settings, such as `{coverage_weight: 1.0}`; `{}` takes the
     defaults, and 0 or null switches a loss off. Losses registered by user code are set here, too. Some replace the
     likelihood, as in pretraining."""
@@ -118,9 +118,17 @@ class TrainingConfig(OptimizerConfig):
     def _consistent(self) -> "TrainingConfig":
         has_budget = self.max_updates or self.max_minutes
         if not (has_budget or self.max_epochs or self.patience):
-            raise ValueError("training would never end: set max_updates, max_epochs, max_minutes or patience")
-        if isinstance(self.schedule, DecayToZero) and self.schedule.over == "budget" and not has_budget:
-            raise ValueError("schedule: `over: budget` needs a budget to run over: set max_updates or max_minutes")
+            raise ValueError(
+                "training would never end: set max_updates, max_epochs, max_minutes or patience"
+            )
+        if (
+            isinstance(self.schedule, DecayToZero)
+            and self.schedule.over == "budget"
+            and not has_budget
+        ):
+            raise ValueError(
+                "schedule: `over: budget` needs a budget to run over: set max_updates or max_minutes"
+            )
         objectives = chosen_objectives(self)
         self._require_one_likelihood(objectives)
         if self.shard:
@@ -128,11 +136,15 @@ class TrainingConfig(OptimizerConfig):
         if "reinforce" in self.objectives:
             for other in ("guided_alignment", "hard_attention"):
                 if other in self.objectives:
-                    raise ValueError(f"reinforce: not together with {other}; give each a stage of its own")
+                    raise ValueError(
+                        f"reinforce: not together with {other}; give each a stage of its own"
+                    )
         return self
 
     def _require_one_likelihood(self, objectives: Mapping[str, Objective]) -> None:
-        replacing = [name for name, objective in objectives.items() if objective.replaces_likelihood]
+        replacing = [
+            name for name, objective in objectives.items() if objective.replaces_likelihood
+        ]
         if not replacing:
             return
         conflicts = replacing[1:]
@@ -147,7 +159,9 @@ class TrainingConfig(OptimizerConfig):
             )
 
     def _require_shardable(self, objectives: Mapping[str, Objective]) -> None:
-        conflicts = [name for name in ("freeze", "unfreeze_every", "compile") if getattr(self, name)]
+        conflicts = [
+            name for name in ("freeze", "unfreeze_every", "compile") if getattr(self, name)
+        ]
         for name, objective in objectives.items():
             # Processes wait for each other in every layer, so all must make the same passes, through `Model.read`.
             has_own_passes = type(objective).custom_backward is not Objective.custom_backward

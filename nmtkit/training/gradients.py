@@ -27,7 +27,11 @@ class UpdateGradients:
     """Adds up the gradients of an update, divided by the counts of all its batches in all processes."""
 
     def __init__(
-        self, model: Model, objectives: Sequence[Objective], parameters: Sequence[nn.Parameter], device: torch.device
+        self,
+        model: Model,
+        objectives: Sequence[Objective],
+        parameters: Sequence[nn.Parameter],
+        device: torch.device,
     ) -> None:
         self.model = model
         self.objectives = objectives
@@ -47,7 +51,8 @@ class UpdateGradients:
     def count(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Returns the normalizers of an update: counts over its batches in all processes."""
         names = ["tokens", "sentences", *self.normalizers.values()]
-        counts = Counter(dict.fromkeys(names, 0))  # the same names in the same order in all processes
+        # the same names in the same order in all processes
+        counts = Counter(dict.fromkeys(names, 0))
         for batch in batches:
             counts["tokens"] += batch.n_tokens
             counts["sentences"] += batch.size
@@ -75,7 +80,9 @@ class UpdateGradients:
                     for number, batch in enumerate(current_batches, 1):
                         # Shards add up the gradients of every batch, GradientSum those of the whole update, once.
                         is_last = number == len(current_batches)
-                        sums = sums + self.backward(update, batch, reducer if is_last else self.shards)
+                        sums = sums + self.backward(
+                            update, batch, reducer if is_last else self.shards
+                        )
                 reducer.finish()
                 return sums
             except torch.OutOfMemoryError as fault:
@@ -85,7 +92,9 @@ class UpdateGradients:
                         "batch.batch_tokens, and continue with --resume"
                     ) from fault
                 if max(batch.size for batch in current_batches) == 1:
-                    longest = max(int(batch.lengths.max()) + batch.n_tokens for batch in current_batches)
+                    longest = max(
+                        int(batch.lengths.max()) + batch.n_tokens for batch in current_batches
+                    )
                     raise TrainingError(
                         f"even one example at a time does not fit into memory (the longest has {longest:,} positions "
                         "in all); lower data.max_length, or train a smaller model"
@@ -111,7 +120,9 @@ class UpdateGradients:
             factor=factor,
         )
 
-    def backward(self, update: GradientAccumulator, batch: Batch, reducer: GradientReducer | None = None) -> Tensor:
+    def backward(
+        self, update: GradientAccumulator, batch: Batch, reducer: GradientReducer | None = None
+    ) -> Tensor:
         """Adds the gradient of a batch; returns its sums `(n,)`, in the order of `normalizers`.
 
         `reducer` adds up the gradients of all processes during the backward pass.

@@ -46,7 +46,12 @@ class _TrainingForward:
     wrapped: Callable[..., Any]
 
     def __call__(
-        self, states: Tensor, memory: Any = None, cache: Any = None, shown: slice | None = None, bias: Any = None
+        self,
+        states: Tensor,
+        memory: Any = None,
+        cache: Any = None,
+        shown: slice | None = None,
+        bias: Any = None,
     ) -> Any:
         """Takes the arguments of a decoder layer. An encoder layer takes two: the states, and its mask as `memory`."""
         # A layer that writes into a cache cannot be computed twice.

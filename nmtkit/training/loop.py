@@ -79,7 +79,14 @@ def train(
         ReadAhead(stream, device, per_update) as batches,
         BackgroundCheckpoints(checkpoints) as files,
     ):
-        training = Trainer(model=model, stream=batches, config=config, checkpoints=files, device=device, clock=clock)
+        training = Trainer(
+            model=model,
+            stream=batches,
+            config=config,
+            checkpoints=files,
+            device=device,
+            clock=clock,
+        )
         training.world_size_at_start = world_size_at_start
         if resume:
             yield training.restore(seed)
@@ -91,7 +98,9 @@ def train(
         else:
             randomness.seed_all(seed + processes.rank())
             if optimizer_state is not None:
-                restore_state(training.optimizer, training.parameters, training.local_parts(optimizer_state))
+                restore_state(
+                    training.optimizer, training.parameters, training.local_parts(optimizer_state)
+                )
         if not training.shards:
             processes.broadcast_tensors(list(get_weights(model).values()))
             if training.ema:

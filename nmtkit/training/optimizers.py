@@ -72,7 +72,9 @@ class OptimizerConfig(Settings):
     """Name of the optimizer."""
     lr: float = Field(default=0.001, gt=0, le=1e6)
     """Learning rate; the schedule scales it."""
-    betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
+    betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field(
+        default=[0.9, 0.98], min_length=2, max_length=2
+    )
     """Adam, AdamW: decay of the running means of the gradients and of their squares."""
     eps: float | None = Field(default=None, gt=0)
     """Added to denominators; unset: Adam and AdamW 1e-8, Adadelta 1e-6, Adagrad 1e-10."""
@@ -129,7 +131,9 @@ def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> 
     return tensors
 
 
-def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
+def restore_state(
+    optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]
+) -> None:
     """Puts tensors from `read_state` into a new optimizer of the same kind; parameters without tensors start afresh.
 
     Raises a CheckpointError if a tensor does not fit its parameter.
@@ -175,13 +179,18 @@ def freeze(model: nn.Module, names: Sequence[str]) -> None:
         # The dots prevent `decoder.1` from matching `decoder.10`.
         frozen = [full_name for full_name in parameters if f"{full_name}.".startswith(f"{name}.")]
         if not frozen:
-            parts = dict.fromkeys(full_name.partition(".")[0] for full_name in parameters)  # each once, in order
+            # each once, in order
+            parts = dict.fromkeys(full_name.partition(".")[0] for full_name in parameters)
             listed = ", ".join(parts)
-            raise RecipeError(f"`training.freeze`: the model has no {name!r}; it has {listed}, and parts of these")
+            raise RecipeError(
+                f"`training.freeze`: the model has no {name!r}; it has {listed}, and parts of these"
+            )
         for full_name in frozen:
             parameters[full_name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in parameters.values()):
-        raise RecipeError("`training.freeze`: it names all weights, so nothing is left to train; remove some names")
+        raise RecipeError(
+            "`training.freeze`: it names all weights, so nothing is left to train; remove some names"
+        )
 
 
 def layers_below_top(names: Iterable[str]) -> dict[str, int]:
@@ -190,7 +199,8 @@ def layers_below_top(names: Iterable[str]) -> dict[str, int]:
     Embeddings and positions are below all layers. So is an output layer that shares the matrix of an embedding.
     """
     names = list(names)
-    positions: dict[str, tuple[str, int]] = {}  # of each weight: the stack and the number of the layer
+    # of each weight: the stack and the number of the layer
+    positions: dict[str, tuple[str, int]] = {}
     for name in names:
         match = _LAYER.match(name)
         if match is not None:

@@ -190,7 +190,8 @@ class LuongHalving(Settings):
 
 
 Schedule = Annotated[
-    Constant | Noam | InverseSqrt | LinearDecay | CosineDecay | Plateau | LuongHalving, Field(discriminator="kind")
+    Constant | Noam | InverseSqrt | LinearDecay | CosineDecay | Plateau | LuongHalving,
+    Field(discriminator="kind"),
 ]
 
 

@@ -40,13 +40,18 @@ class Shards:
     """The part of a model in this process; has the interface of `GradientSum` to add up gradients."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
-        from torch.distributed.device_mesh import init_device_mesh  # slow to import, and rarely needed
+        # slow to import, and rarely needed
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
         if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
-            raise TrainingError(f"training.shard: needs torch 2.13 or later, but this is torch {torch.__version__}")
+            raise TrainingError(
+                f"training.shard: needs torch 2.13 or later, but this is torch {torch.__version__}"
+            )
         if any(not weight.requires_grad or not weight.ndim for weight in model.parameters()):
-            raise TrainingError("training.shard: not with frozen or scalar weights; remove training.shard")
+            raise TrainingError(
+                "training.shard: not with frozen or scalar weights; remove training.shard"
+            )
         self._build = partial(type(model), model.config, model.sizes)
         processes.broadcast_tensors(list(get_weights(model).values()))
         # The warning is about writing into a view, which nothing does.
@@ -62,7 +67,8 @@ class Shards:
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # the losses are divided already
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
-        self.model.set_reduce_scatter_unused_params(True)  # another process may have used what this one did not
+        # another process may have used what this one did not
+        self.model.set_reduce_scatter_unused_params(True)
         for name in ("read", "predict", "logits"):  # training calls these instead of `forward`
             register_fsdp_forward_method(model, name)
         self._synchronize(False)
@@ -126,7 +132,9 @@ class Shards:
     def _distributed(self, part: Tensor, like: Tensor) -> Any:
         from torch.distributed.tensor import DTensor, Shard
 
-        return DTensor.from_local(part, self._mesh, [Shard(0)], shape=like.shape, stride=like.stride())
+        return DTensor.from_local(
+            part, self._mesh, [Shard(0)], shape=like.shape, stride=like.stride()
+        )
 
     def _full_tensor(self, part: Tensor, name: str) -> Tensor:
         if name not in self._weights or not part.ndim:  # a buffer, or a step count of the optimizer

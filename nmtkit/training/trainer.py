@@ -19,7 +19,15 @@ from nmtkit.layers.non_finite import locate_non_finite
 from nmtkit.models.base import Model
 from nmtkit.training import optimizers, randomness
 from nmtkit.training.checkpoints.manager import CheckpointManager, preference
-from nmtkit.training.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
+from nmtkit.training.checkpoints.weights import (
+    EMA,
+    OPTIMIZER,
+    WEIGHTS,
+    Ema,
+    assign_weights,
+    get_weights,
+    strip_prefix,
+)
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.gradients import UpdateGradients
@@ -98,11 +106,15 @@ class Trainer:
         optimizers.freeze(model, config.freeze)
         self.shards = Shards(model, device) if config.shard and processes.size() > 1 else None
         parameters = self.shards.parameters if self.shards else dict(model.named_parameters())
-        self.parameters = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        self.parameters = {
+            name: parameter for name, parameter in parameters.items() if parameter.requires_grad
+        }
         self._layers_above = optimizers.layers_below_top(self.parameters)
         self.optimizer = optimizers.build_optimizer(config, self.parameters)
         self.objectives = build_objectives(config)
-        self.gradients = UpdateGradients(model, self.objectives, list(self.parameters.values()), device)
+        self.gradients = UpdateGradients(
+            model, self.objectives, list(self.parameters.values()), device
+        )
         self.gradients.shards = self.shards
         self.gradients.in_bf16 = config.precision == "bf16"
         self.gradients.per_sentence = config.loss_unit == "sentence"
@@ -175,7 +187,11 @@ class Trainer:
         if config.max_epochs and self.stream.epoch >= config.max_epochs:
             return "max_epochs"
         improvements = self.improvements()
-        if config.patience and len(improvements) > config.patience and not any(improvements[-config.patience :]):
+        if (
+            config.patience
+            and len(improvements) > config.patience
+            and not any(improvements[-config.patience :])
+        ):
             return "patience"
         is_out_of_time = False
         elapsed = 0.0
@@ -209,7 +225,8 @@ class Trainer:
         per_update = config.accumulate * self.world_size_at_start
         per_process = -(-per_update // processes.size())  # rounded up
         drawn = [next(self.stream) for _ in range(per_process)]
-        batches = [batch for batch in drawn if batch is not None]  # some processes may have one less
+        # some processes may have one less
+        batches = [batch for batch in drawn if batch is not None]
         counts = self.gradients.count(batches)
         self.lr = config.schedule.rate(config.lr, self._progress(epoch))
         self.peak_lr = max(self.peak_lr, self.lr)
@@ -220,7 +237,9 @@ class Trainer:
         except TrainingError as fault:
             raise TrainingError(f"update {self.update + 1}: {fault}") from fault
         processes.all_reduce_sum(sums)
-        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in self.parameters.values() if parameter.grad is not None
+        ]
         norm = get_total_norm(gradients)  # ()
         if self.shards:
             norm = self.shards.norm(norm)
@@ -239,7 +258,9 @@ class Trainer:
             self.ema.update(self.update)
         norm_and_flag = torch.stack([norm.to(sums), is_bad.to(sums)])  # (2,)
         numbers = torch.cat([sums, norm_and_flag])  # (n+2,)
-        pending = _PendingUpdate(update=self.update, position=position, counts=counts, numbers=numbers)
+        pending = _PendingUpdate(
+            update=self.update, position=position, counts=counts, numbers=numbers
+        )
         self.unreported.append(pending)
         if self.device.type == "cpu" and self.update % _TRIM_EVERY == 0:
             trim_malloc()
@@ -257,13 +278,16 @@ class Trainer:
             seconds_per_update = _FIRST_UPDATE_SHARE * 60 * (self.config.max_minutes or 0.0)
         seconds = self._elapsed + seconds_per_update + self._validation_seconds
         share = self.config.share(self.update + 1, seconds) or 0.0
-        return TrainingProgress(update=self.update + 1, epoch=epoch, improvements=self.improvements(), share=share)
+        return TrainingProgress(
+            update=self.update + 1, epoch=epoch, improvements=self.improvements(), share=share
+        )
 
     def report(self) -> Step:
         """Reads the numbers of the updates since the last report."""
         begin = self._clock()
         rows = torch.stack([pending.numbers for pending in self.unreported]).tolist()
-        seconds = self._update_seconds + self._clock() - begin  # reading waits for the device to finish the updates
+        # reading waits for the device to finish the updates
+        seconds = self._update_seconds + self._clock() - begin
         finite_updates: list[tuple[_PendingUpdate, list[float]]] = []  # each with its sums
         for update, row in zip(self.unreported, rows, strict=True):
             *sums, norm, is_bad = row
@@ -296,7 +320,9 @@ class Trainer:
         self.gradients.halved = 0
         return step
 
-    def _mean_losses(self, updates: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
+    def _mean_losses(
+        self, updates: Sequence[tuple[_PendingUpdate, Sequence[float]]]
+    ) -> tuple[float, dict[str, float]]:
         """Returns the mean loss of these updates, given with their sums, and the metrics of the objectives."""
         means: dict[str, float] = {}
         for number, (name, normalizer) in enumerate(self.normalizers.items()):
@@ -318,7 +344,9 @@ class Trainer:
         return loss, terms
 
     def _not_finite(self, update: _PendingUpdate) -> str:
-        place = ", ".join(f"{key} {value}" for key, value in update.position.items() if isinstance(value, int))
+        place = ", ".join(
+            f"{key} {value}" for key, value in update.position.items() if isinstance(value, int)
+        )
         cause = "another process has it"
         if self._last_batch is not None:
             batch = self._last_batch.to(self.device)
@@ -351,7 +379,9 @@ class Trainer:
             self.model.train()
             # All processes go by the metrics and the time of process 0.
             local_seconds = self._clock() - begin
-            metrics, self._validation_seconds = processes.broadcast_object((local_metrics, local_seconds))
+            metrics, self._validation_seconds = processes.broadcast_object(
+                (local_metrics, local_seconds)
+            )
 
             sign = 1 if self.config.higher_is_better else -1
             value = metrics[self.config.best_metric]

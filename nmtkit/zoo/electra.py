@@ -43,8 +43,14 @@ class ElectraConfig(EncoderConfig):
     @property
     def generator(self) -> BertConfig:
         """The settings of the generator."""
-        heads, inner = (max(1, round(GENERATOR_SHARE * size)) for size in (self.heads, self.feed_forward_size))
-        sizes = {"heads": heads, "hidden_size": heads * (self.hidden_size // self.heads), "feed_forward_size": inner}
+        heads, inner = (
+            max(1, round(GENERATOR_SHARE * size)) for size in (self.heads, self.feed_forward_size)
+        )
+        sizes = {
+            "heads": heads,
+            "hidden_size": heads * (self.hidden_size // self.heads),
+            "feed_forward_size": inner,
+        }
         sizes["embedding_size"] = self.embedding_size or self.hidden_size
         return BertConfig.model_validate(self.model_dump(exclude={"kind"}) | sizes)
 
@@ -57,7 +63,10 @@ class Electra(AuxiliaryHead, PretrainedEncoder):
 
     def __init__(self, config: ElectraConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        self.dense, self.replaced = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, 1)
+        self.dense, self.replaced = (
+            nn.Linear(config.hidden_size, config.hidden_size),
+            nn.Linear(config.hidden_size, 1),
+        )
         self.generator = Bert(config.generator, sizes)
         for name in ("src_embedding", "src_positions", "segment_embedding", "src_embedding_norm"):
             setattr(self.generator, name, getattr(self, name))
@@ -102,10 +111,14 @@ class ReplacedTokens(Objective):
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         batch, read = inputs.device_batch, inputs.device_batch.inputs
         with torch.no_grad():
-            drawn = draw_words(inputs.model.logits(inputs.output.gather(inputs.batch.loss_mask), None))
+            drawn = draw_words(
+                inputs.model.logits(inputs.output.gather(inputs.batch.loss_mask), None)
+            )
         ids = read.ids.masked_scatter(batch.loss_mask, drawn)
         replaced = ids != torch.where(batch.loss_mask, batch.labels, read.ids)  # (B,S)
-        logits = auxiliary_logits(inputs.model, replace(batch, inputs=replace(read, ids=ids)), inputs.output)
+        logits = auxiliary_logits(
+            inputs.model, replace(batch, inputs=replace(read, ids=ids)), inputs.output
+        )
         logits = logits.to(at_least_float32(logits))
         each = binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
         return {"replaced_loss": (each * read.mask).sum()}

@@ -19,7 +19,13 @@ from nmtkit.data.batches.batch import ABSENT, Batch
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import BOS, PAD
 from nmtkit.layers.elementary import Dropout
-from nmtkit.layers.recurrent import build_rnn, gather_positions, init_weights, reversed_positions, run_rnn
+from nmtkit.layers.recurrent import (
+    build_rnn,
+    gather_positions,
+    init_weights,
+    reversed_positions,
+    run_rnn,
+)
 from nmtkit.models.abilities import Pretrained
 from nmtkit.models.base import MODELS, ModelConfig, ModelOutput, VocabularySizes
 from nmtkit.models.embeddings import EMBEDDINGS, SourceEmbedding
@@ -47,7 +53,9 @@ class BiLM(nn.Module):
         super().__init__()
         width, layers, both = config.hidden_size, range(config.layers), range(2)
         self.words, self.dropout = nn.Embedding(vocabulary, width), Dropout(config.dropout)
-        self.layers = nn.ModuleList(nn.ModuleList(build_rnn("lstm", width, width) for _ in both) for _ in layers)
+        self.layers = nn.ModuleList(
+            nn.ModuleList(build_rnn("lstm", width, width) for _ in both) for _ in layers
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         """All layers over texts `(B,S)`, padded on the right: `(L+1,B,2,S,H)`."""
@@ -72,12 +80,17 @@ class ContextualEmbedding(SourceEmbedding):
         super().__init__(words, config)
         size = words.embedding_dim
         self.context = BiLM(config, words.num_embeddings).requires_grad_(False)
-        self.s, self.gamma = nn.Parameter(torch.zeros(config.layers + 1)), nn.Parameter(torch.full((1,), size**-0.5))
+        self.s, self.gamma = (
+            nn.Parameter(torch.zeros(config.layers + 1)),
+            nn.Parameter(torch.full((1,), size**-0.5)),
+        )
         self.map = nn.Linear(2 * config.hidden_size, size, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Vectors `(B,S,E)` of texts `(B,S)`, before which the language models read BOS."""
-        mixed = torch.tensordot(torch.softmax(self.s, 0), self.context(pad(ids, (1, 0), value=BOS)), 1)[:, :, 1:]
+        mixed = torch.tensordot(
+            torch.softmax(self.s, 0), self.context(pad(ids, (1, 0), value=BOS)), 1
+        )[:, :, 1:]
         added: Tensor = self.gamma * self.map(mixed.transpose(1, 2).flatten(2))
         return super().forward(ids) + added
 
@@ -92,14 +105,20 @@ class Elmo(Pretrained):
 
     def __init__(self, config: ElmoConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        self.src_embedding = nn.ModuleDict({"context": BiLM(config, sizes["tgt"])})  # as others name it
+        # as others name it
+        self.src_embedding = nn.ModuleDict({"context": BiLM(config, sizes["tgt"])})
         self.output = nn.Linear(config.hidden_size, sizes["tgt"])
         init_weights(self, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
         """What tells each word in either direction, `(B,2,S,H)`; zeros where nothing was read. There is no memory."""
-        top = self.src_embedding["context"](batch.inputs.ids)[-1] * batch.inputs.mask[:, None, :, None]
-        return ModelOutput(torch.stack([pad(top[:, 0], (0, 0, 1, -1)), pad(top[:, 1], (0, 0, -1, 1))], 1)), None
+        top = (
+            self.src_embedding["context"](batch.inputs.ids)[-1]
+            * batch.inputs.mask[:, None, :, None]
+        )
+        return ModelOutput(
+            torch.stack([pad(top[:, 0], (0, 0, 1, -1)), pad(top[:, 1], (0, 0, -1, 1))], 1)
+        ), None
 
 
 @OBJECTIVES.register("both_directions")

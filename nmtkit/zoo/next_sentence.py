@@ -36,7 +36,10 @@ class NextSentence(Objective):
     keeps it.
     """
 
-    normalizers: ClassVar = {"next_sentence_loss": "sentences", "next_sentence_accuracy": "sentences"}
+    normalizers: ClassVar = {
+        "next_sentence_loss": "sentences",
+        "next_sentence_accuracy": "sentences",
+    }
     needs: ClassVar[InputKind] = "output"
 
     @override

@@ -32,7 +32,15 @@ from nmtkit.core.settings import Field, Width
 from nmtkit.layers.elementary import Dropout, at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights, rnn_step
-from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, VocabularySizes
+from nmtkit.models.base import (
+    MODELS,
+    Decoder,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    VocabularySizes,
+)
 
 SHIFT = 1
 """How many slots a head can shift in one step, either way."""
@@ -88,7 +96,9 @@ class Ntm(Decoder[Memory, NtmState]):
         if config.controller == "lstm":
             self.decoder = build_rnn("lstm", width + reads, hidden)
         moves = reads + config.heads * (3 + 2 * SHIFT + 1)
-        self.decoder_heads = nn.ModuleList([nn.Linear(hidden, 2 * reads + moves), nn.Linear(hidden, moves)])
+        self.decoder_heads = nn.ModuleList(
+            [nn.Linear(hidden, 2 * reads + moves), nn.Linear(hidden, moves)]
+        )
         self.decoder_last = nn.Linear(hidden + reads, width)
         self.output = nn.Linear(width, sizes["tgt"])
         init_weights(self, "xavier")
@@ -99,12 +109,21 @@ class Ntm(Decoder[Memory, NtmState]):
         """Nothing was read or written, and all heads are on the first slot."""
         size, weight, count = self.size, self.tgt_embedding.weight, len(memory.mask)
         zeros = weight.new_zeros(count, int(size.controller == "lstm"), size.hidden_size)
-        slots = weight.new_full((count, size.memory_slots, size.memory_width), EMPTY, dtype=at_least_float32(weight))
+        slots = weight.new_full(
+            (count, size.memory_slots, size.memory_width), EMPTY, dtype=at_least_float32(weight)
+        )
         heads = F.pad(slots.new_ones(count, 2 * size.heads, 1), (0, size.memory_slots - 1))
-        return NtmState(zeros, zeros, heads, slots.new_zeros(count, size.heads * size.memory_width), slots)
+        return NtmState(
+            zeros, zeros, heads, slots.new_zeros(count, size.heads * size.memory_width), slots
+        )
 
     def advance(
-        self, tokens: Tensor, state: NtmState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: NtmState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, NtmState]:
         """One word."""
         words, hidden, cell = self.dropout(self.tgt_embedding(tokens)), state.hidden, state.cell
@@ -112,16 +131,24 @@ class Ntm(Decoder[Memory, NtmState]):
             inputs = torch.cat([words, state.read.to(words.dtype)], 1)
             if isinstance(self.decoder, nn.RNNBase):
                 hidden, cell = rnn_step(self.decoder, inputs, hidden, cell)
-            top = hidden[:, -1] if isinstance(self.decoder, nn.RNNBase) else torch.tanh(self.decoder(inputs))
+            top = (
+                hidden[:, -1]
+                if isinstance(self.decoder, nn.RNNBase)
+                else torch.tanh(self.decoder(inputs))
+            )
             (writing, reading), width = state.heads.chunk(2, 1), self.size.memory_width
             told = (of_kind(top).to(state.slots.dtype) for of_kind in self.decoder_heads)
-            to_write, to_read = (numbers.unflatten(1, (self.size.heads, -1)) for numbers in told)  # (N,R,*)
+            to_write, to_read = (
+                numbers.unflatten(1, (self.size.heads, -1)) for numbers in told
+            )  # (N,R,*)
             writing = move(writing, to_write[:, :, 2 * width :], state.slots)
             slots = write(state.slots, writing, *to_write[:, :, : 2 * width].chunk(2, 2))
             reading = move(reading, to_read, slots)
             read = (reading @ slots).flatten(1)  # equation 2
             found = self.decoder_last(torch.cat([top, read.to(top.dtype)], 1))
-        return ModelOutput(self.dropout(found)), NtmState(hidden, cell, torch.cat([writing, reading], 1), read, slots)
+        return ModelOutput(self.dropout(found)), NtmState(
+            hidden, cell, torch.cat([writing, reading], 1), read, slots
+        )
 
 
 def move(heads: Tensor, moves: Tensor, slots: Tensor) -> Tensor:
@@ -129,7 +156,9 @@ def move(heads: Tensor, moves: Tensor, slots: Tensor) -> Tensor:
 
     `moves` `(N,R,W+3+2D+1)` become k, beta, g, gamma and the s of D slots back to D slots on.
     """
-    key, beta, g, gamma, shifts = torch.split(moves, [slots.shape[2], 1, 1, 1, moves.shape[2] - slots.shape[2] - 3], 2)
+    key, beta, g, gamma, shifts = torch.split(
+        moves, [slots.shape[2], 1, 1, 1, moves.shape[2] - slots.shape[2] - 3], 2
+    )
     likeness = F.normalize(key, dim=2) @ F.normalize(slots, dim=2).mT  # equation 6
     by_content = torch.softmax(F.softplus(beta) * likeness, 2)  # equation 5
     gated = torch.lerp(heads, by_content, torch.sigmoid(g - STAY))  # equation 7

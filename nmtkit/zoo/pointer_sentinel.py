@@ -78,7 +78,12 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         return PointerSentinelState(state.hidden, state.cell, states, words)
 
     def advance(
-        self, tokens: Tensor, state: RnnLMState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: RnnLMState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[PointerOutput, PointerSentinelState]:
         """One word, which takes the place of the oldest in the window."""
         assert isinstance(state, PointerSentinelState)
@@ -94,7 +99,9 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         states = super().unroll(batch, memory).features  # (B,T,H)
         length = states.shape[1]
         places = torch.arange(length, device=states.device)[:, None]
-        places = places + torch.arange(1 - min(self.window, length), 1, device=states.device)  # (T,L)
+        places = places + torch.arange(
+            1 - min(self.window, length), 1, device=states.device
+        )  # (T,L)
         within = places.clamp(min=0)
         energies = (self._query(states) @ states.mT).gather(2, within.expand(len(states), -1, -1))
         words = batch.targets.shifted[:, within].masked_fill(places < 0, PAD)  # (B,T,L)
@@ -115,5 +122,6 @@ class PointerSentinel(Copying[Memory, RnnLMState], RnnLM):
         whole = torch.cat([energies, (self._query(states) @ self.sentinel)[..., None]], -1)
         shares = torch.softmax(whole, -1, dtype=at_least_float32(whole))
         weights, gate = shares[..., :-1], shares[..., -1:]
-        weights = weights / weights.sum(-1, keepdim=True).clamp(min=MIN_SHARE)  # 1 - g without its rounding
+        # 1 - g without its rounding
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=MIN_SHARE)
         return PointerOutput(states, None, gate, weights=weights, words=words)

@@ -23,7 +23,15 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import LayerStack, attend
-from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, VocabularySizes
+from nmtkit.models.base import (
+    MODELS,
+    Decoder,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    VocabularySizes,
+)
 
 
 class SnailConfig(ModelConfig):
@@ -83,7 +91,12 @@ class Snail(Decoder[Memory, SnailState]):
         return SnailState(self.tgt_embedding.weight.new_zeros(shape))
 
     def advance(
-        self, tokens: Tensor, state: SnailState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: SnailState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, SnailState]:
         """One word; an entry of the cache is a key and a value."""
         found = self._found(tokens.view(len(memory.mask), -1), state.found, cache).flatten(0, 1)
@@ -94,14 +107,22 @@ class Snail(Decoder[Memory, SnailState]):
         """All words at once. Padding stands on the right, so that no real word sees it."""
         return ModelOutput(self.dropout(self.last(self._found(batch.targets.shifted))))
 
-    def _found(self, ids: Tensor, past: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
+    def _found(
+        self, ids: Tensor, past: Tensor | None = None, cache: KVCache | None = None
+    ) -> Tensor:
         """All that is found at whole texts `(B,T)`, or with past and cache in one step `(B,K)`: `(B,T or K,W)`."""
         states: Tensor = self.dropout(self.tgt_embedding(ids))
         maps, bias = iter(self.decoder), None
         for number in range(len(self.decoder) // (len(self.dilations) + 1)):
             for r in self.dilations:
-                before = F.pad(states, (0, 0, r, 0))[:, :-r] if past is None else past[:, -r, : states.shape[2]]
-                found, gate = next(maps)(torch.cat([before.view_as(states), states], -1)).chunk(2, -1)
+                before = (
+                    F.pad(states, (0, 0, r, 0))[:, :-r]
+                    if past is None
+                    else past[:, -r, : states.shape[2]]
+                )
+                found, gate = next(maps)(torch.cat([before.view_as(states), states], -1)).chunk(
+                    2, -1
+                )
                 states = torch.cat([states, torch.tanh(found) * torch.sigmoid(gate)], -1)
             query, entries = next(maps)(states).split([self.size, 2 * self.size], -1)
             if cache is not None:
@@ -109,5 +130,7 @@ class Snail(Decoder[Memory, SnailState]):
                 entries, bias = cache.read(number), cache.bias()
             keys, values = entries[:, None].chunk(2, -1)  # (B,1,*,K)
             bias = None if bias is None else bias.to(query.dtype)
-            states = torch.cat([states, attend(query[:, None], keys, values, bias, cache is None)[:, 0]], -1)
+            states = torch.cat(
+                [states, attend(query[:, None], keys, values, bias, cache is None)[:, 0]], -1
+            )
         return states

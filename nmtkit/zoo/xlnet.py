@@ -26,7 +26,13 @@ from nmtkit.data.batches.batch import ABSENT, Batch, Rows
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.kernels import masked_softmax
-from nmtkit.layers.transformer import FeedForward, LayerStack, Residual, SinusoidalPositions, merge_heads
+from nmtkit.layers.transformer import (
+    FeedForward,
+    LayerStack,
+    Residual,
+    SinusoidalPositions,
+    merge_heads,
+)
 from nmtkit.models.abilities import Pretrained
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.language.bert import INITIAL_STD, StackConfig
@@ -57,11 +63,17 @@ class RelativeAttention(nn.Module):
     def __init__(self, config: XLNetConfig) -> None:
         super().__init__()
         width, self.heads, self.rate = config.hidden_size, config.heads, config.attention_dropout
-        self.query, self.distance, self.out = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.query, self.distance, self.out = (
+            nn.Linear(width, width, bias=False) for _ in range(3)
+        )
         self.keys_values = nn.Linear(width, 2 * width, bias=False)
-        self.u, self.v = (nn.Parameter(torch.zeros(self.heads, 1, width // self.heads)) for _ in range(2))
+        self.u, self.v = (
+            nn.Parameter(torch.zeros(self.heads, 1, width // self.heads)) for _ in range(2)
+        )
 
-    def forward(self, queries: Tensor, content: Tensor, distances: Tensor, columns: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self, queries: Tensor, content: Tensor, distances: Tensor, columns: Tensor, mask: Tensor
+    ) -> Tensor:
         """Queries `(B,Q,H)` look at the content `(B,S,H)`: `(B,Q,H)`.
 
         Where `mask` `(B,1,Q,S)` is False nothing is read; who may read nothing gets zeros. `distances` `(R,H)` are the
@@ -70,10 +82,14 @@ class RelativeAttention(nn.Module):
         query = self.query(queries).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B,A,Q,D)
         packed = self.keys_values(content).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         keys, values = packed.unbind(0)  # (B,A,S,D)
-        relations = self.distance(distances).unflatten(-1, (self.heads, -1)).permute(1, 2, 0)  # (A,D,R)
+        relations = (
+            self.distance(distances).unflatten(-1, (self.heads, -1)).permute(1, 2, 0)
+        )  # (A,D,R)
         by_distance = (query + self.v) @ relations  # (B,A,Q,R)
         energies = (query + self.u) @ keys.transpose(-1, -2)
-        energies = energies + by_distance.gather(-1, columns[:, None].expand(-1, self.heads, -1, -1))
+        energies = energies + by_distance.gather(
+            -1, columns[:, None].expand(-1, self.heads, -1, -1)
+        )
         energies = energies / math.sqrt(query.shape[-1])
         weights = dropout(masked_softmax(energies, mask), self.rate, self.training)
         out: Tensor = self.out(merge_heads(weights.to(values.dtype) @ values))
@@ -85,15 +101,24 @@ class TwoStreamLayer(nn.Module):
 
     def __init__(self, config: XLNetConfig) -> None:
         super().__init__()
-        self.self_attention, self.around_self_attention = RelativeAttention(config), Residual(config)
+        self.self_attention, self.around_self_attention = (
+            RelativeAttention(config),
+            Residual(config),
+        )
         self.feed_forward, self.around_feed_forward = FeedForward(config), Residual(config)
 
-    def forward(self, streams: Tensor, first: int, distances: Tensor, columns: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self, streams: Tensor, first: int, distances: Tensor, columns: Tensor, mask: Tensor
+    ) -> Tensor:
         """The streams `(B,S+Q,H)` from the position `first` on; the other arguments as of `RelativeAttention`."""
         around, length = self.around_self_attention, columns.shape[-1]
         entering = around.before(streams)
         looked = self.self_attention(
-            entering[:, first:], entering[:, :length], distances, columns[:, first:], mask[:, :, first:]
+            entering[:, first:],
+            entering[:, :length],
+            distances,
+            columns[:, first:],
+            mask[:, :, first:],
         )
         streams, around = around.after(streams[:, first:], looked), self.around_feed_forward
         return around.after(streams, self.feed_forward(around.before(streams)))
@@ -114,9 +139,14 @@ class XLNet(Pretrained):
         self.asked = nn.Parameter(torch.empty(1, width))  # w
         for vectors in (self.src_embedding.weight, self.asked):
             nn.init.normal_(vectors, std=INITIAL_STD)
-        self.distances, self.dropout = SinusoidalPositions(width, "sinusoidal_halves"), Dropout(config.dropout)
+        self.distances, self.dropout = (
+            SinusoidalPositions(width, "sinusoidal_halves"),
+            Dropout(config.dropout),
+        )
         self.encoder = LayerStack(TwoStreamLayer(config) for _ in range(config.layers))
-        self.encoder_norm = nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity()
+        self.encoder_norm = (
+            nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity()
+        )
         self.output = nn.Linear(width, sizes["tgt"])
         self.output.weight = self.src_embedding.weight
         nn.init.zeros_(self.output.bias)
@@ -128,18 +158,25 @@ class XLNet(Pretrained):
         """
         ids, mask, order = batch.inputs.ids, batch.inputs.mask[:, None, None], batch.extra(Order)
         length = ids.shape[1]
-        streams, places = self.src_embedding(ids), torch.arange(length, device=ids.device).expand_as(ids)
+        streams, places = (
+            self.src_embedding(ids),
+            torch.arange(length, device=ids.device).expand_as(ids),
+        )
         if order is not None:
             ranks, asked = order.ranks, order.asked
             own = ranks.gather(1, asked)
-            mask = mask & (torch.cat([ranks, own - 1], 1)[:, None, :, None] >= ranks[:, None, None])  # (B,1,S+Q,S)
+            mask = mask & (
+                torch.cat([ranks, own - 1], 1)[:, None, :, None] >= ranks[:, None, None]
+            )  # (B,1,S+Q,S)
             streams = torch.cat([streams, self.asked.expand(*asked.shape, -1)], 1)
             places = torch.cat([places, asked], 1)
         mask = mask.expand(-1, -1, streams.shape[1], -1)
-        columns = length - 1 - places[..., None] + torch.arange(length, device=ids.device)  # of distance i - j
+        # of distance i - j
+        columns = length - 1 - places[..., None] + torch.arange(length, device=ids.device)
         streams, distances = self.dropout(streams), self.dropout(self._distances(length))
         for number, layer in enumerate(self.encoder, start=1):
-            is_last = number == len(self.encoder) and order is not None  # what nobody reads is not computed
+            # what nobody reads is not computed
+            is_last = number == len(self.encoder) and order is not None
             streams = layer(streams, length if is_last else 0, distances, columns, mask)
         return ModelOutput(self.encoder_norm(streams)), None
 

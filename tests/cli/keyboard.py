@@ -17,7 +17,9 @@ def typed(keys: Sequence[bytes], *words: object, after: bytes | None = None) -> 
     """
     process, terminal = pty.fork()
     if not process:
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, closefd=False) for fd, mode in enumerate("rww"))
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(fd, mode, closefd=False) for fd, mode in enumerate("rww")
+        )
         sys.argv = ["nmtkit", *map(str, words)]
         try:
             main()
@@ -26,7 +28,8 @@ def typed(keys: Sequence[bytes], *words: object, after: bytes | None = None) -> 
             os._exit(int(end.code or 0))
         os._exit(99)
     shown, waiting, seconds = b"", list(keys), 0
-    with suppress(OSError), closing(os.fdopen(terminal, "wb", closefd=True)):  # the end of a terminal is an error
+    # the end of a terminal is an error
+    with suppress(OSError), closing(os.fdopen(terminal, "wb", closefd=True)):
         while True:
             while waiting and (after is None or shown.endswith(after)):
                 os.write(terminal, waiting.pop(0))

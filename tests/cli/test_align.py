@@ -49,7 +49,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def align(console: Command, trained: Path, pairs: Path) -> Command:
     """Aligns the pairs, or others, with the trained run."""
 
-    def run(*words: object, src: Path = pairs / "test.src", tgt: Path = pairs / "test.tgt") -> Finished:
+    def run(
+        *words: object, src: Path = pairs / "test.src", tgt: Path = pairs / "test.tgt"
+    ) -> Finished:
         return console("align", "-m", trained, "--source", src, "--target", tgt, *words)
 
     return run
@@ -59,11 +61,13 @@ def test_align_finds_the_words(align: Command, console: Command, pairs: Path) ->
     done = succeeded(align())
     aligned = [pair.possible for pair in parse_alignments(done.out.splitlines(), "stdout").pairs]
     for links, target in zip(aligned, lines_in(pairs / "test.tgt"), strict=True):
-        assert sorted(tgt for _, tgt in links) == list(range(len(target.split())))  # one link a target word
+        # one link a target word
+        assert sorted(tgt for _, tgt in links) == list(range(len(target.split())))
     write_lines("gold", backwards_links(lines_in(pairs / "test.src")))
     Path("found").write_text(done.out)
     scored = console("score-alignments", "found", "--ref", "gold", "--json")
-    assert json.loads(scored.out)["systems"][0]["scores"][0]["value"] < 30  # trained for seconds; by chance: 75
+    # trained for seconds; by chance: 75
+    assert json.loads(scored.out)["systems"][0]["scores"][0]["value"] < 30
 
 
 LINKS: dict[str, Callable[[SoftAlignment], Links]] = {
@@ -74,15 +78,21 @@ LINKS: dict[str, Callable[[SoftAlignment], Links]] = {
 
 
 @pytest.mark.parametrize("options", LINKS, ids=lambda options: options or "no options")
-def test_python_gives_what_the_command_gives(trained: Path, align: Command, pairs: Path, options: str) -> None:
+def test_python_gives_what_the_command_gives(
+    trained: Path, align: Command, pairs: Path, options: str
+) -> None:
     sources, targets = (lines_in(pairs / f"test.{side}") for side in ("src", "tgt"))
     soft = Translator.load(str(trained), device="cpu").align(sources, targets)
-    assert align(*options.split()).out.splitlines() == [format_pharaoh(LINKS[options](one)) for one in soft]
+    assert align(*options.split()).out.splitlines() == [
+        format_pharaoh(LINKS[options](one)) for one in soft
+    ]
 
 
 def test_weights_of_a_target_word_are_at_most_1(trained: Path, pairs: Path) -> None:
     sources, targets = (lines_in(pairs / f"test.{side}") for side in ("src", "tgt"))
-    for line, soft in zip(sources, Translator.load(str(trained), device="cpu").align(sources, targets), strict=True):
+    for line, soft in zip(
+        sources, Translator.load(str(trained), device="cpu").align(sources, targets), strict=True
+    ):
         assert soft.src_words == line.split()
         assert soft.weights.shape == (len(soft.tgt_words), len(soft.src_words))
         assert (soft.weights.sum(axis=1) <= 1 + 1e-6).all()
@@ -105,13 +115,18 @@ def align_words(align: Command, tmp_path: Path) -> Command:
     tgt = write_lines(tmp_path / "tgt", ["DI CE BA."])
     write_lines(tmp_path / "src.tok", ["ba ce , di"])
     write_lines(tmp_path / "tgt.tok", ["DI CE BA ."])
-    return partial(align, "--source-words", "src.tok", "--target-words", "tgt.tok", src=src, tgt=tgt)
+    return partial(
+        align, "--source-words", "src.tok", "--target-words", "tgt.tok", src=src, tgt=tgt
+    )
 
 
 def test_links_are_between_the_words_of_the_files(align_words: Command, tmp_path: Path) -> None:
     succeeded(align_words("--soft", "soft.json"))
     (record,) = json.loads((tmp_path / "soft.json").read_text())
-    assert (record["source"], record["target"]) == (["ba", "ce", ",", "di"], ["DI", "CE", "BA", "."])
+    assert (record["source"], record["target"]) == (
+        ["ba", "ce", ",", "di"],
+        ["DI", "CE", "BA", "."],
+    )
     assert np.array(record["weights"]).shape == (4, 4)
 
 
@@ -119,7 +134,9 @@ def test_links_are_between_the_words_of_the_files(align_words: Command, tmp_path
     ("words", "message"),
     [
         pytest.param(
-            "ba ce ; di\n", "source line 1: the file of words has 'ce ;' where the text has 'ce,'", id="another word"
+            "ba ce ; di\n",
+            "source line 1: the file of words has 'ce ;' where the text has 'ce,'",
+            id="another word",
         ),
         pytest.param("ba ce , di\n\n", "src.tok has more than the 1 lines of", id="too many lines"),
         pytest.param("", "src.tok ends after line 0, but", id="too few lines"),
@@ -135,8 +152,13 @@ def test_words_that_do_not_fit_the_text_are_refused(
 def test_links_of_two_directions_are_merged(trained: Path, align: Command, pairs: Path) -> None:
     """With a joint vocabulary one run reads either side; as the other direction it stands for any second model."""
     turned = align(src=pairs / "test.tgt", tgt=pairs / "test.src").out
-    forward, backward = (parse_alignments(text.splitlines(), "stdout").pairs for text in (align().out, turned))
-    directions = [(one.possible, reverse_links(two.possible)) for one, two in zip(forward, backward, strict=True)]
+    forward, backward = (
+        parse_alignments(text.splitlines(), "stdout").pairs for text in (align().out, turned)
+    )
+    directions = [
+        (one.possible, reverse_links(two.possible))
+        for one, two in zip(forward, backward, strict=True)
+    ]
     for arguments, method in ((["--symmetrize", "union"], "union"), ([], "grow-diag")):
         done = succeeded(align("--reverse-model", trained, *arguments, "--soft", "soft.npz"))
         expected = [symmetrize(one, two, method) for one, two in directions]  # type: ignore[arg-type]  # one of the names
@@ -147,9 +169,13 @@ def test_links_of_two_directions_are_merged(trained: Path, align: Command, pairs
         assert reverse_links(links_from_attention(arrays["3.reverse"])) == directions[2][1]
 
 
-def test_files_of_different_lengths_leave_no_incomplete_output(align: Command, tmp_path: Path) -> None:
+def test_files_of_different_lengths_leave_no_incomplete_output(
+    align: Command, tmp_path: Path
+) -> None:
     short = write_lines(tmp_path / "short", ["DI"])
-    refused(align("--soft", "soft.json", tgt=short), "test.src has 60 lines, but", after_results=True)
+    refused(
+        align("--soft", "soft.json", tgt=short), "test.src has 60 lines, but", after_results=True
+    )
     assert list(tmp_path.iterdir()) == [short]
 
 
@@ -164,7 +190,9 @@ def test_a_shortlist_counts_the_links_that_are_printed(
 ) -> None:
     tokenizers = Translator.load(str(trained), device="cpu").tokenizers
     encode = tokenizers.src.encode_many  # one tokenizer has both sides
-    sources, targets = ([encode(line.split()) for line in lines_in(pairs / f"test.{n}")] for n in ("src", "tgt"))
+    sources, targets = (
+        [encode(line.split()) for line in lines_in(pairs / f"test.{n}")] for n in ("src", "tgt")
+    )
     for best, frequent in ((100, 100), (1, 0)):
         done = succeeded(align("--shortlist", "list"))
         printed = parse_alignments(done.out.splitlines(), "stdout").pairs
@@ -176,7 +204,9 @@ def test_a_shortlist_counts_the_links_that_are_printed(
         monkeypatch.setattr(commands, "FREQUENT", 0)
 
 
-def write_list(path: Path, run: Path, listed: dict[str, Iterable[str]], frequent: Iterable[str]) -> None:
+def write_list(
+    path: Path, run: Path, listed: dict[str, Iterable[str]], frequent: Iterable[str]
+) -> None:
     """The candidates of source tokens, and of all."""
     tokenizers = Translator.load(str(run), device="cpu").tokenizers
     ids = {src: tokenizers.tgt.vocabulary.ids(words) for src, words in listed.items()}
@@ -207,10 +237,14 @@ def test_a_shortlist_of_aligned_words_changes_few_translations(
 TEXT = as_text(src for src, _ in sentence_pairs(20, 3))
 
 
-def test_words_outside_a_shortlist_are_not_written(trained: Path, console: Command, tmp_path: Path) -> None:
+def test_words_outside_a_shortlist_are_not_written(
+    trained: Path, console: Command, tmp_path: Path
+) -> None:
     few = Translator.load(str(trained), device="cpu").tokenizers.tgt.vocabulary.tokens[4:12]
     write_list(tmp_path / "few", trained, {}, few)
-    out = console("translate", "-m", trained, "--shortlist", tmp_path / "few", "--json", stdin=TEXT).out
+    out = console(
+        "translate", "-m", trained, "--shortlist", tmp_path / "few", "--json", stdin=TEXT
+    ).out
     outputs = [record["best"]["tokens"] for record in json_lines(out)]
     assert set().union(*outputs) <= {*few, "<unk>"}
     assert len(outputs) == 20
@@ -224,23 +258,31 @@ def all_words(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "all"
 
 
-def test_a_shortlist_of_all_words_changes_nothing(trained: Path, console: Command, all_words: Path) -> None:
+def test_a_shortlist_of_all_words_changes_nothing(
+    trained: Path, console: Command, all_words: Path
+) -> None:
     whole = console("translate", "-m", trained, "--shortlist", all_words, "--n-best", 2, stdin=TEXT)
     assert whole.out == console("translate", "-m", trained, "--n-best", 2, stdin=TEXT).out
 
 
-def test_a_shortlist_of_other_vocabularies_is_refused(trained: Path, console: Command, all_words: Path) -> None:
+def test_a_shortlist_of_other_vocabularies_is_refused(
+    trained: Path, console: Command, all_words: Path
+) -> None:
     others = all_words.with_name("others")
     others.write_text(all_words.read_text().replace("vocabularies ", "vocabularies 0"))
     done = console("translate", "-m", trained, "--shortlist", others, stdin="ba\n")
     refused(done, f"{others}, line 2: it belongs to other vocabularies than")
 
 
-def test_summaries_copy_what_is_not_listed(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summaries_copy_what_is_not_listed(
+    console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     run = make_run(tmp_path, "news", SUMMARIZATION)
     write_list(tmp_path / "list", run, {}, ["▁house"])
-    done = succeeded(console("summarize", "--shortlist", tmp_path / "list", "--json", stdin=as_text(ARTICLES)))
+    done = succeeded(
+        console("summarize", "--shortlist", tmp_path / "list", "--json", stdin=as_text(ARTICLES))
+    )
     written: set[str] = set()
     for record in json_lines(done.out):
         tokens = set(record["best"]["tokens"])
@@ -250,10 +292,14 @@ def test_summaries_copy_what_is_not_listed(console: Command, tmp_path: Path, mon
 
 
 def test_the_language_to_write_is_for_the_first_direction(console: Command, tmp_path: Path) -> None:
-    several = make_run(tmp_path, "several", TRANSLATION.replace("kind: word", "kind: word, specials: [<2de>]"))
+    several = make_run(
+        tmp_path, "several", TRANSLATION.replace("kind: word", "kind: word, specials: [<2de>]")
+    )
     back = make_run(tmp_path, "back", TRANSLATION)
     (tmp_path / "lines").write_text(as_text(LINES))
     words = ["align", "--source", tmp_path / "lines", "--target", tmp_path / "lines", "-m"]
     done = succeeded(console(*words, several, "--to", "de", "--reverse-model", back))
     assert len(done.out.splitlines()) == len(LINES)
-    refused(console(*words, several, "--to", "fr"), "has not learned the tag <2fr>; its tags are: <2de>")
+    refused(
+        console(*words, several, "--to", "fr"), "has not learned the tag <2fr>; its tags are: <2de>"
+    )

@@ -6,9 +6,13 @@ from nmtkit import config
 from tests.support.commands import Command, lines_in, refused, succeeded
 
 
-def test_back_translations_are_a_corpus_for_recipes(trained: Path, corpus: Path, console: Command) -> None:
+def test_back_translations_are_a_corpus_for_recipes(
+    trained: Path, corpus: Path, console: Command
+) -> None:
     mono = corpus / "test.tgt"
-    done = succeeded(console("backtranslate", "-m", trained, mono, "-o", "back", "--max-ratio", "2"))
+    done = succeeded(
+        console("backtranslate", "-m", trained, mono, "-o", "back", "--max-ratio", "2")
+    )
     sources, targets = lines_in(Path("back/src.txt")), lines_in(Path("back/tgt.txt"))
     assert len(sources) == len(targets) > 0
     assert {*targets} <= {*lines_in(mono)}
@@ -21,14 +25,26 @@ def test_back_translations_are_a_corpus_for_recipes(trained: Path, corpus: Path,
     loaded = config.load("both.yaml")
     assert loaded.data.train.tags == ["", "<BT>"]
     assert loaded.tokenizer.specials == ["<BT>"]
-    refused(console("backtranslate", "-m", trained, mono, "-o", "back", "--max-ratio", "2"), "back: is complete, with")
-    refused(console("backtranslate", "-m", trained, mono, "-o", "back"), "another max_ratio: 2.0, not 3.0")
-    done = succeeded(console("backtranslate", "-m", trained, mono, "-o", "there", "--forward", "--max-ratio", "2"))
+    refused(
+        console("backtranslate", "-m", trained, mono, "-o", "back", "--max-ratio", "2"),
+        "back: is complete, with",
+    )
+    refused(
+        console("backtranslate", "-m", trained, mono, "-o", "back"),
+        "another max_ratio: 2.0, not 3.0",
+    )
+    done = succeeded(
+        console(
+            "backtranslate", "-m", trained, mono, "-o", "there", "--forward", "--max-ratio", "2"
+        )
+    )
     assert done.err.splitlines()[-1].endswith("- {src: there/src.txt, tgt: there/tgt.txt}")
     assert lines_in(Path("there/tgt.txt")) == sources
 
 
-def test_backtranslate_is_resumed_only_with_the_same_models(trained: Path, corpus: Path, console: Command) -> None:
+def test_backtranslate_is_resumed_only_with_the_same_models(
+    trained: Path, corpus: Path, console: Command
+) -> None:
     one = ["backtranslate", corpus / "test.tgt", "-o", "back", "-m", trained]
     both = [*one, "-m", trained]
     succeeded(console(*both))

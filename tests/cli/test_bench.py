@@ -11,14 +11,29 @@ import torch
 from nmtkit import config
 from nmtkit.cli.training import bench
 from tests.cli.untrained_runs import CAPTIONER, make_run
-from tests.support.commands import Command, backwards_links, lines_in, refused, sets, succeeded, write_lines
+from tests.support.commands import (
+    Command,
+    backwards_links,
+    lines_in,
+    refused,
+    sets,
+    succeeded,
+    write_lines,
+)
 
 
 def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     short = ["--lines", "12", "--rounds", "2", "--device", "cpu", "--threads", "1"]
     done = succeeded(console("bench", "decode", "-m", trained, *short, "-o", figures))
-    for words in ("decoding 12 lines, 2 rounds", "sentences/s", "tokens/s", "alone, ms", "BLEU", ", batches"):
+    for words in (
+        "decoding 12 lines, 2 rounds",
+        "sentences/s",
+        "tokens/s",
+        "alone, ms",
+        "BLEU",
+        ", batches",
+    ):
         assert words in done.out
     measured = json.loads(figures.read_text(encoding="utf-8"))
     assert measured["facts"]["threads"] == 1
@@ -50,7 +65,9 @@ def test_training_is_measured(corpus: Path, trained: Path, nmtkit: Command, tmp_
     of_text = succeeded(nmtkit(*bench, tmp_path / "again.json", cwd=tmp_path))
     assert "training tiny on its text" in of_text.out
     assert not (tmp_path / "runs").exists()
-    measured, again = (json.loads(path.read_text(encoding="utf-8")) for path in (figures, tmp_path / "again.json"))
+    measured, again = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (figures, tmp_path / "again.json")
+    )
     for one in (measured, again):
         assert one["config"]["threads"] == one["facts"]["threads"] == 1
         assert len(one["seconds"]) == len(one["tokens_per_second"]) == 2
@@ -61,19 +78,25 @@ def test_training_is_measured(corpus: Path, trained: Path, nmtkit: Command, tmp_
 DRY_RUN = ["--dry-run", "--device", "cpu", "--threads", "1"]
 
 
-def test_a_dry_run_predicts_the_cost_of_training_and_saves_nothing(corpus: Path, console: Command) -> None:
+def test_a_dry_run_predicts_the_cost_of_training_and_saves_nothing(
+    corpus: Path, console: Command
+) -> None:
     """The recipe has sixty updates."""
     done = succeeded(console("train", corpus / "tiny.yaml", *DRY_RUN))
     rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in done.out.splitlines()}
     assert int(rows["parameters"].replace(",", "")) > 1000
     assert rows["updates"].startswith("60 of ")
-    assert float(rows["operations"]) == pytest.approx(60 * float(rows["operations an update"]), rel=0.1)
+    assert float(rows["operations"]) == pytest.approx(
+        60 * float(rows["operations an update"]), rel=0.1
+    )
     assert "0:0" in rows["time, without validation"]
     assert not Path("runs").exists()
 
 
 def test_a_dry_run_finds_the_largest_batch(corpus: Path, console: Command) -> None:
-    done = succeeded(console("train", corpus / "tiny.yaml", *DRY_RUN, *sets("batch.batch_tokens=auto")))
+    done = succeeded(
+        console("train", corpus / "tiny.yaml", *DRY_RUN, *sets("batch.batch_tokens=auto"))
+    )
     assert "padded tokens fit into" in done.err
     assert not Path("runs").exists()
 
@@ -95,7 +118,11 @@ def test_a_dry_run_cannot_be_resumed(corpus: Path, console: Command) -> None:
     ],
 )
 def test_a_dry_run_is_of_the_first_stage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, title: str, note: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    title: str,
+    note: str,
 ) -> None:
     monkeypatch.setattr(bench, "_try_training", lambda *_, **__: (None, [["updates", "71,000"]]))
     bench.dry_run(config.load(name), "", torch.device("cpu"))
@@ -113,19 +140,35 @@ def test_a_dry_run_is_of_the_first_stage(
 def test_bench_train_names_the_stage_that_it_measures(
     monkeypatch: pytest.MonkeyPatch, console: Command, name: str, note: str
 ) -> None:
-    monkeypatch.setattr(bench, "_try_training", lambda *_, **__: (SimpleNamespace(figures=dict), []))
+    monkeypatch.setattr(
+        bench, "_try_training", lambda *_, **__: (SimpleNamespace(figures=dict), [])
+    )
     done = succeeded(console("bench", "train", name, "--device", "cpu"))
     assert done.err.startswith(note)
     assert bool(done.err) == bool(note)
 
 
-def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_without_its_text_a_recipe_trains_on_random_words(
+    corpus: Path, nmtkit: Command, tmp_path: Path
+) -> None:
     own = tmp_path / "tiny.yaml"
     own.write_text((corpus / "tiny.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     done = succeeded(nmtkit("bench", "train", own, *TRAINED, cwd=tmp_path))
     assert "on random words, 25 and 25 a line, for its text is not here" in done.out
     assert "train.src" in done.err
-    refused(nmtkit("bench", "train", own, *TRAINED, "--run", tmp_path / "none", "--rounds", "0", cwd=tmp_path))
+    refused(
+        nmtkit(
+            "bench",
+            "train",
+            own,
+            *TRAINED,
+            "--run",
+            tmp_path / "none",
+            "--rounds",
+            "0",
+            cwd=tmp_path,
+        )
+    )
 
 
 @pytest.fixture
@@ -148,21 +191,30 @@ training: {{max_updates: 8, validate_every: 8, log_every: 4, keep_best: 1}}
 
 
 @pytest.mark.slow
-def test_compare_trains_each_recipe_once_and_shows_both(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
+def test_compare_trains_each_recipe_once_and_shows_both(
+    recipes: list[Path], nmtkit: Command, tmp_path: Path
+) -> None:
     compare = ["compare", *recipes, "--runs", tmp_path / "runs"]
     done = succeeded(nmtkit(*compare, "--plot", tmp_path / "runs" / "length.svg", cwd=tmp_path))
-    head, *rows = (line for line in done.out.splitlines() if line.startswith(("recipe", "attends", "blind")))
+    head, *rows = (
+        line for line in done.out.splitlines() if line.startswith(("recipe", "attends", "blind"))
+    )
     assert "BLEU > 30 words" in head
     assert len(rows) == 2
     assert "BLEU by length" in done.out
     assert ">0-10<" in (tmp_path / "runs" / "length.svg").read_text()
     assert "measuring blind" in done.err
 
-    logs = {name: (tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in ("attends", "blind")}
+    logs = {
+        name: (tmp_path / "runs" / name / "metrics.jsonl").read_bytes()
+        for name in ("attends", "blind")
+    }
     again = succeeded(nmtkit(*compare, "--json", cwd=tmp_path))
     assert "training" not in again.err, "what is trained is not trained again"
     attends, blind = json.loads(again.out)
-    assert {name: (tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in logs} == logs
+    assert {
+        name: (tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in logs
+    } == logs
     assert (attends["kind"], blind["kind"]) == ("rnnsearch", "rnn_encdec")
     assert 0 <= attends["aer"]["value"] <= 100
     assert blind["aer"] is None
@@ -183,19 +235,28 @@ def test_compare_trains_each_recipe_once_and_shows_both(recipes: list[Path], nmt
     with (tmp_path / "copy.tgt").open("r+") as file:
         file.write("X")
     assert "different test sets" in nmtkit("compare", *runs, cwd=tmp_path).err
-    refused(nmtkit("compare", *runs, "--set", "search.beam_size=2", cwd=tmp_path), "--set changes recipes only")
+    refused(
+        nmtkit("compare", *runs, "--set", "search.beam_size=2", cwd=tmp_path),
+        "--set changes recipes only",
+    )
     (tmp_path / "runs" / "attends" / "result.json").unlink()
     refused(nmtkit("compare", *runs, cwd=tmp_path), "not finished")
     refused(nmtkit("compare", recipes[0], recipes[0], cwd=tmp_path), "one name")
 
 
 @pytest.mark.slow
-def test_compare_trains_and_summarizes_seeds(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
-    done = succeeded(nmtkit("compare", *recipes, "--seeds", "2", "--runs", tmp_path / "runs", cwd=tmp_path))
+def test_compare_trains_and_summarizes_seeds(
+    recipes: list[Path], nmtkit: Command, tmp_path: Path
+) -> None:
+    done = succeeded(
+        nmtkit("compare", *recipes, "--seeds", "2", "--runs", tmp_path / "runs", cwd=tmp_path)
+    )
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         *("attends-seed1", "attends-seed2", "blind-seed1", "blind-seed2")
     }
-    attends, blind = (line.split() for line in done.out.split("over seeds")[1].splitlines() if " 2 " in line)
+    attends, blind = (
+        line.split() for line in done.out.split("over seeds")[1].splitlines() if " 2 " in line
+    )
     assert attends[:2] == ["attends", "2"]
     assert blind[:2] == ["blind", "2"]
 
@@ -212,8 +273,12 @@ def test_compare_trains_and_summarizes_seeds(recipes: list[Path], nmtkit: Comman
     scores = [record["bleu"]["value"] for record in records]
     assert records[0]["over_seeds"]["scores"] == pytest.approx(scores[:2])
     assert records[0]["checkpoint"].startswith("weights-")
-    assert {run.name: (run / "test.out").read_bytes() for run in runs} == before, "answers that are there stay"
-    refused(nmtkit("compare", *runs, "--seeds", "2", cwd=tmp_path), "this is a run: leave --seeds out")
+    assert {run.name: (run / "test.out").read_bytes() for run in runs} == before, (
+        "answers that are there stay"
+    )
+    refused(
+        nmtkit("compare", *runs, "--seeds", "2", cwd=tmp_path), "this is a run: leave --seeds out"
+    )
     latex = succeeded(nmtkit("compare", *runs, "--format", "latex", cwd=tmp_path)).out
     assert latex.startswith("\\begin{tabular}{lrrrr}\n\\toprule\nsystem & seeds & mean BLEU")
 
@@ -222,4 +287,8 @@ def test_compare_trains_and_summarizes_seeds(recipes: list[Path], nmtkit: Comman
 def test_compare_refuses_captioners(tmp_path: Path, console: Command, name: str) -> None:
     files = "{features: [a], tgt: [b]}"
     make_run(tmp_path, "pictures", CAPTIONER.replace(files, f"{files}, test: {files}"), features=24)
-    refused(console("compare", name), f"{name}: compare measures translations of texts by BLEU", "`nmtkit score`")
+    refused(
+        console("compare", name),
+        f"{name}: compare measures translations of texts by BLEU",
+        "`nmtkit score`",
+    )

@@ -24,10 +24,15 @@ FILES = ("train.en", "train.de")
 @pytest.fixture
 def check(console: Command) -> Command:
     """`nmtkit check` in a folder with a small corpus, a recipe for it, the same as JSON lines, and empty files."""
-    for split, pairs in (("train", PAIRS), ("valid", [("something else here", "etwas anderes hier")])):
+    for split, pairs in (
+        ("train", PAIRS),
+        ("valid", [("something else here", "etwas anderes hier")]),
+    ):
         for number, side in enumerate(("en", "de")):
             write_lines(f"{split}.{side}", [pair[number] for pair in pairs])
-    write_lines("corpus.jsonl", [json.dumps({"article": src, "summary": tgt}) for src, tgt in PAIRS])
+    write_lines(
+        "corpus.jsonl", [json.dumps({"article": src, "summary": tgt}) for src, tgt in PAIRS]
+    )
     write_lines("more.de", ["mehr"])
     write_lines("none.en", [])
     write_lines("none.de", [])
@@ -47,7 +52,10 @@ def plant(path: str, line: int, text: bytes) -> None:
     Path(path).write_bytes(b"\n".join(lines))
 
 
-STAGES = [{"name": "first", "data": {"train": {"src": "valid.en", "tgt": "more.de"}}}, {"name": "second"}]
+STAGES = [
+    {"name": "first", "data": {"train": {"src": "valid.en", "tgt": "more.de"}}},
+    {"name": "second"},
+]
 REPORTS = {
     "pairs and a validation set": Case(
         "train.en train.de --valid valid.en valid.de",
@@ -59,20 +67,30 @@ REPORTS = {
     ),
     "one file": Case("train.en", out=["Nothing wrong was found in 60 lines."]),
     "empty files": Case(
-        "none.en none.de", code=1, out=["Not ready to train on: 1 error in 0 lines.", "no lines at all"]
+        "none.en none.de",
+        code=1,
+        out=["Not ready to train on: 1 error in 0 lines.", "no lines at all"],
     ),
-    "JSON lines whose fields are named": Case("corpus.jsonl#article corpus.jsonl#summary", out=["60 pairs"]),
+    "JSON lines whose fields are named": Case(
+        "corpus.jsonl#article corpus.jsonl#summary", out=["60 pairs"]
+    ),
     "JSON lines with other fields": Case("corpus.jsonl", code=1, out=["no field 'src'"]),
     "a recipe without a tokenizer": Case(
         "mine.yaml",
         err=["learning a tokenizer (word) for this check, since runs/mine has none"],
-        out=["The tokenizer (word) was learned for this check.", "unknown", "What preprocessing will do"],
+        out=[
+            "The tokenizer (word) was learned for this check.",
+            "unknown",
+            "What preprocessing will do",
+        ],
         not_out=["over-long"],
     ),
     "a recipe with a smaller limit": Case(
         "mine.yaml --set data.max_length=6", out=["over-long", "longer than data.max_length"]
     ),
-    "a recipe without its tokenizer": Case("mine.yaml --no-tokens", not_out=["What preprocessing will do"]),
+    "a recipe without its tokenizer": Case(
+        "mine.yaml --no-tokens", not_out=["What preprocessing will do"]
+    ),
     "a vocabulary that the text cannot fill": Case(
         "mine.yaml --set tokenizer.kind=bpe --set tokenizer.vocab_size=5000", err=["5,000"]
     ),
@@ -122,7 +140,12 @@ PLANTED = {
         Case(
             "train.en train.de",
             code=1,
-            out=["train.en:17:4", "line is not UTF-8", "caf", "Not ready to train on: 1 error in 60 pairs."],
+            out=[
+                "train.en:17:4",
+                "line is not UTF-8",
+                "caf",
+                "Not ready to train on: 1 error in 60 pairs.",
+            ],
         ),
     ),
     "an error in the text of a recipe": (
@@ -132,8 +155,12 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize(("planted", "case"), [pytest.param(*row, id=name) for name, row in PLANTED.items()])
-def test_check_places_a_fault_and_fails_for_errors(check: Command, planted: tuple[str, int, bytes], case: Case) -> None:
+@pytest.mark.parametrize(
+    ("planted", "case"), [pytest.param(*row, id=name) for name, row in PLANTED.items()]
+)
+def test_check_places_a_fault_and_fails_for_errors(
+    check: Command, planted: tuple[str, int, bytes], case: Case
+) -> None:
     plant(*planted)
     run_case(check, case)
 
@@ -168,7 +195,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("line", "message"), refusals(REFUSED))
-def test_check_refuses_and_writes_nothing(check: Command, tmp_path: Path, line: str, message: str) -> None:
+def test_check_refuses_and_writes_nothing(
+    check: Command, tmp_path: Path, line: str, message: str
+) -> None:
     before = contents(tmp_path)
     refused(check(*words_of(line)), message)
     assert contents(tmp_path) == before
@@ -208,18 +237,29 @@ def test_a_report_replaces_an_earlier_report_or_an_empty_file(check: Command, op
 
 def test_recommended_commands_can_be_pasted(check: Command, console: Command) -> None:
     done = succeeded(check("mine.yaml", "--no-tokens", "--fix", "all clean"))
-    assert done.out.endswith("the recipe for it is all clean/mine.yaml; next: nmtkit train 'all clean/mine.yaml'\n")
+    assert done.out.endswith(
+        "the recipe for it is all clean/mine.yaml; next: nmtkit train 'all clean/mine.yaml'\n"
+    )
     Path("all clean", "request.json").write_text('{"--preset": "tiny"}')
-    again = console("train", "--source", "train.en", "--target", "train.de", "--run", "all clean", "--resume")
-    refused(again, "use `nmtkit train 'all clean/chosen.yaml' --run 'all clean' --resume`, or train anew")
+    again = console(
+        "train", "--source", "train.en", "--target", "train.de", "--run", "all clean", "--resume"
+    )
+    refused(
+        again,
+        "use `nmtkit train 'all clean/chosen.yaml' --run 'all clean' --resume`, or train anew",
+    )
 
 
-def test_a_recipe_is_checked_with_the_tokenizer_of_its_run(check: Command, console: Command) -> None:
+def test_a_recipe_is_checked_with_the_tokenizer_of_its_run(
+    check: Command, console: Command
+) -> None:
     succeeded(console("preprocess", "mine.yaml"))
     done = succeeded(check("mine.yaml"))
     assert "The tokenizer (word) is that of runs/mine." in done.out
     assert "learning a tokenizer" not in done.err
-    assert "was learned for this check" in check("mine.yaml", "--set", "tokenizer.vocab_size=30").out
+    assert (
+        "was learned for this check" in check("mine.yaml", "--set", "tokenizer.vocab_size=30").out
+    )
 
 
 def test_fix_writes_files_and_a_recipe_that_pass(check: Command, console: Command) -> None:
@@ -239,11 +279,24 @@ def test_fix_writes_files_and_a_recipe_that_pass(check: Command, console: Comman
 
 def test_the_recipe_of_fixed_files_keeps_the_settings_of_set_options(check: Command) -> None:
     write_lines("other.en", [src for src, _ in PAIRS])
-    done = check("mine.yaml", "--no-tokens", "--fix", "clean", *sets("data.train.src=other.en", "training.lr=0.25"))
+    done = check(
+        "mine.yaml",
+        "--no-tokens",
+        "--fix",
+        "clean",
+        *sets("data.train.src=other.en", "training.lr=0.25"),
+    )
     assert "next: nmtkit train clean/mine.yaml" in done.out
     fixed = load("clean/mine.yaml")
-    assert (fixed.training.lr, fixed.data.max_length, fixed.data.test, fixed.name) == (0.25, 7, None, "mine-clean")
-    assert [Path(path).resolve() for path in fixed.data.splits()["train"].src] == [Path("clean/other.en").resolve()]
+    assert (fixed.training.lr, fixed.data.max_length, fixed.data.test, fixed.name) == (
+        0.25,
+        7,
+        None,
+        "mine-clean",
+    )
+    assert [Path(path).resolve() for path in fixed.data.splits()["train"].src] == [
+        Path("clean/other.en").resolve()
+    ]
 
 
 def test_fixed_files_are_complete_though_the_reader_of_the_report_goes_away(
@@ -288,4 +341,6 @@ def test_other_commands_show_findings_on_standard_error(capsys: pytest.CaptureFi
 
 @pytest.mark.usefixtures("check")
 def test_files_are_checked_without_torch() -> None:
-    assert not {"torch", "sacrebleu", "matplotlib", "sentencepiece"} & traced("check", *FILES).imported
+    assert (
+        not {"torch", "sacrebleu", "matplotlib", "sentencepiece"} & traced("check", *FILES).imported
+    )

@@ -7,9 +7,17 @@ import pytest
 
 from tests.support.commands import Command, refused
 
-FRENCH = ["Où est passé le garçon ?", "Nous étions très fatigués.", "Ça va à l'école.", "plain ascii text"] * 20
+FRENCH = [
+    "Où est passé le garçon ?",
+    "Nous étions très fatigués.",
+    "Ça va à l'école.",
+    "plain ascii text",
+] * 20
 ENGLISH = [f"Where did the boy number {number} go?" for number in range(len(FRENCH))]
-RUSSIAN = [f"Медсестра проверила запасы {number}, завтра нам нужно перейти улицу." for number in range(len(FRENCH))]
+RUSSIAN = [
+    f"Медсестра проверила запасы {number}, завтра нам нужно перейти улицу."
+    for number in range(len(FRENCH))
+]
 JAPANESE = [f"看護師は備品を{number}個確認しました。" for number in range(len(FRENCH))]
 
 
@@ -34,7 +42,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("shift_jis", JAPANESE),
     ],
 )
-def test_fix_converts_a_file_that_it_recognizes(console: Command, encoding: str, lines: list[str]) -> None:
+def test_fix_converts_a_file_that_it_recognizes(
+    console: Command, encoding: str, lines: list[str]
+) -> None:
     write("a.tgt", lines, encoding)
     done = console("check", "a.en", "a.tgt", "--fix", "clean")
     assert done.code == 0, done
@@ -42,7 +52,10 @@ def test_fix_converts_a_file_that_it_recognizes(console: Command, encoding: str,
     kept = Path("clean/a.tgt").read_text(encoding="utf-8").splitlines()
     assert kept == lines
     assert Path("clean/a.en").read_text(encoding="utf-8").splitlines() == ENGLISH
-    log = [json.loads(line) for line in Path("clean/dropped.jsonl").read_text(encoding="utf-8").splitlines()]
+    log = [
+        json.loads(line)
+        for line in Path("clean/dropped.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert [(entry["file"], entry["done"]) for entry in log] == [("a.tgt", "converted")]
 
 
@@ -54,7 +67,9 @@ def test_lines_that_cannot_be_converted_are_left_out_and_counted(console: Comman
     assert done.code == 0, done
     assert Path("clean/a.tgt").read_text(encoding="utf-8").splitlines() == FRENCH[:3] + FRENCH[4:]
     assert Path("clean/a.en").read_text(encoding="utf-8").splitlines() == ENGLISH[:3] + ENGLISH[4:]
-    assert any(line.split()[:4] == ["data", "left", "out", "1"] for line in done.out.splitlines()), done
+    assert any(
+        line.split()[:4] == ["data", "left", "out", "1"] for line in done.out.splitlines()
+    ), done
 
 
 def test_candidates_are_named_where_the_encoding_is_not_certain(console: Command) -> None:

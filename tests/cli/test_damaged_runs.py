@@ -38,7 +38,8 @@ def test_a_damaged_state_is_refused_and_nothing_else_changes(
     refused(go_on(), "last.safetensors: damaged", "use other weights of its folder")
     del before["recipe.yaml"]  # it says how long training was to go on
     after = contents(copied)
-    assert after["train.log"].startswith(before.pop("train.log"))  # what was refused is told behind it
+    # what was refused is told behind it
+    assert after["train.log"].startswith(before.pop("train.log"))
     assert {path: after.get(path) for path in before} == before
 
 
@@ -66,16 +67,23 @@ def test_training_is_not_resumed_beside_damaged_weights(
     succeeded(go_on())
 
 
-def test_a_damaged_or_foreign_vocabulary_is_refused(copied: Path, nmtkit: Command, go_on: Command) -> None:
+def test_a_damaged_or_foreign_vocabulary_is_refused(
+    copied: Path, nmtkit: Command, go_on: Command
+) -> None:
     vocabulary = copied / "vocabulary/joint.vocab"
     flip(vocabulary, 39)
     refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "joint.vocab: damaged", "copy")
     flip(vocabulary, 39)
-    (copied / "vocabulary/sums.json").unlink()  # as an earlier version left it, so that only the weights know
+    # as an earlier version left it, so that only the weights know
+    (copied / "vocabulary/sums.json").unlink()
     succeeded(nmtkit("translate", "-m", copied, stdin="ba ce\n"))
     words = vocabulary.read_text().splitlines()
     vocabulary.write_text("".join(word + "\n" for word in [*words[:4], *reversed(words[4:])]))
-    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "weights-", "trained with another vocabulary")
+    refused(
+        nmtkit("translate", "-m", copied, stdin="ba ce\n"),
+        "weights-",
+        "trained with another vocabulary",
+    )
     refused(nmtkit("average", "-m", copied), "weights-", "trained with another vocabulary")
     refused(go_on(), "train was made with another vocabulary")
 
@@ -91,7 +99,8 @@ def test_damaged_data_are_preprocessed_again(trained: Path, copied: Path, go_on:
     assert "train.src.ids: damaged" in done.err
     assert "reading and checking train" in done.err
     expected, weights = (
-        read_weights(run / "checkpoints/weights-00000064.safetensors") for run in (copied.with_name("expected"), copied)
+        read_weights(run / "checkpoints/weights-00000064.safetensors")
+        for run in (copied.with_name("expected"), copied)
     )
     assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
     manifest = copied / "data/train.json"
@@ -124,7 +133,10 @@ def test_a_damaged_log_does_not_stop_a_training(copied: Path, go_on: Command, te
 
 
 @pytest.mark.parametrize(
-    "name", daily(["data/train.json", "metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json"])
+    "name",
+    daily(
+        ["data/train.json", "metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json"]
+    ),
 )
 def test_training_does_not_wait_for_a_pipe_in_place_of_a_file(
     copied: Path, nmtkit: Command, go_on: Command, name: str
@@ -139,7 +151,9 @@ def test_training_does_not_wait_for_a_pipe_in_place_of_a_file(
         refused(nmtkit("plot-training", copied), name, "not a file")
 
 
-def test_translate_does_not_wait_for_a_pipe_in_place_of_the_recipe(copied: Path, nmtkit: Command) -> None:
+def test_translate_does_not_wait_for_a_pipe_in_place_of_the_recipe(
+    copied: Path, nmtkit: Command
+) -> None:
     (copied / "recipe.yaml").unlink()
     os.mkfifo(copied / "recipe.yaml")
     refused(nmtkit("translate", "-m", copied, stdin="a\n"), "it has no recipe.yaml")

@@ -10,32 +10,78 @@ import pytest
 from tests.support.commands import contents, environment
 from tests.support.separate_training import differing_files
 
-SETTINGS = ["precision=fp32", "matmul_precision=highest", "threads=1", "max_updates=12", "validate_every=6"]
+SETTINGS = [
+    "precision=fp32",
+    "matmul_precision=highest",
+    "threads=1",
+    "max_updates=12",
+    "validate_every=6",
+]
 TRAIN = ["train", "--source", "train.src", "--target", "train.tgt", "--run", "made"]
 TRAIN += [word for setting in SETTINGS for word in ("--set", f"training.{setting}")]
 COMMANDS = {
     "translate": ["translate", "-m", "trained", "--workers", "{workers}", "test.src"],
     "n-best": ["translate", "-m", "trained", "--n-best", "3", "test.src"],
-    "samples": ["translate", "-m", "trained", "--samples", "2", "--seed", "7", "--workers", "{workers}", "test.src"],
-    "backtranslate": ["backtranslate", "-m", "trained", "test.src", "-o", "back", "--samples", "1", "--seed", "3"],
+    "samples": [
+        "translate",
+        "-m",
+        "trained",
+        "--samples",
+        "2",
+        "--seed",
+        "7",
+        "--workers",
+        "{workers}",
+        "test.src",
+    ],
+    "backtranslate": [
+        "backtranslate",
+        "-m",
+        "trained",
+        "test.src",
+        "-o",
+        "back",
+        "--samples",
+        "1",
+        "--seed",
+        "3",
+    ],
     "align": ["align", "-m", "trained", "--source", "test.src", "--target", "test.tgt"],
     "rescore": ["rescore", "-m", "trained", "--source", "test.src", "--target", "test.tgt"],
     "check": ["check", "train.src", "train.tgt", "--json", "check.json"],
     "fix": ["check", "train.src", "train.tgt", "--fix", "fixed"],
-    "score": ["score", "--ref", "test.tgt", "test.tgt", "test.src", "--metrics", "bleu,chrf,ter,cider", "--json"],
+    "score": [
+        "score",
+        "--ref",
+        "test.tgt",
+        "test.tgt",
+        "test.src",
+        "--metrics",
+        "bleu,chrf,ter,cider",
+        "--json",
+    ],
     "train": TRAIN,
 }
 ENVIRONMENTS = {
-    "east": {"PYTHONHASHSEED": "1", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "TZ": "Asia/Tokyo"},
+    "east": {
+        "PYTHONHASHSEED": "1",
+        "LC_ALL": "C",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONUTF8": "0",
+        "TZ": "Asia/Tokyo",
+    },
     "west": {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8", "TZ": "America/New_York"},
 }
 
 
 @pytest.mark.slow
-def test_commands_give_the_same_results_in_another_environment(trained: Path, corpus: Path, tmp_path: Path) -> None:
+def test_commands_give_the_same_results_in_another_environment(
+    trained: Path, corpus: Path, tmp_path: Path
+) -> None:
     outputs: dict[str, dict[str, str]] = {}
     for workers, (name, variables) in enumerate(ENVIRONMENTS.items(), start=1):
-        folder = tmp_path / "here"  # a run names its files by their full paths, so all work in one place
+        # a run names its files by their full paths, so all work in one place
+        folder = tmp_path / "here"
         folder.mkdir()
         for path in corpus.iterdir():
             if path.is_file():
@@ -43,8 +89,15 @@ def test_commands_give_the_same_results_in_another_environment(trained: Path, co
         shutil.copytree(trained, folder / "trained")
         outputs[name] = {}
         for command, words in COMMANDS.items():
-            line = [sys.executable, "-m", "nmtkit", *(word.format(workers=workers) for word in words)]
-            done = subprocess.run(line, cwd=folder, env=environment(**variables), capture_output=True, check=False)
+            line = [
+                sys.executable,
+                "-m",
+                "nmtkit",
+                *(word.format(workers=workers) for word in words),
+            ]
+            done = subprocess.run(
+                line, cwd=folder, env=environment(**variables), capture_output=True, check=False
+            )
             assert done.returncode == 0, done.stderr.decode()
             outputs[name][command] = done.stdout.decode("utf-8")
         # Scores are added up in batches, which differ with the number of workers: their last digits may differ.
@@ -53,7 +106,9 @@ def test_commands_give_the_same_results_in_another_environment(trained: Path, co
         folder.rename(tmp_path / name)
     east, west = outputs.values()
     # What training prints has times in it; its run is compared below.
-    assert [command for command in COMMANDS if command != "train" and east[command] != west[command]] == []
+    assert [
+        command for command in COMMANDS if command != "train" and east[command] != west[command]
+    ] == []
     folders = [tmp_path / name for name in ENVIRONMENTS]
     for made in ("back", "fixed"):
         assert contents(folders[0] / made) == contents(folders[1] / made)

@@ -20,11 +20,23 @@ def source_and_ref(tmp_path: Path) -> list[object]:
     return ["--source", tmp_path / "t.src", "--ref", tmp_path / "t.tgt"]
 
 
-def test_the_setting_that_limits_the_length_is_named(console: Command, source_and_ref: list[object]) -> None:
+def test_the_setting_that_limits_the_length_is_named(
+    console: Command, source_and_ref: list[object]
+) -> None:
     make_run(Path(), "mine", TRANSLATION)
-    limit = ("--search", "max_length_ratio=0.1", "--search", "max_length_offset=1", "--beam-size", "1")
+    limit = (
+        "--search",
+        "max_length_ratio=0.1",
+        "--search",
+        "max_length_offset=1",
+        "--beam-size",
+        "1",
+    )
     done = succeeded(console("evaluate", "-m", "mine", *source_and_ref, *limit))
-    assert "outputs reached the length limit; --max-length or --search max_length_ratio=R raises it" in done.err
+    assert (
+        "outputs reached the length limit; --max-length or --search max_length_ratio=R raises it"
+        in done.err
+    )
 
 
 def test_evaluate_gives_the_scores_of_translate_and_score(
@@ -46,13 +58,17 @@ def test_options_and_references_reach_search_and_metrics(
 ) -> None:
     (tmp_path / "other.tgt").write_text("BA\n" * len(PAIRS))
     options = ["--ref", "other.tgt", "--lowercase", "--tokenize", "char", "--metrics", "bleu"]
-    done = succeeded(console("evaluate", "-m", trained, *source_and_ref, *options, "--beam-size", 1, "--json"))
+    done = succeeded(
+        console("evaluate", "-m", trained, *source_and_ref, *options, "--beam-size", 1, "--json")
+    )
     greedy = console("translate", "-m", trained, "t.src", "--beam-size", 1).out
     scored = console("score", "-", "--ref", "t.tgt", *options, "--json", stdin=greedy)
     assert json.loads(done.out)["scores"] == json.loads(scored.out)["systems"][0]["scores"]
 
 
-def test_quiet_prints_one_line_of_scores(trained: Path, console: Command, source_and_ref: list[object]) -> None:
+def test_quiet_prints_one_line_of_scores(
+    trained: Path, console: Command, source_and_ref: list[object]
+) -> None:
     done = console("evaluate", trained, *source_and_ref, "-q", "--metrics", "bleu ter")
     assert (done.code, done.err) == (0, "")
     run, source, bleu, value, ter, other = done.out.split()
@@ -64,7 +80,11 @@ def test_quiet_prints_one_line_of_scores(trained: Path, console: Command, source
 
 
 def test_a_published_test_set_is_downloaded_by_sacrebleu(
-    trained: Path, console: Command, source_and_ref: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path,
+    console: Command,
+    source_and_ref: list[object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From an archive of our own: sacrebleu opens the address, checks the sum, unpacks and reads, as with its own."""
     wmt = DATASETS["wmt14"]
@@ -72,7 +92,9 @@ def test_a_published_test_set_is_downloaded_by_sacrebleu(
         monkeypatch.setattr(wmt, name, str(folder))
     with tarfile.open(tmp_path / "test.tgz", "w:gz") as archive:
         for name, texts in zip(wmt.langpairs["en-de"], zip(*PAIRS, strict=True), strict=True):
-            lines = (f'<seg id="{number}">{text}</seg>\n' for number, text in enumerate(texts, start=1))
+            lines = (
+                f'<seg id="{number}">{text}</seg>\n' for number, text in enumerate(texts, start=1)
+            )
             (tmp_path / "sgml").write_text("<doc docid='a'>\n" + "".join(lines) + "</doc>\n")
             archive.add(tmp_path / "sgml", name)
 
@@ -87,4 +109,6 @@ def test_a_published_test_set_is_downloaded_by_sacrebleu(
     (tmp_path / "kept" / "raw" / "wmt14.test.tgz").unlink()
     monkeypatch.setattr(wmt, "md5", None)
     plain = console("evaluate", trained, "-q", *source_and_ref).out
-    assert succeeded(console(*published)).out == plain.replace(str(source_and_ref[1]), "wmt14/en-de")
+    assert succeeded(console(*published)).out == plain.replace(
+        str(source_and_ref[1]), "wmt14/en-de"
+    )

@@ -32,7 +32,10 @@ def test_scores_are_those_of_translate(trained: Path, console: Command, options:
     tree = json.loads(succeeded(console("explain", "-m", trained, SENTENCE, "--json", *words)).out)
     translate = ["translate", "-m", trained, *OWN, *words]
     searched = json.loads(console(*translate, "--json", stdin=SENTENCE + "\n").out)
-    assert (tree["best"], tree["source_tokens"]) == (near(searched["best"]), searched["source_tokens"])
+    assert (tree["best"], tree["source_tokens"]) == (
+        near(searched["best"]),
+        searched["source_tokens"],
+    )
     ends = [one["score"] for step in tree["steps"] for one in step if one["fate"] == "ended"]
     assert max(ends) == near(searched["best"]["score"])
     score, log_prob, text = console(*translate, "--scores", stdin=SENTENCE + "\n").out.split("\t")
@@ -44,7 +47,9 @@ def test_scores_are_those_of_translate(trained: Path, console: Command, options:
 
 
 def test_blocked_hypotheses_name_their_rule(trained: Path, console: Command) -> None:
-    tree = json.loads(succeeded(console("explain", "-m", trained, SENTENCE, "--json", *RULES.split())).out)
+    tree = json.loads(
+        succeeded(console("explain", "-m", trained, SENTENCE, "--json", *RULES.split())).out
+    )
     blocked = {one["rule"] for step in tree["steps"] for one in step if one["fate"] == "blocked"}
     assert blocked == {"min_length", "no_repeat_ngram"}
 
@@ -73,7 +78,9 @@ def test_results_are_those_of_translate_with(trained: Path, console: Command, op
 
 
 def test_json_names_the_number_of_samples(trained: Path, console: Command) -> None:
-    tree = json.loads(console("explain", "-m", trained, SENTENCE, "--json", "--samples", "2", "-q").out)
+    tree = json.loads(
+        console("explain", "-m", trained, SENTENCE, "--json", "--samples", "2", "-q").out
+    )
     assert "samples 2" in tree["settings"]
     assert tree["beam_size"] == 2
 
@@ -82,8 +89,13 @@ def test_samples_of_each_line_are_those_of_translate(tmp_path: Path, console: Co
     make_run(tmp_path, "mine", TRANSLATION)
     words, text = ("-m", "mine", "--samples", "2", "--json", "-q"), f"{LINES[0]}\n" * 2
     explained, translated = (
-        [[one["text"] for one in (record["best"], *record["others"])] for record in json_lines(done.out)]
-        for done in (succeeded(console(command, *words, stdin=text)) for command in ("explain", "translate"))
+        [
+            [one["text"] for one in (record["best"], *record["others"])]
+            for record in json_lines(done.out)
+        ]
+        for done in (
+            succeeded(console(command, *words, stdin=text)) for command in ("explain", "translate")
+        )
     )
     assert explained == translated
     assert explained[0] != explained[1]
@@ -91,7 +103,9 @@ def test_samples_of_each_line_are_those_of_translate(tmp_path: Path, console: Co
 
 def test_only_some_steps_of_a_long_search_are_shown(trained: Path, console: Command) -> None:
     hint = "steps are not shown: --steps 0 or -o page.html shows all"
-    assert hint not in succeeded(console("explain", "-m", trained, SENTENCE, "--beam-size", "2")).out
+    assert (
+        hint not in succeeded(console("explain", "-m", trained, SENTENCE, "--beam-size", "2")).out
+    )
     long = ["-m", trained, "ba ce " * 10, "--beam-size", "2", "--min-length", "20"]
     shown = succeeded(console("explain", *long)).out
     assert hint in shown
@@ -114,6 +128,8 @@ def test_a_page_of_several_lines(trained: Path, console: Command) -> None:
 
 
 @pytest.mark.parametrize("output", ["--json", "-o search.html"])
-def test_all_steps_may_be_asked_for_outside_the_terminal(tmp_path: Path, console: Command, output: str) -> None:
+def test_all_steps_may_be_asked_for_outside_the_terminal(
+    tmp_path: Path, console: Command, output: str
+) -> None:
     make_run(tmp_path, "mine", TRANSLATION)
     succeeded(console("explain", "-m", "mine", LINES[0], *output.split(), "--steps", "0"))

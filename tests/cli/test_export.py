@@ -20,14 +20,17 @@ training: {max_updates: 1, best_metric: perplexity}
 """
 
 
-@pytest.mark.parametrize(("text", "features", "use"), [(CAPTIONER, 36, "caption"), (SPEAKER, 0, "generate")])
+@pytest.mark.parametrize(
+    ("text", "features", "use"), [(CAPTIONER, 36, "caption"), (SPEAKER, 0, "generate")]
+)
 def test_an_exported_model_has_the_same_weights(
     console: Command, tmp_path: Path, text: str, features: int, use: str
 ) -> None:
     run = make_run(tmp_path, "mine", text, features=features)
     succeeded(console("export", run, "out", "--to", "safetensors"))
     before, after = (
-        get_weights(Run(RunFolder(path)).open_model(torch.device("cpu"))[0]) for path in (run, tmp_path / "out")
+        get_weights(Run(RunFolder(path)).open_model(torch.device("cpu"))[0])
+        for path in (run, tmp_path / "out")
     )
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)

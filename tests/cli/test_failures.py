@@ -24,7 +24,9 @@ def folder(own_corpus: Path, console: Command, monkeypatch: pytest.MonkeyPatch) 
     return own_corpus
 
 
-def test_one_message_names_every_fault_of_a_recipe_with_its_line(folder: Path, console: Command) -> None:
+def test_one_message_names_every_fault_of_a_recipe_with_its_line(
+    folder: Path, console: Command
+) -> None:
     text = RECIPE.replace("hidden_size", "hiden_size").replace("lr: 0.005", "lr: fast")
     text = text.replace("beam_size", "beam_sise") + "traning: {}\n"
     (folder / "bad.yaml").write_text(text)
@@ -42,12 +44,18 @@ def test_one_message_names_every_fault_of_a_recipe_with_its_line(folder: Path, c
         assert f"{folder / 'bad.yaml'}, line {number}:" in done.err
 
 
-def test_text_that_is_not_utf_8_is_refused_by_file_and_line(folder: Path, console: Command, trained: Path) -> None:
+def test_text_that_is_not_utf_8_is_refused_by_file_and_line(
+    folder: Path, console: Command, trained: Path
+) -> None:
     rows = (folder / "train.src").read_bytes().split(b"\n")
     rows[6] = b"gr\xfc\xdfe"
     (folder / "train.src").write_bytes(b"\n".join(rows))
     refused(console("preprocess", "tiny.yaml"), "train.src, line 7", "not valid UTF-8")
-    refused(console("translate", "-m", trained, stdin=rows[6] + b"\n"), "standard input, line 1", "not valid UTF-8")
+    refused(
+        console("translate", "-m", trained, stdin=rows[6] + b"\n"),
+        "standard input, line 1",
+        "not valid UTF-8",
+    )
 
 
 def test_all_missing_texts_of_a_recipe_are_named_at_once(folder: Path, console: Command) -> None:
@@ -74,8 +82,12 @@ def without_vocabulary(run: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "parts"),
     [
-        pytest.param(of_another_size, ["weights-", "belongs to another model"], id="a recipe of another size"),
-        pytest.param(with_shortened_weights, ["weights-", "damaged"], id="weights that were cut off"),
+        pytest.param(
+            of_another_size, ["weights-", "belongs to another model"], id="a recipe of another size"
+        ),
+        pytest.param(
+            with_shortened_weights, ["weights-", "damaged"], id="weights that were cut off"
+        ),
         pytest.param(without_vocabulary, ["vocabulary"], id="no vocabulary"),
     ],
 )
@@ -86,7 +98,9 @@ def test_translate_refuses_an_incomplete_run(
     refused(console("translate", "-m", copied, stdin="ba ce\n"), *parts)
 
 
-def test_translate_stops_without_a_traceback_when_its_reader_goes_away(trained: Path, server: Server) -> None:
+def test_translate_stops_without_a_traceback_when_its_reader_goes_away(
+    trained: Path, server: Server
+) -> None:
     with server.begin("translate", "-m", trained) as process:
         process.stdout.close()
         with suppress(BrokenPipeError):
@@ -97,7 +111,9 @@ def test_translate_stops_without_a_traceback_when_its_reader_goes_away(trained: 
     assert b"Traceback" not in errors, errors
 
 
-def test_the_variable_for_the_model_is_named_if_its_folder_is_missing(nmtkit: Command, tmp_path: Path) -> None:
+def test_the_variable_for_the_model_is_named_if_its_folder_is_missing(
+    nmtkit: Command, tmp_path: Path
+) -> None:
     done = nmtkit("translate", stdin="ba\n", NMTKIT_MODEL=str(tmp_path / "gone"))
     refused(done, "$NMTKIT_MODEL", str(tmp_path / "gone"))
 
@@ -164,17 +180,26 @@ resource.setrlimit(resource.RLIMIT_AS, (there + (1 << 28), there + (1 << 28)))
 """A process gets no more than another 256 MiB."""
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell how much memory is taken")
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(),
+    reason="the system does not tell how much memory is taken",
+)
 def test_too_little_memory_is_one_message_with_the_remedy(folder: Path, nmtkit: Command) -> None:
     wide = ["--run", folder / "run", "--set", "model.embedding_size=1048576"]
-    refused(nmtkit("train", folder / "tiny.yaml", *wide, first=NARROW), "out of memory", "batch.batch_tokens")
+    refused(
+        nmtkit("train", folder / "tiny.yaml", *wide, first=NARROW),
+        "out of memory",
+        "batch.batch_tokens",
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "line"),
     [
         pytest.param("null", "average -m RUN -o", id="average -o"),
-        pytest.param("soft.json", "align -m RUN --source SOURCE --target TARGET --soft", id="align --soft"),
+        pytest.param(
+            "soft.json", "align -m RUN --source SOURCE --target TARGET --soft", id="align --soft"
+        ),
     ],
 )
 def test_a_result_does_not_replace_a_device(
@@ -184,6 +209,6 @@ def test_a_result_does_not_replace_a_device(
     device = tmp_path / name
     os.mkfifo(device)
     places = {"RUN": trained, "SOURCE": corpus / "test.src", "TARGET": corpus / "test.tgt"}
-    refused(nmtkit(*words_of(line, places), device), f"{device}: cannot write it")
+    refused(nmtkit(*words_of(line, places), device), f"{device}: cannot be written")
     assert device.is_fifo()
     assert list(tmp_path.iterdir()) == [device]

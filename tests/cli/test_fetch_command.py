@@ -45,7 +45,9 @@ def downloaded(nmtkit: Command, tmp_path: Path) -> Command:
     return nmtkit
 
 
-def test_without_a_terminal_nothing_is_downloaded_unless_yes_is_given(nmtkit: Command, tmp_path: Path) -> None:
+def test_without_a_terminal_nothing_is_downloaded_unless_yes_is_given(
+    nmtkit: Command, tmp_path: Path
+) -> None:
     refused(
         nmtkit("pairs", stdin="y\n"),
         "CC0; asks for nothing",
@@ -64,7 +66,9 @@ def test_a_missing_network_is_one_message(nmtkit: Command) -> None:
     assert "cannot reach no-such-host.invalid" in last
 
 
-def test_a_fetched_corpus_is_described_with_the_next_commands(downloaded: Command, tmp_path: Path) -> None:
+def test_a_fetched_corpus_is_described_with_the_next_commands(
+    downloaded: Command, tmp_path: Path
+) -> None:
     done = succeeded(downloaded("pairs", "--yes"))
     assert "nmtkit check corpora/pairs/pairs.yaml" in done.out
     assert "nmtkit train corpora/pairs/pairs.yaml" in done.out
@@ -86,7 +90,13 @@ def test_a_fetched_corpus_is_described_with_the_next_commands(downloaded: Comman
 def test_corpora_are_listed_and_shown(nmtkit: Command) -> None:
     done = succeeded(nmtkit("--list"))
     rows = [line.split()[0] for line in done.out.splitlines() if line.strip()]
-    for name in ("pairs", "libreoffice-help-{src}-{tgt}", "debian-descriptions-summary", "tatoeba-en-de", "xsum"):
+    for name in (
+        "pairs",
+        "libreoffice-help-{src}-{tgt}",
+        "debian-descriptions-summary",
+        "tatoeba-en-de",
+        "xsum",
+    ):
         assert name in rows
     assert "asks for nothing" not in done.out  # the list has only the licence's name
     assert "CC0" in done.out
@@ -96,4 +106,7 @@ def test_corpora_are_listed_and_shown(nmtkit: Command) -> None:
 
 
 def test_fetching_needs_no_torch() -> None:
-    assert not {"torch", "matplotlib", "sacrebleu", "sentencepiece"} & traced("fetch", "--list").imported
+    assert (
+        not {"torch", "matplotlib", "sacrebleu", "sentencepiece"}
+        & traced("fetch", "--list").imported
+    )

@@ -18,7 +18,15 @@ from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights
 from tests.cli.keyboard import typed
 from tests.cli.untrained_runs import TRANSLATION, make_run
-from tests.support.commands import Command, as_text, contents, refused, sentence_pairs, succeeded, write_lines
+from tests.support.commands import (
+    Command,
+    as_text,
+    contents,
+    refused,
+    sentence_pairs,
+    succeeded,
+    write_lines,
+)
 
 LINES = [source for source, _ in sentence_pairs(9, 11)]
 
@@ -31,14 +39,18 @@ def texts(tmp_path: Path) -> list[Path]:
     return [write_lines(tmp_path / "first.txt", LINES[:5]), second]
 
 
-def test_several_files_are_translated_as_one_text(trained: Path, console: Command, texts: list[Path]) -> None:
+def test_several_files_are_translated_as_one_text(
+    trained: Path, console: Command, texts: list[Path]
+) -> None:
     words = ["translate", "-m", trained, "--n-best", 2]
     piped = console(*words, stdin=as_text(LINES)).out
     assert len(piped.splitlines()) == 2 * len(LINES)
     assert succeeded(console(*words, *texts)).out == piped
 
 
-def test_output_goes_to_a_new_folder_and_may_be_packed(trained: Path, console: Command, tmp_path: Path) -> None:
+def test_output_goes_to_a_new_folder_and_may_be_packed(
+    trained: Path, console: Command, tmp_path: Path
+) -> None:
     words = ["translate", "-m", trained, "--n-best", 2]
     printed = console(*words, stdin=as_text(LINES)).out
     out = tmp_path / "new" / "out.txt"
@@ -62,13 +74,23 @@ def test_output_file_has_what_is_printed(
     assert ("perplexity" in done.err) == (name == "rescore"), "results stay"
 
 
-def test_a_fault_leaves_the_earlier_output(trained: Path, console: Command, texts: list[Path], tmp_path: Path) -> None:
+def test_a_fault_leaves_the_earlier_output(
+    trained: Path, console: Command, texts: list[Path], tmp_path: Path
+) -> None:
     out, bad = tmp_path / "out", tmp_path / "bad"
     out.write_text("what was there\n")
     bad.write_bytes(b"ba\n\xff\n")
-    refused(console("translate", "-m", trained, texts[0], bad, "-o", out), "bad, line 2: not valid UTF-8")
+    refused(
+        console("translate", "-m", trained, texts[0], bad, "-o", out),
+        "bad, line 2: not valid UTF-8",
+    )
     assert out.read_text() == "what was there\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "first.txt", "out", "second.txt.gz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "bad",
+        "first.txt",
+        "out",
+        "second.txt.gz",
+    ]
 
 
 def test_results_replace_no_file_that_ends_in_new(
@@ -78,7 +100,9 @@ def test_results_replace_no_file_that_ends_in_new(
     trees = "(S (NP (NN cat)) (VP (VBZ sleeps)))\n"
     for name in ("words.new", "linear.new"):
         (tmp_path / name).write_text(trees)
-    succeeded(console("linearize", "words.new", "linear.new", "--source", "words", "--target", "linear"))
+    succeeded(
+        console("linearize", "words.new", "linear.new", "--source", "words", "--target", "linear")
+    )
     assert (tmp_path / "words").read_text() == 2 * "cat sleeps\n"
     assert [(tmp_path / name).read_text() for name in ("words.new", "linear.new")] == [trees, trees]
     own_files = ("links.new", "soft.json.new", "list.new")
@@ -89,14 +113,18 @@ def test_results_replace_no_file_that_ends_in_new(
     assert [(tmp_path / name).read_text() for name in own_files] == ["mine"] * 3
 
 
-def test_quiet_leaves_results_warnings_and_errors(trained: Path, console: Command, texts: list[Path]) -> None:
+def test_quiet_leaves_results_warnings_and_errors(
+    trained: Path, console: Command, texts: list[Path]
+) -> None:
     loud = console("translate", "-m", trained, texts[0])
     assert "\nmodel " in f"\n{loud.err}"
     done = console("translate", "-m", trained, "-q", texts[0])
     assert (done.code, done.out, done.err) == (0, loud.out, "")
     done = console("translate", "-m", trained, "-q", "--max-length", 1, texts[0])
     assert "reached the length limit" in done.err
-    assert console("translate", "-m", "nosuch", "-q", texts[0]).err.startswith("nmtkit: error: nosuch")
+    assert console("translate", "-m", "nosuch", "-q", texts[0]).err.startswith(
+        "nmtkit: error: nosuch"
+    )
 
 
 PARAGRAPH = " ".join(f"{line.capitalize()}." for line in LINES)
@@ -109,7 +137,9 @@ def paragraphs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("paragraphs")
-def test_a_line_that_looks_like_a_paragraph_is_noticed_once(trained: Path, console: Command) -> None:
+def test_a_line_that_looks_like_a_paragraph_is_noticed_once(
+    trained: Path, console: Command
+) -> None:
     whole = console("translate", "-m", trained, "text")
     assert whole.err.count("looks like a paragraph") == 1
     assert "line 2 looks like a paragraph" in whole.err
@@ -118,10 +148,14 @@ def test_a_line_that_looks_like_a_paragraph_is_noticed_once(trained: Path, conso
 
 
 @pytest.mark.usefixtures("paragraphs")
-def test_sentences_of_a_paragraph_are_translated_one_by_one(trained: Path, console: Command) -> None:
+def test_sentences_of_a_paragraph_are_translated_one_by_one(
+    trained: Path, console: Command
+) -> None:
     done = succeeded(console("translate", "-m", trained, "text", "--split-sentences"))
     sentence = console("translate", "-m", trained, stdin="ba ce\n").out.strip()
-    one_by_one = console("translate", "-m", trained, stdin=as_text(f"{line.capitalize()}." for line in LINES))
+    one_by_one = console(
+        "translate", "-m", trained, stdin=as_text(f"{line.capitalize()}." for line in LINES)
+    )
     joined = " ".join(filter(None, one_by_one.out.splitlines()))
     assert done.out.splitlines() == [sentence, joined, "", joined]
     translator = ParagraphTranslator(Translator.load(str(trained), device="cpu"))
@@ -130,10 +164,18 @@ def test_sentences_of_a_paragraph_are_translated_one_by_one(trained: Path, conso
 
 
 @pytest.mark.usefixtures("paragraphs")
-def test_rescore_reads_texts_of_paragraphs_and_refuses_their_json(trained: Path, console: Command) -> None:
-    succeeded(console("translate", "-m", trained, "text", "--split-sentences", "--json", "-o", "found.json"))
+def test_rescore_reads_texts_of_paragraphs_and_refuses_their_json(
+    trained: Path, console: Command
+) -> None:
+    succeeded(
+        console(
+            "translate", "-m", trained, "text", "--split-sentences", "--json", "-o", "found.json"
+        )
+    )
     done = console("rescore", "-m", trained, "--source", "text", "--target", "found.json")
-    refused(done, "not what `nmtkit translate --json` prints without --window and --split-sentences")
+    refused(
+        done, "not what `nmtkit translate --json` prints without --window and --split-sentences"
+    )
     write_lines("found.json.txt", ["BA CE", "BA", "", "BA"])
     succeeded(console("rescore", "-m", trained, "--source", "text", "--target", "found.json.txt"))
 
@@ -143,7 +185,9 @@ def test_who_types_at_a_terminal_is_prompted(trained: Path, console: Command) ->
     assert "type a sentence" not in answer.err
     code, shown = typed([b"ba ce di\n\x04"], "translate", "-m", trained)
     assert code == 0, shown
-    hint, prompt, answered = map(shown.index, ("type a sentence on each line", "> ", answer.out.strip()))
+    hint, prompt, answered = map(
+        shown.index, ("type a sentence on each line", "> ", answer.out.strip())
+    )
     assert hint < prompt < answered
 
 
@@ -156,19 +200,25 @@ def test_quiet_leaves_the_prompt_out(trained: Path, console: Command) -> None:
     assert "> " not in shown
 
 
-def test_detokenize_restores_what_tokenize_divided(trained: Path, console: Command, tmp_path: Path) -> None:
+def test_detokenize_restores_what_tokenize_divided(
+    trained: Path, console: Command, tmp_path: Path
+) -> None:
     text = write_lines(tmp_path / "text", [*LINES, "", "Unknown, WORDS! 3.5"])
     done = succeeded(console("tokenize", "-m", trained, text))
     assert f"source tokenizer of {trained} (as asked): word, " in done.err
     tokenizer = Translator.load(str(trained), device="cpu").tokenizers.src
     *known, empty, unknown = done.out.splitlines()
-    assert [line.split(" ") for line in known] == [tokenizer.pieces(tokenizer.encode(line)) for line in LINES]
+    assert [line.split(" ") for line in known] == [
+        tokenizer.pieces(tokenizer.encode(line)) for line in LINES
+    ]
     assert (empty, unknown) == ("", "▁Unknown , ▁WORDS ! ▁3.5")
     back = succeeded(console("detokenize", "-q", "-m", trained, "-o", "back", stdin=done.out))
     assert (back.out, back.err) == ("", "")
     assert (tmp_path / "back").read_text() == text.read_text()
     done = console("detokenize", "-m", trained, stdin="▁ba\nba ce di\n")
-    refused(done, "line 2: no token of 'ba ce di' has the mark ▁ that begins a word", after_results=True)
+    refused(
+        done, "line 2: no token of 'ba ce di' has the mark ▁ that begins a word", after_results=True
+    )
     assert done.out == "ba\n"
     for command, side in (("tokenize", "target"), ("detokenize", "source")):
         done = succeeded(console(command, "-m", trained, "--side", side, stdin=""))
@@ -213,7 +263,11 @@ def test_windows_are_smaller_where_lines_are_long_or_slow(monkeypatch: pytest.Mo
     assert list(windows(iter([]))) == []
     with monkeypatch.context() as changed:
         changed.setattr(reading, "MAX_CHARACTERS", 10)
-        assert list(windows(iter(["a" * 6] * 5), most=100)) == [["a" * 6] * 2, ["a" * 6] * 2, ["a" * 6]]
+        assert list(windows(iter(["a" * 6] * 5), most=100)) == [
+            ["a" * 6] * 2,
+            ["a" * 6] * 2,
+            ["a" * 6],
+        ]
     monkeypatch.setattr(reading, "MAX_AGE", 0.0)
     assert list(windows(iter("abc"), most=100)) == [["a"], ["b"], ["c"]]
 
@@ -236,7 +290,9 @@ def test_an_average_replaces_none_of_the_checkpoints_that_a_run_kept(console: Co
     for update in (1, 2):
         kept.keep(read_weights(run.folder.average), update, 0.0, run.recipe.training)
     before = contents(run.folder.path)
-    refused(console("average", "-m", "mine", "-o", kept.weights_path(1)), "-o would overwrite a file")
+    refused(
+        console("average", "-m", "mine", "-o", kept.weights_path(1)), "-o would overwrite a file"
+    )
     assert contents(run.folder.path) == before
 
 

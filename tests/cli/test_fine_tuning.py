@@ -50,7 +50,9 @@ def bleu(run: Path, like: Recipe) -> float:
 
 def table(out: str) -> dict[str, list[float]]:
     """What the table says of each test set: before, after, change."""
-    rows = re.findall(r"^(own text|general text) +([\d.]+) +([\d.]+) +([+-][\d.]+)", out, re.MULTILINE)
+    rows = re.findall(
+        r"^(own text|general text) +([\d.]+) +([\d.]+) +([+-][\d.]+)", out, re.MULTILINE
+    )
     return {name: [float(one) for one in figures] for name, *figures in rows}
 
 
@@ -78,11 +80,16 @@ def test_both_tests_are_scored_before_and_after(own: Path, trained: Path, consol
     assert table(again.out)["general text"][0] == shown["general text"][0]
 
 
-def test_general_text_of_a_language_model_has_no_sources(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_general_text_of_a_language_model_has_no_sources(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(own)
     make_run(own, "speaker", SPEAKER)
     text, general = (str(own / f"{name}.tgt") for name in ("own", "general"))
-    request, told = RecipeRequest(target=(text,), init_from="speaker", general=(general,)), list[str]()
+    request, told = (
+        RecipeRequest(target=(text,), init_from="speaker", general=(general,)),
+        list[str](),
+    )
     alone = propose_recipe(replace(request, general=()), "alone", device="cpu", notify=told.append)
     assert alone is not None
     alone.close()
@@ -90,28 +97,51 @@ def test_general_text_of_a_language_model_has_no_sources(own: Path, monkeypatch:
     lock = propose_recipe(request, "tuned", device="cpu")
     assert lock is not None
     lock.close()
-    assert "Fine-tunes speaker on 72 texts of " in " ".join(Path("tuned/chosen.yaml").read_text().split())
+    assert "Fine-tunes speaker on 72 texts of " in " ".join(
+        Path("tuned/chosen.yaml").read_text().split()
+    )
     train = config.load("tuned/chosen.yaml").data.train
     assert (train.src, train.tgt[1:], len(train.weights)) == ([], [general], 2)
     assert "is scored before and after" in (replace(request, general_test=(general,)).fault() or "")
-    assert "--init-from RUN" in (replace(request, task="language-modelling", init_from=None).fault() or "")
+    assert "--init-from RUN" in (
+        replace(request, task="language-modelling", init_from=None).fault() or ""
+    )
 
 
-def test_a_captioner_is_fine_tuned_only_by_a_recipe(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captioner_is_fine_tuned_only_by_a_recipe(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(own)
     make_run(own, "pictures", CAPTIONER, features=24)
     source, target = (str(own / f"own.{side}") for side in ("src", "tgt"))
-    with pytest.raises(NmtkitError, match=r"^pictures: it is for captioning: write a recipe with `init_from`"):
-        propose_recipe(RecipeRequest(target=(target,), source=(source,), init_from="pictures"), device="cpu")
+    with pytest.raises(
+        NmtkitError, match=r"^pictures: it is for captioning: write a recipe with `init_from`"
+    ):
+        propose_recipe(
+            RecipeRequest(target=(target,), source=(source,), init_from="pictures"), device="cpu"
+        )
 
 
 def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Command) -> None:
-    words = ["train", *pair(own, "own"), "--init-from", trained, *pair(own, "general", "--general"), *QUICK]
+    words = [
+        "train",
+        *pair(own, "own"),
+        "--init-from",
+        trained,
+        *pair(own, "general", "--general"),
+        *QUICK,
+    ]
     done = succeeded(console(*words))
-    assert "  training.lr: 0.0003, because large steps forget more; the highest of tiny was 0.005" in done.err
+    assert (
+        "  training.lr: 0.0003, because large steps forget more; the highest of tiny was 0.005"
+        in done.err
+    )
     chosen = own / "runs" / "own-src-tgt-from-tiny" / "chosen.yaml"
     loaded = config.load(chosen)
-    assert loaded.data.train.src == [str(chosen.parent / "text" / "train.src"), str(own / "general.src")]
+    assert loaded.data.train.src == [
+        str(chosen.parent / "text" / "train.src"),
+        str(own / "general.src"),
+    ]
     assert loaded.data.train.weights == [1, 0.45]  # 72 of 80 pairs are trained on, beside 160
     assert "# data.train.weights: 0.45 for general text, because" in chosen.read_text()
     assert "general text" in table(done.out)

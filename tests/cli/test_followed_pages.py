@@ -67,13 +67,20 @@ QUICK = ("README", "first")
 def write_texts(folder: Path) -> None:
     """A reader's texts: pairs of files for training, validation and test, and a text to translate."""
     draw = random.Random(1)
-    syllables = [first + second for first in "bdfgklmnprstvz" for second in ("a", "e", "i", "o", "u", "au", "ei")]
+    syllables = [
+        first + second
+        for first in "bdfgklmnprstvz"
+        for second in ("a", "e", "i", "o", "u", "au", "ei")
+    ]
     words = sorted({"".join(draw.choices(syllables, k=draw.randrange(2, 5))) for _ in range(9000)})
     for name, count in (("train", 1500), ("valid", 20), ("test", 20), ("new", 5)):
         sources = [" ".join(draw.choices(words, k=draw.randrange(6, 12))) for _ in range(count)]
         write_lines(folder / f"{name}.en", [f"{source}." for source in sources])
         if name != "new":
-            write_lines(folder / f"{name}.de", [f"{' '.join(reversed(source.split()))}." for source in sources])
+            write_lines(
+                folder / f"{name}.de",
+                [f"{' '.join(reversed(source.split()))}." for source in sources],
+            )
 
 
 def shortened(step: str) -> str:
@@ -85,7 +92,9 @@ def with_limits(words: list[str]) -> list[str]:
     """The words of a command; a training has limits besides, and a question is answered, as nobody is there to ask."""
     if words[:2] in (["runs", "mv"], ["runs", "rm"]) and "--yes" not in words:
         return [*words, "--yes"]
-    trains = words[0] == "train" or (words[0] == "compare" and any(word.endswith(".yaml") for word in words))
+    trains = words[0] == "train" or (
+        words[0] == "compare" and any(word.endswith(".yaml") for word in words)
+    )
     if not trains:
         return words
     limits = [word for limit in LIMITS for word in ("--set", limit)]
@@ -111,17 +120,24 @@ def follow(page: Page, console: Command) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FOLLOWED]
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FOLLOWED],
 )
-def test_a_page_is_followed_from_an_empty_folder(name: str, console: Command, tmp_path: Path) -> None:
+def test_a_page_is_followed_from_an_empty_folder(
+    name: str, console: Command, tmp_path: Path
+) -> None:
     page = FOLLOWED[name]
     write_texts(tmp_path)
     for before in page.after:
         follow(FOLLOWED[before], console)
     runs = follow(page, console)
     text = page.path.read_text(encoding="utf-8")
-    lines = [step for step in pages.steps(text) if isinstance(step, str)] + pages.blocks(text, "python")
-    assert [begin for begin in page.skipped if not any(line.startswith(begin) for line in lines)] == []
+    lines = [step for step in pages.steps(text) if isinstance(step, str)] + pages.blocks(
+        text, "python"
+    )
+    assert [
+        begin for begin in page.skipped if not any(line.startswith(begin) for line in lines)
+    ] == []
     shown = "\n".join(pages.blocks(text, *pages.SHELL, "python"))
     for run in set(re.findall(r"\bruns/[\w-]+", shown)):
         assert run in runs, f"the page names {run}, which none of its commands makes"
@@ -132,7 +148,9 @@ def test_a_page_is_followed_from_an_empty_folder(name: str, console: Command, tm
 
 def test_a_page_that_names_what_is_not_there_fails(console: Command, tmp_path: Path) -> None:
     write_texts(tmp_path)
-    for number, block in enumerate(("nmtkit translate -m runs/none new.en", "nmtkit check gone.en train.de")):
+    for number, block in enumerate(
+        ("nmtkit translate -m runs/none new.en", "nmtkit check gone.en train.de")
+    ):
         path = write_lines(tmp_path / f"page-{number}.md", ["# Page", "", "```", block, "```"])
         with pytest.raises(AssertionError):
             follow(Page(path), console)

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_cases import by_name
-from tests.support.commands import Command, as_text, contents, lines_in, refused, succeeded, write_lines
+from tests.support.commands import (
+    Command,
+    as_text,
+    contents,
+    lines_in,
+    refused,
+    succeeded,
+    write_lines,
+)
 
 HTML = "<!DOCTYPE html>\n<html><body><p>ba</p></body></html>\n"
 SUBTITLES = "1\n00:00:01,000 --> 00:00:03,500\nba ce\n"
@@ -58,7 +66,9 @@ def test_translate_reads(console: Command, trained: Path, line: str) -> None:
 
 
 @pytest.mark.usefixtures("forms")
-def test_translate_guesses_the_encoding_of_text_that_is_not_utf_8(console: Command, trained: Path) -> None:
+def test_translate_guesses_the_encoding_of_text_that_is_not_utf_8(
+    console: Command, trained: Path
+) -> None:
     refused(console("translate", "-m", trained, "a.cp1252"), "it looks like", "--encoding")
 
 
@@ -72,7 +82,9 @@ def test_translate_guesses_the_encoding_of_text_that_is_not_utf_8(console: Comma
 def test_the_remedy_for_standard_input_is_an_option_and_no_file(
     console: Command, trained: Path, text: str, encoding: str
 ) -> None:
-    done = refused(console("translate", "-m", trained, stdin=text.encode(encoding)), f"--encoding {encoding}")
+    done = refused(
+        console("translate", "-m", trained, stdin=text.encode(encoding)), f"--encoding {encoding}"
+    )
     assert "--fix" not in done.err
 
 
@@ -97,13 +109,18 @@ def test_translate_warns_once_of_what_is_no_plain_text(
 
 
 def test_sources_with_prefixes_are_not_taken_for_a_table(console: Command, trained: Path) -> None:
-    done = succeeded(console("translate", "-m", trained, "--prefix", stdin="ba\tBA\nce\tCE\nba\tBA\nce\tCE\n"))
+    done = succeeded(
+        console("translate", "-m", trained, "--prefix", stdin="ba\tBA\nce\tCE\nba\tBA\nce\tCE\n")
+    )
     assert "this looks like" not in done.err
 
 
 def test_translate_refuses_a_pdf_file(console: Command, trained: Path) -> None:
     Path("report.pdf").write_bytes(b"%PDF-1.7\n")
-    refused(console("translate", "-m", trained, "report.pdf"), "report.pdf: this is a PDF file, not text. Extract")
+    refused(
+        console("translate", "-m", trained, "report.pdf"),
+        "report.pdf: this is a PDF file, not text. Extract",
+    )
 
 
 def test_scores_read_columns(console: Command) -> None:
@@ -135,15 +152,24 @@ def test_check_says_how_to_name_the_columns_of_a_file(
 
 def test_train_says_how_to_name_the_columns_of_a_table(console: Command) -> None:
     Path("pairs.tsv").write_text(TABLE, encoding="utf-8")
-    refused(console("train", "--source", "pairs.tsv"), "a table of 2 columns separated by tabs", "pairs.tsv#2")
+    refused(
+        console("train", "--source", "pairs.tsv"),
+        "a table of 2 columns separated by tabs",
+        "pairs.tsv#2",
+    )
 
 
 def test_fix_writes_columns_as_texts(console: Command, folder: Path) -> None:
     Path("in").mkdir()
-    rows = [f"{number}\tThe dog number {number} sleeps.\tLe chien {number} dort, très bien." for number in range(30)]
+    rows = [
+        f"{number}\tThe dog number {number} sleeps.\tLe chien {number} dort, très bien."
+        for number in range(30)
+    ]
     table = as_text(rows).encode("cp1252")
     Path("in/pairs.tsv").write_bytes(table)
-    succeeded(console("check", folder / "in/pairs.tsv#2", folder / "in/pairs.tsv#3", "--fix", "clean"))
+    succeeded(
+        console("check", folder / "in/pairs.tsv#2", folder / "in/pairs.tsv#3", "--fix", "clean")
+    )
     assert lines_in(Path("clean/pairs.3")) == [row.split("\t")[2] for row in rows]
     assert contents(Path("clean")).keys() == {"dropped.jsonl", "pairs.2", "pairs.3"}
     assert contents(Path("in")) == {"pairs.tsv": table}
@@ -161,13 +187,19 @@ def test_fix_unpacks_a_text(console: Command, folder: Path) -> None:
 def test_fix_repairs_nested_fields(console: Command) -> None:
     record = {"translation": {"en": "The dog\u0007 sleeps.", "de": "Der Hund schläft."}, "id": 1}
     Path("a.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
-    succeeded(console("check", "a.jsonl#translation.en", "a.jsonl#translation.de", "--fix", "clean"))
+    succeeded(
+        console("check", "a.jsonl#translation.en", "a.jsonl#translation.de", "--fix", "clean")
+    )
     mended = json.loads(Path("clean/a.jsonl").read_text(encoding="utf-8"))
     assert mended == {"translation": {"en": "The dog sleeps.", "de": "Der Hund schläft."}, "id": 1}
 
 
-def test_a_recipe_trains_on_columns_in_another_encoding(console: Command, small_corpus: Path) -> None:
-    rows = zip(lines_in(small_corpus / "train.src"), lines_in(small_corpus / "train.tgt"), strict=True)
+def test_a_recipe_trains_on_columns_in_another_encoding(
+    console: Command, small_corpus: Path
+) -> None:
+    rows = zip(
+        lines_in(small_corpus / "train.src"), lines_in(small_corpus / "train.tgt"), strict=True
+    )
     table = as_text(["source,target", *(f'"{src}","{tgt}"' for src, tgt in rows)])
     Path("train.csv").write_bytes(table.encode("utf-16"))
     recipe = (small_corpus / "tiny.yaml").read_text(encoding="utf-8")
@@ -176,5 +208,8 @@ def test_a_recipe_trains_on_columns_in_another_encoding(console: Command, small_
     folder = ("--set", f"data.folder={small_corpus}")
     succeeded(console("preprocess", "tiny.yaml", *folder, "--run", "plain"))
     succeeded(console("preprocess", "tiny.yaml", *folder, "--set", columns, "--run", "table"))
-    reports = [json.loads(Path(run, "data-report.json").read_text(encoding="utf-8")) for run in ("plain", "table")]
+    reports = [
+        json.loads(Path(run, "data-report.json").read_text(encoding="utf-8"))
+        for run in ("plain", "table")
+    ]
     assert reports[0]["splits"] == reports[1]["splits"]

@@ -30,10 +30,26 @@ from nmtkit.models.base import MODELS
 from nmtkit.models.embeddings import EMBEDDINGS
 from nmtkit.training.losses.objective import OBJECTIVES
 from tests.cli.keyboard import typed
-from tests.cli.untrained_runs import CAPTIONER, LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATION, TRANSFORMER, make_run
+from tests.cli.untrained_runs import (
+    CAPTIONER,
+    LANGUAGE_MODEL,
+    LINES,
+    PARSER,
+    SUMMARIZATION,
+    TRANSFORMER,
+    make_run,
+)
 from tests.support import shell as following
 from tests.support.cases import daily
-from tests.support.commands import Command, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
+from tests.support.commands import (
+    Command,
+    as_text,
+    backwards_links,
+    refused,
+    sentence_pairs,
+    succeeded,
+    write_lines,
+)
 from tests.support.registries import keep_members
 from tests.tools import guide_pages as pages
 from tests.tools.guide_pages import FENCE
@@ -41,7 +57,9 @@ from tests.tools.guide_pages import FENCE
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README": ROOT / "README.md", "recipes": ROOT / "recipes" / "README.md"}
 # The page of published scores abbreviates its commands.
-RESULTS = [path for path in sorted((ROOT / "recipes" / "results").glob("*.md")) if path.stem != "scores"]
+RESULTS = [
+    path for path in sorted((ROOT / "recipes" / "results").glob("*.md")) if path.stem != "scores"
+]
 PAGES |= {f"results/{path.stem}": path for path in RESULTS}
 PAGES |= {name: ROOT / "nmtkit" / "guide" / f"{name}.md" for name in guide.PAGES}
 TEXT = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
@@ -57,7 +75,10 @@ PARSED = {
         "nmtkit train --source de/train.en ",
         "hf ",
     ),
-    "needs a CUDA device": ("nmtkit translate -m runs/mine --device cuda", "nmtkit train mine.yaml --device cuda"),
+    "needs a CUDA device": (
+        "nmtkit translate -m runs/mine --device cuda",
+        "nmtkit train mine.yaml --device cuda",
+    ),
     "is for layers of a Transformer": (
         "nmtkit train mine.yaml --set training.activation_checkpointing=",
         "nmtkit train mine.yaml --set training.compile=",
@@ -75,7 +96,12 @@ PARSED = {
         "nmtkit train mine.yaml --set model.hidden_size=128 --run runs/try",
         "nmtkit compare small.yaml large.yaml --seeds ",
     ),
-    "starts several processes": ("nmtkit translate -m runs/mine --workers 2 ", "torchrun ", "srun ", "sbatch "),
+    "starts several processes": (
+        "nmtkit translate -m runs/mine --workers 2 ",
+        "torchrun ",
+        "srun ",
+        "sbatch ",
+    ),
     "is for a run that is trained for minutes, or for its text": (
         "nmtkit align -m RUN ",
         "nmtkit score-alignments test.links ",
@@ -144,7 +170,19 @@ RUN_ELSEWHERE = {
     "init_from: runs/nllb": "tests/convert/huggingface fine-tunes such a run",
 }
 """The first lines of blocks that are not run here, with the reason."""
-SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW", "RUN", "RECIPE", "CORPUS")
+SCHEMATIC = (
+    "COMMAND",
+    "TOPIC",
+    "NAME",
+    "KEY",
+    "DIR",
+    "FILE",
+    "N-",
+    "NEW",
+    "RUN",
+    "RECIPE",
+    "CORPUS",
+)
 QUICKLY = "--device cpu --set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4"
 SMALL = "--set model.hidden_size=16 --set batch.batch_tokens=200"
 """What a training is given besides: two updates of a small model show that it is read and does what it says."""
@@ -166,9 +204,18 @@ def inline(page: str) -> list[str]:
 
 def write_texts(folder: Path) -> None:
     """Parallel text under the names that the pages use, with its gold alignment: the target is the source backwards."""
-    for name, count, seed in (("train", 1500, 1), ("valid", 6, 2), ("test", 6, 3), ("new", 3, 4), ("domain", 80, 5)):
+    for name, count, seed in (
+        ("train", 1500, 1),
+        ("valid", 6, 2),
+        ("test", 6, 3),
+        ("new", 3, 4),
+        ("domain", 80, 5),
+    ):
         sources, targets = zip(*sentence_pairs(count, seed), strict=True)
-        for kind in (name, *(("domain-valid", "domain-test", "general") if name == "domain" else ())):
+        for kind in (
+            name,
+            *(("domain-valid", "domain-test", "general") if name == "domain" else ()),
+        ):
             write_lines(folder / f"{kind}.en", sources)
             write_lines(folder / f"{kind}.de", targets)
         write_lines(folder / f"{name}.align", backwards_links(sources))
@@ -183,7 +230,10 @@ def write_texts(folder: Path) -> None:
             shutil.copy(folder / name, folder / copy)
     pairs = sentence_pairs(6, 3)  # as in test.de
     write_lines(folder / "pairs.tsv", [f"{source}\t{target}" for source, target in pairs])
-    write_lines(folder / "pairs.csv", ["English,German", *(f"{source},{target}" for source, target in pairs)])
+    write_lines(
+        folder / "pairs.csv",
+        ["English,German", *(f"{source},{target}" for source, target in pairs)],
+    )
     units = [
         f'<tu><tuv xml:lang="en"><seg>{source}</seg></tuv><tuv xml:lang="de"><seg>{target}</seg></tuv></tu>'
         for source, target in pairs
@@ -201,7 +251,10 @@ def write_texts(folder: Path) -> None:
     write_lines(folder / "highlights.txt", [source[:8] for source, _ in stories])
     write_lines(folder / "summaries.txt", [source[:5] for source, _ in stories])
     write_lines(folder / "article.txt", LINES[:1])
-    texts = [f"{one}. {other}." for (one, _), (other, _) in zip(stories, sentence_pairs(40, 7), strict=True)]
+    texts = [
+        f"{one}. {other}."
+        for (one, _), (other, _) in zip(stories, sentence_pairs(40, 7), strict=True)
+    ]
     write_lines(folder / "texts.txt", texts)
     write_lines(folder / "labels.txt", ["long" if len(text) > 20 else "short" for text in texts])
     news = [{"article": said, "summary": f"{said[:12]}.", "unseen": ["dog"]} for said in LINES]
@@ -232,13 +285,18 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
         (folder / f"{name}.yaml").write_text(f"{own}name: {name}\n", encoding="utf-8")
         run = shutil.copytree(trained, folder / "runs" / name)
         recipe_text = (run / "recipe.yaml").read_text(encoding="utf-8")
-        (run / "recipe.yaml").write_text(recipe_text.replace("name: tiny\n", f"name: {name}\n"), encoding="utf-8")
+        (run / "recipe.yaml").write_text(
+            recipe_text.replace("name: tiny\n", f"name: {name}\n"), encoding="utf-8"
+        )
     shutil.move(folder / "runs" / "domain-run", folder / "runs" / "domain")
     (folder / "words.yaml").write_text(f"{own}model: {{embedding_size: 4}}\n", encoding="utf-8")
-    small = "tokenizer: {vocab_size: 60}\nmodel: {hidden_size: 16, feed_forward_size: 16}\n"  # for so little text
+    # for so little text
+    small = "tokenizer: {vocab_size: 60}\nmodel: {hidden_size: 16, feed_forward_size: 16}\n"
     (folder / "domain.yaml").write_text(blocks("domain", "yaml")[0] + small, encoding="utf-8")
     tiny = (
-        blocks("multilingual", "yaml")[0].replace("vocab_size: 8000", "vocab_size: 60").replace("tie: all", "heads: 2")
+        blocks("multilingual", "yaml")[0]
+        .replace("vocab_size: 8000", "vocab_size: 60")
+        .replace("tie: all", "heads: 2")
     )
     named = dict(zip(blocks("pretraining", "yaml"), ("masked", "spans"), strict=False))
     named |= {text: "from-bert" for text in blocks("pretraining", "yaml") if "runs/masked" in text}
@@ -248,7 +306,9 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
         few = few.replace("vocab_size: 8000", "vocab_size: 60") + "batch: {batch_tokens: 500}\n"
         (folder / f"{name}.yaml").write_text(few, encoding="utf-8")
     (folder / "both-ways.yaml").write_text(tiny, encoding="utf-8")
-    (folder / "with-back.yaml").write_text(blocks("little-text", "yaml")[0] + small, encoding="utf-8")
+    (folder / "with-back.yaml").write_text(
+        blocks("little-text", "yaml")[0] + small, encoding="utf-8"
+    )
     chosen = blocks("first", "yaml")[0].replace("multi30k-en-de-transformer", "preset-tiny") + small
     (folder / "runs" / "train-en-de" / "chosen.yaml").write_text(chosen, encoding="utf-8")
     for name in ("opus-mt-en-de", "nllb", "bart", "bart-large-cnn", "flan-t5", "gpt2"):
@@ -263,7 +323,8 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     write_lines(folder / "test.words", LINES[:2])
     write_lines(folder / "test.trees", ["(S XX )S"] * 2)
     for name in ("news", "transformer", "language", "parser", "pictures"):
-        os.utime(folder / "runs" / name / "result.json", (1, 1))  # the newest run is one that translates
+        # the newest run is one that translates
+        os.utime(folder / "runs" / name / "result.json", (1, 1))
     kept = sorted((trained / "checkpoints").glob("weights-*.safetensors"))
     for name, file in zip("ab", kept, strict=False):
         shutil.copy(file, folder / f"{name}.safetensors")
@@ -327,14 +388,18 @@ def parse(line: str) -> None:
 def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, place: Path) -> None:
     for number, line in enumerate(lines_of(page)):
         if not line.startswith(NOT_RUN):
-            done = succeeded(following.run_in_process(line, console, partial(as_tested, number=number)))
+            done = succeeded(
+                following.run_in_process(line, console, partial(as_tested, number=number))
+            )
             assert "Traceback" not in done.err, (line, done)
         elif not line.startswith(OTHERS):
             parse(line)
 
 
 @pytest.mark.parametrize("page", BY_MAKE)
-def test_the_commands_of_a_long_page_can_be_given(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_a_long_page_can_be_given(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From an empty folder: a file that a command reads is one that those before it write."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(ROOT / "data")
@@ -357,7 +422,12 @@ def test_the_commands_of_a_long_page_can_be_given(page: str, tmp_path: Path, mon
 def test_what_is_not_run_stands_somewhere() -> None:
     lines = [line for page in PAGES for line in lines_of(page)]
     assert [begin for begin in NOT_RUN if not any(line.startswith(begin) for line in lines)] == []
-    there = {text.partition("\n")[0] for page in PAGES for kind in ("python", "yaml") for text in blocks(page, kind)}
+    there = {
+        text.partition("\n")[0]
+        for page in PAGES
+        for kind in ("python", "yaml")
+        for text in blocks(page, kind)
+    }
     assert set(RUN_ELSEWHERE) <= there
 
 
@@ -373,8 +443,11 @@ def test_blocks_and_commands_within_sentences(page: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_and_recipes_of_a_page(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_members(monkeypatch, EMBEDDINGS, METRICS, MODELS, OBJECTIVES, RULES, SCORES, TASKS)  # a page registers its own
+def test_python_and_recipes_of_a_page(
+    page: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a page registers its own
+    keep_members(monkeypatch, EMBEDDINGS, METRICS, MODELS, OBJECTIVES, RULES, SCORES, TASKS)
     names: dict[str, object] = {"__name__": page, "display": print}  # a notebook has `display`
     for text in blocks(page, "python"):
         if text.partition("\n")[0] not in RUN_ELSEWHERE:
@@ -436,12 +509,16 @@ def test_links_lead_somewhere(page: str) -> None:
         assert target.exists(), address
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), address
         if page in guide.PAGES:
-            assert file.removesuffix(".md") in guide.PAGES, "a page that is installed knows no file beside the guide"
+            assert file.removesuffix(".md") in guide.PAGES, (
+                "a page that is installed knows no file beside the guide"
+            )
 
 
 def test_every_page_is_a_topic_and_is_installed() -> None:
     assert {path.stem for path in (ROOT / "nmtkit" / "guide").iterdir()} == set(guide.PAGES)
-    built = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "setuptools"
+    ]
     assert "nmtkit.guide" in built["packages"]
     assert "*.md" in built["package-data"]["*"]
     assert all(f"nmtkit/guide/{name}.md" in TEXT["README"] for name in guide.PAGES)
@@ -473,7 +550,11 @@ def test_recipes_and_texts_of_a_page_are_saved(
     for name, content in recipes:
         assert Path("lesson", name).read_text(encoding="utf-8") == content
     monkeypatch.chdir("lesson")
-    bundled = [path for path in re.findall(r"[\w./-]+", "\n".join(lines_of("tour"))) if path.startswith("data/")]
+    bundled = [
+        path
+        for path in re.findall(r"[\w./-]+", "\n".join(lines_of("tour")))
+        if path.startswith("data/")
+    ]
     assert len(bundled) > 5
     for name in {"short.yaml", "articles.yaml", "kinds.yaml", "pretrain.yaml", "both.yaml"}:
         loaded = config.load(name)
@@ -484,7 +565,9 @@ def test_recipes_and_texts_of_a_page_are_saved(
     assert Path("data", "demo-en-fr", "train.en.gz").read_bytes() == original.read_bytes()
 
 
-def test_saving_a_page_overwrites_nothing(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_a_page_overwrites_nothing(
+    console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     succeeded(console("guide", "first", "--save", "."))
     succeeded(console("guide", "first", "--save", "."))  # the same files
@@ -496,7 +579,9 @@ def test_saving_a_page_overwrites_nothing(console: Command, tmp_path: Path, monk
     assert not Path("new").exists()
 
 
-def test_at_a_terminal_a_page_is_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_at_a_terminal_a_page_is_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     for topic in guide.PAGES:
@@ -524,7 +609,9 @@ def test_the_reference_has_all_commands_and_all_keys() -> None:
     assert [key for key in leaves if f"`{key}`" not in text] == []
     assert "  - `transformer`: " in text
     assert "One of: pre, post." in text
-    (window,) = (line for line in text.splitlines() if line.startswith("- `model.window` (pointer_sentinel)"))
+    (window,) = (
+        line for line in text.splitlines() if line.startswith("- `model.window` (pointer_sentinel)")
+    )
     assert "One of" not in window  # which are a luong's
     assert "One of: src" not in text  # a key of `tokenizer.columns` is none of its values
 

@@ -5,18 +5,38 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Command, backwards_links, lines_in, logged, refused, sets, succeeded, write_lines
+from tests.support.commands import (
+    Command,
+    backwards_links,
+    lines_in,
+    logged,
+    refused,
+    sets,
+    succeeded,
+    write_lines,
+)
 
-SHORT = sets("training.max_updates=4", "training.log_every=2", "evaluation.max_sentences=2", "search.max_length=9")
+SHORT = sets(
+    "training.max_updates=4",
+    "training.log_every=2",
+    "evaluation.max_sentences=2",
+    "search.max_length=9",
+)
 UNTESTED = [*SHORT, "--set", "data.test=null"]
 GUIDED = "training.objectives.guided_alignment.weight=0.5"
 
 
 @pytest.mark.slow
-def test_guided_training_reports_the_alignment_loss(small_corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
-    gold = write_lines(tmp_path / "train.align", backwards_links(lines_in(small_corpus / "train.src")))
+def test_guided_training_reports_the_alignment_loss(
+    small_corpus: Path, nmtkit: Command, tmp_path: Path
+) -> None:
+    gold = write_lines(
+        tmp_path / "train.align", backwards_links(lines_in(small_corpus / "train.src"))
+    )
     command = ["train", small_corpus / "tiny.yaml", *UNTESTED, "--run"]
-    guided = succeeded(nmtkit(*command, tmp_path / "guided", *sets(f"data.train.alignment={gold}", GUIDED)))
+    guided = succeeded(
+        nmtkit(*command, tmp_path / "guided", *sets(f"data.train.alignment={gold}", GUIDED))
+    )
     assert "alignment_loss" in guided.err
     assert "4.6 alignment links a pair" in guided.err
     for step in logged(tmp_path / "guided", "step"):
@@ -32,10 +52,20 @@ def test_links_counted_from_1_are_refused_without_alignment_base(
     small_corpus: Path, nmtkit: Command, tmp_path: Path
 ) -> None:
     """Without the last word of either side, no link is out of range."""
-    shorter = backwards_links(line.rpartition(" ")[0] for line in lines_in(small_corpus / "train.src"))
+    shorter = backwards_links(
+        line.rpartition(" ")[0] for line in lines_in(small_corpus / "train.src")
+    )
     path = tmp_path / "1.align"
-    write_lines(path, [re.sub(r"\d+", lambda number: str(int(number[0]) + 1), row) for row in shorter])
-    command = ["train", small_corpus / "tiny.yaml", *UNTESTED, *sets(GUIDED, f"data.train.alignment={path}"), "--run"]
+    write_lines(
+        path, [re.sub(r"\d+", lambda number: str(int(number[0]) + 1), row) for row in shorter]
+    )
+    command = [
+        "train",
+        small_corpus / "tiny.yaml",
+        *UNTESTED,
+        *sets(GUIDED, f"data.train.alignment={path}"),
+        "--run",
+    ]
     doubted = "1.align: words are assumed to be counted from 0, but no link has a first word"
     refused(nmtkit(*command, tmp_path / "run"), doubted)
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -44,12 +74,18 @@ def test_links_counted_from_1_are_refused_without_alignment_base(
 
 
 @pytest.mark.slow
-def test_a_gold_alignment_counted_from_1_is_noted(small_corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_a_gold_alignment_counted_from_1_is_noted(
+    small_corpus: Path, nmtkit: Command, tmp_path: Path
+) -> None:
     gold = tmp_path / "gold"
     gold.write_text("1-1 2-2\n" * 40)
     options = [*SHORT, "--set", f"data.test.alignment={gold}"]
-    noted = succeeded(nmtkit("train", small_corpus / "tiny.yaml", "--run", tmp_path / "noted", *options))
+    noted = succeeded(
+        nmtkit("train", small_corpus / "tiny.yaml", "--run", tmp_path / "noted", *options)
+    )
     assert f"{gold} was read as counting words from 0, but no link has a first word" in noted.err
     options += ["--set", "data.test.alignment_base=1"]
-    said = succeeded(nmtkit("train", small_corpus / "tiny.yaml", "--run", tmp_path / "said", *options))
+    said = succeeded(
+        nmtkit("train", small_corpus / "tiny.yaml", "--run", tmp_path / "said", *options)
+    )
     assert "counting words from 0" not in said.err

@@ -32,21 +32,29 @@ def test_a_session_with_edited_lines_settings_and_explanations(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("INPUTRC", "/dev/null")
     best, other, two = (
-        console("translate", "-m", trained, "--n-best", n, "--beam-size", n, stdin=f"{line}\n").out.splitlines()
+        console(
+            "translate", "-m", trained, "--n-best", n, "--beam-size", n, stdin=f"{line}\n"
+        ).out.splitlines()
         for n, line in ((3, "ba ce di"), (3, "ba ce fo"), (2, "ba ce di"))
     )
     code, shown = typed(KEYS, "translate", "-m", trained, "--interactive", after=b"> ")
     assert code == 0, shown
     answers = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]|\r", "", shown).split("\n> ")[1:]
     assert len(answers) == len(KEYS)
-    first, edited, _, again, explained, zero, unused, helped, _ = (one.splitlines() for one in answers)
+    first, edited, _, again, explained, zero, unused, helped, _ = (
+        one.splitlines() for one in answers
+    )
 
     def results(lines: list[str]) -> list[list[str]]:
-        return [line.split(maxsplit=2) for line in lines if line.startswith(("  1 ", "  2 ", "  3 "))]
+        return [
+            line.split(maxsplit=2) for line in lines if line.startswith(("  1 ", "  2 ", "  3 "))
+        ]
 
     for lines, printed in ((first, best), (edited, other), (again, two)):
         rows = [line.split("\t") for line in printed]
-        assert results(lines) == [[str(rank), row[1], row[3]] for rank, row in enumerate(rows, start=1)]
+        assert results(lines) == [
+            [str(rank), row[1], row[3]] for rank, row in enumerate(rows, start=1)
+        ]
         assert rows[0][3] in lines
     assert any("BA[ba]" in line for line in first)
     assert "ba ce di" in explained
@@ -94,7 +102,9 @@ def test_wrong_commands_are_corrected_and_attention_is_shown(
     assert "did you mean `:explain`?" in shown.err
     assert "no command :nonsense: :help shows the commands" in shown.err
     show_attention(translator.pictures(["ba ce di"])[0])
-    assert shown.out.endswith(capsys.readouterr().out), "as `plot-attention` shows it, of the search that was made"
+    assert shown.out.endswith(capsys.readouterr().out), (
+        "as `plot-attention` shows it, of the search that was made"
+    )
 
 
 @pytest.mark.parametrize("key", [b"\x04", b"\x03"])
@@ -107,7 +117,9 @@ def test_ctrl_d_and_ctrl_c_end_a_session(trained: Path, key: bytes) -> None:
 
 def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path) -> None:
     run = make_run(tmp_path, "blind", TRANSLATION.replace("rnnsearch", "rnn_encdec"))
-    code, shown = typed([b"dog\r", b"man\r", b"\x04"], "translate", "-m", run, "--interactive", after=b"> ")
+    code, shown = typed(
+        [b"dog\r", b"man\r", b"\x04"], "translate", "-m", run, "--interactive", after=b"> "
+    )
     assert code == 0, shown
     assert shown.count("has no attention: alignments are not shown") == 1
     assert "[dog]" not in shown
@@ -123,7 +135,11 @@ def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path
     ],
 )
 def test_explain_shows_samples_groups_and_ensembles(
-    trained: Path, settings: str, ended: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Path,
+    settings: str,
+    ended: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = iter([":explain", f":set {settings}", " :quit", "ba ce di", ":explain", ":quit"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))

@@ -10,7 +10,15 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.files.json_records import DETECTION_LINES, refuse_json_lines
 from nmtkit.data.text.reading import read_pairs
-from tests.support.commands import RECIPE, Command, as_text, refused, sentence_pairs, succeeded, write_lines
+from tests.support.commands import (
+    RECIPE,
+    Command,
+    as_text,
+    refused,
+    sentence_pairs,
+    succeeded,
+    write_lines,
+)
 
 PAIRS = sentence_pairs(80, 5)
 JSONL = as_text(json.dumps({"article": src, "summary": tgt}) for src, tgt in PAIRS)
@@ -37,7 +45,11 @@ def in_folder(tmp_path: Path, trained: Path, nmtkit: Command) -> Command:
         ("score - --ref test.tgt", "standard input", "jq"),
         ("score test.tgt --ref json.txt", "json.txt", "jq"),
         ("score-summaries test.tgt --ref json.txt", "json.txt", "FILE.jsonl#FIELD"),
-        ("score-summaries test.tgt --ref test.tgt --source json.txt", "json.txt", "FILE.jsonl#FIELD"),
+        (
+            "score-summaries test.tgt --ref test.tgt --source json.txt",
+            "json.txt",
+            "FILE.jsonl#FIELD",
+        ),
         ("rescore -m tiny --source json.txt --target test.tgt", "json.txt", "jq"),
         ("rescore -m tiny --source test.src --target json2.txt", "json2.txt", "jq"),
         ("align -m tiny --source test.src --target json.txt", "json.txt", "jq"),
@@ -50,7 +62,9 @@ def in_folder(tmp_path: Path, trained: Path, nmtkit: Command) -> Command:
         ("train --source json.txt --target train.tgt --run run", "json.txt", "jq"),
     ],
 )
-def test_json_lines_are_refused_where_text_is_read(in_folder: Command, command: str, place: str, remedy: str) -> None:
+def test_json_lines_are_refused_where_text_is_read(
+    in_folder: Command, command: str, place: str, remedy: str
+) -> None:
     done = in_folder(*command.split(), stdin=JSONL)
     refused(done, f"{place}: each line is a JSON object (with article, summary)", remedy)
 
@@ -85,10 +99,16 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("line", BROKEN.values(), ids=BROKEN)
-def test_summarize_refuses_broken_json_by_its_line(console: Command, tmp_path: Path, line: str) -> None:
+def test_summarize_refuses_broken_json_by_its_line(
+    console: Command, tmp_path: Path, line: str
+) -> None:
     file = tmp_path / "articles.jsonl"
     file.write_text(f'{{"article": "Ba"}}\n{line}\n', encoding="utf-8")
-    refused(console("summarize", "--lead", 1, f"{file}#article"), f"{file}, line 2: ", after_results=True)
+    refused(
+        console("summarize", "--lead", 1, f"{file}#article"),
+        f"{file}, line 2: ",
+        after_results=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +119,9 @@ def test_summarize_refuses_broken_json_by_its_line(console: Command, tmp_path: P
         "rescore -m tiny --source two.txt --target odd.jsonl",
     ],
 )
-def test_broken_json_in_files_is_refused_by_its_line(in_folder: Command, tmp_path: Path, command: str) -> None:
+def test_broken_json_in_files_is_refused_by_its_line(
+    in_folder: Command, tmp_path: Path, command: str
+) -> None:
     best = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["\u2581BA"], "finished": True}
     good = json.dumps({"article": "Ba", "summary": "ba", "unseen": ["ba"], "best": best})
     write_lines(tmp_path / "odd.jsonl", [good, BROKEN["deep"]])

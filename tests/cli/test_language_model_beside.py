@@ -25,21 +25,31 @@ def runs(tmp_path: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-def test_scores_include_the_weighted_log_probability_of_the_language_model(runs: Path, console: Command) -> None:
+def test_scores_include_the_weighted_log_probability_of_the_language_model(
+    runs: Path, console: Command
+) -> None:
     translate = ("translate", "-m", "mine", "text", "--scores", "-q")
     plain = succeeded(console(*translate)).out
     assert succeeded(console(*translate, "--lm", "lm", "--search", "lm_weight=0")).out == plain
     fused = ("--lm", "lm", "--search", "lm_weight=0.7")
     printed = succeeded(console(*translate, *fused)).out.splitlines()
-    assert [line.split("\t")[2] for line in printed] != [line.split("\t")[2] for line in plain.splitlines()]
+    assert [line.split("\t")[2] for line in printed] != [
+        line.split("\t")[2] for line in plain.splitlines()
+    ]
     found = [one for (one,) in Translator.load("mine", "cpu", lm="lm", lm_weight=0.7).search(LINES)]
     translated = [one.log_prob for one in Translator.load("mine", "cpu").rescore(LINES, found)]
-    spoken = [one.log_prob for one in Translator.load("lm", "cpu").rescore([""] * len(found), found)]
+    spoken = [
+        one.log_prob for one in Translator.load("lm", "cpu").rescore([""] * len(found), found)
+    ]
     sums = [one + 0.7 * other for one, other in zip(translated, spoken, strict=True)]
     assert [float(line.split("\t")[1]) for line in printed] == pytest.approx(sums, abs=1e-4)
     succeeded(console("translate", "-m", "mine", "text", "--json", *fused, "-o", "found.jsonl"))
-    again = succeeded(console("rescore", "-m", "mine", "--source", "text", "--target", "found.jsonl", *fused))
-    assert [float(line.split("\t")[1]) for line in again.out.splitlines()] == pytest.approx(sums, abs=1e-4)
+    again = succeeded(
+        console("rescore", "-m", "mine", "--source", "text", "--target", "found.jsonl", *fused)
+    )
+    assert [float(line.split("\t")[1]) for line in again.out.splitlines()] == pytest.approx(
+        sums, abs=1e-4
+    )
     assert "language model runs/lm, weight 0.7; scores include its part" in again.err
 
 
@@ -68,7 +78,9 @@ REFUSED = {
 
 @pytest.mark.parametrize(("line", "message"), refusals(REFUSED))
 @pytest.mark.usefixtures("runs")
-def test_options_that_do_not_fit_the_models_are_refused(console: Command, line: str, message: str) -> None:
+def test_options_that_do_not_fit_the_models_are_refused(
+    console: Command, line: str, message: str
+) -> None:
     write_lines("short", ["one"])
     write_lines("negative.yaml", ["channel: -1"])
     write_lines("lm.yaml", ["channel: 0.5", "lm: 0.3"])
@@ -76,7 +88,11 @@ def test_options_that_do_not_fit_the_models_are_refused(console: Command, line: 
 
 
 def test_a_language_model_of_another_vocabulary_is_refused(runs: Path, console: Command) -> None:
-    make_run(runs, "own", LANGUAGE_MODEL.replace("init_from: {tokenizer: runs/mine}", "tokenizer: {kind: char}"))
+    make_run(
+        runs,
+        "own",
+        LANGUAGE_MODEL.replace("init_from: {tokenizer: runs/mine}", "tokenizer: {kind: char}"),
+    )
     done = console("translate", "-m", "mine", "text", "--lm", "own")
     refused(done, "differs from the target vocabulary of the model", "init_from: {tokenizer: RUN}")
 
@@ -92,7 +108,9 @@ def test_the_tokenizer_of_another_run_is_used_unchanged(runs: Path, console: Com
     refused(done, "`tokenizer.vocab_size` is 50, but 8000")
 
 
-def test_reranking_prints_the_best_of_its_candidates_and_tunes_its_weights(runs: Path, console: Command) -> None:
+def test_reranking_prints_the_best_of_its_candidates_and_tunes_its_weights(
+    runs: Path, console: Command
+) -> None:
     words = ["rerank", "-m", "mine", "--channel", "mine", "--lm", "lm", "text", "-q"]
     records = json_lines(succeeded(console(*words, "--n-best", "4", "--json")).out)
     several = [[record["best"], *record["others"]] for record in records]
@@ -100,14 +118,21 @@ def test_reranking_prints_the_best_of_its_candidates_and_tunes_its_weights(runs:
     for candidates in several:
         assert candidates == sorted(candidates, key=lambda one: -one["score"])
         for one in candidates:
-            assert one["score"] == pytest.approx(one["direct"] + one["channel"] + one["lm"], abs=1e-9)
+            assert one["score"] == pytest.approx(
+                one["direct"] + one["channel"] + one["lm"], abs=1e-9
+            )
     write_lines("ref", [candidates[-1]["text"] for candidates in several])
     tuned = succeeded(console(*words, "--n-best", "4", "--tune", "ref", "-o", "weights.yaml"))
     assert "with the model alone" in tuned.err
-    printed = succeeded(console(*words, "--n-best", "4", "--weights", "weights.yaml")).out.splitlines()
+    printed = succeeded(
+        console(*words, "--n-best", "4", "--weights", "weights.yaml")
+    ).out.splitlines()
     weights = load_yaml(Path("weights.yaml"))[0]
     for line, candidates in zip(printed, several, strict=True):
-        sums = [one["direct"] + weights["channel"] * one["channel"] + weights["lm"] * one["lm"] for one in candidates]
+        sums = [
+            one["direct"] + weights["channel"] * one["channel"] + weights["lm"] * one["lm"]
+            for one in candidates
+        ]
         assert line == candidates[sums.index(max(sums))]["text"]
 
 
@@ -120,11 +145,17 @@ def test_tuning_scores_text_as_the_recipe_does(runs: Path, console: Command) -> 
     assert "bleu 100.00" not in succeeded(console(*words, "--tune", "upper")).err
     make_run(runs, "mine", TRANSLATION + "evaluation: {lowercase: true}\n")
     assert "bleu 100.00, and 100.00 with" in succeeded(console(*words, "--tune", "upper")).err
-    os.utime(runs / "runs" / "lm" / "result.json", (2**32, 2**32))  # newer than the model that is found without -m
-    assert "bleu 100.00, and 100.00 with" in succeeded(console(words[0], *words[3:], "--tune", "upper")).err
+    # newer than the model that is found without -m
+    os.utime(runs / "runs" / "lm" / "result.json", (2**32, 2**32))
+    assert (
+        "bleu 100.00, and 100.00 with"
+        in succeeded(console(words[0], *words[3:], "--tune", "upper")).err
+    )
 
 
-def test_chosen_candidates_that_the_length_limit_cut_are_reported(runs: Path, console: Command) -> None:
+def test_chosen_candidates_that_the_length_limit_cut_are_reported(
+    runs: Path, console: Command
+) -> None:
     words = ("rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--n-best", "3")
     assert "length limit" not in succeeded(console(*words, "--search", "at_limit=end")).err
     cut = succeeded(console(*words, "--search", "max_length=1")).err
@@ -136,11 +167,25 @@ def test_samples_of_rerank_do_not_depend_on_the_lines_read_at_a_time(
 ) -> None:
     """However many lines are read at a time, which a pipe decides."""
     write_lines("text", [*LINES[:1], "", *LINES[:1]])
-    words = ("rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--n-best", "3", "--search", "samples=3")
+    words = (
+        "rerank",
+        "-m",
+        "mine",
+        "--channel",
+        "mine",
+        "text",
+        "-q",
+        "--n-best",
+        "3",
+        "--search",
+        "samples=3",
+    )
 
     def drawn() -> list[list[str]]:
         records = json_lines(succeeded(console(*words, "--json")).out)
-        return [sorted(one["text"] for one in (record["best"], *record["others"])) for record in records]
+        return [
+            sorted(one["text"] for one in (record["best"], *record["others"])) for record in records
+        ]
 
     together = drawn()
     assert together[0] != together[2]
@@ -151,4 +196,8 @@ def test_samples_of_rerank_do_not_depend_on_the_lines_read_at_a_time(
 @pytest.mark.usefixtures("runs")
 def test_weights_may_name_a_language_model_of_weight_zero(console: Command) -> None:
     write_lines("weights.yaml", ["channel: 0.5", "lm: 0.0"])
-    succeeded(console("rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--weights", "weights.yaml"))
+    succeeded(
+        console(
+            "rerank", "-m", "mine", "--channel", "mine", "text", "-q", "--weights", "weights.yaml"
+        )
+    )

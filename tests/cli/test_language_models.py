@@ -17,7 +17,16 @@ from nmtkit.runs.run import Run
 from tests.cli.untrained_runs import TRANSLATION, make_run
 from tests.support.begun_runs import begin_run
 from tests.support.command_cases import refusals, words_of
-from tests.support.commands import Command, json_lines, lines_in, refused, sentence_pairs, sets, succeeded, write_lines
+from tests.support.commands import (
+    Command,
+    json_lines,
+    lines_in,
+    refused,
+    sentence_pairs,
+    sets,
+    succeeded,
+    write_lines,
+)
 
 CPU = torch.device("cpu")
 BLOCK = 8
@@ -37,7 +46,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained language model of blocks in `runs/story`, a translation model in `runs/mt`, and their texts."""
     folder = tmp_path_factory.mktemp("language-models")
     write_lines(folder / "train.txt", [source for source, _ in sentence_pairs(300, 1)])
-    write_lines(folder / "test.txt", [*(source for source, _ in sentence_pairs(20, 2)), "", "  ", "ba zozo cece"])
+    write_lines(
+        folder / "test.txt",
+        [*(source for source, _ in sentence_pairs(20, 2)), "", "  ", "ba zozo cece"],
+    )
     (folder / "story.yaml").write_text(RECIPE.replace("tgt: ", f"tgt: {folder}/"))
     run = begin_run(config.load(folder / "story.yaml"), str(folder / "runs" / "story"))
     assert [*train_stages(run, CPU)]
@@ -52,7 +64,8 @@ def test_perplexity_is_that_of_each_block_by_itself(folder: Path, console: Comma
     model, tokenizers, _ = Run(RunFolder(folder / "runs" / "story")).open_model(CPU)
     seen = Counter(word for line in lines_in(folder / "train.txt") for word in line.split())
     lines = [line for line in lines_in(folder / "test.txt") if line.strip()]
-    text, owner = [BOS], []  # all tokens, and of each that is predicted its line, the place of its word there, its word
+    # all tokens, and of each that is predicted its line, the place of its word there, its word
+    text, owner = [BOS], []
     for number, line in enumerate(lines):
         for place, word in enumerate(line.split()):
             text += tokenizers.tgt.encode(word)
@@ -62,13 +75,19 @@ def test_perplexity_is_that_of_each_block_by_itself(folder: Path, console: Comma
     of_words = Counter[tuple[int, int, str]]()
     for first in range(0, len(owner), BLOCK):
         wanted = torch.tensor([text[first + 1 : first + BLOCK + 1]])
-        read = torch.tensor([[BOS if token == EOS else token for token in text[first : first + wanted.shape[1]]]])
-        log_probs = model(Batch(targets=Targets(read, wanted, wanted, torch.ones_like(wanted, dtype=torch.bool))))
+        read = torch.tensor(
+            [[BOS if token == EOS else token for token in text[first : first + wanted.shape[1]]]]
+        )
+        log_probs = model(
+            Batch(targets=Targets(read, wanted, wanted, torch.ones_like(wanted, dtype=torch.bool)))
+        )
         for step, token in enumerate(wanted[0].tolist()):
             of_words[owner[first + step]] += float(log_probs[0, step, token])
     total, size = sum(of_words.values()), sum(len(line) + 1 for line in lines)
 
-    done = succeeded(console("perplexity", "-m", folder / "runs" / "story", "--json", folder / "test.txt"))
+    done = succeeded(
+        console("perplexity", "-m", folder / "runs" / "story", "--json", folder / "test.txt")
+    )
     found = json.loads(done.out)
     counts = {"token": len(owner), "word": len(of_words), "byte": size}
     for unit, count in counts.items():
@@ -80,7 +99,11 @@ def test_perplexity_is_that_of_each_block_by_itself(folder: Path, console: Comma
     table = {one["unit"]: one for one in found["by_frequency"]}
     ranges = {"0": range(1), "10 to 99": range(10, 100)}
     for name, numbers in ranges.items():
-        own = [log_prob for (_, _, word), log_prob in of_words.items() if word and seen[word] in numbers]
+        own = [
+            log_prob
+            for (_, _, word), log_prob in of_words.items()
+            if word and seen[word] in numbers
+        ]
         assert table[name]["count"] == len(own) > 0
         assert table[name]["log_prob"] == pytest.approx(sum(own), rel=1e-5)
     assert table["end of a line"]["count"] == len(lines)
@@ -96,33 +119,60 @@ def test_a_model_of_lines_measures_each_line_by_itself(console: Command) -> None
     training = "{max_updates: 1, best_metric: perplexity}"
     settings = f"data: {data}\ntokenizer: {{kind: word}}\nmodel: {model}\ntraining: {training}\n"
     run = make_run(Path(), "lines", f"task: language-modelling\n{settings}")
-    how, text = ["perplexity", "-m", run, "--json"], "The old man sees the dog.\nThe dog sleeps.\nIt sees the man.\n"
-    alone, in_blocks = (json.loads(console(*how, *more, stdin=text).out) for more in ((), ("--block-tokens", 50)))
+    how, text = (
+        ["perplexity", "-m", run, "--json"],
+        "The old man sees the dog.\nThe dog sleeps.\nIt sees the man.\n",
+    )
+    alone, in_blocks = (
+        json.loads(console(*how, *more, stdin=text).out) for more in ((), ("--block-tokens", 50))
+    )
     assert in_blocks["by_unit"][0]["count"] == alone["by_unit"][0]["count"]
-    assert in_blocks["by_unit"][0]["log_prob"] == pytest.approx(alone["by_unit"][0]["log_prob"], rel=1e-6)
+    assert in_blocks["by_unit"][0]["log_prob"] == pytest.approx(
+        alone["by_unit"][0]["log_prob"], rel=1e-6
+    )
 
 
-def test_rescore_gives_the_values_of_generate_and_perplexity(folder: Path, console: Command) -> None:
+def test_rescore_gives_the_values_of_generate_and_perplexity(
+    folder: Path, console: Command
+) -> None:
     """Continuations as the search found them; a text by itself as `perplexity` has it."""
     run, prompts = folder / "runs" / "story", write_lines(folder / "prompts", ["", "ba"])
-    how = ["generate", "-m", run, "--json", "--max-length", 20, "-o", folder / "found.jsonl", prompts]
+    how = [
+        "generate",
+        "-m",
+        run,
+        "--json",
+        "--max-length",
+        20,
+        "-o",
+        folder / "found.jsonl",
+        prompts,
+    ]
     succeeded(console(*how))
     best = [record["best"] for record in json_lines((folder / "found.jsonl").read_text())]
     assert best[1]["text"].startswith("ba")
-    done = succeeded(console("rescore", "-m", run, "--source", prompts, "--target", folder / "found.jsonl"))
+    done = succeeded(
+        console("rescore", "-m", run, "--source", prompts, "--target", folder / "found.jsonl")
+    )
     given = [float(line.split("\t")[1]) for line in done.out.splitlines()]
     assert given == pytest.approx([one["log_prob"] for one in best], abs=1e-4)
     lines = write_lines(folder / "lines", lines_in(folder / "test.txt")[:3])
     done = succeeded(console("rescore", "-m", run, "--target", lines))
     for line, log_prob in zip(lines_in(lines), done.out.splitlines(), strict=True):
-        fit = json.loads(console("perplexity", "-m", run, "--block-tokens", 32, "--json", stdin=line).out)
-        assert fit["by_unit"][0]["log_prob"] == pytest.approx(float(log_prob.split("\t")[1]), rel=1e-5)
+        fit = json.loads(
+            console("perplexity", "-m", run, "--block-tokens", 32, "--json", stdin=line).out
+        )
+        assert fit["by_unit"][0]["log_prob"] == pytest.approx(
+            float(log_prob.split("\t")[1]), rel=1e-5
+        )
     assert "3 lines, " in done.err
 
 
 def test_samples_depend_on_the_seed(folder: Path, console: Command) -> None:
     how = ["generate", "-m", folder / "runs" / "story", "--samples", 3, "--top-k", 5]
-    first, same, other = (succeeded(console(*how, "--seed", seed, stdin="ba\n\n")).out for seed in (1, 1, 2))
+    first, same, other = (
+        succeeded(console(*how, "--seed", seed, stdin="ba\n\n")).out for seed in (1, 1, 2)
+    )
     assert first == same != other
     rows = [line.split("\t") for line in first.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "1", "2", "2", "2"]
@@ -138,19 +188,32 @@ def test_lists_that_are_shorter_than_asked_for_are_reported(folder: Path, consol
 def test_a_language_model_is_trained_on_one_text_without_a_recipe(console: Command) -> None:
     """One text is enough: it is split, a model is chosen by its words, trained, resumed and tested."""
     lines = [source for source, _ in sentence_pairs(200, 3)]
-    how = ["train", "--task", "language-modelling", "--target", write_lines("own.txt", lines), "--device", "cpu"]
+    how = [
+        "train",
+        "--task",
+        "language-modelling",
+        "--target",
+        write_lines("own.txt", lines),
+        "--device",
+        "cpu",
+    ]
     small = sets("model.hidden_size=16", "model.feed_forward_size=16", "batch.batch_tokens=256")
     done = succeeded(console(*how, *small, "--set", "training.max_updates=2"))
     assert "180 texts of " in done.err
     assert "held out: 10 for valid and 10 for test; none of their texts is in train" in done.err
     assert "train 180 texts (" in done.err
     assert "perplexity|tokens:" in done.out
-    splits = [lines_in(Path("runs/own/text") / f"{split}.txt") for split in ("train", "valid", "test")]
+    splits = [
+        lines_in(Path("runs/own/text") / f"{split}.txt") for split in ("train", "valid", "test")
+    ]
     assert sorted(line for split in splits for line in split) == sorted(lines)
     assert "pair" not in Path("runs/own/chosen.yaml").read_text() + done.err.replace("pairs.py", "")
     resumed = succeeded(console(*how, *small, "--set", "training.max_updates=3", "--resume"))
     assert "finished after update 3" in resumed.err
-    refused(console(*how, "--source", "own.txt"), "--source: an example is one text; give it as --target FILE alone")
+    refused(
+        console(*how, "--source", "own.txt"),
+        "--source: an example is one text; give it as --target FILE alone",
+    )
 
 
 POSITIONS = "no 33 positions: cut the text with a smaller --block-tokens"
@@ -177,5 +240,9 @@ REFUSED = {
 def test_options_that_do_not_fit_a_language_model_are_refused(
     folder: Path, console: Command, line: str, message: str
 ) -> None:
-    places = {"MT": folder / "runs" / "mt", "STORY": folder / "runs" / "story", "TEXT": folder / "test.txt"}
+    places = {
+        "MT": folder / "runs" / "mt",
+        "STORY": folder / "runs" / "story",
+        "TEXT": folder / "test.txt",
+    }
     refused(console(*words_of(line, places), stdin="\n \n"), message)

@@ -20,7 +20,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize(("name", "recipe", "line"), [pytest.param(*row, id=name) for name, row in COMMANDS.items()])
+@pytest.mark.parametrize(
+    ("name", "recipe", "line"), [pytest.param(*row, id=name) for name, row in COMMANDS.items()]
+)
 def test_the_language_to_write_is_asked_for(
     tmp_path: Path, console: Command, name: str, recipe: str, line: str
 ) -> None:
@@ -33,7 +35,9 @@ def test_the_language_to_write_is_asked_for(
     done = succeeded(console(*words, "--to", "de"))
     assert "--to" not in done.err
     texts = lines_in(Path(line.split()[-1]))
-    assert lines_in(Path("out")) == Translator.load(str(run), device="cpu", to="de").translate(texts)
+    assert lines_in(Path("out")) == Translator.load(str(run), device="cpu", to="de").translate(
+        texts
+    )
 
 
 def test_bench_decode_writes_the_languages_of_the_test_set(
@@ -48,7 +52,9 @@ def test_bench_decode_writes_the_languages_of_the_test_set(
     monkeypatch.setattr(Translator, "search", noted)
     for name in ("a", "b"):
         write_lines(name, LINES)
-    make_run(tmp_path, "mt", TRANSLATION.replace(TEXT, f"{CORPORA}, {CORPORA.replace('train', 'test')}"))
+    make_run(
+        tmp_path, "mt", TRANSLATION.replace(TEXT, f"{CORPORA}, {CORPORA.replace('train', 'test')}")
+    )
     done = succeeded(console("bench", "decode", "-m", "mt", "--rounds", 1, "--device", "cpu"))
     assert "decoding 4 lines" in done.out
     assert asked[-5:] == [["<2de>"] * 2 + ["<2en>"] * 2, ["<2de>"], ["<2de>"], ["<2en>"], ["<2en>"]]
@@ -69,7 +75,9 @@ def test_fine_tuning_needs_a_language_that_the_model_writes(
 ) -> None:
     for name in ("a", "b"):
         write_lines(name, LINES)
-    make_run(tmp_path, "mt", TRANSLATION.replace(TEXT, f"{CORPORA}, {CORPORA.replace('train', 'valid')}"))
+    make_run(
+        tmp_path, "mt", TRANSLATION.replace(TEXT, f"{CORPORA}, {CORPORA.replace('train', 'valid')}")
+    )
     make_run(tmp_path, "plain", TRANSLATION)
     train = "train --source a --target b --device cpu --dry-run"
     refused(console(*train.split(), *options.split()), message)

@@ -24,7 +24,17 @@ from nmtkit.metrics import SPM_TOKENIZERS, TOKENIZERS
 from nmtkit.metrics import metric as metrics
 from tests.tools import recipe_keys
 
-HEAVY = {"torch", "numpy", "pydantic", "rich", "matplotlib", "sacrebleu", "sentencepiece", "yaml", "requests"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "pydantic",
+    "rich",
+    "matplotlib",
+    "sacrebleu",
+    "sentencepiece",
+    "yaml",
+    "requests",
+}
 
 MODULES_AT_EXIT = """
 import atexit, json, sys
@@ -36,7 +46,10 @@ main()
 
 def test_help_as_a_user_asks_for_it_imports_nothing_heavy() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", MODULES_AT_EXIT, "translate", "--help"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", MODULES_AT_EXIT, "translate", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "--beam-size" in done.stdout
@@ -63,7 +76,11 @@ def test_completion_imports_nothing_heavy(words: str, expected: str, tmp_path: P
     run = tmp_path / "runs" / "first-run"
     run.mkdir(parents=True)
     (run / "recipe.yaml").write_text("name: first-run\n")
-    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_NMTKIT_COMPLETE": "bash_complete"}
+    asked = {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "_NMTKIT_COMPLETE": "bash_complete",
+    }
     done = subprocess.run(
         [sys.executable, "-c", MODULES_AT_EXIT],
         capture_output=True,
@@ -105,6 +122,8 @@ def names_of_metrics(extra: bool) -> list[str]:
         (weights.EXPORTS, EXPORTS),
     ],
 )
-def test_choices_of_options_are_those_of_the_code(listed: Sequence[object], source: Sequence[object]) -> None:
+def test_choices_of_options_are_those_of_the_code(
+    listed: Sequence[object], source: Sequence[object]
+) -> None:
     assert set(listed) == set(source)
     assert len(listed) == len(source)

@@ -32,7 +32,9 @@ def test_training_leaves_logs_results_and_a_scored_test_set(trained: Path) -> No
     assert {"loss", "ppl", "lr", "grad_norm", "tokens_per_second"} <= steps[0].keys()
     assert json.loads((trained / "result.json").read_text())["reason"] == "max_updates"
     assert len(lines_in(trained / "test.out")) == 40
-    assert [score["name"] for score in json.loads((trained / "test.json").read_text())["scores"]] == ["BLEU", "chrF2"]
+    assert [
+        score["name"] for score in json.loads((trained / "test.json").read_text())["scores"]
+    ] == ["BLEU", "chrF2"]
 
 
 def test_translate_keeps_order_and_empty_lines(trained: Path, nmtkit: Command) -> None:
@@ -42,7 +44,9 @@ def test_translate_keeps_order_and_empty_lines(trained: Path, nmtkit: Command) -
     assert out.pop() == ""
     assert len(out) == len(given)
     assert [number for number, text in enumerate(out) if not text] == [0, 6, 10]
-    alone = [nmtkit("translate", "-m", trained, stdin=given[n] + "\n").out.rstrip("\n") for n in (1, 8)]
+    alone = [
+        nmtkit("translate", "-m", trained, stdin=given[n] + "\n").out.rstrip("\n") for n in (1, 8)
+    ]
     assert alone == [out[1], out[8]]
     assert str(trained) in done.err
     assert "cpu" in done.err
@@ -68,7 +72,10 @@ N_BEST = ["--beam-size", "4"]
 def test_n_best_lists_are_sorted_and_begin_with_the_best(trained: Path, nmtkit: Command) -> None:
     text = as_text(lines(4))
     words = ["translate", "-m", trained, *N_BEST]
-    rows = [line.split("\t") for line in succeeded(nmtkit(*words, "--n-best", "3", stdin=text)).out.splitlines()]
+    rows = [
+        line.split("\t")
+        for line in succeeded(nmtkit(*words, "--n-best", "3", stdin=text)).out.splitlines()
+    ]
     assert [int(row[0]) for row in rows] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
     for first in range(0, 12, 3):
         scores = [float(row[1]) for row in rows[first : first + 3]]
@@ -76,13 +83,19 @@ def test_n_best_lists_are_sorted_and_begin_with_the_best(trained: Path, nmtkit: 
     assert [row[3] for row in rows[::3]] == nmtkit(*words, stdin=text).out.splitlines()
 
 
-def test_json_has_the_texts_and_their_token_log_probabilities(trained: Path, nmtkit: Command) -> None:
+def test_json_has_the_texts_and_their_token_log_probabilities(
+    trained: Path, nmtkit: Command
+) -> None:
     text = as_text(lines(4))
     words = ["translate", "-m", trained, *N_BEST]
     records = json_lines(nmtkit(*words, "--json", "--n-best", "2", stdin=text).out)
-    assert [record["best"]["text"] for record in records] == nmtkit(*words, stdin=text).out.splitlines()
+    assert [record["best"]["text"] for record in records] == nmtkit(
+        *words, stdin=text
+    ).out.splitlines()
     for record in records:
-        assert record["best"]["log_prob"] == pytest.approx(sum(record["best"]["token_log_probs"]), abs=1e-4)
+        assert record["best"]["log_prob"] == pytest.approx(
+            sum(record["best"]["token_log_probs"]), abs=1e-4
+        )
         assert len(record["others"]) == 1
 
 
@@ -96,7 +109,15 @@ def test_a_longer_list_widens_the_beam_with_a_note(trained: Path, nmtkit: Comman
 
 
 def test_the_length_penalty_divides_the_log_probability(trained: Path, nmtkit: Command) -> None:
-    done = nmtkit("translate", "-m", trained, "--json", "--length-penalty", "gnmt:0.6", stdin=as_text(lines(3)))
+    done = nmtkit(
+        "translate",
+        "-m",
+        trained,
+        "--json",
+        "--length-penalty",
+        "gnmt:0.6",
+        stdin=as_text(lines(3)),
+    )
     for record in json_lines(done.out):
         one = record["best"]
         length = len(one["token_log_probs"])
@@ -110,14 +131,27 @@ def rescore(trained: Path, nmtkit: Command, tmp_path: Path) -> Command:
     def run(source: str, target: str | list[Any], *options: str) -> Any:
         name = "out" if isinstance(target, str) else "out.jsonl"
         (tmp_path / "in").write_text(source)
-        (tmp_path / name).write_text(target if isinstance(target, str) else as_text(map(json.dumps, target)))
-        return nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / name, *options)
+        (tmp_path / name).write_text(
+            target if isinstance(target, str) else as_text(map(json.dumps, target))
+        )
+        return nmtkit(
+            "rescore",
+            "-m",
+            trained,
+            "--source",
+            tmp_path / "in",
+            "--target",
+            tmp_path / name,
+            *options,
+        )
 
     return run
 
 
 @pytest.mark.parametrize("form", ["text", "tokens", "tokens without an end"])
-def test_rescore_gives_the_scores_of_translate(trained: Path, nmtkit: Command, rescore: Command, form: str) -> None:
+def test_rescore_gives_the_scores_of_translate(
+    trained: Path, nmtkit: Command, rescore: Command, form: str
+) -> None:
     """Also where the text could be cut otherwise, and where the search ended at its length limit."""
     source = as_text([*lines(20), ""])
     options = ["--length-penalty", "average:1.0"]
@@ -151,7 +185,9 @@ BEST = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["▁BA"], "finishe
     ],
     ids=str,
 )
-def test_rescore_refuses_values_that_no_translation_has(rescore: Command, change: dict[str, Any], message: str) -> None:
+def test_rescore_refuses_values_that_no_translation_has(
+    rescore: Command, change: dict[str, Any], message: str
+) -> None:
     refused(rescore("ba\n", [{"best": BEST | change}]), message)
 
 
@@ -166,15 +202,23 @@ def test_translate_prefers_the_average(trained: Path, nmtkit: Command) -> None:
     succeeded(nmtkit("average", "-m", trained, "--best", "2"))
     assert (trained / "average.safetensors").is_file()
     averaged = nmtkit("translate", "-m", trained, "--scores", stdin="ba ce di\n").out
-    best = nmtkit("translate", "-m", trained, "--checkpoint", "best", "--scores", stdin="ba ce di\n").out
-    by_name = nmtkit("translate", "-m", trained, "--checkpoint", "average", "--scores", stdin="ba ce di\n").out
+    best = nmtkit(
+        "translate", "-m", trained, "--checkpoint", "best", "--scores", stdin="ba ce di\n"
+    ).out
+    by_name = nmtkit(
+        "translate", "-m", trained, "--checkpoint", "average", "--scores", stdin="ba ce di\n"
+    ).out
     assert averaged == by_name != best
     (trained / "average.safetensors").unlink()
 
 
-def test_recent_checkpoints_are_averaged_like_their_files(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_recent_checkpoints_are_averaged_like_their_files(
+    trained: Path, nmtkit: Command, tmp_path: Path
+) -> None:
     kept = sorted((trained / "checkpoints").glob("weights-*"))
-    done = succeeded(nmtkit("average", "-m", trained, "--recent", "2", "-o", tmp_path / "a.safetensors"))
+    done = succeeded(
+        nmtkit("average", "-m", trained, "--recent", "2", "-o", tmp_path / "a.safetensors")
+    )
     assert all((str(path) in done.err) == (path in kept[-2:]) for path in kept), done
     succeeded(nmtkit("average", *kept[-2:], "-o", tmp_path / "b.safetensors", cwd=tmp_path))
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
@@ -191,13 +235,26 @@ def test_the_model_is_found_by_variable_folder_and_name(trained: Path, nmtkit: C
     newest = succeeded(nmtkit("translate", stdin="ba ce\n", cwd=here))
     assert "newest finished run" in newest.err
     assert "runs/linked" in newest.err
-    assert newest.out == by_variable.out == nmtkit("translate", "-m", "linked", stdin="ba ce\n", cwd=here).out
+    assert (
+        newest.out
+        == by_variable.out
+        == nmtkit("translate", "-m", "linked", stdin="ba ce\n", cwd=here).out
+    )
 
 
-def test_preprocess_then_train_does_not_preprocess_again(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_preprocess_then_train_does_not_preprocess_again(
+    corpus: Path, nmtkit: Command, tmp_path: Path
+) -> None:
     first = succeeded(nmtkit("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "run"))
     assert "1,500" in first.err
     done = succeeded(
-        nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.max_updates=2")
+        nmtkit(
+            "train",
+            corpus / "tiny.yaml",
+            "--run",
+            tmp_path / "run",
+            "--set",
+            "training.max_updates=2",
+        )
     )
     assert "preprocessed before" in done.err

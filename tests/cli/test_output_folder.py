@@ -7,7 +7,16 @@ import pytest
 
 from tests.cli.untrained_runs import CAPTIONER, PARSER, SUMMARIZATION, TRANSLATION, make_run
 from tests.support.command_cases import refusals, words_of
-from tests.support.commands import ROOT, Command, contents, json_lines, lines_in, refused, succeeded, write_lines
+from tests.support.commands import (
+    ROOT,
+    Command,
+    contents,
+    json_lines,
+    lines_in,
+    refused,
+    succeeded,
+    write_lines,
+)
 
 FIRST = ["The old man sees the dog.", "It sleeps."]
 SECOND = ["The man sleeps in the old house.", "", "The dog sees the man.", "The dog sleeps."]
@@ -33,7 +42,11 @@ def test_each_file_has_an_output_with_its_lines(place: Path, console: Command) -
     assert lines_in(place / "out/new/empty.txt") == []
     assert lines_in(place / "out/new/b.txt") == expected[2:]
     assert expected[3] == ""
-    assert sorted(path.name for path in (place / "out/new").iterdir()) == ["a.txt", "b.txt", "empty.txt"]
+    assert sorted(path.name for path in (place / "out/new").iterdir()) == [
+        "a.txt",
+        "b.txt",
+        "empty.txt",
+    ]
 
 
 def test_lines_are_numbered_within_their_files(place: Path, console: Command) -> None:
@@ -100,7 +113,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("line", "message"), refusals(REFUSED))
-def test_outputs_that_would_be_lost_are_refused(place: Path, console: Command, line: str, message: str) -> None:
+def test_outputs_that_would_be_lost_are_refused(
+    place: Path, console: Command, line: str, message: str
+) -> None:
     write_lines(place / "other/a.txt", FIRST)
     (place / "docs/a.txt.gz").write_bytes(gzip.compress(b"The dog.\n"))
     before = contents(place)
@@ -113,7 +128,19 @@ def test_tokenize_and_rerank_write_one_output_for_each_file(place: Path, console
     succeeded(console("tokenize", *files, "--output-dir", "out"))
     assert [len(lines_in(place / "out" / name)) for name in ("a.txt", "b.txt")] == [2, 4]
     make_run(place, "back", TRANSLATION)
-    succeeded(console("rerank", "-m", "runs/text", "--channel", "runs/back", *files, "--output-dir", "new", "--json"))
+    succeeded(
+        console(
+            "rerank",
+            "-m",
+            "runs/text",
+            "--channel",
+            "runs/back",
+            *files,
+            "--output-dir",
+            "new",
+            "--json",
+        )
+    )
     records = json_lines((place / "new/b.txt").read_text(encoding="utf-8"))
     assert [record["line"] for record in records] == [1, 2, 3, 4]
 
@@ -130,7 +157,9 @@ def test_per_file_summarizes_each_file_as_one_article(place: Path, console: Comm
     expected = [console("summarize", "-q", stdin=text + "\n").out for text in (joined, SECOND[0])]
     assert succeeded(console("summarize", "-q", "--per-file", *files)).out == "".join(expected)
     succeeded(console("summarize", "--per-file", *files, "--output-dir", "out"))
-    assert [(place / "out" / name).read_text(encoding="utf-8") for name in ("a.txt", "b.txt")] == expected
+    assert [
+        (place / "out" / name).read_text(encoding="utf-8") for name in ("a.txt", "b.txt")
+    ] == expected
     assert console("summarize", "-q", "--per-file", stdin="\n".join(ARTICLE)).out == expected[0]
     lead = succeeded(console("summarize", "--lead", "1", "--per-file", *files))
     assert lead.out.splitlines() == ["A title The old man sees the dog.", SECOND[0]]
@@ -145,7 +174,9 @@ def test_per_file_summarizes_each_file_as_one_article(place: Path, console: Comm
         ("summarize docs/b.txt", False),
     ],
 )
-def test_lines_that_look_like_one_article_are_noticed(place: Path, console: Command, line: str, noticed: bool) -> None:
+def test_lines_that_look_like_one_article_are_noticed(
+    place: Path, console: Command, line: str, noticed: bool
+) -> None:
     make_run(place, "news", SUMMARIZATION)
     write_lines(place / "news/a.txt", ARTICLE)
     done = succeeded(console(*line.split()))
@@ -172,7 +203,9 @@ def test_summaries_of_windows_have_n_best_lists(place: Path, console: Command) -
 
 def test_parse_writes_trees_of_each_file(place: Path, console: Command) -> None:
     make_run(place, "parser", PARSER, [*FIRST, "(S (NP XX )NP XX )S"])
-    succeeded(console("parse", "-m", "runs/parser", "docs/a.txt", "docs/b.txt", "--output-dir", "trees"))
+    succeeded(
+        console("parse", "-m", "runs/parser", "docs/a.txt", "docs/b.txt", "--output-dir", "trees")
+    )
     assert [len(lines_in(place / "trees" / name)) for name in ("a.txt", "b.txt")] == [2, 4]
 
 
@@ -181,6 +214,8 @@ def test_caption_writes_captions_of_each_file(place: Path, console: Command) -> 
     images = ROOT / "data" / "demo-scenes" / "valid.images.npz"
     (place / "one.npz").symlink_to(images)
     (place / "two.npz").symlink_to(images)
-    succeeded(console("caption", "-m", "runs/pictures", "one.npz", "two.npz", "--output-dir", "captions"))
+    succeeded(
+        console("caption", "-m", "runs/pictures", "one.npz", "two.npz", "--output-dir", "captions")
+    )
     counts = [len(lines_in(place / "captions" / name)) for name in ("one.txt", "two.txt")]
     assert counts[0] == counts[1] > 0

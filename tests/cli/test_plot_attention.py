@@ -30,7 +30,12 @@ def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def news(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a pointer-generator: unknown words are copied whatever it has learned."""
-    return make_run(tmp_path_factory.mktemp("news"), "news", SUMMARIZATION.replace("min_frequency: 2", ""), VOCABULARY)
+    return make_run(
+        tmp_path_factory.mktemp("news"),
+        "news",
+        SUMMARIZATION.replace("min_frequency: 2", ""),
+        VOCABULARY,
+    )
 
 
 @pytest.fixture
@@ -44,7 +49,9 @@ def test_words_of_the_target_are_shown_in_the_terminal(trained: Path, plot: Comm
     assert "FO" in done.out
 
 
-def test_visualize_alignment_is_the_same_command(trained: Path, plot: Command, console: Command) -> None:
+def test_visualize_alignment_is_the_same_command(
+    trained: Path, plot: Command, console: Command
+) -> None:
     shown = plot("-m", trained, stdin=LINES).out
     assert succeeded(console("visualize-alignment", "-m", trained, stdin=LINES)).out == shown
     assert "did you mean 'visualize-alignment'" in console("visualise-alignment").err
@@ -91,7 +98,9 @@ def test_entropies_of_heads_are_at_most_uniform(transformer: Path, plot: Command
         assert (values <= uniform + 1e-3).all()
     # Four, three and two source words and ends of sentence, each looking at all of them alike.
     sizes = np.array([4] * 4 + [3] * 3 + [2] * 2)
-    assert entropies["encoder self-attention"][0][-1] == pytest.approx(float(np.log(sizes).mean()), abs=1e-3)
+    assert entropies["encoder self-attention"][0][-1] == pytest.approx(
+        float(np.log(sizes).mean()), abs=1e-3
+    )
 
 
 def test_a_model_with_one_attention_has_one_entropy(trained: Path, plot: Command) -> None:
@@ -125,7 +134,9 @@ def luong_translator(run: Path, window: str) -> Translator:
     """A translator with the vocabularies of a run and a random model of local attention."""
     translator = Translator.load(str(run), device="cpu")
     luong = MODELS.get("luong")
-    config = luong.Config.model_validate({"window": window, "window_size": 1, "hidden_size": 8, "embedding_size": 8})
+    config = luong.Config.model_validate(
+        {"window": window, "window_size": 1, "hidden_size": 8, "embedding_size": 8}
+    )
     return replace(translator, opened=luong(config, translator.model.sizes).eval())
 
 
@@ -137,7 +148,9 @@ def test_local_attention_has_windows(transformer: Path, window: str) -> None:
         assert len(picture.windows) == len(picture.tgt_words)
         outside = []
         for drawn in picture.windows:
-            outside.append([not drawn.left - 1e-6 <= column <= drawn.right + 1e-6 for column in range(6)])
+            outside.append(
+                [not drawn.left - 1e-6 <= column <= drawn.right + 1e-6 for column in range(6)]
+            )
         assert np.array(outside).any()
         np.testing.assert_array_equal(picture.weights == 0, outside)
         assert all(0 <= drawn.centre <= 6 for drawn in picture.windows)
@@ -158,14 +171,25 @@ def test_layer_and_head_select_the_weights_of_one_head(transformer: Path, plot: 
         shown = re.findall(r">(0\.\d\d|1\.00)</td>", Path("one.html").read_text())
         pages[layer, head] = [float(number) for number in shown]
     assert len({tuple(numbers) for numbers in pages.values()}) == 3
-    picture = Translator.load(str(transformer), device="cpu").head_pictures(["ba ce di"], ["DI CE BA"])[0]
+    picture = Translator.load(str(transformer), device="cpu").head_pictures(
+        ["ba ce di"], ["DI CE BA"]
+    )[0]
     for (layer, head), numbers in pages.items():
         weights = picture.cross[layer - 1, head - 1]  # one piece a word: nothing is merged
         np.testing.assert_allclose(numbers, [w for w in weights.ravel() if w >= 0.005], atol=0.0051)
 
 
 def test_a_picture_is_drawn_once_for_several_files(trained: Path, plot: Command) -> None:
-    style = ["--title", "", "--style", "size=3.3", "--style", "font_size=7", "--style", "colours=Greys"]
+    style = [
+        "--title",
+        "",
+        "--style",
+        "size=3.3",
+        "--style",
+        "font_size=7",
+        "--style",
+        "colours=Greys",
+    ]
     done = succeeded(plot("-m", trained, "ba ce di", "-o", "a.svg", "-o", "a.html", *style))
     assert all(f"wrote {name}" in done.err for name in ("a.svg", "a.html"))
     assert done.err.count("model ") == 1
@@ -182,7 +206,8 @@ def test_a_picture_has_the_values_of_a_forward_pass(news: Path) -> None:
     end = translator.tokenizers.tgt.vocabulary.tokens[EOS]
     assert picture.is_summary
     assert picture.src_words == [*ARTICLE.split(), end]
-    assert picture.tgt_words == ["4711", "CE", "Zanzibar", "<unk>", end]  # `nowhere` is not in the article
+    # `nowhere` is not in the article
+    assert picture.tgt_words == ["4711", "CE", "Zanzibar", "<unk>", end]
     assert picture.copied == {0, 2}  # words that only copying can write
     (scored,) = translator.rescore([ARTICLE], [SUMMARY], need_attention=True)
     assert scored.attention is not None
@@ -215,7 +240,11 @@ def test_tokens_that_are_not_read_are_reported(news: Path, plot: Command, option
 
 
 def test_figures_and_pages_of_summaries_mark_copied_words(news: Path, plot: Command) -> None:
-    succeeded(plot("-m", news, "-o", "a.svg", "-o", "a.html", stdin=f"{ARTICLE}\t{SUMMARY}\nba ce di fo\n"))
+    succeeded(
+        plot(
+            "-m", news, "-o", "a.svg", "-o", "a.html", stdin=f"{ARTICLE}\t{SUMMARY}\nba ce di fo\n"
+        )
+    )
     svg, html = (Path(name).read_text(encoding="utf-8") for name in ("a.svg", "a.html"))
     assert all(word in svg for word in (">p_gen<", ">coverage<", ">Zanzibar<", "bold: copied"))
     assert html.count('<section class="summary"') == 2
@@ -245,4 +274,8 @@ def test_a_model_without_copying_has_the_same_picture_without_p_gen(news: Path) 
     (picture,) = replace(translator, opened=model).pictures([ARTICLE], [SUMMARY])
     assert picture.is_summary
     assert (picture.p_gen, picture.copied) == (None, frozenset())
-    assert not replace(translator, opened=model, reads_articles=False).pictures([ARTICLE])[0].is_summary
+    assert (
+        not replace(translator, opened=model, reads_articles=False)
+        .pictures([ARTICLE])[0]
+        .is_summary
+    )

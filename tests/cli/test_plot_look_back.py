@@ -33,21 +33,36 @@ def test_each_word_attends_to_the_words_before_it(folder: Path, console: Command
     assert list(picture.src_words)[1:] == ["The", "old", "man", "sees", "the", "dog."]
     assert not picture.weights[0].any()
     assert (picture.weights[1:].sum(1) > 0.99).all()
-    assert not np.triu(picture.weights[:-1, :-1]).any()  # the last word has two tokens, which see each other
+    # the last word has two tokens, which see each other
+    assert not np.triu(picture.weights[:-1, :-1]).any()
     drawn = folder / "looks.svg"
-    succeeded(console("plot-attention", "-m", str(folder / "runs" / "lstmn"), TEXT, "-o", str(drawn)))
+    succeeded(
+        console("plot-attention", "-m", str(folder / "runs" / "lstmn"), TEXT, "-o", str(drawn))
+    )
     assert "dog." in drawn.read_text()
-    assert "dog." in succeeded(console("plot-attention", "-m", str(folder / "runs" / "lstmn"), TEXT)).out
+    assert (
+        "dog."
+        in succeeded(console("plot-attention", "-m", str(folder / "runs" / "lstmn"), TEXT)).out
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        pytest.param("lstmn", "Mann.", "TARGET and layers are for models that read a source", id="a target sentence"),
-        pytest.param("gpt", "", "has no look back to draw; name an lstmn", id="a model without a look back"),
+        pytest.param(
+            "lstmn",
+            "Mann.",
+            "TARGET and layers are for models that read a source",
+            id="a target sentence",
+        ),
+        pytest.param(
+            "gpt", "", "has no look back to draw; name an lstmn", id="a model without a look back"
+        ),
     ],
 )
 def test_pictures_that_a_language_model_does_not_have_are_refused(
     folder: Path, console: Command, name: str, options: str, message: str
 ) -> None:
-    refused(console("plot-attention", "-m", folder / "runs" / name, TEXT, *options.split()), message)
+    refused(
+        console("plot-attention", "-m", folder / "runs" / name, TEXT, *options.split()), message
+    )

@@ -17,7 +17,9 @@ def plot(console: Command) -> Command:
 
 
 def words_in(svg: str) -> set[str]:
-    return {"".join(node.itertext()) for node in ET.parse(svg).iter("{http://www.w3.org/2000/svg}text")}
+    return {
+        "".join(node.itertext()) for node in ET.parse(svg).iter("{http://www.w3.org/2000/svg}text")
+    }
 
 
 def run_with_log(name: str, text: str) -> Path:
@@ -50,9 +52,15 @@ def test_a_table_has_the_last_loss_and_the_best_score(trained: Path, plot: Comma
 @pytest.mark.parametrize(
     ("log", "cells"),
     [
-        pytest.param(GOOD + '{"update": 20, "event": "st', ["run", "10", "2.500"], id="a line that is being written"),
         pytest.param(
-            GOOD + LOST, ["run", "20", "2.500", "-", "-", "0.00", "at", "20"], id="a validation loss that is not finite"
+            GOOD + '{"update": 20, "event": "st',
+            ["run", "10", "2.500"],
+            id="a line that is being written",
+        ),
+        pytest.param(
+            GOOD + LOST,
+            ["run", "20", "2.500", "-", "-", "0.00", "at", "20"],
+            id="a validation loss that is not finite",
         ),
     ],
 )
@@ -61,7 +69,9 @@ def test_a_table_has_a_row_for(plot: Command, log: str, cells: list[str]) -> Non
     assert done.out.splitlines()[-1].split()[: len(cells)] == cells
 
 
-def test_the_log_of_a_finished_training_is_refused_unless_it_is_complete(trained: Path, plot: Command) -> None:
+def test_the_log_of_a_finished_training_is_refused_unless_it_is_complete(
+    trained: Path, plot: Command
+) -> None:
     run = Path(shutil.copytree(trained, "run"))
     whole = plot(run).out
     text = (run / "metrics.jsonl").read_bytes()
@@ -91,11 +101,22 @@ def test_a_broken_log_is_one_clear_error(plot: Command, text: str, message: str)
 
 
 def scored(update: int, stage: str, rouge: float) -> str:
-    record = {"update": update, "event": "evaluated", "stage": stage, "valid_loss": 1.0, "valid_perplexity": 2.7}
-    return json.dumps(record | {"valid_rouge1": 90.0, "valid_rougeL": rouge, "valid_seconds": 99.0}) + "\n"
+    record = {
+        "update": update,
+        "event": "evaluated",
+        "stage": stage,
+        "valid_loss": 1.0,
+        "valid_perplexity": 2.7,
+    }
+    return (
+        json.dumps(record | {"valid_rouge1": 90.0, "valid_rougeL": rouge, "valid_seconds": 99.0})
+        + "\n"
+    )
 
 
-def test_the_best_score_is_of_the_metric_that_chose_the_weights(trained: Path, plot: Command) -> None:
+def test_the_best_score_is_of_the_metric_that_chose_the_weights(
+    trained: Path, plot: Command
+) -> None:
     """Of a summarizer ROUGE-L where its recipe is not there, with its stages."""
     stages = run_with_log("stages", scored(10, "pointer", 20.5) + scored(15, "coverage", 40.25))
     lines = succeeded(plot(stages, "-o", "a.svg")).out + plot(stages).out

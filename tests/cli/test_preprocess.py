@@ -43,10 +43,14 @@ def console(console: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 
 @pytest.fixture(scope="module")
-def stopped(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+def stopped(
+    corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Finished]:
     """A run folder whose preprocessing by two workers was stopped after two shards, and what was said."""
     run = tmp_path_factory.mktemp("stopped") / "run"
-    return run, nmtkit("preprocess", corpus / "tiny.yaml", "--run", run, "--workers", "2", first=STOPPED)
+    return run, nmtkit(
+        "preprocess", corpus / "tiny.yaml", "--run", run, "--workers", "2", first=STOPPED
+    )
 
 
 def files_of(run: Path) -> dict[str, bytes]:
@@ -57,7 +61,11 @@ def files_of(run: Path) -> dict[str, bytes]:
 def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     corpus: Path, console: Command, tmp_path: Path, stopped: tuple[Path, Finished]
 ) -> None:
-    straight = succeeded(console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "straight", "--workers", "1"))
+    straight = succeeded(
+        console(
+            "preprocess", corpus / "tiny.yaml", "--run", tmp_path / "straight", "--workers", "1"
+        )
+    )
     shards = re.findall(r"train: ([\d,]+) pairs read, \1 stored", straight.err)
     assert [int(count.replace(",", "")) // 100 for count in shards] == [4, 8, 13]
     command = ["preprocess", corpus / "tiny.yaml", "--run", "run", "--workers", "2"]
@@ -68,7 +76,10 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     shutil.copytree(folder, tmp_path / "run")
     assert not (tmp_path / "run" / "data-report.json").exists()
     again = succeeded(console(*command))
-    assert f"it goes on after the first {shards[1]} pairs of train, with the tokenizer it learned" in again.err
+    assert (
+        f"it goes on after the first {shards[1]} pairs of train, with the tokenizer it learned"
+        in again.err
+    )
     assert "learning the tokenizer" not in again.err
     assert files_of(tmp_path / "run") == files_of(tmp_path / "straight")
     assert len(Store.open(tmp_path / "run" / "data", "train")) == 1500
@@ -94,19 +105,41 @@ def test_other_settings_begin_anew(
 @pytest.mark.slow
 def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path) -> None:
     files = "{src: [train.src, valid.src], tgt: [train.tgt, valid.tgt], weights: [0.5, 10]}"
-    command = [corpus / "tiny.yaml", "--run", "run", *sets(f"data.train={files}", f"data.folder={corpus}")]
+    command = [
+        corpus / "tiny.yaml",
+        "--run",
+        "run",
+        *sets(f"data.train={files}", f"data.folder={corpus}"),
+    ]
     said = succeeded(console("preprocess", *command)).err.rpartition("next: ")[2]
     same = [f"--set=data.train={files}", f"--set=data.folder={corpus}", "--run=run"]
     assert shlex.split(said) == ["nmtkit", "train", str(corpus / "tiny.yaml"), *same]
     opened = Store.open(tmp_path / "run" / "data", "train")
     assert opened.by_file == [1500, 30]
     epoch = ["training.max_updates=null", "training.max_epochs=1", "training.log_every=1"]
-    succeeded(console("train", *command, *sets(*epoch, "batch.batch_size=50", "training.validate_every=10")))
+    succeeded(
+        console(
+            "train", *command, *sets(*epoch, "batch.batch_size=50", "training.validate_every=10")
+        )
+    )
     updates = max(record["update"] for record in logged(tmp_path / "run"))
     assert 18 <= updates <= 26  # about 750 + 300 pairs, up to 50 in a batch
 
 
-def test_a_model_that_cannot_be_built_is_refused_before_the_text_is_read(console: Command, corpus: Path) -> None:
-    settings = ["--set", "model.kind=transformer", "--set", "model.tie=all", "--set", "tokenizer.joint=false"]
-    refused(console("preprocess", corpus / "tiny.yaml", "--run", "run", *settings), "model.tie", "tokenizer.joint")
+def test_a_model_that_cannot_be_built_is_refused_before_the_text_is_read(
+    console: Command, corpus: Path
+) -> None:
+    settings = [
+        "--set",
+        "model.kind=transformer",
+        "--set",
+        "model.tie=all",
+        "--set",
+        "tokenizer.joint=false",
+    ]
+    refused(
+        console("preprocess", corpus / "tiny.yaml", "--run", "run", *settings),
+        "model.tie",
+        "tokenizer.joint",
+    )
     assert not Path("run").exists()

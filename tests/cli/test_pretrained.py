@@ -36,7 +36,9 @@ def words(small_corpus: Path) -> list[str]:
 
 def vectors_of(words: Sequence[str]) -> str:
     draw = random.Random(5)
-    return "".join(word + "".join(f" {draw.gauss(0, 3):.3f}" for _ in range(SIZE)) + "\n" for word in words)
+    return "".join(
+        word + "".join(f" {draw.gauss(0, 3):.3f}" for _ in range(SIZE)) + "\n" for word in words
+    )
 
 
 def vectors_in(path: Path) -> Tensor:
@@ -49,7 +51,9 @@ def settings_of(corpus: Path, kind: str, tie: str, *more: str) -> config.Recipe:
     return config.load(corpus / "tiny.yaml", [f"model.kind={kind}", *model, *shorter, *more])
 
 
-def trained_by(settings: config.Recipe, folder: Path, resume: bool = False) -> tuple[list[str], dict[str, Tensor]]:
+def trained_by(
+    settings: config.Recipe, folder: Path, resume: bool = False
+) -> tuple[list[str], dict[str, Tensor]]:
     """What was said of the vectors, and the last weights."""
     said: list[str] = []
     run = begin_run(settings, str(folder), resume=resume)
@@ -57,7 +61,9 @@ def trained_by(settings: config.Recipe, folder: Path, resume: bool = False) -> t
     assert isinstance(events[-1], Stopped)
     saved = safetensors.torch.load_file(folder / "checkpoints" / "last.safetensors")
     of_vectors = [text for text in said if "weights are trained" not in text]
-    return of_vectors, {name.removeprefix("weights/"): saved[name] for name in saved if name.startswith("weights/")}
+    return of_vectors, {
+        name.removeprefix("weights/"): saved[name] for name in saved if name.startswith("weights/")
+    }
 
 
 def rows_of(run: Path, words: Sequence[str]) -> list[int]:
@@ -81,7 +87,9 @@ def test_frozen_vectors_stay_while_other_weights_are_trained(
     factor = float(message.partition(begin)[2].partition(";")[0])
     assert message.endswith("the others begin at random; none of them will be trained")
     rows = rows_of(tmp_path / "frozen", words[:15])
-    torch.testing.assert_close(frozen["src_embedding.weight"][rows], given[:15] * factor, rtol=1e-2, atol=0)
+    torch.testing.assert_close(
+        frozen["src_embedding.weight"][rows], given[:15] * factor, rtol=1e-2, atol=0
+    )
 
     _, free = trained_by(settings_of(small_corpus, kind, "none", fixed), tmp_path / "free")
     moved = (free["src_embedding.weight"][rows] - frozen["src_embedding.weight"][rows]).abs()
@@ -90,7 +98,12 @@ def test_frozen_vectors_stay_while_other_weights_are_trained(
     # And --resume goes on without the file.
     path.unlink()
     longer = settings_of(
-        small_corpus, kind, "none", fixed, "pretrained_embeddings.freeze=true", "training.max_updates=5"
+        small_corpus,
+        kind,
+        "none",
+        fixed,
+        "pretrained_embeddings.freeze=true",
+        "training.max_updates=5",
     )
     said, later = trained_by(longer, tmp_path / "frozen", resume=True)
     assert said == []
@@ -106,7 +119,9 @@ def test_two_files_fill_one_matrix(small_corpus: Path, words: list[str], tmp_pat
     for name, known in (("src", words[:10]), ("tgt", [*capitals[:5], words[9]])):
         (tmp_path / name).write_text(vectors_of(known), encoding="utf-8")
     files = [f"pretrained_embeddings.{side}={tmp_path / side}" for side in ("src", "tgt")]
-    settings = settings_of(small_corpus, "transformer", "all", *files, "pretrained_embeddings.freeze=true")
+    settings = settings_of(
+        small_corpus, "transformer", "all", *files, "pretrained_embeddings.freeze=true"
+    )
     said, weights = trained_by(settings, tmp_path / "run")
     assert [" ".join(text.split()[1:]) for text in said] == [
         f"{count} vectors; {count} of the 44 tokens ({share}) begin with one in tgt_embedding.weight and "
@@ -117,7 +132,9 @@ def test_two_files_fill_one_matrix(small_corpus: Path, words: list[str], tmp_pat
     given = vectors_in(tmp_path / "tgt")
     rows = rows_of(tmp_path / "run", [*capitals[:5], words[9]])
     torch.testing.assert_close(torch.cosine_similarity(embedding[rows], given), torch.ones(6))
-    torch.testing.assert_close(embedding[rows] / given, (embedding[rows] / given).mean().expand(6, SIZE))
+    torch.testing.assert_close(
+        embedding[rows] / given, (embedding[rows] / given).mean().expand(6, SIZE)
+    )
 
 
 @pytest.fixture
@@ -143,14 +160,26 @@ def mine(small_corpus: Path, words: list[str], tmp_path: Path) -> Path:
         ("xlnet", "tgt", "permutation"),
     ],
 )
-def test_a_side_without_word_vectors_is_refused_before_anything_is_begun(kind: str, side: str, way: str) -> None:
+def test_a_side_without_word_vectors_is_refused_before_anything_is_begun(
+    kind: str, side: str, way: str
+) -> None:
     training = training_settings(max_updates=1, best_metric="loss", **({way: {}} if way else {}))
     texts = {split: {"tgt": ["text"]} for split in ("train", "valid")}
-    given = {"data": texts, "tokenizer": {"specials": ["<mask>"]}, "model": {"kind": kind}, "training": training}
+    given = {
+        "data": texts,
+        "tokenizer": {"specials": ["<mask>"]},
+        "model": {"kind": kind},
+        "training": training,
+    }
     vectors = {"pretrained_embeddings": {side: "vectors"}}
-    settings = parse(config.Recipe, {"name": "one", "task": "language-modelling", **given, **vectors}, "one")
+    settings = parse(
+        config.Recipe, {"name": "one", "task": "language-modelling", **given, **vectors}, "one"
+    )
     takes = "no word vectors" if way else "word vectors only as tgt"
-    with pytest.raises(RecipeError, match=f"_embeddings.{side}`: a {kind} for language-modelling takes {takes}; leave"):
+    with pytest.raises(
+        RecipeError,
+        match=f"_embeddings.{side}`: a {kind} for language-modelling takes {takes}; leave",
+    ):
         require_embeddings(settings)
 
 

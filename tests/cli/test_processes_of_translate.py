@@ -15,7 +15,9 @@ from tests.support.cases import daily
 from tests.support.commands import Command, Finished, as_text, refused, succeeded
 from tests.support.processes import Begun, Server, children, is_alive
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="processes are looked up in /proc"
+)
 
 
 def fill(process: Begun) -> None:
@@ -30,7 +32,9 @@ def fill(process: Begun) -> None:
 
 
 def workers_of(process: Begun) -> list[int]:
-    commands = {number: Path(f"/proc/{number}/cmdline").read_bytes() for number in children(process.pid)}
+    commands = {
+        number: Path(f"/proc/{number}/cmdline").read_bytes() for number in children(process.pid)
+    }
     return [number for number, command in commands.items() if b"resource_tracker" not in command]
 
 
@@ -67,7 +71,9 @@ def texts_and_scores(rows: Sequence[str]) -> tuple[list[str], list[float]]:
     return [row[2] for row in fields], [float(row[0]) for row in fields]
 
 
-@pytest.mark.parametrize("options", daily([["--workers", "2"], ["--device", "cpu,cpu"]]), ids=["forks", "from-scratch"])
+@pytest.mark.parametrize(
+    "options", daily([["--workers", "2"], ["--device", "cpu,cpu"]]), ids=["forks", "from-scratch"]
+)
 def test_the_text_is_the_same_and_a_lost_worker_ends_the_command(
     trained: Path, nmtkit: Command, server: Server, options: list[str]
 ) -> None:
@@ -86,12 +92,15 @@ def test_the_text_is_the_same_and_a_lost_worker_ends_the_command(
         assert len(workers) == 2
         os.kill(workers[0], signal.SIGKILL)
         code, said = ended(process)
-        refused(Finished(code, "", said), f"(process {workers[0]}, cpu) was ended by signal SIGKILL")
+        refused(
+            Finished(code, "", said), f"(process {workers[0]}, cpu) was ended by signal SIGKILL"
+        )
         assert gone(workers)
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9), (None, 1)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9), (None, 1)],
 )
 def test_no_worker_outlives_the_command(
     trained: Path, server: Server, number: signal.Signals | None, code: int

@@ -32,7 +32,9 @@ def run(nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("names")
     for name, count, seed in (("train", 1500, 1), ("valid", 20, 2), ("test", 20, 3)):
         write_pairs(folder, name, pairs_with_names(count, seed))
-    recipe = RECIPE.replace("kind: word,", "kind: word, min_frequency: 5,").replace("updates: 60", "updates: 90")
+    recipe = RECIPE.replace("kind: word,", "kind: word, min_frequency: 5,").replace(
+        "updates: 60", "updates: 90"
+    )
     (folder / "names.yaml").write_text(recipe.replace("validate_every: 20", "validate_every: 90"))
     succeeded(nmtkit("train", folder / "names.yaml", "--run", folder / "run"))
     return folder / "run"
@@ -43,7 +45,10 @@ def test_unknown_words_are_replaced_by_their_source_words(run: Path) -> None:
     given = pairs_with_names(150, 4)
     before = [results[0] for results in translator.search([source for source, _ in given])]
     assert not any(best.replaced for best in before)
-    after = [results[0] for results in translator.replacing_unknown().search([source for source, _ in given])]
+    after = [
+        results[0]
+        for results in translator.replacing_unknown().search([source for source, _ in given])
+    ]
     right = wrong = 0
     for (source, target), old, new in zip(given, before, after, strict=True):
         assert (new.tokens, new.score, new.attention) == (old.tokens, old.score, None)
@@ -70,7 +75,15 @@ def test_translate_replaces_unknown_words_by_copies_or_a_dictionary(
     assert done.out == plain.out.replace("<unk>", "Xqwyzqwy")
 
     (tmp_path / "names.tsv").write_text("Xqwyzqwy\tYwqz\nother\tone\n")
-    arguments = ["translate", "-m", run, "--replace-unknown", "--dictionary", tmp_path / "names.tsv", "--json"]
+    arguments = [
+        "translate",
+        "-m",
+        run,
+        "--replace-unknown",
+        "--dictionary",
+        tmp_path / "names.tsv",
+        "--json",
+    ]
     done = console(*arguments, stdin=source + "\n")
     best = json.loads(done.out)["best"]
     assert best["text"] == plain.out.replace("<unk>", "Ywqz").strip()

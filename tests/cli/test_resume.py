@@ -16,7 +16,15 @@ from nmtkit.runs.run import Run
 from nmtkit.training.parallel import processes
 from tests.support.begun_runs import begin_run
 from tests.support.cases import daily
-from tests.support.commands import Command, logged, refused, sentence_pairs, sets, succeeded, write_pairs
+from tests.support.commands import (
+    Command,
+    logged,
+    refused,
+    sentence_pairs,
+    sets,
+    succeeded,
+    write_pairs,
+)
 from tests.support.compare_runs import differences, wait_for_update
 from tests.support.processes import Server
 
@@ -36,7 +44,12 @@ def straight(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("number", daily([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
 def test_resume_is_bit_for_bit(
-    corpus: Path, nmtkit: Command, server: Server, straight: Path, tmp_path: Path, number: signal.Signals
+    corpus: Path,
+    nmtkit: Command,
+    server: Server,
+    straight: Path,
+    tmp_path: Path,
+    number: signal.Signals,
 ) -> None:
     folder = tmp_path / "run"
     with server.begin("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS) as process:
@@ -61,7 +74,10 @@ def test_resume_is_bit_for_bit(
     [
         ("/usr/bin/nmtkit train mine.yaml", "nmtkit train mine.yaml --resume"),
         ("nmtkit train mine.yaml --resume", "nmtkit train mine.yaml --resume"),
-        ("nmtkit train mine.yaml --resume auto --run a", "nmtkit train mine.yaml --resume auto --run a"),
+        (
+            "nmtkit train mine.yaml --resume auto --run a",
+            "nmtkit train mine.yaml --resume auto --run a",
+        ),
         ("nmtkit train mine.yaml --overwrite --run a", "nmtkit train mine.yaml --run a --resume"),
         (
             "nmtkit/__main__.py train --set 'data.train={src: a}' demo",
@@ -75,7 +91,9 @@ def test_the_whole_command_to_go_on_is_printed(words: str, command: str) -> None
     assert train.resume_command(shlex.split(words)) == command
 
 
-def test_limits_that_a_resumed_training_no_longer_has_are_told(corpus: Path, tmp_path: Path) -> None:
+def test_limits_that_a_resumed_training_no_longer_has_are_told(
+    corpus: Path, tmp_path: Path
+) -> None:
     notes: list[str] = []
     for resume, limits in ((False, ["training.max_updates=7"]), (True, [])):
         loaded = config.load(str(corpus / "tiny.yaml"), limits)
@@ -85,7 +103,9 @@ def test_limits_that_a_resumed_training_no_longer_has_are_told(corpus: Path, tmp
     assert f"`training.max_updates` was 7 and is now {now:,}" in said
 
 
-def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Command, straight: Path) -> None:
+def test_another_recipe_and_another_run_are_refused(
+    corpus: Path, nmtkit: Command, straight: Path
+) -> None:
     before = (straight / "metrics.jsonl").read_bytes()
     command = ["train", corpus / "tiny.yaml", "--run", straight, *SETTINGS]
     other = nmtkit(*command, *sets("model.hidden_size=50", "training.lr=0.1"), "--resume")
@@ -103,11 +123,15 @@ def test_a_run_with_an_older_default_keeps_it(corpus: Path, tmp_path: Path) -> N
     assert config.load(tmp_path / "run" / "recipe.yaml").tokenizer.normalization == "nfkc"
     run.close()
     named = config.load(str(corpus / "tiny.yaml"), ["tokenizer.normalization=nfkc_numbers"])
-    with pytest.raises(RecipeError, match=r"`tokenizer.normalization` was 'nfkc' and is 'nfkc_numbers'"):
+    with pytest.raises(
+        RecipeError, match=r"`tokenizer.normalization` was 'nfkc' and is 'nfkc_numbers'"
+    ):
         begin_run(named, str(tmp_path / "run"), resume=True)
 
 
-def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(corpus: Path, tmp_path: Path) -> None:
+def test_where_no_text_was_read_to_its_end_it_is_not_said_to_be_another(
+    corpus: Path, tmp_path: Path
+) -> None:
     """As after a kill in the midst of preprocessing."""
     loaded = config.load(str(corpus / "tiny.yaml"))
     Run.create(loaded, str(tmp_path / "run")).close()
@@ -130,7 +154,12 @@ def test_what_other_batches_mean_for_an_epoch_is_said(corpus: Path, tmp_path: Pa
 def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     write_pairs(tmp_path, "less", sentence_pairs(600, 1))
     small = [f"model.{key}_size=8" for key in ("embedding", "hidden", "attention", "maxout")]
-    few = ["training.log_every=1", "training.validate_every=36", "evaluation.max_sentences=2", "data.test=null"]
+    few = [
+        "training.log_every=1",
+        "training.validate_every=36",
+        "evaluation.max_sentences=2",
+        "data.test=null",
+    ]
     few += [f"data.train={{src: {tmp_path}/less.src, tgt: {tmp_path}/less.tgt}}"]
     command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run"]
     command += sets(*small, *few)
@@ -145,15 +174,22 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     # An update is about as large as before. A batch that goes over the end of the epoch may be counted in either one.
     sizes = [int(str(line["tokens"])) for line in steps]
     assert abs(sum(sizes[12:24]) / sum(sizes[:12]) - 1) < 0.2
-    epochs = [sum(size for size, line in zip(sizes, steps, strict=True) if line["epoch"] == n) for n in range(2)]
+    epochs = [
+        sum(size for size, line in zip(sizes, steps, strict=True) if line["epoch"] == n)
+        for n in range(2)
+    ]
     assert steps[-1]["epoch"] >= 2
     assert epochs[0] == pytest.approx(epochs[1], abs=2 * max(sizes))
     # And it goes on so without being told again.
-    again = succeeded(nmtkit("train", tmp_path / "run/recipe.yaml", "--run", tmp_path / "run", "--resume"))
+    again = succeeded(
+        nmtkit("train", tmp_path / "run/recipe.yaml", "--run", tmp_path / "run", "--resume")
+    )
     assert "in other batches" not in again.err
 
 
-def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_resume_auto_begins_where_there_is_nothing(
+    corpus: Path, nmtkit: Command, tmp_path: Path
+) -> None:
     # `--resume` before the recipe's name stands alone.
     command = ["train", "--resume", corpus / "tiny.yaml", "--run", tmp_path / "run"]
     command += sets("data.test=null", "training.max_updates=2")
@@ -172,7 +208,10 @@ def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command
     ("schedule", "advice"),
     daily(
         [
-            ("{kind: linear, over: budget}", "go on with --resume and a larger training.max_updates"),
+            (
+                "{kind: linear, over: budget}",
+                "go on with --resume and a larger training.max_updates",
+            ),
             ("{kind: linear, updates: 6}", "train anew with a larger training.schedule.updates"),
         ]
     ),
@@ -181,30 +220,48 @@ def test_a_training_cut_short_says_how_to_go_on(
     corpus: Path, nmtkit: Command, tmp_path: Path, schedule: str, advice: str
 ) -> None:
     by_loss = sets("training.best_metric=loss", "data.test=null")
-    limits = sets("training.max_updates=6", "training.validate_every=2", f"training.schedule={schedule}")
-    done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits))
-    assert "finished after update 6 (max_updates), learning rate 0 of 0.0042 at its peak" in done.err
+    limits = sets(
+        "training.max_updates=6", "training.validate_every=2", f"training.schedule={schedule}"
+    )
+    done = succeeded(
+        nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits)
+    )
+    assert (
+        "finished after update 6 (max_updates), learning rate 0 of 0.0042 at its peak" in done.err
+    )
     assert done.err.splitlines()[-1].endswith(advice)
 
 
 @pytest.mark.slow
-def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_an_end_before_the_schedules_is_warned_of(
+    corpus: Path, nmtkit: Command, tmp_path: Path
+) -> None:
     command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run"]
-    command += sets("data.test=null", "training.schedule={kind: linear, updates: 12}", "training.log_every=50")
+    command += sets(
+        "data.test=null", "training.schedule={kind: linear, updates: 12}", "training.log_every=50"
+    )
     done = succeeded(nmtkit(*command, "--set", "training.max_updates=3"))
     assert "finished after update 3 (max_updates)" in done.err
     warning = "warning: max_updates ended training at 25% of the learning rate's schedule; the rate was still 0.003"
     assert warning in done.err
     shown = [line for line in done.err.splitlines() if line.startswith("update ")]
-    assert shown[0].startswith("update 1 (33%)")  # the first update is shown at once, and how long the others will take
+    # the first update is shown at once, and how long the others will take
+    assert shown[0].startswith("update 1 (33%)")
     assert shown[0].endswith(" left")
     assert "? left" not in done.err
-    validation = next(line for line in done.err.splitlines() if line.startswith("validation at update 3: bleu "))
+    validation = next(
+        line for line in done.err.splitlines() if line.startswith("validation at update 3: bleu ")
+    )
     assert " ppl " in validation
     assert "loss" not in validation
-    refused(nmtkit("average", "-m", tmp_path / "run"), "this needs at least 2 checkpoints, and 1 was kept")
+    refused(
+        nmtkit("average", "-m", tmp_path / "run"),
+        "this needs at least 2 checkpoints, and 1 was kept",
+    )
     # The state is shown before the first update that follows it.
-    again = succeeded(nmtkit(*command, "--resume", *sets("training.max_updates=6", "training.keep_recent=2")))
+    again = succeeded(
+        nmtkit(*command, "--resume", *sets("training.max_updates=6", "training.keep_recent=2"))
+    )
     assert "update 3 (50%)  0:0" in again.err
     averaged = succeeded(nmtkit("average", "-m", tmp_path / "run"))
     assert "averaged 2 checkpoints" in averaged.err

@@ -11,7 +11,16 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.runs.folder import RunFolder, ignore, lock_run
 from nmtkit.runs.run import find_run
 from tests.support.cases import daily
-from tests.support.commands import Command, contents, refused, sentence_pairs, sets, succeeded, write_lines, write_pairs
+from tests.support.commands import (
+    Command,
+    contents,
+    refused,
+    sentence_pairs,
+    sets,
+    succeeded,
+    write_lines,
+    write_pairs,
+)
 from tests.support.processes import Begun, Server
 
 HOLDER = """\
@@ -38,10 +47,20 @@ def holder(copied: Path, server: Server) -> Iterator[Begun]:
         yield process
 
 
-def test_only_one_process_writes(copied: Path, corpus: Path, nmtkit: Command, holder: Begun) -> None:
+def test_only_one_process_writes(
+    copied: Path, corpus: Path, nmtkit: Command, holder: Begun
+) -> None:
     before = contents(copied)
     recipe = [corpus / "tiny.yaml", "--run", copied]
-    text = ["--source", corpus / "train.src", "--target", corpus / "train.tgt", "--run", copied, "--overwrite"]
+    text = [
+        "--source",
+        corpus / "train.src",
+        "--target",
+        corpus / "train.tgt",
+        "--run",
+        copied,
+        "--overwrite",
+    ]
     for command in (
         ["train", *recipe, "--resume"],
         ["train", *recipe, "--overwrite"],
@@ -49,7 +68,10 @@ def test_only_one_process_writes(copied: Path, corpus: Path, nmtkit: Command, ho
         ["preprocess", *recipe],
         ["tune", *recipe],
     ):
-        refused(nmtkit(*command), f"{copied}: another process works in this folder (process {holder.pid} on ")
+        refused(
+            nmtkit(*command),
+            f"{copied}: another process works in this folder (process {holder.pid} on ",
+        )
         assert contents(copied) == before
     # Reading is free.
     succeeded(nmtkit("translate", "-m", copied, stdin="ba ce\n"))
@@ -92,23 +114,53 @@ def test_a_file_system_without_locks_is_told(copied: Path, monkeypatch: pytest.M
 def test_overwrite_loses_nothing_when_it_fails(
     copied: Path, corpus: Path, nmtkit: Command, change: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "bad.src").write_bytes(b"\xff\n" + (corpus / "train.src").read_bytes().split(b"\n", 1)[1])
+    (tmp_path / "bad.src").write_bytes(
+        b"\xff\n" + (corpus / "train.src").read_bytes().split(b"\n", 1)[1]
+    )
     before = contents(copied)
-    refused(nmtkit("train", corpus / "tiny.yaml", "--run", copied, "--overwrite", "--set", change, cwd=tmp_path))
+    refused(
+        nmtkit(
+            "train",
+            corpus / "tiny.yaml",
+            "--run",
+            copied,
+            "--overwrite",
+            "--set",
+            change,
+            cwd=tmp_path,
+        )
+    )
     assert contents(copied) == before
 
 
 @pytest.mark.slow
 def test_overwrite_without_a_recipe_loses_nothing(nmtkit: Command, own_corpus: Path) -> None:
-    given = ["--source", own_corpus / "train.src", "--target", own_corpus / "train.tgt", "--run", own_corpus / "run"]
+    given = [
+        "--source",
+        own_corpus / "train.src",
+        "--target",
+        own_corpus / "train.tgt",
+        "--run",
+        own_corpus / "run",
+    ]
     few = ["--minutes", "0.01", *FEW[:2], *sets("training.max_updates=2", "search.max_length=4")]
     succeeded(nmtkit("train", *given, *few))
     before = contents(own_corpus / "run")
-    refused(nmtkit("train", *given, *few, *sets(f"pretrained_embeddings.src={own_corpus / 'none.txt'}"), "--overwrite"))
+    refused(
+        nmtkit(
+            "train",
+            *given,
+            *few,
+            *sets(f"pretrained_embeddings.src={own_corpus / 'none.txt'}"),
+            "--overwrite",
+        )
+    )
     assert contents(own_corpus / "run") == before
 
 
-def test_overwrite_replaces_when_the_first_state_is_saved(copied: Path, corpus: Path, nmtkit: Command) -> None:
+def test_overwrite_replaces_when_the_first_state_is_saved(
+    copied: Path, corpus: Path, nmtkit: Command
+) -> None:
     few = sets("training.max_updates=3", "training.validate_every=3", "model.hidden_size=40")
     succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", copied, "--overwrite", *few))
     names = {path.name for path in (copied / "checkpoints").iterdir()}
@@ -160,9 +212,13 @@ def test_resume_goes_by_what_the_files_hold(nmtkit: Command, own_corpus: Path) -
     succeeded(nmtkit(*command, *FEW))
     for name in ("train.src", "valid.tgt"):
         os.utime(own_corpus / name, (1, 1))
-    (own_corpus / "test.src").write_text((own_corpus / "test.src").read_text().upper())  # nothing is trained with it
+    # nothing is trained with it
+    (own_corpus / "test.src").write_text((own_corpus / "test.src").read_text().upper())
     succeeded(nmtkit(*command, *FEW_MORE))
-    refused(nmtkit("train", own_corpus / "tiny.yaml", "--run", own_corpus / "new", "--allow-new-data"), "--resume")
+    refused(
+        nmtkit("train", own_corpus / "tiny.yaml", "--run", own_corpus / "new", "--allow-new-data"),
+        "--resume",
+    )
     assert not (own_corpus / "new").exists()
 
 
@@ -177,11 +233,15 @@ def test_a_signal_before_training_is_answered(corpus: Path, server: Server, tmp_
     assert b"stopped" in err
 
 
-def test_a_training_without_a_state_can_begin_again(copied: Path, corpus: Path, nmtkit: Command) -> None:
+def test_a_training_without_a_state_can_begin_again(
+    copied: Path, corpus: Path, nmtkit: Command
+) -> None:
     """A first save that fails, on a full disk for one, leaves a folder for states that has none."""
     for path in (*(copied / "checkpoints").iterdir(), copied / "result.json"):
         path.unlink()
     (copied / "metrics.jsonl").write_text('{"update": 1, "event": "step"}\n')
-    done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", copied, "--resume", "auto", *FEW))
+    done = succeeded(
+        nmtkit("train", corpus / "tiny.yaml", "--run", copied, "--resume", "auto", *FEW)
+    )
     assert "nothing to resume" in done.err
     assert '{"update": 1, "event": "step"}\n' not in (copied / "metrics.jsonl").read_text()

@@ -34,12 +34,24 @@ def score(console: Command) -> Command:
     return partial(console, "score")
 
 
-COMPARED = ["good.txt", "bad.txt", "good.txt", "--ref", "refs.txt", "--metrics", "bleu,rouge1", "--n-samples", "100"]
+COMPARED = [
+    "good.txt",
+    "bad.txt",
+    "good.txt",
+    "--ref",
+    "refs.txt",
+    "--metrics",
+    "bleu,rouge1",
+    "--n-samples",
+    "100",
+]
 
 
 def in_json(score: Command, *words: object, stdin: str | bytes = "") -> list[dict[str, Any]]:
     """The systems that `--json` prints."""
-    systems: list[dict[str, Any]] = json.loads(succeeded(score(*words, "--json", stdin=stdin)).out)["systems"]
+    systems: list[dict[str, Any]] = json.loads(succeeded(score(*words, "--json", stdin=stdin)).out)[
+        "systems"
+    ]
     return systems
 
 
@@ -49,7 +61,12 @@ def table_row(output: str, start: str) -> str:
 
 def test_latex_is_a_table_with_intervals_and_marks(score: Command) -> None:
     latex = succeeded(score(*COMPARED, "--format", "latex")).out.splitlines()
-    assert latex[:4] == ["\\begin{tabular}{lrr}", "\\toprule", "system & BLEU & ROUGE-1 \\\\", "\\midrule"]
+    assert latex[:4] == [
+        "\\begin{tabular}{lrr}",
+        "\\toprule",
+        "system & BLEU & ROUGE-1 \\\\",
+        "\\midrule",
+    ]
     assert latex[4].startswith("good.txt & 100.00 $\\pm$ 0.00 & 100.00")
     assert "$^{*}$" in latex[5]
     assert latex[-2:] == ["\\bottomrule", "\\end{tabular}"]
@@ -118,7 +135,9 @@ def test_metrics_are_separated_by_commas_or_blanks(score: Command, line: str) ->
     assert score(*line.split()).out == expected
 
 
-def test_a_signature_to_paste_is_never_wrapped(score: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_to_paste_is_never_wrapped(
+    score: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     lines = score("hyp.txt", *PLAIN, "--n-samples", "5").out.splitlines()
     pasted = [line for line in lines if line.startswith(("BLEU|", "chrF2|", "TER|"))]
@@ -149,7 +168,11 @@ def test_one_system_has_intervals_without_p_values(score: Command) -> None:
 @pytest.mark.parametrize(("test", "name"), daily([("--paired-bs", "bs"), ("--paired-ar", "ar")]))
 def test_significance_in_json(score: Command, test: str, name: str) -> None:
     systems = in_json(score, *COMPARED, test)
-    assert [system["scores"][0].get("p_value") for system in systems] == [None, pytest.approx(1 / 101), 1.0]
+    assert [system["scores"][0].get("p_value") for system in systems] == [
+        None,
+        pytest.approx(1 / 101),
+        1.0,
+    ]
     rouge = systems[1]["scores"][1]
     assert f"|{name}:100|seed:12345|" in rouge["signature"]
     assert ("interval" in rouge) == (name == "bs")
@@ -171,20 +194,33 @@ def no_tokenizer_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
 
 @pytest.mark.usefixtures("no_tokenizer_models")
 @pytest.mark.parametrize("tokenizer", metrics.SPM_TOKENIZERS)
-def test_a_tokenizer_that_cannot_be_downloaded_says_what_to_do(score: Command, tokenizer: str) -> None:
+def test_a_tokenizer_that_cannot_be_downloaded_says_what_to_do(
+    score: Command, tokenizer: str
+) -> None:
     done = score(*PLAIN, "--tokenize", tokenizer)
     refused(done, f"tokenizer '{tokenizer}' is not ready", "run this once with a network")
     assert done.err.count("\n") == 1
 
 
-def test_half_a_model_of_a_tokenizer_is_not_ready(score: Command, no_tokenizer_models: Path) -> None:
+def test_half_a_model_of_a_tokenizer_is_not_ready(
+    score: Command, no_tokenizer_models: Path
+) -> None:
     no_tokenizer_models.mkdir(parents=True)
     (no_tokenizer_models / "sacrebleu_tokenizer_spm.model").write_bytes(b"half a mod")
     refused(score(*PLAIN, "--tokenize", "flores101"), "is not ready")
 
 
 def test_options_reach_the_metrics(score: Command) -> None:
-    args = ["--tokenize", "none", "--lowercase", "--no-stem", "--sentences", "newline", "-m", "bleu,chrf,ter,rouge"]
+    args = [
+        "--tokenize",
+        "none",
+        "--lowercase",
+        "--no-stem",
+        "--sentences",
+        "newline",
+        "-m",
+        "bleu,chrf,ter,rouge",
+    ]
     options = metrics.Options(tokenize="none", lowercase=True, stem=False, sentences="newline")
     expected = metrics.score_all(HYP, [REF], ["bleu", "chrf", "ter", "rouge"], options)
     scores = in_json(score, *PLAIN, *args)[0]["scores"]
@@ -192,7 +228,9 @@ def test_options_reach_the_metrics(score: Command) -> None:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_standard_input_and_references_may_be_packed(score: Command, pack: Callable[[bytes], bytes]) -> None:
+def test_standard_input_and_references_may_be_packed(
+    score: Command, pack: Callable[[bytes], bytes]
+) -> None:
     Path("ref2.txt.gz").write_bytes(gzip.compress("\n".join(HYP).encode()))
     several = ["-", "--ref", "ref.txt", "--ref", "ref2.txt.gz", "--metrics", "bleu"]
     (bleu,) = in_json(score, *several, stdin=pack(as_text(HYP).encode()))[0]["scores"]
@@ -210,11 +248,17 @@ def test_an_empty_line_is_scored(score: Command) -> None:
 @pytest.mark.parametrize(
     ("hyps", "titles"),
     [
-        pytest.param(["hyp.txt", "one/out.txt"], ["hyp.txt", "out.txt"], id="file names that differ"),
-        pytest.param(["one/out.txt", "two/out.txt"], ["one/out.txt", "two/out.txt"], id="folders that differ"),
+        pytest.param(
+            ["hyp.txt", "one/out.txt"], ["hyp.txt", "out.txt"], id="file names that differ"
+        ),
+        pytest.param(
+            ["one/out.txt", "two/out.txt"], ["one/out.txt", "two/out.txt"], id="folders that differ"
+        ),
     ],
 )
-def test_titles_are_the_shortest_names_that_differ(score: Command, hyps: list[str], titles: list[str]) -> None:
+def test_titles_are_the_shortest_names_that_differ(
+    score: Command, hyps: list[str], titles: list[str]
+) -> None:
     for folder in ("one", "two"):
         write_lines(f"{folder}/out.txt", HYP)
     done = score(*hyps, "--ref", "ref.txt", "--metrics", "bleu", "--n-samples", "5")
@@ -227,17 +271,25 @@ def test_by_length_sorts_by_source_or_reference(score: Command) -> None:
     out = succeeded(score(*words, "--source", "src.txt")).out
     table = out[out.index("BLEU by length") :].splitlines()
     rows = [line.split() for line in table if line.strip()[:1].isdigit()]
-    expected = [metrics.score_all(HYP[part], [REF[part]], ["bleu"])[0].value for part in (slice(1, None), slice(1))]
+    expected = [
+        metrics.score_all(HYP[part], [REF[part]], ["bleu"])[0].value
+        for part in (slice(1, None), slice(1))
+    ]
     assert rows == [["0-10", "2", f"{expected[0]:.2f}"], ["11-20", "1", f"{expected[1]:.2f}"]]
     buckets = in_json(score, *words)[0]["by_length"]
     ends = [(bucket["low"], bucket["high"], bucket["count"]) for bucket in buckets]
     assert (ends[0], ends[-1]) == ((0, 10, 3), (51, None, 0))
 
 
-def test_ranges_that_only_one_of_two_test_sets_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranges_that_only_one_of_two_test_sets_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`nmtkit compare` may be given runs with different test sets."""
     short, long = " ".join("abcd"), " ".join("abcdefghijklm")
-    buckets = [metrics.by_length(lines, [lines], lines) for lines in ([short] * 2 + [long], [short], [long])]
+    buckets = [
+        metrics.by_length(lines, [lines], lines)
+        for lines in ([short] * 2 + [long], [short], [long])
+    ]
     show_lengths(["both", "short", "long"], buckets)
     shown = capsys.readouterr().out
     assert table_row(shown, "0-10").split() == ["0-10", "2/1/0", "100.00", "100.00", "-"]
@@ -249,7 +301,18 @@ def test_ranges_that_only_one_of_two_test_sets_has(tmp_path: Path, capsys: pytes
 def test_bleu_by_length_as_a_picture(score: Command) -> None:
     write_lines("long", ["a b c d e"] * 3 + ["a b c d e f g h i j k l"])
     write_lines("cut", ["a b c d e"] * 4)
-    succeeded(score("long", "cut", "--ref", "long", "--no-significance", "--by-length", "--plot", "length.svg"))
+    succeeded(
+        score(
+            "long",
+            "cut",
+            "--ref",
+            "long",
+            "--no-significance",
+            "--by-length",
+            "--plot",
+            "length.svg",
+        )
+    )
     text = Path("length.svg").read_text()
     assert all(word in text for word in (">long<", ">cut<", ">11-20<", "n = 3"))
 
@@ -258,7 +321,9 @@ def test_bleu_by_length_as_a_picture(score: Command) -> None:
 def words_run(tmp_path: Path) -> str:
     """A run that has few words."""
     word = "model: {kind: rnnsearch, embedding_size: 8, hidden_size: 8}\ntokenizer: {kind: word, joint: false}\n"
-    recipe = "data:\n  train: {src: a, tgt: b}\n  valid: {src: a, tgt: b}\ntraining: {max_updates: 1}\n"
+    recipe = (
+        "data:\n  train: {src: a, tgt: b}\n  valid: {src: a, tgt: b}\ntraining: {max_updates: 1}\n"
+    )
     return str(make_run(tmp_path, "words", word + recipe, ["the dog runs", "a dog sleeps here"]))
 
 
@@ -267,8 +332,12 @@ KNOWN_BY = ("output", "--ref", "first", "--ref", "second", "--source", "source",
 
 def test_known_by_scores_only_lines_whose_words_a_run_has(score: Command, words_run: str) -> None:
     """A line counts if its source and all its references have known words alone."""
-    write_lines("source", ["the dog runs", "a cat sleeps here", "the dog sleeps here", "a dog sleeps here"])
-    write_lines("first", ["the dog runs", "a dog sleeps here", "a cat sleeps here", "the dog sleeps here"])
+    write_lines(
+        "source", ["the dog runs", "a cat sleeps here", "the dog sleeps here", "a dog sleeps here"]
+    )
+    write_lines(
+        "first", ["the dog runs", "a dog sleeps here", "a cat sleeps here", "the dog sleeps here"]
+    )
     write_lines("second", ["the dog runs", "the dog", "the dog", "dog runs"])
     write_lines("output", ["the dog runs", "no", "no", "the dog sleeps here"])
     write_lines("two", ["the dog runs", "the dog sleeps here"])
@@ -282,8 +351,12 @@ def test_known_by_scores_only_lines_whose_words_a_run_has(score: Command, words_
     assert report["systems"][0]["scores"] == alone[0]["scores"]
 
 
-def test_known_by_refuses_a_text_without_a_line_of_known_words(score: Command, words_run: str) -> None:
+def test_known_by_refuses_a_text_without_a_line_of_known_words(
+    score: Command, words_run: str
+) -> None:
     for name in ("first", "second", "output"):
         write_lines(name, ["the dog runs"] * 4)
     write_lines("source", ["a bird"] * 4)
-    refused(score(*KNOWN_BY, words_run), "each of the 4 lines has a word that this run does not know")
+    refused(
+        score(*KNOWN_BY, words_run), "each of the 4 lines has a word that this run does not know"
+    )

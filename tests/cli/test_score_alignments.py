@@ -31,22 +31,37 @@ def test_alignment_error_rate_by_hand(score: Command) -> None:
     # One: |A| = 3, |S| = 3; 1 sure and 2 possible links printed. Two: all sure links.
     assert cells(done.out, "one.talp") == ["50.00", "66.67", "33.33", "3", "pharaoh", "0"]
     assert cells(done.out, "two.talp") == ["0.00", "100.00", "100.00", "3", "pharaoh", "0"]
-    assert "against gold.wa (pharaoh, counts from 1): 3 sentence pairs, 3 sure links and 2 that are only" in done.out
+    assert (
+        "against gold.wa (pharaoh, counts from 1): 3 sentence pairs, 3 sure links and 2 that are only"
+        in done.out
+    )
 
 
 def test_json_has_links_formats_and_scores(score: Command) -> None:
     printed = json.loads(succeeded(score("one.talp", *GOLD, "--json")).out)
     assert printed["gold"] == {"sure": 3, "possible": 5, "format": "pharaoh", "base": 1}
     (system,) = printed["systems"]
-    assert (system["system"], system["links"], system["format"], system["base"]) == ("one.talp", 3, "pharaoh", 0)
-    assert [one["name"] for one in system["scores"]] == ["AER", "alignment precision", "alignment recall"]
+    assert (system["system"], system["links"], system["format"], system["base"]) == (
+        "one.talp",
+        3,
+        "pharaoh",
+        0,
+    )
+    assert [one["name"] for one in system["scores"]] == [
+        "AER",
+        "alignment precision",
+        "alignment recall",
+    ]
     assert [one["value"] for one in system["scores"]] == pytest.approx([50, 200 / 3, 100 / 3])
 
 
 @pytest.mark.parametrize(
-    ("option", "links"), [("--reverse-hyp", ["0-0 1-1", "", "1-0"]), ("--hyp-base=1", ["1-1 2-2", "", "1-2"])]
+    ("option", "links"),
+    [("--reverse-hyp", ["0-0 1-1", "", "1-0"]), ("--hyp-base=1", ["1-1 2-2", "", "1-2"])],
 )
-def test_links_may_be_reversed_or_counted_from_1(score: Command, option: str, links: list[str]) -> None:
+def test_links_may_be_reversed_or_counted_from_1(
+    score: Command, option: str, links: list[str]
+) -> None:
     done = succeeded(score("-", *GOLD, "--json", option, stdin=as_text(links)))
     assert json.loads(done.out)["systems"][0]["scores"][0]["value"] == 0
 

@@ -12,7 +12,15 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run, build_model
 from nmtkit.training.checkpoints.weights import get_weights, save_weights
 from tests.cli.untrained_runs import LINES, TRANSLATION, make_run
-from tests.support.commands import Command, Finished, json_lines, lines_in, refused, succeeded, write_lines
+from tests.support.commands import (
+    Command,
+    Finished,
+    json_lines,
+    lines_in,
+    refused,
+    succeeded,
+    write_lines,
+)
 from tests.support.learned_tokenizers import learn_tokenizers
 
 
@@ -33,16 +41,22 @@ def pair(trained: Path, corpus: Path, tmp_path: Path) -> list[object]:
         "align --source few.src --target few.tgt",
     ],
 )
-def test_an_ensemble_of_a_model_and_its_copy_gives_the_same(pair: list[object], console: Command, line: str) -> None:
+def test_an_ensemble_of_a_model_and_its_copy_gives_the_same(
+    pair: list[object], console: Command, line: str
+) -> None:
     single = succeeded(console(*line.split(), *pair[:2]))
     ensemble = succeeded(console(*line.split(), *pair[:4]))
     assert ensemble.err.count("in an ensemble") == 2
-    for field, other in zip(re.split("[\t\n]", single.out), re.split("[\t\n]", ensemble.out), strict=True):
+    for field, other in zip(
+        re.split("[\t\n]", single.out), re.split("[\t\n]", ensemble.out), strict=True
+    ):
         same = field == other if "-" not in field[:1] else abs(float(field) - float(other)) < 1e-5
         assert same, (field, other)
 
 
-def test_plots_and_scores_of_an_ensemble_name_its_models(pair: list[object], console: Command) -> None:
+def test_plots_and_scores_of_an_ensemble_name_its_models(
+    pair: list[object], console: Command
+) -> None:
     succeeded(console("plot-attention", *pair[:4], lines_in(Path("few.src"))[0], "-o", "both.svg"))
     assert "tiny" in Path("both.svg").read_text()
     done = succeeded(console("evaluate", *pair[:4], "--source", "few.src", "--ref", "few.tgt"))
@@ -51,18 +65,31 @@ def test_plots_and_scores_of_an_ensemble_name_its_models(pair: list[object], con
 
 def test_an_ensemble_refuses_one_file_of_weights(pair: list[object], console: Command) -> None:
     file = Run(RunFolder(Path("runs/copy"))).weights("best")
-    refused(console("translate", *pair, "--checkpoint", file, "few.src"), f"{file}: one file would be the weights of")
+    refused(
+        console("translate", *pair, "--checkpoint", file, "few.src"),
+        f"{file}: one file would be the weights of",
+    )
     succeeded(console("translate", *pair[:4], "--checkpoint", "best", "few.src"))
 
 
-def test_workers_translate_with_an_ensemble(trained: Path, pair: list[object], corpus: Path) -> None:
+def test_workers_translate_with_an_ensemble(
+    trained: Path, pair: list[object], corpus: Path
+) -> None:
     lines = lines_in(corpus / "test.src")
-    both = Translator.load([str(trained), str(trained)], ensemble="log-probabilities", ensemble_weights=[3.0, 1.0])
+    both = Translator.load(
+        [str(trained), str(trained)], ensemble="log-probabilities", ensemble_weights=[3.0, 1.0]
+    )
     shared = Translator.load([str(trained)] * 2, workers=2)
-    assert shared.translate(lines) == both.translate(lines) == Translator.load(str(trained)).translate(lines)
+    assert (
+        shared.translate(lines)
+        == both.translate(lines)
+        == Translator.load(str(trained)).translate(lines)
+    )
 
 
-def test_an_ensemble_of_different_vocabularies_is_refused(trained: Path, pair: list[object], console: Command) -> None:
+def test_an_ensemble_of_different_vocabularies_is_refused(
+    trained: Path, pair: list[object], console: Command
+) -> None:
     recipe, other = Run(RunFolder(trained)).recipe, RunFolder(Path("runs/other"))
     shutil.copytree("runs/copy", other.path)
     tokenizers = learn_tokenizers(recipe.tokenizer, [Example("some other words", "and others", 1)])
@@ -76,8 +103,21 @@ def texts_of(done: Finished) -> list[str]:
     return [line.split("\t")[-1] for line in done.out.splitlines()]
 
 
-def test_samples_are_all_printed_and_depend_on_the_seed(trained: Path, pair: list[object], console: Command) -> None:
-    draw = ["translate", "-m", trained, "-q", "few.src", "--samples", "3", "--temperature", "2", "--seed"]
+def test_samples_are_all_printed_and_depend_on_the_seed(
+    trained: Path, pair: list[object], console: Command
+) -> None:
+    draw = [
+        "translate",
+        "-m",
+        trained,
+        "-q",
+        "few.src",
+        "--samples",
+        "3",
+        "--temperature",
+        "2",
+        "--seed",
+    ]
     drawn = console(*draw, "5")
     numbers = [line.split("\t")[0] for line in drawn.out.splitlines()]
     assert numbers == ["1"] * 3 + ["2"] * 3 + ["3"] * 3 + ["4"] * 3
@@ -86,7 +126,9 @@ def test_samples_are_all_printed_and_depend_on_the_seed(trained: Path, pair: lis
     assert texts_of(console(*draw, "6")) != texts_of(drawn)
 
 
-def test_minimum_bayes_risk_chooses_one_sample(trained: Path, pair: list[object], console: Command) -> None:
+def test_minimum_bayes_risk_chooses_one_sample(
+    trained: Path, pair: list[object], console: Command
+) -> None:
     alone = ("-m", trained, "-q", "few.src")
     best = console("translate", *alone, "--samples", "8", "--mbr", "bleu", "--json")
     chosen = [record["best"] for record in json_lines(best.out)]
@@ -120,12 +162,27 @@ def test_the_kind_of_mean_is_refused_for_one_model(tmp_path: Path, console: Comm
     refused(done, "ensemble and ensemble_weights are of several runs")
 
 
-def test_a_recipe_with_minimum_bayes_risk_does_not_print_samples_unless_told(console: Command, tmp_path: Path) -> None:
+def test_a_recipe_with_minimum_bayes_risk_does_not_print_samples_unless_told(
+    console: Command, tmp_path: Path
+) -> None:
     run = make_run(
-        tmp_path, "mine", TRANSLATION.replace("search: {beam_size: 2, ", "search: {kind: mbr, metric: bleu, ")
+        tmp_path,
+        "mine",
+        TRANSLATION.replace("search: {beam_size: 2, ", "search: {kind: mbr, metric: bleu, "),
     )
     draw = ["translate", "-m", run, "--samples", 3]
     done = console(*draw, stdin="The dog sees.\n")
-    refused(done, "`search.kind: mbr` of the recipe chooses one of the samples", "--mbr bleu", "--mbr none")
-    assert len(succeeded(console(*draw, "--mbr", "bleu", stdin="The dog sees.\n")).out.splitlines()) == 1
-    assert len(succeeded(console(*draw, "--mbr", "none", stdin="The dog sees.\n")).out.splitlines()) == 3
+    refused(
+        done,
+        "`search.kind: mbr` of the recipe chooses one of the samples",
+        "--mbr bleu",
+        "--mbr none",
+    )
+    assert (
+        len(succeeded(console(*draw, "--mbr", "bleu", stdin="The dog sees.\n")).out.splitlines())
+        == 1
+    )
+    assert (
+        len(succeeded(console(*draw, "--mbr", "none", stdin="The dog sees.\n")).out.splitlines())
+        == 3
+    )

@@ -34,7 +34,9 @@ def shell(tmp_path: Path) -> Shell:
     def run(command: str) -> Finished:
         line = f"exec '{sys.executable}' -m nmtkit {command}"
         words = ["sh", "-c", line]
-        done = subprocess.run(words, capture_output=True, input=b"", cwd=tmp_path, env=environment(), check=False)
+        done = subprocess.run(
+            words, capture_output=True, input=b"", cwd=tmp_path, env=environment(), check=False
+        )
         return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
@@ -61,23 +63,36 @@ def test_a_closed_or_full_stream_is_named(shell: Shell, command: str, place: str
 
 
 @pytest.mark.parametrize("closing", daily(["2>/dev/full", "2>&- <&-"]))
-def test_results_are_printed_though_nobody_reads_the_messages(shell: Shell, closing: str, tmp_path: Path) -> None:
+def test_results_are_printed_though_nobody_reads_the_messages(
+    shell: Shell, closing: str, tmp_path: Path
+) -> None:
     """Results are what they are; a fault is told by the exit code alone."""
-    (tmp_path / "lines.txt").write_text("żółw ce\n", encoding="utf-8")  # of which a note tells that ROUGE drops letters
-    assert "ROUGE-1" in succeeded(shell(f"score lines.txt --ref lines.txt --metrics rouge1 {closing}")).out
+    (tmp_path / "lines.txt").write_text(
+        "żółw ce\n", encoding="utf-8"
+    )  # of which a note tells that ROUGE drops letters
+    assert (
+        "ROUGE-1"
+        in succeeded(shell(f"score lines.txt --ref lines.txt --metrics rouge1 {closing}")).out
+    )
     wrong = shell(f"score lines.txt --ref nothing.txt {closing}")
     assert (wrong.code, wrong.out) == (2, "")
 
 
 def test_results_are_utf_8_whatever_the_encoding_of_the_machine(nmtkit: Command) -> None:
-    done = succeeded(nmtkit("summarize", "--lead", 1, stdin="żółw śpi.\n", PYTHONIOENCODING="latin-1"))
+    done = succeeded(
+        nmtkit("summarize", "--lead", 1, stdin="żółw śpi.\n", PYTHONIOENCODING="latin-1")
+    )
     assert done.out == "żółw śpi.\n"
 
 
-def test_a_full_disk_for_messages_does_not_end_a_training(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+def test_a_full_disk_for_messages_does_not_end_a_training(
+    corpus: Path, nmtkit: Command, tmp_path: Path
+) -> None:
     full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 2)"
     few = ["--set", "training.max_updates=4"]
-    done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *few, first=full))
+    done = succeeded(
+        nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *few, first=full)
+    )
     assert (tmp_path / "run" / "result.json").is_file()
     assert "test set" in done.out
 
@@ -101,7 +116,9 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [0, 1000, 4000])
-@pytest.mark.parametrize("option", ["-o out.txt", "-o out.txt.gz", "--soft soft.json", "--soft soft.npz"])
+@pytest.mark.parametrize(
+    "option", ["-o out.txt", "-o out.txt.gz", "--soft soft.json", "--soft soft.npz"]
+)
 def test_a_full_disk_leaves_no_incomplete_result(
     corpus: Path, trained: Path, console: Command, tmp_path: Path, option: str, size: int
 ) -> None:
@@ -118,7 +135,7 @@ def test_a_full_disk_leaves_no_incomplete_arrays(tmp_path: Path, rows: int) -> N
     columns = {side: RaggedArray.from_rows([[4, 5, 6]] * rows, "<u2") for side in ("src", "tgt")}
     with (
         largest_file(10),
-        pytest.raises(NmtkitError, match="data: cannot write it: "),
+        pytest.raises(NmtkitError, match="data: cannot be written: "),
         StoreWriter(tmp_path / "data", "train", "<u2", 10) as writer,
     ):
         writer.add(columns)
@@ -128,21 +145,23 @@ def test_a_full_disk_leaves_no_incomplete_arrays(tmp_path: Path, rows: int) -> N
 def test_a_full_disk_for_held_out_pairs_is_named(corpus: Path, tmp_path: Path) -> None:
     files = SplitFiles(src=[str(corpus / "train.src")], tgt=[str(corpus / "train.tgt")])
     held = choose_hold_out(read_pairs(files), with_test=False, train=lambda pair: None)
-    with largest_file(1000), pytest.raises(NmtkitError, match="text: cannot write it: "):
+    with largest_file(1000), pytest.raises(NmtkitError, match="text: cannot be written: "):
         write_splits(files, held, tmp_path / "text", ["train"], ("src", "tgt"))
 
 
 def test_a_full_disk_for_small_files_is_named(tmp_path: Path) -> None:
     with largest_file(3):
-        with pytest.raises(NmtkitError, match=r"metrics\.jsonl: cannot write it: "):
+        with pytest.raises(NmtkitError, match=r"metrics\.jsonl: cannot be written: "):
             MetricsLog(RunFolder(tmp_path)).add(Evaluated(1, {}, False, 0.0))
-        with pytest.raises(NmtkitError, match=r"b\.txt: cannot write it: "):
+        with pytest.raises(NmtkitError, match=r"b\.txt: cannot be written: "):
             atomic_write_text(tmp_path / "b.txt", "some text")
-    with pytest.raises(NmtkitError, match="cannot write it: it is a folder"):
+    with pytest.raises(NmtkitError, match="cannot be written: it is a folder"):
         atomic_write_text(tmp_path, "some text")
 
 
-def test_a_full_disk_without_a_name_is_reported_as_a_file(console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_without_a_name_is_reported_as_a_file(
+    console: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

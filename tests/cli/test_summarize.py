@@ -11,7 +11,15 @@ from nmtkit import Translator
 from nmtkit.inference.long_texts import Summarizer
 from tests.cli.untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
 from tests.support.command_cases import words_of
-from tests.support.commands import Command, Finished, as_text, json_lines, refused, succeeded, write_lines
+from tests.support.commands import (
+    Command,
+    Finished,
+    as_text,
+    json_lines,
+    refused,
+    succeeded,
+    write_lines,
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +27,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with runs of two tasks; the one for translation is the newest."""
     folder = tmp_path_factory.mktemp("summarize")
     make_run(folder, "news", SUMMARIZATION)
-    make_run(folder, "plain", SUMMARIZATION.replace("hidden_size: 8,", "hidden_size: 8, copying: false,"))
+    make_run(
+        folder, "plain", SUMMARIZATION.replace("hidden_size: 8,", "hidden_size: 8, copying: false,")
+    )
     os.utime(folder / "runs/plain/result.json", (1, 1))
     make_run(folder, "text", TRANSLATION)
     return folder
@@ -35,7 +45,9 @@ SHORT_RATIO = ["--search", "max_length_ratio=0.1", "--search", "max_length_offse
 
 
 def jsonl(articles: list[str]) -> str:
-    return as_text(json.dumps({"id": number, "text": article}) for number, article in enumerate(articles))
+    return as_text(
+        json.dumps({"id": number, "text": article}) for number, article in enumerate(articles)
+    )
 
 
 def test_one_line_is_printed_for_each_article_in_order(console: Command) -> None:
@@ -44,31 +56,47 @@ def test_one_line_is_printed_for_each_article_in_order(console: Command) -> None
     assert summaries.pop() == ""
     assert [bool(line) for line in summaries] == [True, False, True, True]
     assert all("<pad>" not in line and "▁" not in line for line in summaries)
-    assert "".join(console("summarize", stdin=article + "\n").out for article in ARTICLES) == done.out
+    assert (
+        "".join(console("summarize", stdin=article + "\n").out for article in ARTICLES) == done.out
+    )
     assert Translator.load("runs/news", device="cpu").translate(ARTICLES) == summaries
 
 
 @pytest.mark.parametrize(
     ("command", "name", "task", "other"),
-    [("summarize", "news", "summarization", "translate"), ("translate", "text", "translation", "summarize")],
+    [
+        ("summarize", "news", "summarization", "translate"),
+        ("translate", "text", "translation", "summarize"),
+    ],
 )
-def test_each_task_has_its_command(console: Command, command: str, name: str, task: str, other: str) -> None:
+def test_each_task_has_its_command(
+    console: Command, command: str, name: str, task: str, other: str
+) -> None:
     done = console(command, stdin="")
     assert f"runs/{name} (the newest finished run for {task} under runs/)" in done.err
     trained_for = f"runs/{name} (as asked) was trained for {task}: use `nmtkit {command}`"
     refused(console(other, "-m", f"runs/{name}", stdin=""), trained_for)
 
 
-def test_a_run_of_another_task_is_not_taken(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_another_task_is_not_taken(
+    console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_run(tmp_path, "text", TRANSLATION)
     monkeypatch.chdir(tmp_path)
-    refused(console("summarize", stdin="a"), "no finished run for summarization under runs/: name one with -m RUN")
+    refused(
+        console("summarize", stdin="a"),
+        "no finished run for summarization under runs/: name one with -m RUN",
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "warning"),
     [
-        pytest.param("", "2 of 4 articles were longer than 8 tokens and were cut; --window reads them whole", id="8"),
+        pytest.param(
+            "",
+            "2 of 4 articles were longer than 8 tokens and were cut; --window reads them whole",
+            id="8",
+        ),
         pytest.param("--max-source-tokens 3", "3 of 4 articles were longer than 3 tokens", id="3"),
         pytest.param("--max-source-tokens 100", "", id="100"),
     ],
@@ -96,18 +124,26 @@ def test_windows_are_summarized_one_by_one(console: Command, tmp_path: Path) -> 
     parts = [window["best"]["text"] for window in record["windows"]]
     assert record["text"] == " ".join(parts) == expected[0]
     assert len(parts) == 2
-    refused(rescored(console, tmp_path, printed), "out.jsonl, line 1: not what", "prints without --window")
+    refused(
+        rescored(console, tmp_path, printed),
+        "out.jsonl, line 1: not what",
+        "prints without --window",
+    )
 
 
 def rescored(console: Command, folder: Path, printed: str) -> Finished:
     """Scores of summaries that were printed with `--json`."""
     (folder / "in").write_text(as_text(ARTICLES))
     (folder / "out.jsonl").write_text(printed)
-    return console("rescore", "-m", "news", "--source", folder / "in", "--target", folder / "out.jsonl")
+    return console(
+        "rescore", "-m", "news", "--source", folder / "in", "--target", folder / "out.jsonl"
+    )
 
 
 def test_json_names_copied_spans_with_their_places(console: Command) -> None:
-    records = json_lines(succeeded(console("summarize", "--json", "--n-best", "2", stdin=as_text(ARTICLES))).out)
+    records = json_lines(
+        succeeded(console("summarize", "--json", "--n-best", "2", stdin=as_text(ARTICLES))).out
+    )
     assert [record["line"] for record in records] == [1, 2, 3, 4]
     plain = console("summarize", stdin=as_text(ARTICLES)).out
     assert as_text(record["best"]["text"] for record in records) == plain
@@ -142,7 +178,10 @@ def test_rescore_gives_what_summarize_printed(console: Command, tmp_path: Path) 
 
 def test_moses_lists_have_the_values_of_n_best_lists(console: Command) -> None:
     articles = as_text([ARTICLES[0], "", ARTICLES[2]])
-    rows = [line.split("\t") for line in console("summarize", "--n-best", "3", stdin=articles).out.splitlines()]
+    rows = [
+        line.split("\t")
+        for line in console("summarize", "--n-best", "3", stdin=articles).out.splitlines()
+    ]
     done = succeeded(console("summarize", "--n-best", "3", "--format", "moses", stdin=articles))
     moses = [line.split(" ||| ") for line in done.out.splitlines()]
     for (line, text, features, score), row in zip(moses, rows, strict=True):
@@ -160,9 +199,14 @@ def test_moses_lists_have_the_values_of_n_best_lists(console: Command) -> None:
         pytest.param("--min-length 9", [9, 9], [12, 12], id="min_length"),
         # 8 and 4 tokens are read.
         pytest.param(
-            "--min-length 0 --search min_length_ratio=1.25 --max-length 30", [10, 5], [30, 30], id="min_length_ratio"
+            "--min-length 0 --search min_length_ratio=1.25 --max-length 30",
+            [10, 5],
+            [30, 30],
+            id="min_length_ratio",
         ),
-        pytest.param("--search min_length_ratio=9", [0, 0], [12, 12], id="a ratio beyond the limit"),
+        pytest.param(
+            "--search min_length_ratio=9", [0, 0], [12, 12], id="a ratio beyond the limit"
+        ),
     ],
 )
 def test_limits_of_length_reach_the_search(
@@ -176,7 +220,9 @@ def test_limits_of_length_reach_the_search(
 
 
 def test_no_repeat_ngram_reaches_the_search(console: Command) -> None:
-    done = console("summarize", "--no-repeat-ngram", "1", "--min-length", "8", stdin=as_text(ARTICLES))
+    done = console(
+        "summarize", "--no-repeat-ngram", "1", "--min-length", "8", stdin=as_text(ARTICLES)
+    )
     for line in done.out.splitlines():
         words = re.findall(r"\w+|[.,]", line)
         assert len(words) == len(set(words))
@@ -186,13 +232,25 @@ def test_the_setting_that_limits_the_length_is_named(console: Command) -> None:
     """`--max-length` does not raise a limit that depends on the length of the source."""
     short = ["--min-length", "0", *SHORT_RATIO]
     done = console("summarize", *short, stdin=as_text(ARTICLES))
-    assert "of the summaries reached the length limit before their end; raise it with --max-length or" in done.err
+    assert (
+        "of the summaries reached the length limit before their end; raise it with --max-length or"
+        in done.err
+    )
     assert "--search max_length_ratio=R" in done.err
 
 
 def test_penalties_reach_the_search(console: Command) -> None:
-    penalties = ["--length-penalty", "none", "--search", "coverage_penalty=2", "--search", "coverage_kind=summary"]
-    best = json.loads(console("summarize", "--json", "--min-length", "8", *penalties, stdin=ARTICLES[0]).out)["best"]
+    penalties = [
+        "--length-penalty",
+        "none",
+        "--search",
+        "coverage_penalty=2",
+        "--search",
+        "coverage_kind=summary",
+    ]
+    best = json.loads(
+        console("summarize", "--json", "--min-length", "8", *penalties, stdin=ARTICLES[0]).out
+    )["best"]
     assert best["score"] < best["log_prob"] - 0.01
 
 
@@ -201,7 +259,11 @@ def test_articles_may_be_a_field_of_json_lines(console: Command, tmp_path: Path)
     file = tmp_path / "articles.jsonl"
     file.write_text(jsonl(ARTICLES), encoding="utf-8")
     assert succeeded(console("summarize", f"{file}#text")).out == plain
-    file.write_text(json.dumps({"text": ["The man", "sleeps."]}) + "\n\n" + json.dumps({"text": "The man\nsleeps."}))
+    file.write_text(
+        json.dumps({"text": ["The man", "sleeps."]})
+        + "\n\n"
+        + json.dumps({"text": "The man\nsleeps."})
+    )
     done = console("summarize", f"{file}#text")
     assert done.out.splitlines() == [plain.splitlines()[2], "", plain.splitlines()[2]]
 
@@ -211,7 +273,9 @@ def test_articles_may_be_a_field_of_json_lines(console: Command, tmp_path: Path)
     [
         pytest.param("The man sleeps.", "not JSON", id="text"),
         pytest.param(
-            '{"article": "a"}', "no field 'text'; it has article: name another as FILE#FIELD", id="another field"
+            '{"article": "a"}',
+            "no field 'text'; it has article: name another as FILE#FIELD",
+            id="another field",
         ),
     ],
 )
@@ -231,30 +295,58 @@ def test_stories_are_articles_without_their_highlights(console: Command, tmp_pat
     assert done.out == console("summarize", stdin=as_text([ARTICLES[0], ARTICLES[3]])).out
 
 
-def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lead_needs_no_model(
+    console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     done = console("summarize", "--lead", "1", stdin=as_text(ARTICLES))
-    assert done.out.splitlines() == ["Zyx sees the old dog.", "", "The man sleeps.", "Abc and Def see the old house."]
+    assert done.out.splitlines() == [
+        "Zyx sees the old dog.",
+        "",
+        "The man sleeps.",
+        "Abc and Def see the old house.",
+    ]
     (tmp_path / "articles.jsonl").write_text(jsonl(ARTICLES), encoding="utf-8")
     done = console("summarize", "--lead", "2", "articles.jsonl#text")
     assert done.out == as_text(ARTICLES)
 
 
 def test_translate_takes_the_same_search_options(console: Command) -> None:
-    done = succeeded(console("translate", "--no-repeat-ngram", "1", "--min-length", "6", "--json", stdin=LINES[0]))
+    done = succeeded(
+        console(
+            "translate", "--no-repeat-ngram", "1", "--min-length", "6", "--json", stdin=LINES[0]
+        )
+    )
     record = json.loads(done.out)
     assert list(record) == ["line", "source_tokens", "best", "others"]
-    assert list(record["best"]) == ["text", "score", "log_prob", "tokens", "token_log_probs", "finished"]
+    assert list(record["best"]) == [
+        "text",
+        "score",
+        "log_prob",
+        "tokens",
+        "token_log_probs",
+        "finished",
+    ]
     tokens = record["best"]["tokens"]
     assert len(tokens) == len(set(tokens)) >= 6
 
 
-def test_evaluate_gives_the_figures_of_summarize_and_score(console: Command, tmp_path: Path) -> None:
+def test_evaluate_gives_the_figures_of_summarize_and_score(
+    console: Command, tmp_path: Path
+) -> None:
     """Articles and summaries of JSON lines; a reference in sentences keeps them apart."""
     path = tmp_path / "test.jsonl"
-    records = [{"article": article, "summary": ["The dog sleeps.", "A cat sings."]} for article in ARTICLES if article]
+    records = [
+        {"article": article, "summary": ["The dog sleeps.", "A cat sings."]}
+        for article in ARTICLES
+        if article
+    ]
     path.write_text(as_text(map(json.dumps, records)))
-    done = succeeded(console("evaluate", "news", "--source", path, "--ref", path, "--json", "-o", tmp_path / "out"))
+    done = succeeded(
+        console(
+            "evaluate", "news", "--source", path, "--ref", path, "--json", "-o", tmp_path / "out"
+        )
+    )
     articles = as_text(filter(None, ARTICLES))
     assert (tmp_path / "out").read_text() == console("summarize", "-m", "news", stdin=articles).out
     plain = ["--json", "--no-significance"]
@@ -264,7 +356,8 @@ def test_evaluate_gives_the_figures_of_summarize_and_score(console: Command, tmp
 
 
 @pytest.mark.parametrize(
-    "line", ["evaluate news --source articles --ref summaries", "score-summaries articles --ref summaries"]
+    "line",
+    ["evaluate news --source articles --ref summaries", "score-summaries articles --ref summaries"],
 )
 def test_an_empty_reference_is_refused(console: Command, tmp_path: Path, line: str) -> None:
     places = {name: tmp_path / name for name in ("articles", "summaries")}

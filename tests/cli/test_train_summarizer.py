@@ -48,16 +48,22 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words = [f"w{draw.randrange(40)}" for _ in range(draw.randrange(4, 14))]
         pairs.append((" ".join(words), " ".join(words[:3])))
     for number, (article, summary) in enumerate(pairs[:20]):
-        write_lines(folder / "stories" / f"s{number}.story", [article, "", "@highlight", "", summary])
+        write_lines(
+            folder / "stories" / f"s{number}.story", [article, "", "@highlight", "", summary]
+        )
     write_lines(folder / "train.txt", [f"s{number}" for number in range(20)])
-    valid = [json.dumps({"article": article, "summary": summary}) for article, summary in pairs[20:25]]
+    valid = [
+        json.dumps({"article": article, "summary": summary}) for article, summary in pairs[20:25]
+    ]
     write_lines(folder / "valid.jsonl", valid)
     write_pairs(folder, "test", pairs[25:])
     (folder / "news.yaml").write_text(RECIPE, encoding="utf-8")
     return folder
 
 
-def test_training_reports_stages_validations_and_the_test_set(corpus: Path, tmp_path: Path, console: Command) -> None:
+def test_training_reports_stages_validations_and_the_test_set(
+    corpus: Path, tmp_path: Path, console: Command
+) -> None:
     folder = tmp_path / "run"
     done = succeeded(console("train", corpus / "news.yaml", "--run", folder, "--device", "cpu"))
     said = done.err.splitlines()
@@ -83,15 +89,24 @@ def test_training_reports_stages_validations_and_the_test_set(corpus: Path, tmp_
     assert [score["name"] for score in scores][:2] == ["ROUGE-1", "ROUGE-2"]
     assert (folder / "test.out").read_text().count("\n") == 5
     events = logged(folder)
-    assert {f"valid_{name}" for name in (*SUMMARIZATION.validation_metrics, "loss", "perplexity")} <= events[-1].keys()
+    assert {
+        f"valid_{name}" for name in (*SUMMARIZATION.validation_metrics, "loss", "perplexity")
+    } <= events[-1].keys()
 
-    again = succeeded(console("train", corpus / "news.yaml", "--run", folder, "--resume", "--device", "cpu"))
+    again = succeeded(
+        console("train", corpus / "news.yaml", "--run", folder, "--resume", "--device", "cpu")
+    )
     assert "stage coverage goes on (2 of 2)" in again.err
     assert logged(folder) == events
 
-    refused(console("average", "-m", folder), "2-coverage: this needs at least 2 checkpoints, and 1 was kept")
+    refused(
+        console("average", "-m", folder),
+        "2-coverage: this needs at least 2 checkpoints, and 1 was kept",
+    )
     for which, stage in (("words", "1-words"), ("best", "2-coverage")):
-        done = console("summarize", "-m", folder, "--checkpoint", which, "--device", "cpu", stdin="w1 w2 w3\n")
+        done = console(
+            "summarize", "-m", folder, "--checkpoint", which, "--device", "cpu", stdin="w1 w2 w3\n"
+        )
         assert f", {stage}/weights-" in succeeded(done).err
 
 
@@ -115,7 +130,8 @@ COMMANDS = {
     ),
     "recipe explain of a key": Case("recipe explain stages.coverage.model.coverage --recipe NEWS"),
     "recipe show": Case(
-        "recipe show NEWS --resolved --set stages.coverage.training.lr=0.5", out=["- name: coverage", "lr: 0.5"]
+        "recipe show NEWS --resolved --set stages.coverage.training.lr=0.5",
+        out=["- name: coverage", "lr: 0.5"],
     ),
 }
 
@@ -157,7 +173,9 @@ def test_more_time_is_advised_while_the_score_improves(
     ("limits", "key"),
     [
         pytest.param([], "training.max_minutes", id="of the recipe"),
-        pytest.param(["stages.coverage.training.max_minutes=2"], "stages.coverage.", id="of the stage"),
+        pytest.param(
+            ["stages.coverage.training.max_minutes=2"], "stages.coverage.", id="of the stage"
+        ),
     ],
 )
 def test_the_advice_names_the_limit_of_the_last_stage(

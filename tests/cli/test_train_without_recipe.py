@@ -31,7 +31,12 @@ from tests.support.commands import (
 
 DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
 NEWS = Path(__file__).resolve().parents[2] / "data" / "demo-news"
-SMALL = ["model.hidden_size=16", "model.feed_forward_size=16", "search.max_length=4", "training.log_every=1"]
+SMALL = [
+    "model.hidden_size=16",
+    "model.feed_forward_size=16",
+    "search.max_length=4",
+    "training.log_every=1",
+]
 SHORT = ["--device", "cpu", *sets(*SMALL)]
 QUICK = [*SHORT, "--set", "training.max_updates=3"]
 
@@ -47,7 +52,11 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     for end in ("en", "fr"):
         train = demo("train", end)
-        for name, lines in (("train", train[:600]), ("few", train[:50]), ("valid", demo("valid", end)[:20])):
+        for name, lines in (
+            ("train", train[:600]),
+            ("few", train[:50]),
+            ("valid", demo("valid", end)[:20]),
+        ):
             write_lines(folder / f"{name}.{end}", lines)
         write_lines(folder / f"test.{end}", demo("test", end)[:10])
         with gzip.open(folder / f"more.{end}.gz", "wt", encoding="utf-8") as file:
@@ -62,7 +71,9 @@ def pair(texts: Path, name: str = "train", kind: str = "") -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def finished(texts: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+def finished(
+    texts: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Finished]:
     """The folder of a run that was trained with nothing but `QUICK`, and what was said."""
     folder = tmp_path_factory.mktemp("finished")
     return folder / "runs" / "train-en-fr", nmtkit("train", *pair(texts), *QUICK, cwd=folder)
@@ -78,7 +89,9 @@ def losses(run: Path) -> list[float]:
     return [step["loss"] for step in logged(run, "step")]
 
 
-def test_two_files_are_enough_to_train_and_translate(console: Command, finished: tuple[Path, Finished]) -> None:
+def test_two_files_are_enough_to_train_and_translate(
+    console: Command, finished: tuple[Path, Finished]
+) -> None:
     run, done = finished
     succeeded(done)
     said = done.err.splitlines()
@@ -92,19 +105,32 @@ def test_two_files_are_enough_to_train_and_translate(console: Command, finished:
     assert any("runs/train-en-fr/chosen.yaml" in line for line in said)
     assert "BLEU" in done.out
 
-    sources = {split: lines_in(run / "text" / f"{split}.en") for split in ("train", "valid", "test")}
-    assert {split: len(lines) for split, lines in sources.items()} == {"train": 540, "valid": 30, "test": 30}
+    sources = {
+        split: lines_in(run / "text" / f"{split}.en") for split in ("train", "valid", "test")
+    }
+    assert {split: len(lines) for split, lines in sources.items()} == {
+        "train": 540,
+        "valid": 30,
+        "test": 30,
+    }
     targets = dict(zip(demo("train", "en")[:600], demo("train", "fr")[:600], strict=True))
     assert [targets[source] for source in sources["valid"]] == lines_in(run / "text" / "valid.fr")
 
     text = (run / "chosen.yaml").read_text(encoding="utf-8")
-    assert all(part in text for part in ("extends: preset-tiny\n", "# tokenizer: bpe of ", "src: text/train.en"))
+    assert all(
+        part in text
+        for part in ("extends: preset-tiny\n", "# tokenizer: bpe of ", "src: text/train.en")
+    )
     assert len(lines_in(run / "test.out")) == 30
-    done = succeeded(console("translate", "-m", run, "--device", "cpu", stdin="The old man sleeps.\n\n"))
+    done = succeeded(
+        console("translate", "-m", run, "--device", "cpu", stdin="The old man sleeps.\n\n")
+    )
     assert done.out.count("\n") == 2
 
 
-def test_the_chosen_recipe_means_the_same_from_anywhere(console: Command, finished: tuple[Path, Finished]) -> None:
+def test_the_chosen_recipe_means_the_same_from_anywhere(
+    console: Command, finished: tuple[Path, Finished]
+) -> None:
     run = finished[0]
     write_lines("text/train.en", ["another text of this name"])
     chosen = config.load(run / "chosen.yaml", QUICK[3::2])
@@ -115,7 +141,9 @@ def test_the_chosen_recipe_means_the_same_from_anywhere(console: Command, finish
 
 
 @pytest.mark.slow
-def test_a_training_without_a_recipe_is_resumed_with_the_same_options(texts: Path, console: Command) -> None:
+def test_a_training_without_a_recipe_is_resumed_with_the_same_options(
+    texts: Path, console: Command
+) -> None:
     options = [*SHORT, "--run", "run"]
     train = ["train", *pair(texts), *options]
     succeeded(console(*train, "--set", "training.max_updates=2"))
@@ -124,14 +152,19 @@ def test_a_training_without_a_recipe_is_resumed_with_the_same_options(texts: Pat
     assert "finished after update 4" in done.err
     assert Path("run/chosen.yaml").read_text(encoding="utf-8") == text
     assert len(losses(Path("run"))) == 4
-    done = succeeded(console("train", "run/chosen.yaml", *options, "--set", "training.max_updates=5", "--resume"))
+    done = succeeded(
+        console("train", "run/chosen.yaml", *options, "--set", "training.max_updates=5", "--resume")
+    )
     assert "finished after update 5" in done.err
 
     changed = console(*train, "--preset", "small", "--resume")
     refused(changed, "begun with other options", "--preset was not given and is small")
     done = console("train", *pair(texts, "few"), *options, "--resume")
     refused(done, f"--source was {texts}/train.en and is {texts}/few.en")
-    refused(console("train", *pair(texts), "--run", "nowhere", "--resume"), "no training without a recipe to resume")
+    refused(
+        console("train", *pair(texts), "--run", "nowhere", "--resume"),
+        "no training without a recipe to resume",
+    )
     assert not Path("nowhere").exists()
 
 
@@ -143,7 +176,10 @@ def test_an_earlier_run_is_replaced_only_by_overwrite(texts: Path, console: Comm
     refused(console(*given, "run"), "a training was begun here")
     assert Path("run/chosen.yaml").read_text(encoding="utf-8") == before
     own = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
-    refused(console("train", *own, *QUICK, "--run", "run", "--overwrite"), "in the folder of the run that would be")
+    refused(
+        console("train", *own, *QUICK, "--run", "run", "--overwrite"),
+        "in the folder of the run that would be",
+    )
     assert len(lines_in(Path("run/text/train.en"))) == 540
     succeeded(console(*given, "run", *pair(texts, "valid", "--valid"), "--overwrite"))
     assert Path("run/chosen.yaml").read_text(encoding="utf-8") != before
@@ -173,7 +209,9 @@ def test_named_validation_and_test_sets_are_used_unchanged(texts: Path, console:
     assert (data.train.src, data.valid.tgt) == ([f"{texts}/train.en"], [f"{texts}/valid.fr"])
     assert len(lines_in(run / "test.out")) == 10
     # A test set without targets is only translated.
-    done = succeeded(console("train", *pair(texts), "--test", texts / "test.en", *QUICK, "--run", "run"))
+    done = succeeded(
+        console("train", *pair(texts), "--test", texts / "test.en", *QUICK, "--run", "run")
+    )
     assert "held out: 30 for valid;" in done.err
     assert len(lines_in(Path("run/test.out"))) == 10
     assert not Path("run/text/test.en").exists()
@@ -200,12 +238,19 @@ def test_several_corpora_are_read_as_often_as_needed(
         done = console("train", *pair(texts), *pair(texts, "more"), *QUICK, *weights)
     assert "810 pairs" in succeeded(done).err
     run = Path("runs/train-en-fr-and-1-more")
-    parts = [str((run / "text" / f"train-{number}.{end}").absolute()) for number in (1, 2) for end in ("en", "fr")]
+    parts = [
+        str((run / "text" / f"train-{number}.{end}").absolute())
+        for number in (1, 2)
+        for end in ("en", "fr")
+    ]
     given = [f"{texts}/{name}" for name in ("train.en", "train.fr", "more.en.gz", "more.fr.gz")]
-    assert {path: opened[path] for path in (*given, *parts)} == dict.fromkeys(given, 2) | dict.fromkeys(parts, 4)
+    assert {path: opened[path] for path in (*given, *parts)} == dict.fromkeys(
+        given, 2
+    ) | dict.fromkeys(parts, 4)
     sums = json.loads((run / "data-report.json").read_text(encoding="utf-8"))["files"]["train"]
     assert sums == {
-        path: hashlib.sha256(hashlib.sha256(Path(path).read_bytes()).digest()).hexdigest() for path in parts
+        path: hashlib.sha256(hashlib.sha256(Path(path).read_bytes()).digest()).hexdigest()
+        for path in parts
     }
     counts = [len(lines_in(run / "text" / f"train-{number}.fr")) for number in (1, 2)]
     assert sum(counts) == 810
@@ -229,7 +274,11 @@ def test_a_summarizer_is_trained_without_a_recipe(console: Command) -> None:
     for name in ("article", "summary"):
         write_lines(f"{name}.txt", [" ".join(record[name].split()) for record in records])
     files = ["--source", "article.txt", "--target", "summary.txt", "--task", "summarization"]
-    limits = ["training.max_updates=3", "stages.coverage.training.max_updates=2", "data.max_length=40"]
+    limits = [
+        "training.max_updates=3",
+        "stages.coverage.training.max_updates=2",
+        "data.max_length=40",
+    ]
     small = ["search.max_length=4", "model.hidden_size=16", "model.embedding_size=16"]
     done = succeeded(console("train", *files, "--device", "cpu", *sets(*limits, *small)))
     run = Path("runs/article-summary")
@@ -237,12 +286,23 @@ def test_a_summarizer_is_trained_without_a_recipe(console: Command) -> None:
     assert "stage coverage is over after update 5" in done.err
     assert "ROUGE-L" in done.out
     assert (run / "text" / "valid.src").is_file()
-    succeeded(console("summarize", "-m", run, "--device", "cpu", stdin=records[0]["article"] + "\n"))
+    succeeded(
+        console("summarize", "-m", run, "--device", "cpu", stdin=records[0]["article"] + "\n")
+    )
 
 
 @pytest.mark.slow
 def test_two_processes_train_on_the_text_that_the_first_wrote(texts: Path, tmp_path: Path) -> None:
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nmtkit", "train"]
+    words = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "nmtkit",
+        "train",
+    ]
     done = subprocess.run(
         [sys.executable, *words, *pair(texts), *QUICK, "--threads", "1"],
         cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=300,
@@ -259,5 +319,7 @@ def test_tiny_learns_the_demo_corpus(nmtkit: Command, tmp_path: Path) -> None:
     quick = ["--device", "cpu", "--preset", "tiny", "--set", "training.max_updates=1600"]
     succeeded(nmtkit("train", *files, *quick, "--run", tmp_path / "run"))
     given = as_text(demo("test", "en"))
-    translations = nmtkit("translate", "-m", tmp_path / "run", "--device", "cpu", stdin=given).out.splitlines()
+    translations = nmtkit(
+        "translate", "-m", tmp_path / "run", "--device", "cpu", stdin=given
+    ).out.splitlines()
     assert metrics.score_all(translations, [demo("test", "fr")], ["bleu"])[0].value > 60

@@ -64,9 +64,13 @@ def test_a_page_counts_operations_and_shows_texts_as_they_are(run: Path, console
     assert "not counted: " in drawn(console, run)
 
 
-def test_a_page_names_the_best_weights_alone_by_the_update_from_the_first_stage(run: Path, console: Command) -> None:
+def test_a_page_names_the_best_weights_alone_by_the_update_from_the_first_stage(
+    run: Path, console: Command
+) -> None:
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    kept = [{"update": update, "value": value} for update, value in ((4, 10.0), (8, 30.0), (12, 20.0))]
+    kept = [
+        {"update": update, "value": value} for update, value in ((4, 10.0), (8, 30.0), (12, 20.0))
+    ]
     of_stages = [{"name": "first", "updates": 100}, {"name": "second", "updates": 12}]
     result |= {"kept": kept, "best": "weights-00000008.safetensors", "stages": of_stages}
     (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
@@ -74,7 +78,9 @@ def test_a_page_names_the_best_weights_alone_by_the_update_from_the_first_stage(
 
 
 def test_the_only_point_of_a_curve_is_a_dot(run: Path, console: Command) -> None:
-    assert all('class="' in dot and " hover" in dot for dot in drawn(console, run).split("<circle ")[1:])
+    assert all(
+        'class="' in dot and " hover" in dot for dot in drawn(console, run).split("<circle ")[1:]
+    )
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     last = [line for line in lines if json.loads(line)["event"] == "evaluated"][-1]
     kept = [line for line in lines if json.loads(line)["event"] == "step"] + [last]
@@ -83,21 +89,33 @@ def test_the_only_point_of_a_curve_is_a_dot(run: Path, console: Command) -> None
     assert [dot.split('"')[1] for dot in dots] == ["", ""]  # loss and score of the validation set
 
 
-def test_axes_of_a_page_have_round_ticks_and_scores_begin_at_zero(run: Path, console: Command) -> None:
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+def test_axes_of_a_page_have_round_ticks_and_scores_begin_at_zero(
+    run: Path, console: Command
+) -> None:
+    events = [
+        json.loads(line)
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     validations = [event for event in events if event["event"] == "evaluated"]
     for number, event in enumerate(validations):
         event["valid_bleu"] = 50.3 + number
     validations[-1]["update"] = 2332
-    (run / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in events), encoding="utf-8"
+    )
     page = drawn(console, run)
     chart = page.split('aria-label="BLEU over the updates"')[1].split("</svg>")[0]
     labels = re.findall(r"<text [^>]*>([^<]*)</text>", chart)
     assert labels == ["0", "20", "40", "60", "0", "500", "1,000", "1,500", "2,000"]
 
 
-def test_answers_to_examples_of_another_stage_do_not_stand_under_those_of_the_last(run: Path, console: Command) -> None:
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+def test_answers_to_examples_of_another_stage_do_not_stand_under_those_of_the_last(
+    run: Path, console: Command
+) -> None:
+    events = [
+        json.loads(line)
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     first, *_, last = [event for event in events if event["event"] == "evaluated"]
     first["samples"] = [["another source", "another reference", "an answer to it"]]
     last["samples"][0][2] = "an answer to this"
@@ -112,8 +130,12 @@ def test_answers_to_examples_of_another_stage_do_not_stand_under_those_of_the_la
 def test_a_damaged_log_is_one_clear_error(run: Path, console: Command, samples: str) -> None:
     (run / "result.json").unlink()
     with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(f'{{"update": 99, "event": "evaluated", "valid_bleu": 1.0, "samples": {samples}}}\n')
-    refused(console("plot-training", run, "--what", "report", "-o", "page.html"), "logs are damaged")
+        file.write(
+            f'{{"update": 99, "event": "evaluated", "valid_bleu": 1.0, "samples": {samples}}}\n'
+        )
+    refused(
+        console("plot-training", run, "--what", "report", "-o", "page.html"), "logs are damaged"
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +150,9 @@ def test_a_damaged_log_is_one_clear_error(run: Path, console: Command, samples: 
         ("RUN --what report -o page.png", "let the name end in .html"),
     ],
 )
-def test_a_page_is_of_one_run_and_has_no_look(trained: Path, console: Command, line: str, message: str) -> None:
+def test_a_page_is_of_one_run_and_has_no_look(
+    trained: Path, console: Command, line: str, message: str
+) -> None:
     refused(console("plot-training", *words_of(line, {"RUN": trained})), message)
     assert not list(Path().iterdir())
 

@@ -23,27 +23,39 @@ def columns(text: str) -> list[list[str]]:
 
 def test_scores_of_a_line_are_sums_over_its_sentences(run: list[str], console: Command) -> None:
     parts = columns(succeeded(console(*run, "--scores", stdin="\n".join(PARTS))).out)
-    ((score, log_prob, text),) = columns(succeeded(console(*run, "--scores", "--split-sentences", stdin=LINE)).out)
+    ((score, log_prob, text),) = columns(
+        succeeded(console(*run, "--scores", "--split-sentences", stdin=LINE)).out
+    )
     assert float(score) == pytest.approx(sum(float(part[0]) for part in parts), abs=1e-5)
     assert float(log_prob) == pytest.approx(sum(float(part[1]) for part in parts), abs=1e-5)
     assert text == " ".join(part[2] for part in parts)
 
 
 def test_n_best_lists_are_of_whole_lines(run: list[str], console: Command) -> None:
-    found = columns(succeeded(console(*run, "--n-best", "3", "--split-sentences", stdin=f"{LINE}\n\nba\n")).out)
+    found = columns(
+        succeeded(console(*run, "--n-best", "3", "--split-sentences", stdin=f"{LINE}\n\nba\n")).out
+    )
     assert [row[0] for row in found] == ["1", "1", "1", "2", "3", "3", "3"]
     scores = [float(row[1]) for row in found[:3]]
     assert scores == sorted(scores, reverse=True)
     assert len({row[3] for row in found[:3]}) == 3
-    (record,) = json_lines(console(*run, "--n-best", "3", "--split-sentences", "--json", stdin=LINE).out)
-    assert [record["text"], *(other["text"] for other in record["others"])] == [row[3] for row in found[:3]]
-    moses = console(*run, "--n-best", "3", "--split-sentences", "--format", "moses", stdin=LINE).out.splitlines()
+    (record,) = json_lines(
+        console(*run, "--n-best", "3", "--split-sentences", "--json", stdin=LINE).out
+    )
+    assert [record["text"], *(other["text"] for other in record["others"])] == [
+        row[3] for row in found[:3]
+    ]
+    moses = console(
+        *run, "--n-best", "3", "--split-sentences", "--format", "moses", stdin=LINE
+    ).out.splitlines()
     assert [line.split(" ||| ")[1] for line in moses] == [row[3] for row in found[:3]]
 
 
 def test_terms_hold_in_each_sentence(run: list[str], console: Command, tmp_path: Path) -> None:
     write_lines(tmp_path / "terms.tsv", ["gu ha\tLO LO", "ki\tBA"])
-    done = succeeded(console(*run, "--split-sentences", "--terms", "terms.tsv", "--json", stdin=LINE))
+    done = succeeded(
+        console(*run, "--split-sentences", "--terms", "terms.tsv", "--json", stdin=LINE)
+    )
     (record,) = json_lines(done.out)
     texts = [sentence["best"]["text"] for sentence in record["sentences"]]
     assert "LO LO" in texts[1]
@@ -70,7 +82,9 @@ def test_must_is_only_for_a_line_of_one_sentence(run: list[str], console: Comman
     assert "FO" in succeeded(console(*split, stdin=single)).out.split()
 
 
-def test_translations_that_lack_numbers_are_counted_and_named(run: list[str], console: Command) -> None:
+def test_translations_that_lack_numbers_are_counted_and_named(
+    run: list[str], console: Command
+) -> None:
     text = "ba ce 120\nba ce\nba 3 ce\n" + "".join(f"ba {n} ce\n" for n in range(20, 26))
     done = succeeded(console(*run, stdin=text))
     shown = " ".join(done.err.split())
@@ -78,12 +92,16 @@ def test_translations_that_lack_numbers_are_counted_and_named(run: list[str], co
     assert "line 1 (120); line 4 (20); line 5 (21); line 6 (22); line 7 (23); and 2 more" in shown
     records = json_lines(console(*run, "--json", stdin=text).out)
     assert [record.get("missing_numbers") for record in records[:3]] == [["120"], None, None]
-    (joined,) = json_lines(console(*run, "--json", "--split-sentences", stdin="Ba 120 ce. Di 3 fo.").out)
+    (joined,) = json_lines(
+        console(*run, "--json", "--split-sentences", stdin="Ba 120 ce. Di 3 fo.").out
+    )
     assert joined["missing_numbers"] == ["120"]
     assert "lack a number" not in console(*run, stdin="ba ce\n").err
 
 
-def test_terms_that_cost_much_log_probability_are_reported(run: list[str], console: Command, tmp_path: Path) -> None:
+def test_terms_that_cost_much_log_probability_are_reported(
+    run: list[str], console: Command, tmp_path: Path
+) -> None:
     write_lines(tmp_path / "terms.tsv", ["ba\tLO KI LO KI"])
     done = succeeded(console(*run, "--terms", "terms.tsv", stdin="ce di\nba ce di\n"))
     shown = " ".join(done.err.split())
@@ -91,7 +109,10 @@ def test_terms_that_cost_much_log_probability_are_reported(run: list[str], conso
     assert cost is not None, done
     assert int(cost[1]) >= 5
     write_lines(tmp_path / "terms.tsv", ["ba\tBA"])
-    assert "forcing the terms" not in console(*run, "--terms", "terms.tsv", stdin="ce di\nba ce di\n").err
+    assert (
+        "forcing the terms"
+        not in console(*run, "--terms", "terms.tsv", stdin="ce di\nba ce di\n").err
+    )
 
 
 def test_repetitions_are_reported_with_the_remedy(run: list[str], console: Command) -> None:
@@ -99,5 +120,7 @@ def test_repetitions_are_reported_with_the_remedy(run: list[str], console: Comma
     free = console(*run, "--search", "min_length_ratio=2", "--max-length", "40", stdin=lines)
     assert "the translations repeat themselves" in free.err
     assert "--no-repeat-ngram 3" in free.err
-    prevented = console(*run, "--no-repeat-ngram", "3", "--search", "min_length_ratio=2", stdin=lines)
+    prevented = console(
+        *run, "--no-repeat-ngram", "3", "--search", "min_length_ratio=2", stdin=lines
+    )
     assert "repeat themselves" not in prevented.err

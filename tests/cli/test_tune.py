@@ -34,16 +34,18 @@ def console(tmp_path: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -
     return console
 
 
-def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Command, tmp_path: Path) -> None:
+def test_what_is_tuned_is_used_shown_and_cleared(
+    corpus: Path, console: Command, tmp_path: Path
+) -> None:
     tuned = succeeded(console("tune", corpus / "tiny.yaml", "--run", "run", *ONE))
     rows = [line for line in tuned.out.splitlines() if ", 1 thread" in line]
     measured = {row.partition(", 1 thread")[0]: row for row in rows}
     assert measured.keys() == {"fp32 highest", "fp32 medium"}
     (taken,) = (setting for setting, row in measured.items() if "taken" in row)
-    assert "fastest training here: " in tuned.err
+    assert "fastest training settings: " in tuned.err
 
     done = succeeded(console("train", corpus / "tiny.yaml", "--run", "run", *ONE))
-    assert f"fastest training here: {taken}, 1 thread (" in done.err
+    assert f"fastest training settings: {taken}, 1 thread (" in done.err
     settled = config.load(tmp_path / "run" / "recipe.yaml").training
     assert (settled.precision, settled.matmul_precision, settled.threads) == (*taken.split(), 1)
 
@@ -131,5 +133,7 @@ def test_preprocessing_uses_the_cores_of_all_processes(
     torch.set_num_threads(3)
     loaded = config.load(corpus / "tiny.yaml")
     with pytest.raises(Reached) as reached:
-        train.train_run(Plan(loaded, torch.device("cpu")), Run(RunFolder(tmp_path / "run")), TrainLog([], print))
+        train.train_run(
+            Plan(loaded, torch.device("cpu")), Run(RunFolder(tmp_path / "run")), TrainLog([], print)
+        )
     assert reached.value.args == (workers,)

@@ -43,7 +43,12 @@ def test_watch_reads_a_growing_log(trained: Path, console: Command) -> None:
 def test_a_training_that_replaces_another_is_shown_before_its_first_state(console: Command) -> None:
     folder = RunFolder(Path("runs", "mine"))
     folder.checkpoints.mkdir(parents=True)
-    for part in (folder.recipe, folder.metrics, folder.result, folder.checkpoints / "last.safetensors"):
+    for part in (
+        folder.recipe,
+        folder.metrics,
+        folder.result,
+        folder.checkpoints / "last.safetensors",
+    ):
         part.write_text("{}")
     with lock_run(folder, ignore) as lock:
         lock.set_aside()

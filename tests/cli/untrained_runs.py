@@ -15,7 +15,10 @@ from nmtkit.runs.run import build_model
 from nmtkit.training.checkpoints.weights import get_weights, save_weights
 from tests.support.learned_tokenizers import learn_tokenizers
 
-LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
+LINES = [
+    "The old man sees the dog. It sleeps.",
+    "The dog sees the man, who is old. The man sleeps in the old house.",
+]
 ARTICLES = [
     "Zyx sees the old dog. The dog sees Abc.",
     "",
@@ -63,7 +66,9 @@ training: {max_updates: 1, best_metric: perplexity}
 """
 
 
-def make_run(folder: Path, name: str, recipe_text: str, text: Sequence[str] = LINES, features: int = 0) -> Path:
+def make_run(
+    folder: Path, name: str, recipe_text: str, text: Sequence[str] = LINES, features: int = 0
+) -> Path:
     """A finished run as `train` leaves it, but for what it learned; its vocabularies are of the text or of a run.
 
     A row of its features, if it has any, has so many numbers.
@@ -76,7 +81,9 @@ def make_run(folder: Path, name: str, recipe_text: str, text: Sequence[str] = LI
         tokenizers = origin_tokenizers(origin, recipe)
     else:
         examples = [Example(line, line, number) for number, line in enumerate(text, start=1)]
-        tokenizers = learn_tokenizers(recipe.tokenizer, examples, columns=TASKS.get(recipe.task).columns)
+        tokenizers = learn_tokenizers(
+            recipe.tokenizer, examples, columns=TASKS.get(recipe.task).columns
+        )
     tokenizers.features = features
     tokenizers.save(run.vocabulary)
     torch.manual_seed(5)

@@ -49,8 +49,10 @@ def test_extends_says_only_what_differs(base: Path) -> None:
     assert loaded.model.model_dump().items() >= {"hidden_size": 64, "dropout": 0.5}.items()
     assert (loaded.training.max_updates, loaded.training.lr) == (10, 0.01)
     assert loaded.data.train.src == [str(base.parent / "a.src")]
-    child.write_text("extends: base.yaml\nmodel: {kind: transformer, heads: 2}\n")  # another kind starts afresh
-    assert config.load(child).model.model_dump()["hidden_size"] == 256  # the Transformer's own default
+    # another kind starts afresh
+    child.write_text("extends: base.yaml\nmodel: {kind: transformer, heads: 2}\n")
+    # the Transformer's own default
+    assert config.load(child).model.model_dump()["hidden_size"] == 256
 
 
 def test_a_file_never_inherits_the_name_of_the_recipe_that_it_extends(base: Path) -> None:
@@ -58,7 +60,9 @@ def test_a_file_never_inherits_the_name_of_the_recipe_that_it_extends(base: Path
     child, grandchild = base.with_name("child.yaml"), base.with_name("grandchild.yaml")
     child.write_text("extends: base.yaml\nname: second\ndescription: The second.\n")
     grandchild.write_text("extends: child.yaml\n")
-    names = [(loaded.name, loaded.description) for loaded in map(config.load, (base, child, grandchild))]
+    names = [
+        (loaded.name, loaded.description) for loaded in map(config.load, (base, child, grandchild))
+    ]
     assert names == [("first", "The first."), ("second", "The second."), ("grandchild", "")]
     bundled = base.with_name("mine.yaml")
     bundled.write_text("extends: multi30k-en-de-transformer\n")
@@ -77,15 +81,22 @@ OWN_TRAIN = "extends: base.yaml\ndata:\n  train: {src: c, tgt: d}\n"
         (OWN_TRAIN, None),
         (OWN_TRAIN + "  test: {src: own.src, tgt: own.tgt}\n", "own.src"),
         (OWN_TRAIN + "  test: null\n", None),
-        ("extends: base.yaml\ndata:\n  train: [{src: c, tgt: d}, {src: e, tgt: f, weight: 2}]\n", None),
+        (
+            "extends: base.yaml\ndata:\n  train: [{src: c, tgt: d}, {src: e, tgt: f, weight: 2}]\n",
+            None,
+        ),
     ],
 )
-def test_a_test_set_belongs_to_the_text_that_is_trained_on(base: Path, child: str, test: str | None) -> None:
+def test_a_test_set_belongs_to_the_text_that_is_trained_on(
+    base: Path, child: str, test: str | None
+) -> None:
     base.write_text(TEXT.replace("data:\n", "data:\n  test: {src: test.src, tgt: test.tgt}\n"))
     path = base.with_name("child.yaml")
     path.write_text(child)
     files = config.load(path).data.test
-    assert (None if files is None else [Path(name).name for name in files.src]) == (None if test is None else [test])
+    assert (None if files is None else [Path(name).name for name in files.src]) == (
+        None if test is None else [test]
+    )
     assert config.load(path).data.valid is not None
 
 
@@ -101,8 +112,26 @@ def test_of_a_chain_of_recipes_the_text_of_the_last_counts(base: Path) -> None:
     assert config.load(third).data.test is None
 
 
-RAW = ["task", "name", "data", "data.train", "data.train.tags", "data.train.src", "tokenizer", "tokenizer.specials"]
-RAW += ["data.folder", "init_from", "init_from.run", "stages", "search", "model", "model.kind", "model.layers"]
+RAW = [
+    "task",
+    "name",
+    "data",
+    "data.train",
+    "data.train.tags",
+    "data.train.src",
+    "tokenizer",
+    "tokenizer.specials",
+]
+RAW += [
+    "data.folder",
+    "init_from",
+    "init_from.run",
+    "stages",
+    "search",
+    "model",
+    "model.kind",
+    "model.layers",
+]
 RAW += ["pretrained_embeddings", "training.max_minutes", "evaluation.metrics"]
 """Keys that are read before a recipe is checked, or lie above such keys."""
 
@@ -110,8 +139,20 @@ RAW += ["pretrained_embeddings", "training.max_minutes", "evaluation.metrics"]
 @pytest.mark.parametrize("key", RAW)
 def test_a_wrong_type_is_a_fault_of_the_recipe(base: Path, key: str) -> None:
     for tags in ("[]", "[<x>]"):
-        for value in ("3", "null", "true", "x", "[1]", "[null]", "[[]]", "[{a: 1}]", "{a: 1}", "{1: 2}"):
-            with suppress(RecipeError):  # no other error; some of the values are right for some of the keys
+        for value in (
+            "3",
+            "null",
+            "true",
+            "x",
+            "[1]",
+            "[null]",
+            "[[]]",
+            "[{a: 1}]",
+            "{a: 1}",
+            "{1: 2}",
+        ):
+            # no other error; some of the values are right for some of the keys
+            with suppress(RecipeError):
                 config.load(base, [f"data.train.tags={tags}", f"{key}={value}"])
 
 
@@ -149,7 +190,9 @@ def test_missing_files_are_told_by_their_keys(base: Path) -> None:
 def test_limits_that_differ_are_told(base: Path) -> None:
     stages = "stages=[{name: first, training: {max_updates: 5}}, {name: second}]"
     before = config.load(base, [stages])
-    now = config.load(base, [stages, "training.max_minutes=3", "stages.first.training.max_updates=6"])
+    now = config.load(
+        base, [stages, "training.max_minutes=3", "stages.first.training.max_updates=6"]
+    )
     assert checks.limit_differences(before, before) == []
     assert checks.limit_differences(before, now) == [
         "`training.max_minutes` was no limit and is now 3.0",
@@ -158,10 +201,14 @@ def test_limits_that_differ_are_told(base: Path) -> None:
 
 
 def test_overrides_win_over_the_file(base: Path) -> None:
-    loaded = config.load(base, ["training.lr=1e-3", "model.hidden_size=32", "name=other", "data.train.src=c"])
+    loaded = config.load(
+        base, ["training.lr=1e-3", "model.hidden_size=32", "name=other", "data.train.src=c"]
+    )
     assert (loaded.training.lr, loaded.name, loaded.data.train.src) == (0.001, "other", ["c"])
     assert loaded.model.model_dump()["hidden_size"] == 32
-    assert config.load(base, ["model.kind=transformer", "model.heads=8"]).model.kind == "transformer"
+    assert (
+        config.load(base, ["model.kind=transformer", "model.heads=8"]).model.kind == "transformer"
+    )
 
 
 def test_a_fault_is_placed_where_it_stands(base: Path) -> None:
@@ -201,15 +248,33 @@ def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> N
         ("model.heads=2", r"unknown key `model\.heads`: none of the "),  # a key of another kind
         ("lr=3", r"did you mean 'training\.lr'\?$"),
         ("training.lrr=3", "did you mean 'lr'"),
-        ("data.train.tgt=[]", "`data`: train: tgt is missing; only a test set may go without targets"),
-        ("data.valid.tgt=[]", "`data`: valid: tgt is missing; only a test set may go without targets"),
-        ("data.train.src=[]", "`data`: train: src is missing; a translation needs it in train and valid and test"),
-        ("data.valid.labels=b", "`data`: valid: a translation has no labels, only src and tgt; take it out, or name"),
+        (
+            "data.train.tgt=[]",
+            "`data`: train: tgt is missing; only a test set may go without targets",
+        ),
+        (
+            "data.valid.tgt=[]",
+            "`data`: valid: tgt is missing; only a test set may go without targets",
+        ),
+        (
+            "data.train.src=[]",
+            "`data`: train: src is missing; a translation needs it in train and valid and test",
+        ),
+        (
+            "data.valid.labels=b",
+            "`data`: valid: a translation has no labels, only src and tgt; take it out, or name",
+        ),
         ("data.valid.features=b", "no features, only src and tgt; take it out, or name"),
-        ("data.test={jsonl: a, labels_field: b}", r"`data`: test: .* no labels, .* take it out, or name another task"),
+        (
+            "data.test={jsonl: a, labels_field: b}",
+            r"`data`: test: .* no labels, .* take it out, or name another task",
+        ),
         ("training.best_metric=blue", "did you mean 'bleu'"),
         ("evaluation.tokenize=13A", "did you mean '13a'"),
-        *((f"name={name}", r"--set name=.*: `name`") for name in ("../up", "/absolute", "..", ".hidden", "-x")),
+        *(
+            (f"name={name}", r"--set name=.*: `name`")
+            for name in ("../up", "/absolute", "..", ".hidden", "-x")
+        ),
         *((f"name={name}", r"--set name=.*: `name`") for name in ("''", "a/b", "5")),
         ("stages." + "9" * 5000 + ".x=1", "--set"),
         ("stages.-1.x=1", "--set"),
@@ -223,14 +288,18 @@ def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> N
     ],
     ids=lambda text: text[:20],
 )
-def test_a_wrong_override_is_refused_with_a_remedy_in_a_short_message(base: Path, override: str, match: str) -> None:
+def test_a_wrong_override_is_refused_with_a_remedy_in_a_short_message(
+    base: Path, override: str, match: str
+) -> None:
     for stages in ("[]", "[{name: only}]"):
         with pytest.raises(RecipeError, match=match) as caught:
             config.load(base, [f"stages={stages}", override])
         assert len(str(caught.value)) < 700
 
 
-def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (base.parent / "a.src").write_text("x\n")
     train = config.load(base).data.splits()["train"]
     # A file that is nowhere is reported where the recipe would have it.
@@ -286,7 +355,9 @@ def test_a_recipe_that_names_no_metric_has_those_of_its_task(task: str, tmp_path
 
 
 @pytest.mark.parametrize("task", [task for task in [*SMALLEST] if task != "language-modelling"])
-@pytest.mark.parametrize(("metrics", "best"), [("ter", "ter"), ("chrf, bleu", None), ("rouge", None)])
+@pytest.mark.parametrize(
+    ("metrics", "best"), [("ter", "ter"), ("chrf, bleu", None), ("rouge", None)]
+)
 def test_the_metrics_that_a_recipe_names_choose_the_best(
     task: str, metrics: str, best: str | None, tmp_path: Path
 ) -> None:
@@ -294,7 +365,9 @@ def test_the_metrics_that_a_recipe_names_choose_the_best(
     training = config.load(written(tmp_path, smallest(task) + named)).training
     default = SMALLEST[task][2]
     first = {"chrf, bleu": "chrf", "rouge": "rouge1"}.get(metrics, best)
-    is_measured = (default == "bleu" and "bleu" in metrics) or (default == "rougeL" and metrics == "rouge")
+    is_measured = (default == "bleu" and "bleu" in metrics) or (
+        default == "rougeL" and metrics == "rouge"
+    )
     assert training.best_metric == (default if is_measured else first)
     assert training.higher_is_better == (training.best_metric != "ter")
 
@@ -322,8 +395,13 @@ def test_whether_higher_is_better_follows_from_the_metric(base: Path, tmp_path: 
     ],
     ids=["another task", "names a metric", "other metrics", "neither"],
 )
-def test_a_stage_has_a_metric_that_it_measures(stage: str, best: str, base: Path, tmp_path: Path) -> None:
-    text = smallest("translation").replace("rnnsearch", "transformer") + "tokenizer: {specials: [<mask>]}\n"
+def test_a_stage_has_a_metric_that_it_measures(
+    stage: str, best: str, base: Path, tmp_path: Path
+) -> None:
+    text = (
+        smallest("translation").replace("rnnsearch", "transformer")
+        + "tokenizer: {specials: [<mask>]}\n"
+    )
     text += "training: {max_updates: 1}\n"
     path = written(tmp_path, f"{text}stages: [{{name: first, {stage}}}, {{name: second}}]\n")
     loaded = config.load(path)
@@ -336,7 +414,9 @@ def test_a_stage_has_a_metric_that_it_measures(stage: str, best: str, base: Path
 
 
 def test_tokenizations_are_those_of_the_metrics() -> None:
-    assert get_args(config.EvaluationConfig.model_fields["tokenize"].annotation) == metrics.TOKENIZERS
+    assert (
+        get_args(config.EvaluationConfig.model_fields["tokenize"].annotation) == metrics.TOKENIZERS
+    )
 
 
 def test_every_setting_has_a_meaning_in_the_schema() -> None:
@@ -400,7 +480,8 @@ def test_what_writes_no_text_gets_no_reward(base: Path) -> None:
 @pytest.mark.parametrize("kind", ["rnn_lm", "bert"])
 def test_a_language_model_is_not_given_sources_that_it_does_not_read(base: Path, kind: str) -> None:
     with pytest.raises(
-        RecipeError, match=f"`model.kind`: {kind} does not read the src of a translation: set `task` to"
+        RecipeError,
+        match=f"`model.kind`: {kind} does not read the src of a translation: set `task` to",
     ):
         checks.require_fitting_stages(config.load(base, [f"model={{kind: {kind}}}"]))
 
@@ -413,16 +494,25 @@ def test_a_test_set_that_is_not_scored_before_and_after_is_refused(base: Path) -
     with pytest.raises(CheckpointError):  # there is no run x
         find_origin(loaded.model_copy(update=whole))
     for one in (loaded, loaded.model_copy(update=whole | {"task": "language-modelling"})):
-        with pytest.raises(RecipeError, match=r"`init_from\.test`: .* only of a whole `run` of a task with references"):
+        with pytest.raises(
+            RecipeError,
+            match=r"`init_from\.test`: .* only of a whole `run` of a task with references",
+        ):
             find_origin(one)
 
 
 def test_a_text_of_a_stage_that_is_not_here_is_told(base: Path) -> None:
-    loaded = config.load(base, ["stages=[{name: first, data: {train: {src: gone.src, tgt: gone.tgt}}}]"])
+    loaded = config.load(
+        base, ["stages=[{name: first, data: {train: {src: gone.src, tgt: gone.tgt}}}]"]
+    )
     of_stages = [
-        row for row in plan(loaded, torch.device("cpu"), need_files=False).rows if row[0].startswith("stages.")
+        row
+        for row in plan(loaded, torch.device("cpu"), need_files=False).rows
+        if row[0].startswith("stages.")
     ]
-    assert of_stages == [("stages.first.data.train", f"gone.{side} (not here)") for side in ("src", "tgt")]
+    assert of_stages == [
+        ("stages.first.data.train", f"gone.{side} (not here)") for side in ("src", "tgt")
+    ]
 
 
 def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> None:
@@ -431,7 +521,9 @@ def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> N
         plan(loaded, torch.device("cpu"), need_files=False)
     checks.require_memory(config.load(base))
     # A vocabulary of words may turn out far smaller than it is allowed to be.
-    checks.require_memory(config.load(base, ["tokenizer.kind=word", "tokenizer.vocab_size=100000000"]))
+    checks.require_memory(
+        config.load(base, ["tokenizer.kind=word", "tokenizer.vocab_size=100000000"])
+    )
 
 
 def test_a_list_in_place_of_a_group_is_told(base: Path) -> None:
@@ -462,11 +554,15 @@ def test_many_keys_and_many_stages_are_answered_at_once(base: Path, text: str) -
     assert len(faults(child)) <= 21
 
 
-@pytest.mark.parametrize("key", ["data.folder", "data.train.src", "pretrained_embeddings.src", "extends"])
+@pytest.mark.parametrize(
+    "key", ["data.folder", "data.train.src", "pretrained_embeddings.src", "extends"]
+)
 def test_a_path_longer_than_any_files_is_a_file_that_is_not_there(base: Path, key: str) -> None:
     lines = [f"{'  ' * depth}{part}:" for depth, part in enumerate(key.split("."))]
     child = base.with_name("child.yaml")
-    child.write_text("\n".join(["extends: base.yaml"] * (key != "extends") + lines) + " " + "x" * 5000 + "\n")
+    child.write_text(
+        "\n".join(["extends: base.yaml"] * (key != "extends") + lines) + " " + "x" * 5000 + "\n"
+    )
     if key == "extends":
         assert "line 1: `extends`" in faults(child)[0]
     else:

@@ -55,7 +55,10 @@ def test_a_stage_is_the_recipe_with_a_few_keys_changed(staged: Path) -> None:
 
 def test_text_is_stored_at_the_longest_limits_and_for_any_stage_that_copies(staged: Path) -> None:
     assert config.load(staged).storage_config.limits == (50, 50)
-    assert config.load(staged, ["stages.coverage.data.max_length=70"]).storage_config.limits == (70, 70)
+    assert config.load(staged, ["stages.coverage.data.max_length=70"]).storage_config.limits == (
+        70,
+        70,
+    )
     assert [*config.load(staged).texts()] == [""]
     assert [*config.load(staged, ["data.over_long=drop"]).texts()] == ["", "short"]
     assert config.load(staged).copies
@@ -69,7 +72,8 @@ def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) ->
     with pytest.raises(RecipeError) as caught:
         config.load(staged)
     starts = [
-        "line 9: `training.lr`",  # what all stages take over is told once, under the recipe's own key
+        # what all stages take over is told once, under the recipe's own key
+        "line 9: `training.lr`",
         "line 16: unknown key `model.covrage`: did you mean 'coverage'",
         "line 19: `training.schedule.updates`",
     ]
@@ -80,12 +84,20 @@ def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) ->
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("name: short", "nmae: short", r"line 13: unknown key `stages.0.nmae`: did you mean 'name'"),
+        (
+            "name: short",
+            "nmae: short",
+            r"line 13: unknown key `stages.0.nmae`: did you mean 'name'",
+        ),
         ("name: short", "name: coverage", "two stages are called 'coverage'"),
         ("name: short", "name: best", "a stage cannot be called 'best'"),
         ("name: short", "name: a/b", r"line 13: `stages.0.name`"),
         ("max_length: 20,", "test: null,", "stage short: `data.test` is for all stages"),
-        ("model: {coverage: true}", "model: {kind: luong}", "stage coverage: `model.kind` is for all stages"),
+        (
+            "model: {coverage: true}",
+            "model: {kind: luong}",
+            "stage coverage: `model.kind` is for all stages",
+        ),
         (
             "objectives: {coverage_weight: 1.0}",
             "best_metric: bleu",
@@ -101,12 +113,16 @@ def test_what_a_stage_may_not_say(staged: Path, old: str, new: str, said: str) -
 
 
 def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged: Path) -> None:
-    loaded = config.load(staged, ["stages.coverage.training.lr=0.5", "stages.0.training.max_updates=3"])
+    loaded = config.load(
+        staged, ["stages.coverage.training.lr=0.5", "stages.0.training.max_updates=3"]
+    )
     short, coverage = loaded.by_stage().values()
     assert (short.training.lr, coverage.training.lr) == (0.1, 0.5)
     assert (short.training.max_updates, coverage.training.max_updates) == (3, 10)
     short, coverage = (
-        config.load(staged, ["training.objectives.coverage_weight=0.5", "model.coverage=true"]).by_stage().values()
+        config.load(staged, ["training.objectives.coverage_weight=0.5", "model.coverage=true"])
+        .by_stage()
+        .values()
     )
     weights = [one.training.objectives["coverage_weight"] for one in (short, coverage)]
     assert weights == [0.5, 1.0]
@@ -115,11 +131,17 @@ def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ("stages.cov.training.lr=1", r"--set stages.cov.training.lr=1: no stage 'cov'.*coverage, short"),
+        (
+            "stages.cov.training.lr=1",
+            r"--set stages.cov.training.lr=1: no stage 'cov'.*coverage, short",
+        ),
         ("stages.2.training.lr=1", "no stage '2'"),
         ("stages.short=1", "name a key of the stage"),
         ("stages.short.training.lr=x", r"--set stages.short.training.lr=x: `training.lr`"),
-        ("stages.short.trianing.lr=1", r"--set stages.*: unknown key `stages.0.trianing`: did you mean 'training'"),
+        (
+            "stages.short.trianing.lr=1",
+            r"--set stages.*: unknown key `stages.0.trianing`: did you mean 'training'",
+        ),
         (
             "stages.short.training.objectives.coverage_weight=0 training.objectives.coverage_weight=2",
             "every stage says `training.objectives.coverage_weight` itself",
@@ -170,8 +192,12 @@ def test_minutes_of_a_recipe_are_those_of_all_its_stages(
     staged: Path, overrides: list[str], taken: list[float], minutes: list[float | None]
 ) -> None:
     """What a stage leaves of its time goes on to the later ones; `taken` are the minutes of the first stages."""
-    staged.with_name("again.yaml").write_text(config.load(staged, overrides).to_yaml(), encoding="utf-8")
-    stages = config.load(staged.with_name("again.yaml")).by_stage([60 * one for one in taken]).values()
+    staged.with_name("again.yaml").write_text(
+        config.load(staged, overrides).to_yaml(), encoding="utf-8"
+    )
+    stages = (
+        config.load(staged.with_name("again.yaml")).by_stage([60 * one for one in taken]).values()
+    )
     assert [one.training.max_minutes for one in stages] == minutes
 
 

@@ -77,7 +77,10 @@ EARLIER_SEARCH = (
     [
         (f"{EARLIER_SEARCH}, samples: 0, mbr: none", BeamConfig(beam_size=4)),
         (f"{EARLIER_SEARCH}, samples: 3, mbr: none", SamplingConfig(samples=3, temperature=0.8)),
-        (f"{EARLIER_SEARCH}, samples: 3, mbr: bleu", MbrConfig(samples=3, temperature=0.8, metric="bleu")),
+        (
+            f"{EARLIER_SEARCH}, samples: 3, mbr: bleu",
+            MbrConfig(samples=3, temperature=0.8, metric="bleu"),
+        ),
         ("alpha: 0.6", BeamConfig(alpha=0.6)),
         ("samples: 2, alpha: 0.6", SamplingConfig(samples=2, alpha=0.6)),
         ("stop: joeynmt", BeamConfig()),
@@ -105,7 +108,9 @@ def test_an_earlier_search_has_the_kind_that_its_keys_meant(
 def test_another_kind_of_search_keeps_the_keys_that_all_kinds_have(
     override: str, expected: SearchConfig, tmp_path: Path
 ) -> None:
-    path = written(tmp_path, RECIPE + "training: {max_updates: 1}\nsearch: {beam_size: 4, alpha: 0.6}\n")
+    path = written(
+        tmp_path, RECIPE + "training: {max_updates: 1}\nsearch: {beam_size: 4, alpha: 0.6}\n"
+    )
     assert config.load(path, [override]).search == expected
 
 
@@ -118,12 +123,18 @@ def test_another_kind_of_search_keeps_the_keys_that_all_kinds_have(
         ("kind: sampling, beam_size: 3", "unknown key `search.beam_size`"),
     ],
 )
-def test_a_search_that_is_gone_is_refused_with_its_remedy(search: str, remedy: str, tmp_path: Path) -> None:
+def test_a_search_that_is_gone_is_refused_with_its_remedy(
+    search: str, remedy: str, tmp_path: Path
+) -> None:
     with pytest.raises(RecipeError, match=remedy):
-        config.load(written(tmp_path, f"{RECIPE}training: {{max_updates: 1}}\nsearch: {{{search}}}\n"))
+        config.load(
+            written(tmp_path, f"{RECIPE}training: {{max_updates: 1}}\nsearch: {{{search}}}\n")
+        )
 
 
-@pytest.mark.parametrize("loss", ["coverage_weight: 0.5", "reinforce: {gamma: 0.9}", "guided_alignment: null"])
+@pytest.mark.parametrize(
+    "loss", ["coverage_weight: 0.5", "reinforce: {gamma: 0.9}", "guided_alignment: null"]
+)
 def test_a_loss_that_was_a_key_of_training_is_an_objective(loss: str, tmp_path: Path) -> None:
     data = RECIPE.replace("tgt: b", "tgt: b, alignment: c")
     earlier = written(tmp_path, f"{data}training: {{max_updates: 1, {loss}, masked_words: null}}\n")
@@ -133,12 +144,19 @@ def test_a_loss_that_was_a_key_of_training_is_an_objective(loss: str, tmp_path: 
     assert read.training.objectives.keys() == set() if "null" in loss else {loss.partition(":")[0]}
 
 
-@pytest.mark.parametrize("split", ["{jsonl: d.jsonl, labels_field: kind, src_field: text, tgt_field: ''}", "[SPLIT]"])
+@pytest.mark.parametrize(
+    "split", ["{jsonl: d.jsonl, labels_field: kind, src_field: text, tgt_field: ''}", "[SPLIT]"]
+)
 def test_json_lines_with_labels_name_each_column_with_its_file(split: str, tmp_path: Path) -> None:
-    split = split.replace("SPLIT", "{jsonl: [d.jsonl], labels_field: kind, src_field: text, tgt_field: ''}")
+    split = split.replace(
+        "SPLIT", "{jsonl: [d.jsonl], labels_field: kind, src_field: text, tgt_field: ''}"
+    )
     recipe = f"task: classification\ndata: {{train: {split}, valid: {split}}}\nmodel: {{kind: word_mean}}\n"
     data = config.load(written(tmp_path, recipe + "training: {max_updates: 1}\n")).data
-    assert [Path(path).name for path in (*data.train.src, *data.train.labels)] == ["d.jsonl#text", "d.jsonl#kind"]
+    assert [Path(path).name for path in (*data.train.src, *data.train.labels)] == [
+        "d.jsonl#text",
+        "d.jsonl#kind",
+    ]
     assert (data.train.jsonl, data.train.columns) == ([], ("src", "labels"))
 
 
@@ -150,14 +168,25 @@ REMOVED = [
     ("training: {max_updates: 1, schedule: {kind: plateau, factor: 0.5}}", ""),
     ("training: {max_updates: 1}\nevaluation: {batch_tokens: 100}", ""),
     ("training: {max_updates: 1}\ntokenizer: {train_lines: 100}", ""),
-    ("training: {max_updates: 1}\npretrained_embeddings: {src: a, rescale: false}", "vectors are always scaled"),
-    ("training: {max_updates: 1}\nsearch: {word_reward: 0.5}", "take another `search.length_penalty`"),
-    ("training: {max_updates: 1}\nsearch: {word_reward: 0.0, no_repeat_except: '', diversity_strength: 0.5}", ""),
+    (
+        "training: {max_updates: 1}\npretrained_embeddings: {src: a, rescale: false}",
+        "vectors are always scaled",
+    ),
+    (
+        "training: {max_updates: 1}\nsearch: {word_reward: 0.5}",
+        "take another `search.length_penalty`",
+    ),
+    (
+        "training: {max_updates: 1}\nsearch: {word_reward: 0.0, no_repeat_except: '', diversity_strength: 0.5}",
+        "",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("settings", "remedy"), REMOVED)
-def test_a_removed_key_is_refused_only_if_it_asks_for_something(settings: str, remedy: str, tmp_path: Path) -> None:
+def test_a_removed_key_is_refused_only_if_it_asks_for_something(
+    settings: str, remedy: str, tmp_path: Path
+) -> None:
     path = written(tmp_path, f"{RECIPE}{settings}\n")
     if not remedy:
         config.load(path)
@@ -166,8 +195,12 @@ def test_a_removed_key_is_refused_only_if_it_asks_for_something(settings: str, r
         config.load(path)
 
 
-@pytest.mark.parametrize(("settings", "remedy"), [case for case in REMOVED if "hard_attention" not in case[0]])
-def test_a_trained_run_is_read_however_it_was_trained(settings: str, remedy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "remedy"), [case for case in REMOVED if "hard_attention" not in case[0]]
+)
+def test_a_trained_run_is_read_however_it_was_trained(
+    settings: str, remedy: str, tmp_path: Path
+) -> None:
     path = written(tmp_path, f"{RECIPE}{settings}\n")
     if "search:" in settings and remedy:  # it still says how the model searches
         with pytest.raises(RecipeError, match=remedy):
@@ -182,16 +215,24 @@ def test_a_trained_run_is_read_however_it_was_trained(settings: str, remedy: str
         ("kind: rnnsearch, residual: true", "take `model.kind: gnmt`"),
         ("kind: rnnsearch, residual: false", ""),
         ("kind: convs2s, kernel_size: 5", "it is 3"),
-        ("kind: intra_attention, intra_decoder: false, layers: 1", "take `model.kind: pointer_generator`"),
+        (
+            "kind: intra_attention, intra_decoder: false, layers: 1",
+            "take `model.kind: pointer_generator`",
+        ),
         ("kind: intra_attention, intra_decoder: true, layers: 1", ""),
-        ("kind: t5, positions: relative, max_positions: 1024, scale_embeddings: false, embedding_norm: false", ""),
+        (
+            "kind: t5, positions: relative, max_positions: 1024, scale_embeddings: false, embedding_norm: false",
+            "",
+        ),
         ("kind: transformer, experts: {noise: true}", ""),
     ],
 )
 def test_a_removed_key_of_a_model_is_refused_only_if_it_asks_for_something(
     model: str, remedy: str, tmp_path: Path
 ) -> None:
-    path = written(tmp_path, RECIPE.replace("kind: rnnsearch", model) + "training: {max_updates: 1}\n")
+    path = written(
+        tmp_path, RECIPE.replace("kind: rnnsearch", model) + "training: {max_updates: 1}\n"
+    )
     if not remedy:
         config.load(path)
         return
@@ -212,7 +253,9 @@ def test_elmo_is_a_kind_of_source_embedding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("brackets", "rule"), [("true", "brackets"), ("false", None)])
 def test_brackets_are_a_rule_of_the_search(brackets: str, rule: str | None, tmp_path: Path) -> None:
-    search = f"search: {{brackets: {brackets}, max_length_ratio: 3.0}}\ntraining: {{max_updates: 1}}\n"
+    search = (
+        f"search: {{brackets: {brackets}, max_length_ratio: 3.0}}\ntraining: {{max_updates: 1}}\n"
+    )
     assert config.load(written(tmp_path, RECIPE + search)).search.rule == rule
     parser = f"task: parsing\n{RECIPE}{search}"
     assert config.load(written(tmp_path, parser)).search.rule == rule

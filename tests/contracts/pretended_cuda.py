@@ -36,7 +36,18 @@ WAITING = {torch.ops.aten.multinomial.default}
 """Besides: torch 2.4 reads two numbers back in it."""
 MAY_MIX = {torch.ops.aten.copy_.default, torch.ops.aten._pack_padded_sequence.default}
 """Take a tensor from either side: a copy, and packing, which wants the lengths on the CPU."""
-IN_FLOAT32 = {"softmax", "log_softmax", "layer_norm", "normalize", "norm", "softplus", "sum", "prod", "cumsum", "exp"}
+IN_FLOAT32 = {
+    "softmax",
+    "log_softmax",
+    "layer_norm",
+    "normalize",
+    "norm",
+    "softplus",
+    "sum",
+    "prod",
+    "cumsum",
+    "exp",
+}
 IN_FLOAT32 |= {"log", "pow", "__pow__"}
 """Functions that autocast computes in float32 on CUDA, but not on a CPU: those of torch's list that models use."""
 
@@ -133,7 +144,11 @@ class PretendedCuda(TorchDispatchMode):
         results = tensors_in(result)
         # A function of what is there, and backward, begin their results on the device as well.
         in_backward = torch._C._current_graph_task_id() != -1
-        begun = not given and results and (in_backward or (self.works_there and results[0].is_floating_point()))
+        begun = (
+            not given
+            and results
+            and (in_backward or (self.works_there and results[0].is_floating_point()))
+        )
         if involved or begun:
             if func is torch.ops.aten._pack_padded_sequence.default:
                 results = results[:1]  # how many rows each step has is for the CPU
@@ -148,8 +163,11 @@ def waits_for(func: Any, args: Any) -> bool:
     """Whether the CPU must read a number before it can go on."""
     if func is torch.ops.aten.index.Tensor:  # by a mask: its places must be counted
         return any(index is not None and index.dtype == torch.bool for index in args[1])
-    if func in (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default):  # one number needs no count
-        return args[2].dim() > 0 and any(index is not None and index.dtype == torch.bool for index in args[1])
+    # one number needs no count
+    if func in (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default):
+        return args[2].dim() > 0 and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
     return _reads_a_number(func)
 
 
@@ -194,7 +212,9 @@ class _Answers(TorchFunctionMode):
         finally:
             cuda.works_there = before
 
-    def _moved(self, func: Any, name: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    def _moved(
+        self, func: Any, name: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]
+    ) -> Tensor:
         """`tensor.to(...)`, `.cpu()` or `.cuda()`."""
         cuda, there = self.cuda, self.cuda.has(tensor)
         given = [*args, *kwargs.values()]
@@ -222,10 +242,13 @@ class _Answers(TorchFunctionMode):
 def _check_recurrent(args: Any) -> None:
     """What cuDNN and autocast make of torch's recurrent layers."""
     if torch.is_autocast_enabled("cpu"):
-        raise Fault("a recurrent layer under autocast: on CUDA torch runs it in float16, whatever type was asked for")
+        raise Fault(
+            "a recurrent layer under autocast: on CUDA torch runs it in float16, whatever type was asked for"
+        )
     if len({leaf.dtype for leaf in tensors_in(args) if leaf.is_floating_point()}) > 1:
         raise Fault("a recurrent layer whose inputs, state and weights differ in type")
-    packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()  # then the sizes of steps stand there
+    # then the sizes of steps stand there
+    packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()
     if not all(tensor.is_contiguous() for tensor in tensors_in(args[2 if packed else 1])):
         raise Fault("a recurrent layer with a state that is not contiguous")
 

@@ -28,7 +28,9 @@ class Recorder(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert not waits_for(func, args), f"{func} cannot be recorded: the program must read its result"
+        assert not waits_for(func, args), (
+            f"{func} cannot be recorded: the program must read its result"
+        )
         kwargs = kwargs or {}
         given = [leaf.untyped_storage() for leaf in tensors_in((args, kwargs))]
         if func._schema.is_mutable:

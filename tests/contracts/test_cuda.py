@@ -75,7 +75,11 @@ def types_of(rows: Rows) -> dict[str, Any]:
     """The type of every tensor in a state."""
 
     def of(value: Any) -> Any:
-        return [of(one) for one in value] if isinstance(value, tuple) else getattr(value, "dtype", None)
+        return (
+            [of(one) for one in value]
+            if isinstance(value, tuple)
+            else getattr(value, "dtype", None)
+        )
 
     return {field.name: of(getattr(rows, field.name)) for field in fields(rows)}
 
@@ -103,10 +107,14 @@ def on_attention(model: Model, batch: Batch, **weight: float) -> dict[str, Any]:
     """The losses that train the attention of the words that are written; regions have no links."""
     losses: dict[str, Any] = {"coverage_weight": 0.5} if attends(model) else {}
     losses |= {"guided_alignment": weight} if losses and batch.alignment is not None else {}
-    return losses | ({"hard_attention": {}} if getattr(model.config, "hard_attention", False) else {})
+    return losses | (
+        {"hard_attention": {}} if getattr(model.config, "hard_attention", False) else {}
+    )
 
 
-def gradients_on(model: Model, batch: Batch, device: torch.device, reinforced: bool = False) -> dict[str, Tensor]:
+def gradients_on(
+    model: Model, batch: Batch, device: torch.device, reinforced: bool = False
+) -> dict[str, Tensor]:
     """The gradients of what the model can be trained by, on a batch that is gone through in parts."""
     model.train()
     model.zero_grad()
@@ -114,12 +122,18 @@ def gradients_on(model: Model, batch: Batch, device: torch.device, reinforced: b
     if reinforced:
         backward(model, batch, 10, part, device, reinforce={"max_length": 3})
     else:
-        own: dict[str, Any] = {name: {} for name in pretraining_objectives(type(model))[:1]} or {"label_smoothing": 0.1}
+        own: dict[str, Any] = {name: {} for name in pretraining_objectives(type(model))[:1]} or {
+            "label_smoothing": 0.1
+        }
         head = auxiliary_objective(model.config)
         own |= {head: 1.0} if head else {}
         backward(model, batch, 10, part, device, **own, **on_attention(model, batch))
     model.eval()
-    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 @pytest.mark.parametrize("name", by_turns(Model, 0, 2))
@@ -138,7 +152,9 @@ def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
     assert cuda.waits == []
 
 
-WAYS = in_turns([(False, False), (True, True), (True, False), (False, True)], only_first=True, contract=Model)
+WAYS = in_turns(
+    [(False, False), (True, True), (True, False), (False, True)], only_first=True, contract=Model
+)
 """In bfloat16 or not, and with reinforcement, which summaries of a text get, or not."""
 
 
@@ -152,16 +168,22 @@ def test_training(cuda: PretendedCuda, name: str, ways: list[tuple[bool, bool]])
         cuda.waits.clear()
         with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
             gradients = gradients_on(model, batch, CUDA, reinforced)
-        assert {wait.split(":")[0] for wait in cuda.waits} == ({"custom_backward"} if reinforced else set())
+        assert {wait.split(":")[0] for wait in cuda.waits} == (
+            {"custom_backward"} if reinforced else set()
+        )
         if not reinforced:
-            assert set(gradients) == {name for name, one in model.named_parameters() if one.requires_grad}
+            assert set(gradients) == {
+                name for name, one in model.named_parameters() if one.requires_grad
+            }
         for parameter, gradient in gradients.items():
             assert gradient.device == CUDA
             assert gradient.dtype == torch.float32
             assert bool(torch.isfinite(cuda.bring_back(gradient)).all()), parameter
 
 
-@pytest.mark.parametrize(("name", "dtypes"), in_turns([torch.float32, torch.bfloat16, torch.float16], only_first=True))
+@pytest.mark.parametrize(
+    ("name", "dtypes"), in_turns([torch.float32, torch.bfloat16, torch.float16], only_first=True)
+)
 def test_steps(cuda: PretendedCuda, name: str, dtypes: list[torch.dtype]) -> None:
     for dtype in dtypes:
         walk_on(there(cuda, name, dtype), cuda)
@@ -170,7 +192,8 @@ def test_steps(cuda: PretendedCuda, name: str, dtypes: list[torch.dtype]) -> Non
 @pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES, only_first=True))
 def test_search(cuda: PretendedCuda, name: str, searches: list[dict[str, Any]]) -> None:
     """Every search waits for nothing before it reads its result, which is that of the CPU."""
-    torch.set_float32_matmul_precision("highest")  # products of other shapes round alike only if they are exact
+    # products of other shapes round alike only if they are exact
+    torch.set_float32_matmul_precision("highest")
     model = there(cuda, name)
     given, on_cpu = batch_of(model, SOURCES), build(*EVERY[name]).eval()
     for settings in searches:
@@ -198,7 +221,9 @@ def test_sentences_that_take_free_slots_are_not_waited_for(cuda: PretendedCuda, 
 
 
 @pytest.mark.parametrize("given", ["prompt", "prefix"])
-def test_what_translations_begin_with_is_read_before_it_is_sent(cuda: PretendedCuda, given: str) -> None:
+def test_what_translations_begin_with_is_read_before_it_is_sent(
+    cuda: PretendedCuda, given: str
+) -> None:
     model = there(cuda, "transformer")
     begin = torch.tensor([[4, 5, 6], [7, PAD, PAD]])
     batch = replace(batch_of(model, SOURCES[:2]), **{given: begin})
@@ -213,7 +238,9 @@ def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
     batch = batch_of(model, SOURCES).to(CUDA)
     cuda.waits.clear()
     beam_search(model, batch, BeamConfig(beam_size=2, max_length=LENGTH, min_length=LENGTH - 2))
-    assert [wait for wait in cuda.waits if wait.split(":")[0] not in AROUND] == ["reserve: blocking copy to the device"]
+    assert [wait for wait in cuda.waits if wait.split(":")[0] not in AROUND] == [
+        "reserve: blocking copy to the device"
+    ]
     assert len(model.tgt_positions.table) > LENGTH
 
 
@@ -229,7 +256,10 @@ FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], object], str]] = {
     "item": (lambda tokens, features: tokens.max().item(), "aten._local_scalar_dense.default"),
     "list": (lambda tokens, features: tokens.tolist(), "tolist"),
     "copy to the CPU": (lambda tokens, features: tokens.cpu(), "copy to the CPU"),
-    "copy to the device": (lambda tokens, features: torch.ones(2).to(tokens.device), "blocking copy to the dev"),
+    "copy to the device": (
+        lambda tokens, features: torch.ones(2).to(tokens.device),
+        "blocking copy to the dev",
+    ),
     "copy of what is not pinned": (
         lambda tokens, features: torch.ones(2).to(tokens.device, non_blocking=True),
         "blocking copy to the dev",
@@ -279,7 +309,11 @@ def test_recurrent_layers_that_cuda_would_not_run(cuda: PretendedCuda) -> None:
 DEVICES = [
     "cpu",
     pytest.param(
-        "cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+        "cuda",
+        marks=[
+            pytest.mark.cuda,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+        ],
     ),
 ]
 TOKENS = 10_000_000
@@ -289,19 +323,38 @@ TOKENS = 10_000_000
 def without_chance(name: str, seed: int) -> Any:
     """A variant with some weights, that draws nothing in training mode."""
     kind, settings = EVERY[name]
-    never = {key: 0.0 for key in MODELS.get(kind).Config.model_fields if key.endswith(("dropout", "own_words"))}
+    never = {
+        key: 0.0
+        for key in MODELS.get(kind).Config.model_fields
+        if key.endswith(("dropout", "own_words"))
+    }
     return build(kind, {**settings, **never}, seed)
 
 
-def gradients_of(model: Model, device: str, in_bf16: bool = False, copies: int = 1) -> dict[str, Tensor]:
+def gradients_of(
+    model: Model, device: str, in_bf16: bool = False, copies: int = 1
+) -> dict[str, Tensor]:
     """The gradients of one batch of an update of `TOKENS` tokens, on the CPU."""
     model.to(device).train().zero_grad()
     batch = linked(batch_of(model, SOURCES * copies, TARGETS * copies))
     given = on_attention(model, batch, weight=1.0)
     torch.manual_seed(1)  # of the places that are drawn
     with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
-        backward(model, batch, TOKENS, 1 << 10, torch.device(device), links=TOKENS, label_smoothing=0.1, **given)
-    return {name: parameter.grad.cpu() for name, parameter in model.named_parameters() if parameter.grad is not None}
+        backward(
+            model,
+            batch,
+            TOKENS,
+            1 << 10,
+            torch.device(device),
+            links=TOKENS,
+            label_smoothing=0.1,
+            **given,
+        )
+    return {
+        name: parameter.grad.cpu()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def furthest(near: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float, str]:

@@ -41,14 +41,20 @@ TOGETHER: dict[str, tuple[list[str], Mean, list[float] | None]] = {
         "probabilities",
         [1.0, 2.0, 2.0, 1.0, 1.0, 2.0],
     ),
-    "forbidding-copies": (["transformer-copying-learned", "rnnsearch-location-tied"], "log-probabilities", None),
+    "forbidding-copies": (
+        ["transformer-copying-learned", "rnnsearch-location-tied"],
+        "log-probabilities",
+        None,
+    ),
 }
 
 
 @cache
 def shared(name: str) -> Ensemble:
     names, mean, weights = TOGETHER[name]
-    return Ensemble([enlarged(name, seed) for seed, name in enumerate(names, start=1)], mean, weights)
+    return Ensemble(
+        [enlarged(name, seed) for seed, name in enumerate(names, start=1)], mean, weights
+    )
 
 
 @pytest.fixture(params=TOGETHER)
@@ -103,7 +109,9 @@ SEARCHES = in_turns(RULES, 2, TOGETHER)
 
 @torch.no_grad()
 @pytest.mark.parametrize(("ensemble", "searches"), SEARCHES, indirect=["ensemble"])
-def test_the_search_finds_what_the_reference_finds(ensemble: Ensemble, searches: list[dict[str, object]]) -> None:
+def test_the_search_finds_what_the_reference_finds(
+    ensemble: Ensemble, searches: list[dict[str, object]]
+) -> None:
     for settings in searches:
         config = for_model({**settings, "max_length": 5}, ensemble)
         for line, hypotheses in enumerate(
@@ -125,7 +133,10 @@ def test_large_vocabularies_are_searched_without_log_probabilities(
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
-    one, sizes = enlarged("rnnsearch", 1), VocabularySizes({"src": VOCABULARY + 1, "tgt": VOCABULARY + 1}, shared=True)
+    one, sizes = (
+        enlarged("rnnsearch", 1),
+        VocabularySizes({"src": VOCABULARY + 1, "tgt": VOCABULARY + 1}, shared=True),
+    )
     other = type(one)(one.config, sizes)
     with pytest.raises(RecipeError, match="one vocabulary"):
         Ensemble([one, other])
@@ -139,5 +150,8 @@ def test_p_gen_of_a_member_that_does_not_copy_is_one() -> None:
     copying, plain = enlarged("pointer-generator", 1), enlarged("transformer", 2)
     tokens = torch.full((len(SOURCES),), 5)
     batch = batch_of(plain, SOURCES)
-    gates = [Walk(one, one.encode(batch)).step(tokens)[1].copy_gate for one in (copying, Ensemble([copying, plain]))]
+    gates = [
+        Walk(one, one.encode(batch)).step(tokens)[1].copy_gate
+        for one in (copying, Ensemble([copying, plain]))
+    ]
     torch.testing.assert_close(gates[1], (gates[0] + 1) / 2)

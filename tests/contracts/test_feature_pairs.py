@@ -78,9 +78,13 @@ FEATURES: dict[str, Feature] = {
     "top-p": drawing(top_p=0.8),
     "epsilon": drawing(epsilon=0.05),
     "forced prefix": Feature({}, "prefix", ({"prefix": [7, 13]}, {}, {"prefix": [9]})),
-    "required terms": Feature({}, "required", ({"required": [[7, 8], [5]]}, {}, {"required": [[4]]})),
+    "required terms": Feature(
+        {}, "required", ({"required": [[7, 8], [5]]}, {}, {"required": [[4]]})
+    ),
     "terms in order": Feature(
-        {}, "required", ({}, {"required": [[9], [4]], "in_order": True}, {"required": [[12, 9]], "in_order": True})
+        {},
+        "required",
+        ({}, {"required": [[9], [4]], "in_order": True}, {"required": [[12, 9]], "in_order": True}),
     ),
     "refused terms": Feature({}, "", ({"refused": [[6], [7, 7]]}, {"refused": [[9, 6], [10]]}, {})),
     "shortlist": Feature({}),
@@ -99,13 +103,26 @@ REFUSED: list[tuple[list[str], list[str], str]] = [
     (DRAWN, WIDTHS, f"beam_size {DRAWN_WITHOUT}"),
     (DRAWN, STOPS, f"stop {DRAWN_WITHOUT}"),
     (DRAWN, ["unfinished ones compete"], f"at_limit {DRAWN_WITHOUT}"),
-    ([*DRAWN, "diverse groups"], TERMS, "terms need a single beam: remove samples and diversity_groups"),
-    (["diverse groups"], ["beam of 1"], "2 groups of equal size do not make a beam of 1; set beam_size to a multiple"),
+    (
+        [*DRAWN, "diverse groups"],
+        TERMS,
+        "terms need a single beam: remove samples and diversity_groups",
+    ),
+    (
+        ["diverse groups"],
+        ["beam of 1"],
+        "2 groups of equal size do not make a beam of 1; set beam_size to a multiple",
+    ),
 ]
 """Features of which none goes with any of some others, and what is said."""
 
 Pair = frozenset[str]
-MESSAGES = {Pair((one, other)): message for several, others, message in REFUSED for one in several for other in others}
+MESSAGES = {
+    Pair((one, other)): message
+    for several, others, message in REFUSED
+    for one in several
+    for other in others
+}
 
 
 def go_together(one: str, other: str) -> bool:
@@ -125,7 +142,11 @@ def rows_that_cover(pairs: set[Pair]) -> list[list[str]]:
     left, rows = set(pairs), []
     while left:
         row: list[str] = sorted(min(left, key=sorted))
-        while others := [name for name in FEATURES if name not in row and all(go_together(name, one) for one in row)]:
+        while others := [
+            name
+            for name in FEATURES
+            if name not in row and all(go_together(name, one) for one in row)
+        ]:
             new = {name: sum(Pair((name, one)) in left for one in row) for name in others}
             best = max(others, key=lambda name: new[name])
             if not new[best]:
@@ -177,7 +198,10 @@ class Search:
             of_line: dict[str, object] = {}
             for feature in features:
                 of_line |= feature.requests[number] if feature.requests else {}
-            own = {key: readable(ids, source, copies) if isinstance(ids, list) else ids for key, ids in of_line.items()}
+            own = {
+                key: readable(ids, source, copies) if isinstance(ids, list) else ids
+                for key, ids in of_line.items()
+            }
             requests.append(Request(**own, starts=STARTS if copies else STARTS[:-1]))
         n_best = 1 if "best only" in row else config.n_hypotheses
         slots = min(feature.slots for feature in features)
@@ -223,7 +247,9 @@ def of_all(terms: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """`(B,U,L)`."""
     count = max(1, *map(len, terms))
     length = max([1, *(len(term) for of_one in terms for term in of_one)])
-    return torch.stack([padded([*of_one, *[[]] * (count - len(of_one))], length) for of_one in terms]).long()
+    return torch.stack(
+        [padded([*of_one, *[[]] * (count - len(of_one))], length) for of_one in terms]
+    ).long()
 
 
 def flags(tokens: Iterable[int]) -> Tensor:
@@ -246,7 +272,9 @@ IN_TURNS = in_turns(ROWS, 3, ONE_OF_EACH_THAT_COPIES)
 
 @torch.no_grad()
 @pytest.mark.parametrize(("model", "rows"), IN_TURNS, indirect=["model"])
-def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq2Seq, rows: list[list[str]]) -> None:
+def test_the_engine_finds_what_the_reference_finds_with_many_features(
+    model: Seq2Seq, rows: list[list[str]]
+) -> None:
     """Every row is searched by one or two models, and in `make test-all` by all."""
     other = shared("transformer-gelu-without-end")
     ensembles = {
@@ -258,15 +286,30 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
         search, copies = Search.of(row, whole), whole.config.copies
         shortlist = SHORTLIST if "shortlist" in row else None
         engine = Engine(
-            BeamSearch(whole, search.config, search.n_best, shortlist=shortlist, token_classes=search.token_classes)
+            BeamSearch(
+                whole,
+                search.config,
+                search.n_best,
+                shortlist=shortlist,
+                token_classes=search.token_classes,
+            )
         )
         hypotheses = dict(engine.run(search.source(copies)))
         for number in range(len(LINES)):
             own = [sentences(one)[number] for one in members_of(whole)]
             if shortlist is not None:
                 own = [one.among(listed(whole, search, number)) for one in own]
-            sentence: Sentence | EnsembleSentence = together(whole, own) if isinstance(whole, Ensemble) else own[0]
-            agree(hypotheses[number], sentence, search.config, number, search.requests[number], search.n_best)
+            sentence: Sentence | EnsembleSentence = (
+                together(whole, own) if isinstance(whole, Ensemble) else own[0]
+            )
+            agree(
+                hypotheses[number],
+                sentence,
+                search.config,
+                number,
+                search.requests[number],
+                search.n_best,
+            )
 
 
 # -------------------------------------------------------------------------------------------------- what is refused
@@ -287,4 +330,8 @@ def search_as_asked(names: Iterable[str]) -> None:
     config = change_search(BeamConfig(beam_size=4), settings)
     config.reject_unused(settings)
     search = Search.of([name for name in names if FEATURES[name].requests], model)
-    list(Engine(BeamSearch(model, config, token_classes=search.token_classes)).run(search.source(copies=False)))
+    list(
+        Engine(BeamSearch(model, config, token_classes=search.token_classes)).run(
+            search.source(copies=False)
+        )
+    )

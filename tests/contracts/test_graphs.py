@@ -24,7 +24,12 @@ from tests.contracts.variants import EVERY, build, in_turns
 from tests.support.hypotheses import for_model, same
 from tests.support.step_by_step import source_of
 
-BLOCKING = {"no_repeat_ngram": 2, "min_length_ratio": 0.3, "forbid_unknown": True, "repetition_penalty": 1.4}
+BLOCKING = {
+    "no_repeat_ngram": 2,
+    "min_length_ratio": 0.3,
+    "forbid_unknown": True,
+    "repetition_penalty": 1.4,
+}
 SEARCHES: list[dict[str, Any]] = [
     {"beam_size": 1},
     {"beam_size": 4},
@@ -56,13 +61,19 @@ def results_of(engine: Engine, whole: Batch, slots: int) -> list[list[Hypothesis
 @pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES, only_first=True))
 def test_replayed_steps(name: str, searches: list[dict[str, Any]]) -> None:
     model = build(*EVERY[name]).double().eval()
-    if not torch.cuda.is_available() and any(isinstance(module, Experts) for module in model.modules()):
-        pytest.skip("on a CPU experts ask what was chosen for each, which only a GPU does without waiting")
+    if not torch.cuda.is_available() and any(
+        isinstance(module, Experts) for module in model.modules()
+    ):
+        pytest.skip(
+            "on a CPU experts ask what was chosen for each, which only a GPU does without waiting"
+        )
     whole = whole_batch(model)
     for settings in searches:
         config = for_model({**settings, "max_length": 7}, model)
         expected = beam_search(model, whole, config, config.n_hypotheses, need_attention=True)
-        engine = Engine(BeamSearch(model, config, config.n_hypotheses, need_attention=True), steps="graph")
+        engine = Engine(
+            BeamSearch(model, config, config.n_hypotheses, need_attention=True), steps="graph"
+        )
         for slots in [3, 4]:  # the second time with the graphs of the first
             same(results_of(engine, whole, slots), expected)
         assert engine.replayed_steps > 0
@@ -96,8 +107,17 @@ def test_no_results_are_read_on_the_stream_of_captures(monkeypatch: pytest.Monke
         dealt[priority] += 1
         return priority, dealt[priority] % 32
 
-    played = {"Stream": stream, "CUDAGraph": object, "graph_pool_handle": object, "is_available": lambda: True}
-    for name, part in {**played, "graph": lambda *_, **__: nullcontext(), "set_device": lambda _: None}.items():
+    played = {
+        "Stream": stream,
+        "CUDAGraph": object,
+        "graph_pool_handle": object,
+        "is_available": lambda: True,
+    }
+    for name, part in {
+        **played,
+        "graph": lambda *_, **__: nullcontext(),
+        "set_device": lambda _: None,
+    }.items():
         monkeypatch.setattr(torch.cuda, name, part)
     with pretended_cuda():
         _, capturing, _ = graphs._capture_resources.__wrapped__(0)
@@ -108,11 +128,38 @@ def test_no_results_are_read_on_the_stream_of_captures(monkeypatch: pytest.Monke
 
 # ------------------------------------------------------------------------------------------ operations of a step
 
-VIEWS = {"view", "_unsafe_view", "unsqueeze", "squeeze", "expand", "slice", "select", "t", "transpose", "permute"}
-VIEWS |= {"detach", "alias", "as_strided", "split", "unsafe_split", "unbind", "_reshape_alias", "unfold", "new_empty"}
+VIEWS = {
+    "view",
+    "_unsafe_view",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "slice",
+    "select",
+    "t",
+    "transpose",
+    "permute",
+}
+VIEWS |= {
+    "detach",
+    "alias",
+    "as_strided",
+    "split",
+    "unsafe_split",
+    "unbind",
+    "_reshape_alias",
+    "unfold",
+    "new_empty",
+}
 VIEWS |= {"lift_fresh", "promote_types"}
 """Operations that do nothing: views, and the reservation of memory."""
-BASE = {"hidden_size": 16, "feed_forward_size": 32, "heads": 2, "encoder_layers": 6, "decoder_layers": 6}
+BASE = {
+    "hidden_size": 16,
+    "feed_forward_size": 32,
+    "heads": 2,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+}
 
 
 @torch.no_grad()
@@ -133,7 +180,9 @@ def test_operations_of_a_step(kind: str, settings: dict[str, Any], most: int) ->
     """No step asks for more operations than it did; on a GPU each of them is a launch."""
     torch.manual_seed(0)
     model_class = MODELS.get(kind)
-    model = model_class(model_class.Config(**settings), VocabularySizes({"src": 500, "tgt": 500}, shared=False)).eval()
+    model = model_class(
+        model_class.Config(**settings), VocabularySizes({"src": 500, "tgt": 500}, shared=False)
+    ).eval()
     sources = torch.randint(4, 500, (3, 11)).tolist()
     batch = collate(sources, src_extended=sources, n_oov=0)
     search = BeamSearch(model, BeamConfig(beam_size=4))

@@ -55,7 +55,13 @@ LEARNERS: dict[str, dict[str, object]] = {
     "show_and_tell": {"embedding_size": 64, "hidden_size": 64},
     "show_attend_tell": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48},
     "convs2s": {"embedding_size": 48, "hidden_size": 48, "encoder_layers": 2, "decoder_layers": 2},
-    "transformer": {"hidden_size": 48, "feed_forward_size": 96, "heads": 4, "encoder_layers": 1, "decoder_layers": 1},
+    "transformer": {
+        "hidden_size": 48,
+        "feed_forward_size": 96,
+        "heads": 4,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+    },
     "t5": {
         "hidden_size": 48,
         "feed_forward_size": 96,
@@ -103,7 +109,10 @@ def test_a_model_to_be_filled_draws_nothing_and_lacks_nothing(name: str) -> None
     assert torch.equal(torch.get_rng_state(), before)
     assert not all(map(torch.equal, drawn.parameters(), filled.parameters()))
     assign_weights(filled, get_weights(drawn), Path())
-    for one, other in ((drawn.named_parameters, filled.named_parameters), (drawn.named_buffers, filled.named_buffers)):
+    for one, other in (
+        (drawn.named_parameters, filled.named_parameters),
+        (drawn.named_buffers, filled.named_buffers),
+    ):
         assert dict(one()).keys() == dict(other()).keys()
         assert all(torch.equal(value, dict(other())[name]) for name, value in one())
 
@@ -113,7 +122,9 @@ def known(rows: Sequence[Sequence[int]]) -> list[list[int]]:
     return [[UNK if word >= VOCABULARY else word for word in row] for row in rows]
 
 
-def batch_of(model: Model, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
+def batch_of(
+    model: Model, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None
+) -> Batch:
     """A batch of sentences without EOS, as a model takes them.
 
     A decoder that reads no text goes on with the sources; given targets stand alone. A model that writes nothing reads
@@ -130,7 +141,11 @@ def batch_of(model: Model, sources: Sequence[Sequence[int]], targets: Sequence[S
         return prompts(*known(sources)) if tgt is None else Batch(targets=Targets.of_texts(tgt))
     if model.output_column == "labels":
         texts = [
-            [one for n, word in enumerate(row) for one in ([EOS, word] if n and n % 2 == 0 else [word])]
+            [
+                one
+                for n, word in enumerate(row)
+                for one in ([EOS, word] if n and n % 2 == 0 else [word])
+            ]
             for row in known(sources)
         ]
         return Batch(Inputs.of_texts(texts), labels=torch.tensor([row[0] for row in texts]))
@@ -141,7 +156,8 @@ def batch_of(model: Model, sources: Sequence[Sequence[int]], targets: Sequence[S
     if "both_directions" in pretraining_objectives(type(model)):
         labels = torch.stack([labels, labels], 1)
     batch = Batch(inputs, labels=labels).with_extra(PairClasses(torch.arange(len(sources)) % 2))
-    return batch.with_extra(Order((places + 1) * every_other, places))  # they come last, from left to right
+    # they come last, from left to right
+    return batch.with_extra(Order((places + 1) * every_other, places))
 
 
 def with_more_padding(batch: Batch, columns: int) -> Batch:
@@ -168,9 +184,14 @@ def log_probs_of_targets(
     A decoder that reads no text has the source before the target.
     """
     prompted = as_seq2seq(model) is None
-    given = [[*source, *target] if prompted else target for source, target in zip(sources, targets, strict=True)]
+    given = [
+        [*source, *target] if prompted else target
+        for source, target in zip(sources, targets, strict=True)
+    ]
     batch = batch_of(model, sources, given)
-    log_probs = model(batch).gather(2, batch.loss_targets(model.config.copies)[:, :, None]).squeeze(2)
+    log_probs = (
+        model(batch).gather(2, batch.loss_targets(model.config.copies)[:, :, None]).squeeze(2)
+    )
     places = torch.arange(max(map(len, targets)) + 1)
     counts = torch.tensor([len(target) + 1 for target in targets])[:, None]
     begins = torch.tensor([len(source) if prompted else 0 for source in sources])[:, None]
@@ -239,7 +260,9 @@ def walked(model: Decoder, memory: Memory, tokens: Tensor) -> tuple[Tensor, Tens
 
 def test_every_registered_model_is_in_the_table() -> None:
     assert {kind for kind, _ in VARIANTS.values()} == set(MODELS.names())
-    assert {kind for kind in MODELS.names() if issubclass(MODELS.get(kind), Decoder)} == set(LEARNERS)
+    assert {kind for kind in MODELS.names() if issubclass(MODELS.get(kind), Decoder)} == set(
+        LEARNERS
+    )
     copying = {VARIANTS[name][0] for name in VARIANTS if shared(name).config.copies}
     assert copying == {kind for kind, _ in COPIERS.values()}
     for name in MODELS.names():
@@ -273,8 +296,12 @@ def test_kept_positions_are_those_of_the_whole_pass(any_model: Model) -> None:
 def test_padding_changes_nothing(any_model: Model) -> None:
     model, tight = any_model, batch_of(any_model, SOURCES, TARGETS)
     loose = with_more_padding(tight, 3)
-    ids, wider = ([one for one in batch.tensors() if not one.is_floating_point()] for batch in (tight, loose))
-    assert {one.shape[-1] + 3 for one in ids if one.dim() >= 2} == {one.shape[-1] for one in wider if one.dim() >= 2}
+    ids, wider = (
+        [one for one in batch.tensors() if not one.is_floating_point()] for batch in (tight, loose)
+    )
+    assert {one.shape[-1] + 3 for one in ids if one.dim() >= 2} == {
+        one.shape[-1] for one in wider if one.dim() >= 2
+    }
     one, other, mask = told(model, tight), told(model, loose), tight.loss_mask
     kept = pad(mask, (0, 3)) if mask.dim() > 1 else mask
     close(one.log_probs[mask], other.log_probs[kept])
@@ -287,7 +314,8 @@ def test_padding_changes_nothing(any_model: Model) -> None:
         alone = model(single)[single.loss_mask]
         together = one.log_probs[row][mask[row]]
         close(together[:, : columns(model, single)], alone)
-        assert bool((together[:, columns(model, single) :] == -math.inf).all())  # unknown words of other sentences
+        # unknown words of other sentences
+        assert bool((together[:, columns(model, single) :] == -math.inf).all())
 
 
 @torch.no_grad()
@@ -296,7 +324,10 @@ def test_hypotheses_of_a_sentence_equal_sentences_of_their_own(model: Decoder) -
     batch = batch_of(model, SOURCES)
     rows = torch.arange(len(SOURCES)).repeat_interleave(beam)
     tokens = torch.randint(4, columns(model, batch), (len(rows), 4))
-    folded, spread = model.encode(batch), model.encode(batch_of(model, [SOURCES[row] for row in rows]))
+    folded, spread = (
+        model.encode(batch),
+        model.encode(batch_of(model, [SOURCES[row] for row in rows])),
+    )
     one, other = walked(model, folded, tokens), walked(model, spread, tokens)
     close(one[0], other[0])
     if model.has_attention:
@@ -337,10 +368,15 @@ def test_distributions_sum_to_one(any_model: Model) -> None:
     if model.has_attention:
         weights = output.attention
         if output.centres is not None:
-            distances = torch.arange(batch.inputs.mask.shape[1]) - output.centres[:, :, None]  # (B,T,S)
+            distances = (
+                torch.arange(batch.inputs.mask.shape[1]) - output.centres[:, :, None]
+            )  # (B,T,S)
             assert bool((weights[distances.abs() > model.window_half_width] == 0).all())
-            if model.config.model_dump()["window"] == "local_p":  # its Gaussian comes after the softmax
-                weights = weights * torch.exp(distances.square() / (2 * (model.window_half_width / 2) ** 2))
+            # its Gaussian comes after the softmax
+            if model.config.model_dump()["window"] == "local_p":
+                weights = weights * torch.exp(
+                    distances.square() / (2 * (model.window_half_width / 2) ** 2)
+                )
         close(weights.sum(-1), torch.ones_like(weights[..., 0]))
         assert bool((output.attention >= 0).all())
         real = batch.inputs.mask if weights.dim() == 2 else batch.inputs.mask[:, None]
@@ -355,7 +391,9 @@ def test_every_parameter_gets_a_gradient(any_model: Model) -> None:
         module.training = isinstance(module, Attention)  # a hard one draws places
     output, memory = any_model.read(batch)
     any_model.eval()
-    loss = -any_model.predict(output.gather(batch.loss_mask), memory).gather(1, wanted[:, None]).sum()
+    loss = (
+        -any_model.predict(output.gather(batch.loss_mask), memory).gather(1, wanted[:, None]).sum()
+    )
     loss = loss if output.path is None else loss - output.path[batch.loss_mask].sum()
     if auxiliary_objective(any_model.config):
         loss = loss + auxiliary_logits(any_model, batch, output).square().sum()
@@ -363,7 +401,8 @@ def test_every_parameter_gets_a_gradient(any_model: Model) -> None:
     untouched = [
         name
         for name, parameter in any_model.named_parameters()
-        if not name.endswith(".noise.weight")  # of experts: only a model in training mode draws noise
+        # of experts: only a model in training mode draws noise
+        if not name.endswith(".noise.weight")
         and parameter.requires_grad
         and (parameter.grad is None or float(parameter.grad.abs().max()) < SMALL_ENOUGH)
     ]
@@ -372,7 +411,11 @@ def test_every_parameter_gets_a_gradient(any_model: Model) -> None:
 
 def test_ties_share_what_they_say(model: Decoder) -> None:
     tie, tgt = getattr(model.config, "tie", "none"), model.tgt_embedding.weight
-    src = model.embedding("src").weight if as_seq2seq(model) is not None and "features" not in model.sizes else None
+    src = (
+        model.embedding("src").weight
+        if as_seq2seq(model) is not None and "features" not in model.sizes
+        else None
+    )
     assert (src is tgt) == (tie in ("embeddings", "all"))
     if model.output is not None:  # one that is made of the embedding has none of its own
         assert (model.output.weight is tgt) == (tie in ("decoder", "all"))
@@ -398,8 +441,14 @@ def test_together_and_in_slots_that_are_free_equals_alone(
     model: Decoder, beams: list[int], request: pytest.FixtureRequest
 ) -> None:
     """One of each kind is searched to the limit that its sources set where nobody sets one; few by `make test`."""
-    name, is_slow = request.node.callspec.params["model"], bool(request.node.get_closest_marker("slow"))
-    is_long = name in (ONE_OF_EACH if is_slow else ("transformer", "t5", "rnnsearch")) and as_seq2seq(model) is not None
+    name, is_slow = (
+        request.node.callspec.params["model"],
+        bool(request.node.get_closest_marker("slow")),
+    )
+    is_long = (
+        name in (ONE_OF_EACH if is_slow else ("transformer", "t5", "rnnsearch"))
+        and as_seq2seq(model) is not None
+    )
     short = {} if is_long else {"max_length": 12, "max_length_ratio": 1.0, "max_length_offset": 6}
     for beam_size in beams:
         alone_and_together(model, change_search(BeamConfig(), {"beam_size": beam_size, **short}))
@@ -410,7 +459,9 @@ def alone_and_together(model: Decoder, config: SearchConfig) -> None:
     alone = [beam_search(model, batch_of(model, [source]), config, **how)[0] for source in SOURCES]
     same(beam_search(model, batch_of(model, SOURCES), config, **how), alone)
     in_slots = dict(
-        Engine(BeamSearch(model, config, **how)).run(source_of(batch_of(model, SOURCES), 2, order=[4, 2, 0, 1, 3]))
+        Engine(BeamSearch(model, config, **how)).run(
+            source_of(batch_of(model, SOURCES), 2, order=[4, 2, 0, 1, 3])
+        )
     )
     same([in_slots[number] for number in range(len(SOURCES))], alone)
 
@@ -418,17 +469,35 @@ def alone_and_together(model: Decoder, config: SearchConfig) -> None:
 RULES: list[dict[str, object]] = [
     {"beam_size": 1},
     {"beam_size": 4},
-    {"beam_size": 3, "no_repeat_ngram": 2, "min_length": 3, "forbid_unknown": True, "length_penalty": "gnmt"},
+    {
+        "beam_size": 3,
+        "no_repeat_ngram": 2,
+        "min_length": 3,
+        "forbid_unknown": True,
+        "length_penalty": "gnmt",
+    },
     {"beam_size": 2, "stop": "exact", "length_penalty": "none", "coverage_penalty": 0.2},
     {"beam_size": 3, "coverage_penalty": 2.0, "coverage_kind": "summary", "stop": "exact"},
     {"beam_size": 4, "diversity_groups": 4, "stop": "exact", "coverage_kind": "summary"},
-    {"beam_size": 3, "stop": "huggingface", "at_limit": "end", "no_repeat_ngram": 2, "repetition_penalty": 1.2},
+    {
+        "beam_size": 3,
+        "stop": "huggingface",
+        "at_limit": "end",
+        "no_repeat_ngram": 2,
+        "repetition_penalty": 1.2,
+    },
     {"beam_size": 4, "at_limit": "compete"},
     {"beam_size": 3, "at_limit": "compete", "length_penalty": "gnmt", "min_length": 1},
 ]
 DRAWS: list[dict[str, object]] = [
     {"samples": 4, "top_k": 5, "top_p": 0.8, "length_penalty": "none", "min_length": 2},
-    {"samples": 10, "epsilon": 0.05, "repetition_penalty": 1.5, "no_repeat_ngram": 2, "coverage_penalty": 0.2},
+    {
+        "samples": 10,
+        "epsilon": 0.05,
+        "repetition_penalty": 1.5,
+        "no_repeat_ngram": 2,
+        "coverage_penalty": 0.2,
+    },
 ]
 
 
@@ -443,7 +512,9 @@ def test_the_engine_finds_what_the_reference_finds(
     for settings in rules:
         config = for_model({**settings, "max_length": 6}, model)
         results = beam_search(model, batch_of(model, SOURCES[:3]), config, config.n_hypotheses)
-        for line, (sentence, hypotheses) in enumerate(zip(sentences(model)[:3], results, strict=True)):
+        for line, (sentence, hypotheses) in enumerate(
+            zip(sentences(model)[:3], results, strict=True)
+        ):
             agree(hypotheses, sentence, config, line)
 
 
@@ -469,14 +540,18 @@ def test_a_prompt_is_read_as_its_steps_are_walked(model: Decoder, beam: int) -> 
         cache.next_step(parents, beam)
         state = state.select(parents)
     for row, target in enumerate(TARGETS):
-        whole = batch_of(model, [SOURCES[row]] * beam, [[*target, *behind] for behind in words.T.tolist()])
+        whole = batch_of(
+            model, [SOURCES[row]] * beam, [[*target, *behind] for behind in words.T.tolist()]
+        )
         alone = model(whole)[:, -1]
         close(found[row * beam : (row + 1) * beam, : alone.shape[1]], alone)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("model", ["transformer", "intra-attention"], indirect=True)
-def test_slots_that_nobody_sees_are_forgotten(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_that_nobody_sees_are_forgotten(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of the ancestors of K hypotheses are seen, and the search is as if all were kept."""
     config = change_search(BeamConfig(), {"beam_size": 4, "max_length": 40, "min_length": 39})
     read: list[int] = []
@@ -507,7 +582,9 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
     trace = SearchTracer(BeamSearch(model, config, config.n_hypotheses)).trace(batch)
     (hypotheses,) = beam_search(model, batch, config, config.n_hypotheses)
     assert trace.hypotheses == hypotheses
-    grouped = SearchTracer(BeamSearch(model, config.changed({"beam_size": 4, "diversity_groups": 2}), 4)).trace(batch)
+    grouped = SearchTracer(
+        BeamSearch(model, config.changed({"beam_size": 4, "diversity_groups": 2}), 4)
+    ).trace(batch)
     assert {one.group for step in grouped.steps for one in step if not one.rule} == {0, 1}
     slots: list[list[int]] = [[]]
     traced: list[tuple[list[int], TracedCandidate]] = []
@@ -534,22 +611,32 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
 @torch.no_grad()
 def test_scoring_a_translation_gives_the_score_of_the_search(model: Decoder) -> None:
     """The searches above are compared with given targets for every model."""
-    config = BeamConfig(beam_size=3, length_penalty="none", max_length=10, max_length_ratio=1.0, max_length_offset=3)
+    config = BeamConfig(
+        beam_size=3, length_penalty="none", max_length=10, max_length_ratio=1.0, max_length_offset=3
+    )
     results = beam_search(model, batch_of(model, SOURCES), config, n_best=2)
-    pairs = [(source, best) for source, several in zip(SOURCES, results, strict=True) for best in several]
+    pairs = [
+        (source, best) for source, several in zip(SOURCES, results, strict=True) for best in several
+    ]
     assert len(pairs) == 2 * len(SOURCES)
-    given, _ = log_probs_of_targets(model, [source for source, _ in pairs], [best.ids for _, best in pairs])
+    given, _ = log_probs_of_targets(
+        model, [source for source, _ in pairs], [best.ids for _, best in pairs]
+    )
     for (_, best), row in zip(pairs, given, strict=True):
         scored = row[: len(best.ids) + int(best.finished)]
         assert math.isclose(float(scored.sum()), best.score, abs_tol=1e-5)
-        torch.testing.assert_close(torch.tensor(best.token_log_probs).double(), scored, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(best.token_log_probs).double(), scored, rtol=0, atol=1e-5
+        )
 
 
 ENOUGH = 0.05
 """A model that makes mistakes in no more than this share of unseen sentences has learned its task."""
 
 
-def learn(model: Decoder, sentence: Callable[[], list[int]], answer: Callable[[list[int]], list[int]]) -> int | None:
+def learn(
+    model: Decoder, sentence: Callable[[], list[int]], answer: Callable[[list[int]], list[int]]
+) -> int | None:
     """Trains on sentences drawn anew until the task is learned, as sentences never seen in training show.
 
     Gives the updates that it took, and None if 600 were too few; over many seeds and pretended machines none needed
@@ -565,24 +652,35 @@ def learn(model: Decoder, sentence: Callable[[], list[int]], answer: Callable[[l
     unseen = [long for long in (sentence() for _ in range(400)) if len(long) >= 3]
     assert len(unseen) > 150
     kept_from_training = set(map(tuple, unseen))
-    config = BeamConfig(beam_size=1, max_length=max(len(answer(source)) for source in unseen) + 2)  # longer is wrong
+    # longer is wrong
+    config = BeamConfig(beam_size=1, max_length=max(len(answer(source)) for source in unseen) + 2)
 
     def mistakes() -> int:
         model.eval()
         with torch.no_grad():
             results = beam_search(model, batch_of(model, ends(unseen)), config)
-        return sum(best.ids != answer(source) for source, (best,) in zip(unseen, results, strict=True))
+        return sum(
+            best.ids != answer(source) for source, (best,) in zip(unseen, results, strict=True)
+        )
 
     assert mistakes() == len(unseen)
     for update in range(1, updates + 1):
         model.train()
-        sources = [source for source in (sentence() for _ in range(64)) if tuple(source) not in kept_from_training]
-        log_probs, mask = log_probs_of_targets(model, ends(sources), [answer(source) for source in sources])
+        sources = [
+            source
+            for source in (sentence() for _ in range(64))
+            if tuple(source) not in kept_from_training
+        ]
+        log_probs, mask = log_probs_of_targets(
+            model, ends(sources), [answer(source) for source in sources]
+        )
         loss = -log_probs.sum() / mask.sum()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.param_groups[0]["lr"] = peak * min(1.0, update / warmup) * (1.0 - update / (updates + 1))
+        optimizer.param_groups[0]["lr"] = (
+            peak * min(1.0, update / warmup) * (1.0 - update / (updates + 1))
+        )
         optimizer.step()
         if update % 25 == 0 and mistakes() <= ENOUGH * len(unseen):
             return update
@@ -602,13 +700,17 @@ def test_learns_to_reverse(kind: str, record_property: Callable[[str, object], N
         length = int(torch.randint(1, 5, (), generator=random))
         return torch.randint(4, VOCABULARY, (length,), generator=random).tolist()
 
-    updates = learn(model, sentence, sorted if isinstance(model, Captioner) else lambda source: source[::-1])
+    updates = learn(
+        model, sentence, sorted if isinstance(model, Captioner) else lambda source: source[::-1]
+    )
     record_property("updates until learned, at most 600", updates)
     assert updates is not None
 
 
 @pytest.mark.parametrize("name", daily(COPIERS))
-def test_learns_to_copy_unknown_words(name: str, record_property: Callable[[str, object], None]) -> None:
+def test_learns_to_copy_unknown_words(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
     """Sentences of one to four words, half of them unknown, said again: an unknown word can only be pointed at."""
     kind, settings = COPIERS[name]
     model = build(kind, {**LEARNERS[kind], **settings, "dropout": 0.0}, seed=moved(3))

@@ -18,14 +18,18 @@ NEAR = {torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.03}
 def steps(model: Decoder, rows: list[int]) -> torch.Tensor:
     """Log-probabilities `(N,T,V)` of some words after some of the sources, read together."""
     words = torch.tensor([[1, 4, 9, 6], [1, 5, 5, 12], [1, 11, 3, 4], [1, 8, 7, 6], [1, 6, 6, 6]])
-    log_probs, _ = walked(model, model.encode(batch_of(model, [SOURCES[row] for row in rows])), words[rows])
+    log_probs, _ = walked(
+        model, model.encode(batch_of(model, [SOURCES[row] for row in rows])), words[rows]
+    )
     return log_probs[:, :, : model.sizes["tgt"]]
 
 
 @pytest.mark.skipif(not linear._has_onednn(), reason="this torch has no oneDNN")
 @pytest.mark.parametrize("variant", with_contract(Decoder, EVERY))
 @torch.no_grad()
-def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_models_are_near_and_do_not_depend_on_the_batch(
+    variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(linear, "MIN_OUTPUTS", 2)  # the maps of these models are small
     monkeypatch.setattr(linear, "ALWAYS_PACKED_WEIGHTS", 0)
     model = build(*EVERY[variant]).eval()
@@ -41,9 +45,13 @@ def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, mon
         assert (few - log_probs[rows])[real[rows]].abs().max() < NEAR[torch.float32]
 
 
-@pytest.mark.parametrize(("variant", "dtypes"), in_turns([torch.bfloat16, torch.float16], only_first=True))
+@pytest.mark.parametrize(
+    ("variant", "dtypes"), in_turns([torch.bfloat16, torch.float16], only_first=True)
+)
 @torch.no_grad()
-def test_cast_models_are_near(variant: str, dtypes: list[torch.dtype], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cast_models_are_near(
+    variant: str, dtypes: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All weights in 16 bits, what is added up wide."""
     monkeypatch.setattr(linear.PaddedLinear, "ROWS", 8)
     for dtype in dtypes:

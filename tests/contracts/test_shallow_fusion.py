@@ -69,7 +69,11 @@ def test_the_equation(fusion: ShallowFusion) -> None:
 
 @torch.no_grad()
 def test_a_beam_of_one_is_the_best_sum_in_every_step(fusion: ShallowFusion) -> None:
-    found = beam_search(fusion, batch_of(fusion, SOURCES), BeamConfig(beam_size=1, max_length=6, length_penalty="none"))
+    found = beam_search(
+        fusion,
+        batch_of(fusion, SOURCES),
+        BeamConfig(beam_size=1, max_length=6, length_penalty="none"),
+    )
     for source, (best,) in zip(SOURCES, found, strict=True):
         words, total = [], 0.0
         while len(words) < 6 and EOS not in words:
@@ -92,7 +96,9 @@ CHECKS: list[Callable[[Seq2Seq], None]] = [
 ]
 
 
-@pytest.mark.parametrize("check", daily(CHECKS, 2), ids=lambda one: getattr(one, "func", one).__name__)
+@pytest.mark.parametrize(
+    "check", daily(CHECKS, 2), ids=lambda one: getattr(one, "func", one).__name__
+)
 def test_a_fusion_is_a_model(fusion: ShallowFusion, check: Callable[[Seq2Seq], None]) -> None:
     check(fusion)
 
@@ -127,7 +133,8 @@ RULES: list[dict[str, object]] = [
 def test_the_search_finds_what_the_reference_finds(
     fusion: ShallowFusion, searches: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmtkit.decoding.beam_search.MANY_LOGITS", 1)  # its sums are no logits of a distribution
+    # its sums are no logits of a distribution
+    monkeypatch.setattr("nmtkit.decoding.beam_search.MANY_LOGITS", 1)
     for settings in searches:
         config = for_model({**settings, "max_length": 5}, fusion)
         for line, hypotheses in enumerate(
@@ -142,8 +149,12 @@ def test_without_weight_the_search_is_that_of_the_translation_model(fusion: Shal
     none = ShallowFusion(alone, spoken, 0.0)
     for shortlist in (None, shortlists.SHORTLIST):
         both = [shortlists.searched(model, SOURCES, shortlist=shortlist) for model in (none, alone)]
-        assert [[one.ids for one in row] for row in both[0]] == [[one.ids for one in row] for row in both[1]]
-        assert [row[0].score for row in both[0]] == pytest.approx([row[0].score for row in both[1]], abs=1e-9)
+        assert [[one.ids for one in row] for row in both[0]] == [
+            [one.ids for one in row] for row in both[1]
+        ]
+        assert [row[0].score for row in both[0]] == pytest.approx(
+            [row[0].score for row in both[1]], abs=1e-9
+        )
 
 
 def test_another_vocabulary_is_refused() -> None:

@@ -23,7 +23,10 @@ def pairs(kind: str, config: ModelConfig) -> set[tuple[Choice, Choice]]:
     """Of what was chosen; a tie is two choices."""
     made: list[Choice] = [(name, getattr(config, name)) for name in CHOICES[kind] if name != "tie"]
     tie = config.model_dump().get("tie")
-    made += [("one embedding", tie in ("embeddings", "all")), ("output tied", tie in ("decoder", "all"))]
+    made += [
+        ("one embedding", tie in ("embeddings", "all")),
+        ("output tied", tie in ("decoder", "all")),
+    ]
     return set(combinations(made, 2))
 
 
@@ -42,10 +45,14 @@ def admitted(kind: str) -> set[tuple[Choice, Choice]]:
 
 @pytest.mark.parametrize("kind", CHOICES)
 def test_every_pair_of_choices_occurs(kind: str) -> None:
-    present = set().union(*(pairs(kind, read(*variant)) for variant in VARIANTS.values() if variant[0] == kind))
+    present = set().union(
+        *(pairs(kind, read(*variant)) for variant in VARIANTS.values() if variant[0] == kind)
+    )
     assert admitted(kind) <= present
     for name, values in CHOICES[kind].items():
-        assert {read(*variant).model_dump()[name] for variant in VARIANTS.values() if variant[0] == kind} >= set(values)
+        assert {
+            read(*variant).model_dump()[name] for variant in VARIANTS.values() if variant[0] == kind
+        } >= set(values)
 
 
 def test_every_kind_and_every_layer_is_among_them() -> None:
@@ -60,6 +67,12 @@ def test_every_kind_and_every_layer_is_among_them() -> None:
         assert {config[setting] for config in configs if setting in config} >= set(names)
     for setting in ("reverse_source", "attentional_bias"):
         assert {config[setting] for config in configs if setting in config} == {False, True}
-    assert {config["source_end"] for config in configs if config["kind"] == "luong"} == {False, True}
-    assert {config["source_end"] for config in configs if config["kind"] == "transformer"} == {False, True}
+    assert {config["source_end"] for config in configs if config["kind"] == "luong"} == {
+        False,
+        True,
+    }
+    assert {config["source_end"] for config in configs if config["kind"] == "transformer"} == {
+        False,
+        True,
+    }
     assert len({str(read(*variant)) for variant in EVERY.values()}) == len(EVERY)

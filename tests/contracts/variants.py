@@ -23,7 +23,8 @@ REGIONS = 8
 """The most words of a source that a captioner can tell apart by their places."""
 
 KINDS: dict[str, dict[str, dict[str, Any]]] = yaml.load(
-    Path(__file__).with_name("variants.yaml").read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    Path(__file__).with_name("variants.yaml").read_text("utf-8"),
+    getattr(yaml, "CSafeLoader", yaml.SafeLoader),
 )
 CHOICES = {kind: of_kind["choices"] for kind, of_kind in KINDS.items()}
 """Of each kind, what there is to choose: values by setting."""
@@ -33,7 +34,9 @@ def settings_of(kind: str, chosen: dict[str, Any]) -> dict[str, Any]:
     """All settings of a small model; where a tie wants two sizes to be equal, they are."""
     settings = {**KINDS[kind]["base"], **chosen}
     tied = settings.get("tie") in ("decoder", "all")
-    if tied and (kind in ("luong", "gnmt", "lstmn_seq2seq") or settings.get("maxout_size", 6) is None):
+    if tied and (
+        kind in ("luong", "gnmt", "lstmn_seq2seq") or settings.get("maxout_size", 6) is None
+    ):
         settings["embedding_size"] = settings["hidden_size"]
     return settings
 
@@ -57,7 +60,11 @@ Contract = type[Model] | type[Decoder] | type[Seq2Seq]
 def with_contract(contract: Contract, names: Iterable[str]) -> list[str]:
     """Those of the names whose models have a contract; of `Seq2Seq` those that read a text."""
     found = [name for name in names if issubclass(MODELS.get(EVERY[name][0]), contract)]
-    return [name for name in found if contract is not Seq2Seq or not issubclass(MODELS.get(EVERY[name][0]), Captioner)]
+    return [
+        name
+        for name in found
+        if contract is not Seq2Seq or not issubclass(MODELS.get(EVERY[name][0]), Captioner)
+    ]
 
 
 ONE_OF_EACH = [next(group) for _, group in groupby(VARIANTS, lambda name: VARIANTS[name][0])]

@@ -20,7 +20,16 @@ from nmtkit.inference.translator import Translator
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
 from nmtkit.training.checkpoints.weights import read_weights, save_weights
-from tests.support.commands import RECIPE, Command, as_text, refused, sets, succeeded, write_lines, write_pairs
+from tests.support.commands import (
+    RECIPE,
+    Command,
+    as_text,
+    refused,
+    sets,
+    succeeded,
+    write_lines,
+    write_pairs,
+)
 from tests.support.random_runs import PAIRS, SOURCES, TARGETS, learned, made_run, needs, opened
 
 pytestmark = needs("ctranslate2")
@@ -70,16 +79,22 @@ def facts(found: list[list[Translation]]) -> list[list[Any]]:
 def test_it_finds_what_nmtkit_finds_with_the_limit_of_each_line(
     settings: dict[str, Any], n_best: int, run: Path
 ) -> None:
-    own, theirs = (opened(run, engine=name, search_settings=settings) for name in ("nmtkit", "ctranslate2"))
+    own, theirs = (
+        opened(run, engine=name, search_settings=settings) for name in ("nmtkit", "ctranslate2")
+    )
     count = min(n_best, own.config.n_hypotheses)
     expected, found = (by.search(LINES, count, need_copies=True) for by in (own, theirs))
     assert facts(found) == facts(expected)
     for some, others in zip(found, expected, strict=True):
         for one, other in zip(some, others, strict=True):
-            assert (one.score, one.log_prob) == pytest.approx((other.score, other.log_prob), abs=1e-4)
+            assert (one.score, one.log_prob) == pytest.approx(
+                (other.score, other.log_prob), abs=1e-4
+            )
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-4)
     n_cut = sum(
-        not translation.finished for ranked in own.search(LINES, own.config.n_hypotheses) for translation in ranked
+        not translation.finished
+        for ranked in own.search(LINES, own.config.n_hypotheses)
+        for translation in ranked
     )
     assert n_cut > 0 or not settings.keys() & {"max_length", "max_length_ratio"}
 
@@ -89,7 +104,9 @@ def test_a_stream_has_no_log_probabilities_of_tokens_that_nobody_asks_for(run: P
     assert all(map(math.isnan, plain[0].token_log_probs))
     assert len(plain[0].token_log_probs) == len(plain[0].tokens) + plain[0].finished
     many = by_ctranslate2(run, search_settings={"beam_size": 2})
-    assert [one[0].text for group in many.stream([9 * LINES]) for one in group] == 9 * many.translate(LINES)
+    assert [
+        one[0].text for group in many.stream([9 * LINES]) for one in group
+    ] == 9 * many.translate(LINES)
 
 
 REFUSED = {
@@ -116,7 +133,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("options", REFUSED)
-def test_what_it_lacks_is_refused_by_name(options: str, run: Path, console: Command, tmp_path: Path) -> None:
+def test_what_it_lacks_is_refused_by_name(
+    options: str, run: Path, console: Command, tmp_path: Path
+) -> None:
     (tmp_path / "run").symlink_to(run)
     (tmp_path / "terms").write_text("ba\tBA\n")
     line = '{"source": "ba", "must": ["BA"]}' if options == "--jsonl" else "ba ce\tBA"
@@ -124,16 +143,22 @@ def test_what_it_lacks_is_refused_by_name(options: str, run: Path, console: Comm
     refused(console("translate", "-m", "run", *BY, *options.split(), *lines), REFUSED[options])
 
 
-def test_what_is_of_the_engine_is_refused_without_it(run: Path, console: Command, tmp_path: Path) -> None:
+def test_what_is_of_the_engine_is_refused_without_it(
+    run: Path, console: Command, tmp_path: Path
+) -> None:
     (tmp_path / "run").symlink_to(run)
     asked = console("translate", "-m", "run", "--precision", "int16", "--engine", "nmtkit")
     refused(asked, "precision int16: nmtkit's own search has")
     given = write_lines(tmp_path / "lines", ["ba"])
-    rescored = console("rescore", "-m", "run", "--source", given, "--target", given, "--engine", "ctranslate2")
+    rescored = console(
+        "rescore", "-m", "run", "--source", given, "--target", given, "--engine", "ctranslate2"
+    )
     refused(rescored, "No such option '--engine'")
 
 
-def test_without_the_library_one_message_names_the_extra(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_one_message_names_the_extra(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     missing = r"ctranslate2 is not installed: `pip install 'nmtkit\[fast\]'`"
     with pytest.raises(NmtkitError, match=f"^{missing}; leave that out, or take --engine nmtkit$"):
@@ -144,16 +169,22 @@ def test_without_the_library_one_message_names_the_extra(run: Path, monkeypatch:
         export_run(Run(RunFolder(run)), "ctranslate2", run / "out")
 
 
-@pytest.mark.parametrize("precision", ["fp32", "float32", "int8", "int8_float32", "int16", "fastest", "auto"])
+@pytest.mark.parametrize(
+    "precision", ["fp32", "float32", "int8", "int8_float32", "int16", "fastest", "auto"]
+)
 def test_types_of_numbers_have_the_names_of_both(precision: str, run: Path) -> None:
-    if precision == "int16" and "int16" not in pytest.importorskip("ctranslate2").get_supported_compute_types("cpu"):
+    if precision == "int16" and "int16" not in pytest.importorskip(
+        "ctranslate2"
+    ).get_supported_compute_types("cpu"):
         pytest.skip("CTranslate2 has no int16 on this processor")
     theirs = by_ctranslate2(run, precision=precision)
     texts, exact = theirs.translate(LINES), by_nmtkit(run).translate(LINES)
     assert (texts == exact) or "int" in precision or precision == "fastest"
     engine = theirs.external_engine
     assert isinstance(engine, CTranslate2Search)
-    wanted = {"fp32": "float32", "auto": "float32", "int8": "int8_float32"}.get(precision, precision)
+    wanted = {"fp32": "float32", "auto": "float32", "int8": "int8_float32"}.get(
+        precision, precision
+    )
     assert wanted in (engine._translator.compute_type, "fastest")
 
 
@@ -171,7 +202,9 @@ def test_the_conversion_is_kept_and_made_anew_for_other_weights(tmp_path: Path) 
     assert other != kept
 
 
-def test_two_processes_convert_one_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_convert_one_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made_run(tmp_path / "run", {}, learned())
     convert, number = ctranslate2_search.to_ctranslate2, os.getpid()
 
@@ -183,7 +216,9 @@ def test_two_processes_convert_one_run_at_once(tmp_path: Path, monkeypatch: pyte
         return convert(*given)
 
     monkeypatch.setattr(ctranslate2_search, "to_ctranslate2", beside_another)
-    assert by_ctranslate2(tmp_path / "run").translate(LINES) == by_nmtkit(tmp_path / "run").translate(LINES)
+    assert by_ctranslate2(tmp_path / "run").translate(LINES) == by_nmtkit(
+        tmp_path / "run"
+    ).translate(LINES)
     assert len([*(tmp_path / "run" / "ctranslate2").iterdir()]) == 1
 
 
@@ -211,7 +246,9 @@ def test_a_run_that_cannot_be_written_has_its_conversion_in_the_cache(
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     for _ in range(2):
-        assert by_ctranslate2(tmp_path / "run").translate(LINES[:9]) == by_nmtkit(tmp_path / "run").translate(LINES[:9])
+        assert by_ctranslate2(tmp_path / "run").translate(LINES[:9]) == by_nmtkit(
+            tmp_path / "run"
+        ).translate(LINES[:9])
         (kept,) = (tmp_path / "cache" / "nmtkit" / "ctranslate2").glob("*/*/model.bin")
     assert not (tmp_path / "run" / "ctranslate2").exists()
     written = kept.stat().st_mtime_ns
@@ -222,7 +259,7 @@ def test_a_run_that_cannot_be_written_has_its_conversion_in_the_cache(
     assert not kept.exists()
     monkeypatch.setattr(ctranslate2_search, "user_cache", lambda: tmp_path / "run" / "cache")
     ends(tmp_path / "run", 2.0)
-    with pytest.raises(NmtkitError, match=r"cannot write it: Permission denied"):
+    with pytest.raises(NmtkitError, match=r"cannot be written: Permission denied"):
         by_ctranslate2(tmp_path / "run")
     assert opened(tmp_path / "run").external_engine is None
 
@@ -256,24 +293,34 @@ def test_constraints_from_python(run: Path) -> None:
         by_ctranslate2(run).search(["ba", Request("ba", prefix="BA")])
     with pytest.raises(NmtkitError, match="n_best 4 is more than beam_size 3"):
         by_ctranslate2(run).search(["ba"], 4)
-    with pytest.raises(NmtkitError, match=r"^ctranslate2 has no attention; leave that out, or take `--engine auto`$"):
+    with pytest.raises(
+        NmtkitError,
+        match=r"^ctranslate2 has no attention; leave that out, or take `--engine auto`$",
+    ):
         by_ctranslate2(run).search(["ba"], need_attention=True)
 
 
 def test_commands_print_the_same(run: Path, console: Command, tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(run)
-    src, ref = write_lines(tmp_path / "src", ["", *LINES[:30]]), write_lines(tmp_path / "ref", ["", *TARGETS[:30]])
+    src, ref = (
+        write_lines(tmp_path / "src", ["", *LINES[:30]]),
+        write_lines(tmp_path / "ref", ["", *TARGETS[:30]]),
+    )
     asked = [
         ("evaluate", "-m", "run", "--source", src, "--ref", ref, "--metrics", "bleu,chrf"),
         ("translate", "-m", "run", src),
     ]
     for one in asked:
-        own, auto, theirs = (succeeded(console(*one, "--engine", name)) for name in ("nmtkit", "auto", "ctranslate2"))
+        own, auto, theirs = (
+            succeeded(console(*one, "--engine", name)) for name in ("nmtkit", "auto", "ctranslate2")
+        )
         assert theirs.out == auto.out == own.out
         assert "engine" not in own.err
         assert auto.err.startswith("engine ctranslate2, fp32\n")
         assert theirs.err.startswith("engine ctranslate2, fp32\n")
-    warned = succeeded(console("translate", "-m", "run", src, *BY, "--no-repeat-ngram", "2", "--json"))
+    warned = succeeded(
+        console("translate", "-m", "run", src, *BY, "--no-repeat-ngram", "2", "--json")
+    )
     assert "engine ctranslate2, fp32; forbidden tokens change its other scores" in warned.err
     assert "NaN" not in warned.out
 
@@ -281,7 +328,20 @@ def test_commands_print_the_same(run: Path, console: Command, tmp_path: Path) ->
 def test_bench_measures_it_beside_nmtkit(run: Path, console: Command, tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(run)
     source, figures = write_lines(tmp_path / "src", LINES), tmp_path / "figures.json"
-    asked = ["-m", "run", "--source", source, "--rounds", "1", "--device", "cpu", "--threads", "1", "-o", figures]
+    asked = [
+        "-m",
+        "run",
+        "--source",
+        source,
+        "--rounds",
+        "1",
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+        "-o",
+        figures,
+    ]
     done = succeeded(console("bench", "decode", *asked))
     assert "other texts" in done.out
     own, fastest = json.loads(figures.read_text(encoding="utf-8"))["beside"]
@@ -301,9 +361,12 @@ def test_a_trained_model_writes_the_same(nmtkit: Command, tmp_path: Path) -> Non
     lines = [model if line.startswith("model:") else line + "\n" for line in RECIPE.splitlines()]
     (tmp_path / "tiny.yaml").write_text("".join(lines))
     run = tmp_path / "run"
-    succeeded(nmtkit("train", tmp_path / "tiny.yaml", "--run", run, *sets("training.max_updates=300")))
+    succeeded(
+        nmtkit("train", tmp_path / "tiny.yaml", "--run", run, *sets("training.max_updates=300"))
+    )
     given = as_text(SOURCES)
     own, theirs = (
-        succeeded(nmtkit("translate", "-m", run, "--engine", name, stdin=given)) for name in ("nmtkit", BY[1])
+        succeeded(nmtkit("translate", "-m", run, "--engine", name, stdin=given))
+        for name in ("nmtkit", BY[1])
     )
     assert theirs.out == own.out

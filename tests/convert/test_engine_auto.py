@@ -26,10 +26,21 @@ LINES = SOURCES[:20]
 installed = needs("ctranslate2")
 MODELS: dict[str, dict[str, Any]] = {
     "pre-norm": {},
-    "normalized embeddings": {"embedding_norm": True, "norm": "post", "positions": "learned", "max_positions": 300},
+    "normalized embeddings": {
+        "embedding_norm": True,
+        "norm": "post",
+        "positions": "learned",
+        "max_positions": 300,
+    },
     "sinusoids of fairseq": {"positions": "sinusoidal_fairseq", "source_end": False},
     "t5": {"kind": "t5", "head_size": 6, "relative_buckets": 8, "relative_distance": 12},
-    "gated t5": {"kind": "t5", "gated": True, "activation": "gelu_tanh", "scale_output": False, "tie": "none"},
+    "gated t5": {
+        "kind": "t5",
+        "gated": True,
+        "activation": "gelu_tanh",
+        "scale_output": False,
+        "tie": "none",
+    },
 }
 
 
@@ -58,7 +69,9 @@ def both(run: Path, **options: Any) -> tuple[Translator, Translator]:
 def require_equal(found: list[list[Translation]], expected: list[list[Translation]]) -> None:
     assert len(found) == len(expected)
     for some, others in zip(found, expected, strict=True):
-        assert [(one.text, one.tokens) for one in some] == [(one.text, one.tokens) for one in others]
+        assert [(one.text, one.tokens) for one in some] == [
+            (one.text, one.tokens) for one in others
+        ]
         assert [one.score for one in some] == pytest.approx([one.score for one in others], rel=1e-4)
         for one, other in zip(some, others, strict=True):
             assert one.token_log_probs == pytest.approx(other.token_log_probs, rel=1e-4, abs=1e-4)
@@ -72,7 +85,9 @@ def is_read(translator: Translator) -> bool:
 
 @installed
 @pytest.mark.parametrize("settings", MODELS.values(), ids=MODELS)
-def test_models_find_the_same_without_a_second_copy_of_their_weights(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_models_find_the_same_without_a_second_copy_of_their_weights(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
     made_run(tmp_path / "run", settings, learned())
     set_output_bias(tmp_path / "run", eos=3.0)
     own, auto = both(tmp_path / "run", search_settings={"beam_size": 4})
@@ -101,7 +116,13 @@ def test_what_it_lacks_in_a_call_is_searched_by_nmtkit(run: Path) -> None:
     require_equal(auto.search(LINES), own.search(LINES))
     assert not is_read(auto)
     prefix = own.translate(LINES[0]).split()[0]
-    mixed = [*LINES, Request(LINES[0], prefix=prefix), Request(LINES[1], must_not=(prefix,)), "", *LINES]
+    mixed = [
+        *LINES,
+        Request(LINES[0], prefix=prefix),
+        Request(LINES[1], must_not=(prefix,)),
+        "",
+        *LINES,
+    ]
     require_equal(auto.search(mixed, 2), own.search(mixed, 2))
     assert is_read(auto)
     for translators in (both(run), [one.with_terms({"ba": "BA"}) for one in both(run)]):
@@ -110,7 +131,10 @@ def test_what_it_lacks_in_a_call_is_searched_by_nmtkit(run: Path) -> None:
         assert second[0][0].attention is not None
     for own, auto in (both(run),):
         require_equal([auto.rescore(LINES, LINES)], [own.rescore(LINES, LINES)])
-        assert auto.align(LINES[:3], LINES[:3])[0].links() == own.align(LINES[:3], LINES[:3])[0].links()
+        assert (
+            auto.align(LINES[:3], LINES[:3])[0].links()
+            == own.align(LINES[:3], LINES[:3])[0].links()
+        )
         own, auto = own.replacing_unknown(), auto.replacing_unknown()
         require_equal(auto.search(LINES[:4]), own.search(LINES[:4]))
 
@@ -120,7 +144,10 @@ def test_the_settings_of_a_translator_may_change(run: Path) -> None:
     own, auto = both(run)
     for changes in ({"min_length": 3}, {"length_penalty": "gnmt"}, {"beam_size": 2}):
         config = auto.config.changed(changes)
-        require_equal(replace(auto, config=config).search(LINES, 2), replace(own, config=config).search(LINES, 2))
+        require_equal(
+            replace(auto, config=config).search(LINES, 2),
+            replace(own, config=config).search(LINES, 2),
+        )
 
 
 FALLS_BACK = {
@@ -141,7 +168,9 @@ FALLS_BACK = {
 
 @installed
 @pytest.mark.parametrize("options", FALLS_BACK)
-def test_one_line_says_why_nmtkit_searches(options: str, run: Path, console: Command, tmp_path: Path) -> None:
+def test_one_line_says_why_nmtkit_searches(
+    options: str, run: Path, console: Command, tmp_path: Path
+) -> None:
     if "bf16" in options:
         if "bf16" not in supported_precisions(torch.device("cpu")):
             pytest.skip("nmtkit has no bf16 on this processor")
@@ -160,9 +189,13 @@ def test_one_line_says_why_nmtkit_searches(options: str, run: Path, console: Com
 
 
 @installed
-def test_lines_of_json_with_constraints_are_searched_by_nmtkit(run: Path, console: Command, tmp_path: Path) -> None:
+def test_lines_of_json_with_constraints_are_searched_by_nmtkit(
+    run: Path, console: Command, tmp_path: Path
+) -> None:
     (tmp_path / "run").symlink_to(run)
-    lines = write_lines(tmp_path / "lines", ['{"source": "ba ce"}', '{"source": "ba ce", "prefix": "BA"}'])
+    lines = write_lines(
+        tmp_path / "lines", ['{"source": "ba ce"}', '{"source": "ba ce", "prefix": "BA"}']
+    )
     asked = ["translate", "-m", "run", "--jsonl", lines]
     own, auto = succeeded(console(*asked, "--engine", "nmtkit")), succeeded(console(*asked))
     assert auto.out == own.out
@@ -178,10 +211,15 @@ def test_a_precision_of_ctranslate2_chooses_it_or_is_an_error(
     lines = write_lines(tmp_path / "lines", LINES[:5])
     done = succeeded(console("translate", "-m", "run", "--precision", "int8", lines))
     assert "engine ctranslate2, int8\n" in done.err
-    done = succeeded(console("translate", "-m", "run", "--precision", "int8", "--min-length", "3", lines))
+    done = succeeded(
+        console("translate", "-m", "run", "--precision", "int8", "--min-length", "3", lines)
+    )
     assert "engine ctranslate2, int8; forbidden tokens change its other scores\n" in done.err
     asked = console("translate", "-m", trained, "--precision", "int8", lines)
-    refused(asked, "precision int8 needs ctranslate2: ctranslate2 has no rnnsearch model; leave that out")
+    refused(
+        asked,
+        "precision int8 needs ctranslate2: ctranslate2 has no rnnsearch model; leave that out",
+    )
 
 
 @installed
@@ -192,7 +230,9 @@ def test_another_kind_of_model_says_so(trained: Path, console: Command, tmp_path
 
 
 @installed
-def test_a_library_that_fails_says_so(run: Path, monkeypatch: pytest.MonkeyPatch, console: Command) -> None:
+def test_a_library_that_fails_says_so(
+    run: Path, monkeypatch: pytest.MonkeyPatch, console: Command
+) -> None:
     import ctranslate2
 
     def fail(*given: Any, **more: Any) -> None:
@@ -200,7 +240,9 @@ def test_a_library_that_fails_says_so(run: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(ctranslate2, "Translator", fail)
     done = succeeded(console("translate", "-m", run, stdin="ba\n"))
-    assert done.err.startswith("engine nmtkit: engine ctranslate2: Library libcublas.so.12 is not found; remove ")
+    assert done.err.startswith(
+        "engine nmtkit: engine ctranslate2: Library libcublas.so.12 is not found; remove "
+    )
     with pytest.raises(NmtkitError, match="libcublas"):
         opened(run, engine="ctranslate2")
 
@@ -233,7 +275,9 @@ def test_without_the_library_nothing_is_said(
     assert opened(run).external_engine is None
 
 
-def test_doctor_says_what_is_missed_without_the_library(monkeypatch: pytest.MonkeyPatch, console: Command) -> None:
+def test_doctor_says_what_is_missed_without_the_library(
+    monkeypatch: pytest.MonkeyPatch, console: Command
+) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     said = " ".join(succeeded(console("doctor")).out.split())
     assert "ctranslate2" in said

@@ -42,8 +42,19 @@ from tests.support.random_runs import (
 
 KINDS: list[dict[str, Any]] = [
     {},
-    {"norm": "post", "positions": "sinusoidal_halves", "activation": "silu", "scale_embeddings": False},
-    {"norm": "post", "positions": "learned", "max_positions": 64, "tie": "embeddings", "activation": "gelu"},
+    {
+        "norm": "post",
+        "positions": "sinusoidal_halves",
+        "activation": "silu",
+        "scale_embeddings": False,
+    },
+    {
+        "norm": "post",
+        "positions": "learned",
+        "max_positions": 64,
+        "tie": "embeddings",
+        "activation": "gelu",
+    },
     {"tie": "decoder", "positions": "learned", "max_positions": 64, "activation": "gelu_tanh"},
     {"norm": "post", "tie": "decoder", "two": True},
     {"tie": "none", "two": True},
@@ -86,9 +97,13 @@ def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     assert not any(info.values()), info
     tokenizer = theirs.AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(SOURCES, text_target=TARGETS, return_tensors="pt", padding=True)
-    given = collate(ours.tokenizers.src.encode_many(SOURCES), ours.tokenizers.tgt.encode_many(TARGETS))
+    given = collate(
+        ours.tokenizers.src.encode_many(SOURCES), ours.tokenizers.tgt.encode_many(TARGETS)
+    )
     assert batch.input_ids.tolist() == given.inputs.ids.tolist()
-    found = model.eval()(given.inputs.ids, given.inputs.mask.long(), given.targets.shifted).logits.log_softmax(-1)
+    found = model.eval()(
+        given.inputs.ids, given.inputs.mask.long(), given.targets.shifted
+    ).logits.log_softmax(-1)
     expected = ours.model(given)
     real = given.targets.mask
     assert torch.allclose(found[real][:, : expected.shape[-1]], expected[real], atol=1e-4)
@@ -98,11 +113,15 @@ def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
 
 @needs("huggingface")
 def test_hugging_face_reads_the_tags_of_languages(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", {"norm": "post"}, learned(specials=["<2de>", "<2fr>"], vocab_size=70))
+    run = made_run(
+        tmp_path / "run", {"norm": "post"}, learned(specials=["<2de>", "<2fr>"], vocab_size=70)
+    )
     export_run(run, "huggingface", tmp_path / "out")
     tokenizer = engines.library("huggingface").AutoTokenizer.from_pretrained(tmp_path / "out")
     own = opened(tmp_path / "run").encode_sources(SOURCES[:9], ["<2fr>"] * 9)
-    assert tokenizer([f"<2fr> {line}" for line in SOURCES[:9]]).input_ids == [[*one.ids, EOS] for one in own]
+    assert tokenizer([f"<2fr> {line}" for line in SOURCES[:9]]).input_ids == [
+        [*one.ids, EOS] for one in own
+    ]
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "Before a source may stand: `<2de>`, `<2fr>`." in card
     told: list[str] = []
@@ -111,7 +130,9 @@ def test_hugging_face_reads_the_tags_of_languages(tmp_path: Path) -> None:
 
 
 def test_generate_ends_where_learned_positions_do(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", {"norm": "post", "positions": "learned", "max_positions": 16}, learned())
+    run = made_run(
+        tmp_path / "run", {"norm": "post", "positions": "learned", "max_positions": 16}, learned()
+    )
     export_run(run, "huggingface", tmp_path / "out")
     assert read(tmp_path / "out" / "generation_config.json")["max_length"] == 17
     assert read(tmp_path / "out" / "config.json")["max_position_embeddings"] == 16
@@ -120,7 +141,9 @@ def test_generate_ends_where_learned_positions_do(tmp_path: Path) -> None:
 def test_the_longest_source_of_the_training_has_a_position_for_its_end(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", {}, learned())
     recipe = run.folder.recipe.read_text(encoding="utf-8")
-    run.folder.recipe.write_text(recipe.replace("max_length: 256", "max_length: 2000"), encoding="utf-8")
+    run.folder.recipe.write_text(
+        recipe.replace("max_length: 256", "max_length: 2000"), encoding="utf-8"
+    )
     export_run(run, "huggingface", tmp_path / "out")
     assert read(tmp_path / "out" / "config.json")["max_position_embeddings"] == 2001
 
@@ -128,14 +151,24 @@ def test_the_longest_source_of_the_training_has_a_position_for_its_end(tmp_path:
 def test_how_much_of_an_article_is_read_is_told(tmp_path: Path) -> None:
     run, told = made_run(tmp_path / "run", {}, learned()), list[str]()
     recipe = run.folder.recipe.read_text(encoding="utf-8")
-    for old, new in (("translation", "summarization"), ("bleu", "rougeL"), ("over_long: drop", "over_long: truncate")):
+    for old, new in (
+        ("translation", "summarization"),
+        ("bleu", "rougeL"),
+        ("over_long: drop", "over_long: truncate"),
+    ):
         recipe = recipe.replace(old, new)
     run.folder.recipe.write_text(recipe, encoding="utf-8")
     for to in ("huggingface", "safetensors"):
         export_run(run, to, tmp_path / to, notify=told.append)
     (warning,) = told
-    assert "huggingface reads all of a source, and nmtkit its first 256 tokens; cut longer ones" in warning
-    cards = [(tmp_path / to / "README.md").read_text(encoding="utf-8") for to in ("huggingface", "safetensors")]
+    assert (
+        "huggingface reads all of a source, and nmtkit its first 256 tokens; cut longer ones"
+        in warning
+    )
+    cards = [
+        (tmp_path / to / "README.md").read_text(encoding="utf-8")
+        for to in ("huggingface", "safetensors")
+    ]
     assert ["read the first 256 tokens of a source" in card for card in cards] == [True, False]
 
 
@@ -143,7 +176,9 @@ def test_how_much_of_an_article_is_read_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_ctranslate2_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     ours, folder = exported(kind, "ctranslate2", tmp_path)
-    theirs = engines.library("ctranslate2").Translator(str(folder), compute_type="float32", intra_threads=1)
+    theirs = engines.library("ctranslate2").Translator(
+        str(folder), compute_type="float32", intra_threads=1
+    )
     src, tgt = ours.tokenizers.src, ours.tokenizers.tgt
     found = theirs.translate_batch(
         [src.tokens(line) for line in SOURCES],
@@ -163,17 +198,26 @@ def test_what_ctranslate2_does_not_do_to_a_text_is_told(tmp_path: Path) -> None:
     text = learned(specials=["<2de>", "<2fr>"], vocab_size=50, lowercase=True)
     export_run(made_run(tmp_path / "run", {}, text), "ctranslate2", tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "Before a source may stand: `<2de>`, `<2fr>`.\n\nTOKENS are of text in lower case.\n" in card
+    assert (
+        "Before a source may stand: `<2de>`, `<2fr>`.\n\nTOKENS are of text in lower case.\n"
+        in card
+    )
 
 
 @needs("ctranslate2")
 @pytest.mark.parametrize("kind", ["word", "wordpiece", "whitespace", "pieces"])
 def test_ctranslate2_scores_a_model_of_words(kind: str, tmp_path: Path) -> None:
-    export_run(made_run(tmp_path / "run", {}, learned(kind=kind, vocab_size=100)), "ctranslate2", tmp_path / "out")
+    export_run(
+        made_run(tmp_path / "run", {}, learned(kind=kind, vocab_size=100)),
+        "ctranslate2",
+        tmp_path / "out",
+    )
     assert not [*(tmp_path / "out").glob("*.spm")]
     ours = opened(tmp_path / "run")
     src, tgt = ours.tokenizers.src, ours.tokenizers.tgt
-    theirs = engines.library("ctranslate2").Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    theirs = engines.library("ctranslate2").Translator(
+        str(tmp_path / "out"), compute_type="float32", intra_threads=1
+    )
     sources = [src.vocabulary.tokens_of(ids) for ids in src.encode_many(SOURCES)]
     targets = [tgt.vocabulary.tokens_of(ids) for ids in tgt.encode_many(TARGETS)]
     scores = theirs.score_batch(sources, targets, max_input_length=0)
@@ -184,16 +228,23 @@ def test_ctranslate2_scores_a_model_of_words(kind: str, tmp_path: Path) -> None:
 @needs("ctranslate2")
 def test_import_refuses_what_was_exported_to_ctranslate2(tmp_path: Path) -> None:
     export_run(made_run(tmp_path / "run", {}, learned()), "ctranslate2", tmp_path / "out")
-    with pytest.raises(NmtkitError, match=r"a model of CTranslate2.*import the model that it was converted from"):
+    with pytest.raises(
+        NmtkitError, match=r"a model of CTranslate2.*import the model that it was converted from"
+    ):
         import_run(tmp_path / "out", str(tmp_path / "again"))
 
 
 def test_as_safetensors_any_model_is_a_run_without_text(trained: Path, tmp_path: Path) -> None:
     export_run(Run(RunFolder(trained)), "safetensors", tmp_path / "out", licence="cc-by-4.0")
-    assert opened(tmp_path / "out").translate(["ba zu fo"]) == opened(trained).translate(["ba zu fo"])
+    assert opened(tmp_path / "out").translate(["ba zu fo"]) == opened(trained).translate(
+        ["ba zu fo"]
+    )
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert not names & {"data", "checkpoints", "metrics.jsonl"}
-    texts = "".join((tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("recipe.yaml", "README.md"))
+    texts = "".join(
+        (tmp_path / "out" / name).read_text(encoding="utf-8")
+        for name in ("recipe.yaml", "README.md")
+    )
     assert "train.src" in texts
     report = read(tmp_path / "out" / "data-report.json")
     assert report == {**read(trained / "data-report.json"), "files": {}}
@@ -210,7 +261,11 @@ def test_as_safetensors_the_folders_of_other_runs_are_not_told(tmp_path: Path) -
     text = path.read_text(encoding="utf-8")
     named = f"{{encoder: {there}/base, checkpoint: {there}/a.safetensors, test: {{src: {there}/a, tgt: {there}/b}}}}"
     text = text.replace("init_from: null", f"init_from: {named}")
-    path.write_text(text.replace("pretrained_embeddings: null", f"pretrained_embeddings: {{tgt: {there}/vectors}}"))
+    path.write_text(
+        text.replace(
+            "pretrained_embeddings: null", f"pretrained_embeddings: {{tgt: {there}/vectors}}"
+        )
+    )
     export_run(Run(RunFolder(tmp_path / "run")), "safetensors", tmp_path / "out")
     assert str(tmp_path) not in (tmp_path / "out" / "recipe.yaml").read_text(encoding="utf-8")
     again = Run(RunFolder(tmp_path / "out")).recipe
@@ -238,16 +293,25 @@ def test_what_hugging_face_has_not_is_refused_by_name(
 
 
 @pytest.mark.parametrize("engine", engines.LIBRARIES)
-def test_what_an_engine_has_not_is_refused_by_name(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_engine_has_not_is_refused_by_name(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(NmtkitError, match=f"{engine} has no rnnsearch model"):
         engines.require_convertible(RnnSearchConfig(), engine)
     with pytest.raises(NmtkitError, match="copies"):
         engines.require_convertible(TransformerConfig(copying="head"), engine)
     with pytest.raises(NmtkitError, match="no counterpart of src_embedding"):
-        engines.require_convertible(TransformerConfig.model_validate({"src_embedding": {"kind": "elmo"}}), engine)
+        engines.require_convertible(
+            TransformerConfig.model_validate({"src_embedding": {"kind": "elmo"}}), engine
+        )
     with pytest.raises(NmtkitError, match="mixture of experts"):
         engines.require_convertible(TransformerConfig.model_validate({"experts": {}}), engine)
-    given = {"length_penalty": "gnmt", "coverage_penalty": 0.2, "at_limit": "end", "min_length_ratio": 0.5}
+    given = {
+        "length_penalty": "gnmt",
+        "coverage_penalty": 0.2,
+        "at_limit": "end",
+        "min_length_ratio": 0.5,
+    }
     with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*min_length_ratio"):
         require_comparable(engine, BeamConfig().changed(given))
     with pytest.raises(NmtkitError, match="lacks rule brackets"):
@@ -256,20 +320,26 @@ def test_what_an_engine_has_not_is_refused_by_name(engine: str, monkeypatch: pyt
         require_comparable(engine, SamplingConfig(samples=2))
     require_comparable(engine, BeamConfig())
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    with pytest.raises(NmtkitError, match=rf"{engines.LIBRARIES[engine]} is not installed.*nmtkit\[(fast|peers)\]"):
+    with pytest.raises(
+        NmtkitError, match=rf"{engines.LIBRARIES[engine]} is not installed.*nmtkit\[(fast|peers)\]"
+    ):
         engines.library(engine)
 
 
 def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: Path) -> None:
     run_of({"norm": "post"}, tmp_path / "run")
     recipe = tmp_path / "run" / "recipe.yaml"
-    text = recipe.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt")
+    text = recipe.read_text(encoding="utf-8").replace(
+        "length_penalty: average", "length_penalty: gnmt"
+    )
     recipe.write_text(text)
     done = succeeded(console("export", "run", "out", "--to", "huggingface"))
-    assert "warning: huggingface has no search like this one: it lacks length_penalty gnmt" in done.err
+    assert (
+        "warning: huggingface has no search like this one: it lacks length_penalty gnmt" in done.err
+    )
     assert "--license" in done.err
     assert "license: unknown" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    refused(console("export", "run", "out", "--to", "huggingface"), "out: it exists already")
+    refused(console("export", "run", "out", "--to", "huggingface"), "out: already exists")
 
 
 def test_the_page_on_the_format_names_every_file_of_a_run(tmp_path: Path) -> None:
@@ -289,6 +359,9 @@ def test_the_page_on_the_format_names_every_file_of_a_run(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir() if f"`{path.name}`" not in page] == []
     assert (tmp_path / "tgt.model").is_file()
     kinds = {
-        kind for line in page.splitlines() if line.startswith("| ") for kind in line.split(" | ")[0][2:].split(", ")
+        kind
+        for line in page.splitlines()
+        if line.startswith("| ")
+        for kind in line.split(" | ")[0][2:].split(", ")
     }
     assert {*get_args(TokenizerConfig.model_fields["kind"].annotation)} - kinds == set()

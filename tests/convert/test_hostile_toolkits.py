@@ -33,7 +33,9 @@ def opennmt(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recurrent(tmp_path: Path) -> Path:
-    options = opennmt_options(encoder_type="rnn", decoder_type="rnn", position_encoding=False, enc_layers=1)
+    options = opennmt_options(
+        encoder_type="rnn", decoder_type="rnn", position_encoding=False, enc_layers=1
+    )
     options |= {"rnn_type": "GRU", "input_feed": 1, "global_attention": "general"}
     write_opennmt(tmp_path / "model" / "model.pt", options, opennmt_rnn)
     return tmp_path / "model" / "model.pt"
@@ -80,14 +82,38 @@ JOEY_SETTINGS = {
 """Each must be refused by its name."""
 JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     **{key: (setting(key, value), key) for key, value in JOEY_SETTINGS.items()},
-    "one side in lower case": (setting("data.src.lowercase", True), "data.trg.lowercase: False beside data.src.lower"),
-    "characters": (setting("data.src.level", "char"), "data.src.level: 'char' .*word, and bpe of sentencepiece"),
-    "another id": (setting("data.special_symbols.unk_id", 7), "src_vocab.txt: '<unk>' does not have the id 7"),
-    "two kinds": (setting("model.encoder.type", "recurrent"), "model.decoder.type: transformer beside .* recurrent"),
-    "no norm": (setting("model.encoder.layer_norm", None), "model.decoder.layer_norm: pre beside .* None"),
-    "two activations": (setting("model.encoder.activation", "tanh"), "model.decoder.activation: None beside .* tanh"),
-    "two widths": (setting("model.decoder.ff_size", 25), "model.decoder.ff_size: 25 beside model.encoder.ff_size 24"),
-    "two scales": (setting("model.decoder.embeddings.scale", False), "model.decoder.embeddings.scale"),
+    "one side in lower case": (
+        setting("data.src.lowercase", True),
+        "data.trg.lowercase: False beside data.src.lower",
+    ),
+    "characters": (
+        setting("data.src.level", "char"),
+        "data.src.level: 'char' .*word, and bpe of sentencepiece",
+    ),
+    "another id": (
+        setting("data.special_symbols.unk_id", 7),
+        "src_vocab.txt: '<unk>' does not have the id 7",
+    ),
+    "two kinds": (
+        setting("model.encoder.type", "recurrent"),
+        "model.decoder.type: transformer beside .* recurrent",
+    ),
+    "no norm": (
+        setting("model.encoder.layer_norm", None),
+        "model.decoder.layer_norm: pre beside .* None",
+    ),
+    "two activations": (
+        setting("model.encoder.activation", "tanh"),
+        "model.decoder.activation: None beside .* tanh",
+    ),
+    "two widths": (
+        setting("model.decoder.ff_size", 25),
+        "model.decoder.ff_size: 25 beside model.encoder.ff_size 24",
+    ),
+    "two scales": (
+        setting("model.decoder.embeddings.scale", False),
+        "model.decoder.embeddings.scale",
+    ),
     "subword-nmt": (
         setting("data.src", {"level": "bpe", "tokenizer_type": "subword-nmt"}),
         "data.src.level: 'bpe' .subword-nmt.*cut other text yourself",
@@ -96,8 +122,14 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
         lambda at: state(lambda content: content.update(stats_state=Harm(at.parent / "harm")))(at),
         "best.ckpt.*nothing of it was run.*model_state",
     ),
-    "a bare pickle": (lambda at: (at / "5.ckpt").write_bytes(pickle.dumps(Harm(at.parent / "harm"))), "nothing .* run"),
-    "options": (state(lambda content: content.update(args=Namespace(a=1))), "best.ckpt.*nothing of it was run"),
+    "a bare pickle": (
+        lambda at: (at / "5.ckpt").write_bytes(pickle.dumps(Harm(at.parent / "harm"))),
+        "nothing .* run",
+    ),
+    "options": (
+        state(lambda content: content.update(args=Namespace(a=1))),
+        "best.ckpt.*nothing of it was run",
+    ),
     "other positions": (
         weight("encoder.pe.pe", torch.ones(1, 60, 16)),
         "encoder.pe.pe.*other positions than sinusoids",
@@ -106,10 +138,18 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     "no weights": (lambda at: (at / "best.ckpt").unlink(), "none of best.ckpt, latest.ckpt"),
     "no config": (lambda at: (at / "config.yaml").unlink(), "config.yaml.*missing"),
     "no words": (lambda at: (at / "trg_vocab.txt").unlink(), "trg_vocab.txt.*missing"),
-    "fewer words": (lambda at: (at / "trg_vocab.txt").write_text("a\n"), "trg_embed.*has shape.*should have"),
-    "words that are none": (lambda at: (at / "src_vocab.txt").write_bytes(b"\xff\n"), "src_vocab.txt.*UTF-8"),
+    "fewer words": (
+        lambda at: (at / "trg_vocab.txt").write_text("a\n"),
+        "trg_embed.*has shape.*should have",
+    ),
+    "words that are none": (
+        lambda at: (at / "src_vocab.txt").write_bytes(b"\xff\n"),
+        "src_vocab.txt.*UTF-8",
+    ),
     "YAML with objects": (
-        lambda at: (at / "config.yaml").write_text("a: !!python/object/apply:os.system ['touch harm']\n"),
+        lambda at: (at / "config.yaml").write_text(
+            "a: !!python/object/apply:os.system ['touch harm']\n"
+        ),
         "config.yaml",
     ),
 }
@@ -126,12 +166,26 @@ def refused_options(options: dict[str, Any]) -> dict[str, tuple[Spoil, str]]:
 
 LANGUAGE_MODEL = {"model_task": "lm", "encoder_type": "mean", "decoder_type": "cnn"}
 OTHER_LAYERS = {"layer_norm": "rms", "pos_ffn_activation_fn": "silu", "self_attn_type": "average"}
-OTHER_LAYERS |= {"position_encoding": False, "position_encoding_type": "SinusoidalConcat", "max_relative_positions": 20}
-OTHER_LAYERS |= {"parallel_residual": True, "lora_layers": ["linear_keys"], "num_kv": torch.ones(2), "heads": "many"}
+OTHER_LAYERS |= {
+    "position_encoding": False,
+    "position_encoding_type": "SinusoidalConcat",
+    "max_relative_positions": 20,
+}
+OTHER_LAYERS |= {
+    "parallel_residual": True,
+    "lora_layers": ["linear_keys"],
+    "num_kv": torch.ones(2),
+    "heads": "many",
+}
 OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
-    **refused_options(LANGUAGE_MODEL | OTHER_LAYERS | {"transforms": ["prefix"], "dec_layers": 10**9}),
+    **refused_options(
+        LANGUAGE_MODEL | OTHER_LAYERS | {"transforms": ["prefix"], "dec_layers": 10**9}
+    ),
     "words behind": (option("data", {"corpus": {"transforms": ["suffix"]}}), "transforms: suffix"),
-    "a list of words": (state(lambda content: content.update(vocab=["a"])), "'vocab'.*OpenNMT-py 3.*convertv2_v3"),
+    "a list of words": (
+        state(lambda content: content.update(vocab=["a"])),
+        "'vocab'.*OpenNMT-py 3.*convertv2_v3",
+    ),
     "two widths": (option("src_word_vec_size", 8), "src_word_vec_size: 8 beside enc_hid_size 16"),
     "no biases": (option("add_qkvbias", True), "self_attn.*bias' is missing"),
     "no gate": (option("copy_attn", True), "generator.linear.bias.*missing"),
@@ -139,15 +193,36 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
         state(lambda content: content.update(more=Fraction(1, 2))),
         "nothing of it was run.*OpenNMT-py 3.*convertv2_v3",
     ),
-    "code": (lambda at: option("heads", Harm(at.parent.parent / "harm"))(at), "nothing of it was run"),
+    "code": (
+        lambda at: option("heads", Harm(at.parent.parent / "harm"))(at),
+        "nothing of it was run",
+    ),
     "no options": (state(lambda content: content.pop("opt")), "holds no options"),
-    "options of a table": (state(lambda content: content.update(opt=vars(content["opt"]))), "holds no options"),
-    "weights elsewhere": (state(lambda content: content.pop("model")), "'model' is missing.*pytorch format"),
-    "half a model": (state(lambda content: content.update(generator=None)), "'generator' is missing.*LoRA"),
-    "numbers for words": (state(lambda content: content["vocab"].update(src=[1, 2])), "'src' is not a list of words"),
+    "options of a table": (
+        state(lambda content: content.update(opt=vars(content["opt"]))),
+        "holds no options",
+    ),
+    "weights elsewhere": (
+        state(lambda content: content.pop("model")),
+        "'model' is missing.*pytorch format",
+    ),
+    "half a model": (
+        state(lambda content: content.update(generator=None)),
+        "'generator' is missing.*LoRA",
+    ),
+    "numbers for words": (
+        state(lambda content: content["vocab"].update(src=[1, 2])),
+        "'src' is not a list of words",
+    ),
     "features": (state(lambda content: content["vocab"].update(src_feats=[["a"]])), "src_feats"),
-    "a language model": (state(lambda content: content["vocab"].update(data_task="lm")), "data_task: lm"),
-    "no first word": (state(lambda content: content["vocab"].update(decoder_start_token="")), "'tgt' lacks"),
+    "a language model": (
+        state(lambda content: content["vocab"].update(data_task="lm")),
+        "data_task: lm",
+    ),
+    "no first word": (
+        state(lambda content: content["vocab"].update(decoder_start_token="")),
+        "'tgt' lacks",
+    ),
 }
 OTHER_CELLS = {"decoder_type": "transformer", "rnn_type": "SRU", "global_attention": "none"}
 OTHER_CELLS |= {"coverage_attn": True, "copy_attn_type": "mlp", "context_gate": "both"}
@@ -156,14 +231,19 @@ RECURRENT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     "two depths": (option("dec_layers", 2), "dec_layers: 2 beside enc_layers 1"),
     "no bridge": (option("bridge", True), "encoder.bridge.0.weight.*missing"),
     "a bridge across layers": (
-        lambda at: [option(key, value)(at) for key, value in (("bridge", True), ("enc_layers", 2), ("dec_layers", 2))],
+        lambda at: [
+            option(key, value)(at)
+            for key, value in (("bridge", True), ("enc_layers", 2), ("dec_layers", 2))
+        ],
         "bridge with several layers",
     ),
 }
 HOSTILE = {"joey": JOEY_HOSTILE, "opennmt": OPENNMT_HOSTILE, "recurrent": RECURRENT_HOSTILE}
 
 
-@pytest.mark.parametrize(("model", "harm"), [(model, harm) for model, table in HOSTILE.items() for harm in table])
+@pytest.mark.parametrize(
+    ("model", "harm"), [(model, harm) for model, table in HOSTILE.items() for harm in table]
+)
 def test_a_checkpoint_that_lies_or_has_no_counterpart_is_refused_by_name(
     model: str, harm: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -172,11 +252,15 @@ def test_a_checkpoint_that_lies_or_has_no_counterpart_is_refused_by_name(
     import_refused(path, match, tmp_path, "joeynmt" if model == "joey" else "opennmt-py")
 
 
-def test_runs_of_both_are_runs_for_every_command(joey: Path, opennmt: Path, console: Command, tmp_path: Path) -> None:
+def test_runs_of_both_are_runs_for_every_command(
+    joey: Path, opennmt: Path, console: Command, tmp_path: Path
+) -> None:
     for source, path in (("joeynmt", joey), ("opennmt-py", opennmt)):
         assert "2+1 layers of 16" in succeeded(console("import", path, "-o", f"runs/{source}")).err
         lines = f"{SOURCES[0]}\n\n{SOURCES[1]}\n"
         done = succeeded(console("translate", "-m", source, "--device", "cpu", stdin=lines))
         assert len(done.out.splitlines()) == 3
-        refused(console("export", source, f"out-{source}", "--to", "huggingface"), "huggingface has no")
+        refused(
+            console("export", source, f"out-{source}", "--to", "huggingface"), "huggingface has no"
+        )
     refused(console("import", tmp_path / "nowhere", "--from", "opennmt-py"), "not a folder")

@@ -42,30 +42,63 @@ from tests.support.random_runs import (
 MARIAN = "marian model of 2+1 layers of 16, 60 source and 60 target tokens"
 MARIANS: list[dict[str, Any]] = [
     {"end": 1.0, "stops": False},
-    {"bias": False, "share_encoder_decoder_embeddings": False, "activation_function": "relu", "end": 4.0},
-    {"two": True, "share_encoder_decoder_embeddings": False, "activation_function": "gelu", "stops": "never"},
-    {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False, "scale_embedding": False, "spread": 0.8},
-    {"two": True, "bias": False, "tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
+    {
+        "bias": False,
+        "share_encoder_decoder_embeddings": False,
+        "activation_function": "relu",
+        "end": 4.0,
+    },
+    {
+        "two": True,
+        "share_encoder_decoder_embeddings": False,
+        "activation_function": "gelu",
+        "stops": "never",
+    },
+    {
+        "tie_word_embeddings": False,
+        "share_encoder_decoder_embeddings": False,
+        "scale_embedding": False,
+        "spread": 0.8,
+    },
+    {
+        "two": True,
+        "bias": False,
+        "tie_word_embeddings": False,
+        "share_encoder_decoder_embeddings": False,
+    },
     {"bias": False, "share_encoder_decoder_embeddings": False, "pad_last": True},
-    {"d_model": 24, "encoder_layers": 3, "decoder_layers": 1, "heads": 3, "file": "pytorch_model.bin", "end": 4.0},
+    {
+        "d_model": 24,
+        "encoder_layers": 3,
+        "decoder_layers": 1,
+        "heads": 3,
+        "file": "pytorch_model.bin",
+        "end": 4.0,
+    },
 ]
 """Settings of theirs; and of ours, two vocabularies, how large weights are and how likely the end of a sentence is."""
 
 
 @needs("huggingface")
 @pytest.mark.parametrize("kind", MARIANS, ids=str)
-def test_a_marian_model_computes_and_finds_what_it_did(kind: dict[str, Any], tmp_path: Path) -> None:
+def test_a_marian_model_computes_and_finds_what_it_did(
+    kind: dict[str, Any], tmp_path: Path
+) -> None:
     theirs = marian(tmp_path / "theirs", kind)
     import_run(tmp_path / "theirs", str(tmp_path / "run"))
     ours = opened(tmp_path / "run")
     tokenizer = engines.library("huggingface").MarianTokenizer.from_pretrained(tmp_path / "theirs")
     sources = [f">>de<< {one}" if number % 7 == 0 else one for number, one in enumerate(SOURCES)]
     batch = tokenizer(sources, text_target=TARGETS, return_tensors="pt", padding=True)
-    assert batch.attention_mask.sum(1).tolist() == [len(one) + 1 for one in ours.tokenizers.src.encode_many(sources)]
+    assert batch.attention_mask.sum(1).tolist() == [
+        len(one) + 1 for one in ours.tokenizers.src.encode_many(sources)
+    ]
     begin = torch.full_like(batch.labels[:, :1], theirs.config.decoder_start_token_id)
     with torch.inference_mode():
         given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-        logits = theirs(**given, decoder_input_ids=torch.cat([begin, batch.labels[:, :-1]], 1)).logits.log_softmax(-1)
+        logits = theirs(
+            **given, decoder_input_ids=torch.cat([begin, batch.labels[:, :-1]], 1)
+        ).logits.log_softmax(-1)
         written = theirs.generate(**given)
     expected = logits.gather(2, batch.labels[..., None])[..., 0]
     for row, found in enumerate(ours.rescore(sources, TARGETS)):
@@ -83,7 +116,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that export wrote; needs no library."""
     path = tmp_path_factory.mktemp("exported")
     settings = {"norm": "post", "positions": "sinusoidal_halves", "activation": "silu"}
-    export_run(made_run(path / "run", settings, tokenizers(two=False)), "huggingface", path / "out", licence="mit")
+    export_run(
+        made_run(path / "run", settings, tokenizers(two=False)),
+        "huggingface",
+        path / "out",
+        licence="mit",
+    )
     return path / "out"
 
 
@@ -97,24 +135,36 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("layout", ["zip", "old", "half", "without bias or positions"])
-def test_weights_in_other_files_are_the_same_weights(layout: str, folder: Path, copy: Path, tmp_path: Path) -> None:
+def test_weights_in_other_files_are_the_same_weights(
+    layout: str, folder: Path, copy: Path, tmp_path: Path
+) -> None:
     given = tensors(folder)
     (copy / "model.safetensors").unlink()
     if layout == "half":
         given = {name: tensor.half() for name, tensor in given.items()}
     left_out = ("final_logits_bias", "embed_positions") if layout.startswith("without") else ()
-    given = {name: tensor for name, tensor in given.items() if not any(part in name for part in left_out)}
+    given = {
+        name: tensor for name, tensor in given.items() if not any(part in name for part in left_out)
+    }
     torch.save(given, copy / "pytorch_model.bin", _use_new_zipfile_serialization=layout != "old")
     import_run(folder, str(tmp_path / "one"))
     import_run(copy, str(tmp_path / "other"))
     one, other = (raw(tmp_path / name) for name in ("one", "other"))
     assert one.config == other.config
-    for (name, tensor), found in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
-        wanted = torch.zeros_like(tensor) if layout.startswith("without") and name == "output.bias" else tensor
+    for (name, tensor), found in zip(
+        one.state_dict().items(), other.state_dict().values(), strict=True
+    ):
+        wanted = (
+            torch.zeros_like(tensor)
+            if layout.startswith("without") and name == "output.bias"
+            else tensor
+        )
         assert torch.equal(found, wanted.half().float() if layout == "half" else wanted)
 
 
-def in_pickle(content: Callable[[Path], Any], save: Callable[[Any, Path], object] = torch.save) -> Spoil:
+def in_pickle(
+    content: Callable[[Path], Any], save: Callable[[Any, Path], object] = torch.save
+) -> Spoil:
     """Puts something else into the weights' place."""
 
     def spoil(folder: Path) -> None:
@@ -138,7 +188,10 @@ def weight(name: str, tensor: torch.Tensor | None) -> Spoil:
 
     def spoil(folder: Path) -> None:
         given = tensors(folder) | {name: tensor}
-        write_bare_tensors(folder / "model.safetensors", {key: one for key, one in given.items() if one is not None})
+        write_bare_tensors(
+            folder / "model.safetensors",
+            {key: one for key, one in given.items() if one is not None},
+        )
 
     return spoil
 
@@ -159,13 +212,34 @@ def config(**values: Any) -> Spoil:
 FC1 = "model.encoder.layers.0.fc1.weight"
 SHARED = "model.shared.weight"
 HOSTILE: dict[str, tuple[Spoil, str]] = {
-    "a pickle with code": (in_pickle(lambda at: {SHARED: Harm(at.parent / "harm")}), "bin.*nothing of it was run"),
-    "a bare pickle": (in_pickle(lambda at: Harm(at.parent / "harm"), save_bare), "bin.*nothing of it was run"),
-    "a compressed pickle": (in_pickle(lambda at: bytes(1 << 20), save_compressed), "pytorch_model.bin.*compressed"),
-    "other objects": (in_pickle(lambda at: {"a": [1, 2]}), "pytorch_model.bin.*other things than named tensors"),
-    "one number for many": (in_pickle(lambda at: {FC1: torch.zeros(1).expand(24, 16)}), "fc1.weight.*fewer numbers"),
-    "half a file": (lambda at: os.truncate(at / "model.safetensors", 3000), "model.safetensors.*damaged"),
-    "no weights": (gone("model.safetensors"), "no weights.*pytorch_model.bin.*download the whole folder"),
+    "a pickle with code": (
+        in_pickle(lambda at: {SHARED: Harm(at.parent / "harm")}),
+        "bin.*nothing of it was run",
+    ),
+    "a bare pickle": (
+        in_pickle(lambda at: Harm(at.parent / "harm"), save_bare),
+        "bin.*nothing of it was run",
+    ),
+    "a compressed pickle": (
+        in_pickle(lambda at: bytes(1 << 20), save_compressed),
+        "pytorch_model.bin.*compressed",
+    ),
+    "other objects": (
+        in_pickle(lambda at: {"a": [1, 2]}),
+        "pytorch_model.bin.*other things than named tensors",
+    ),
+    "one number for many": (
+        in_pickle(lambda at: {FC1: torch.zeros(1).expand(24, 16)}),
+        "fc1.weight.*fewer numbers",
+    ),
+    "half a file": (
+        lambda at: os.truncate(at / "model.safetensors", 3000),
+        "model.safetensors.*damaged",
+    ),
+    "no weights": (
+        gone("model.safetensors"),
+        "no weights.*pytorch_model.bin.*download the whole folder",
+    ),
     "no config": (gone("config.json"), "config.json.*missing"),
     "no numbers": (weight(FC1, torch.full((24, 16), torch.nan)), "fc1.weight.*NaN"),
     "another shape": (weight(FC1, torch.zeros(16, 24)), r"fc1.weight.*\[16, 24\].*\[24, 16\]"),
@@ -176,11 +250,20 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a huge width": (config(d_model=1 << 20), "config.json.*1048576"),
     "many layers": (config(encoder_layers=200), "layers.2.*missing"),
     "more layers": (config(encoder_layers=10**9), "config.json.*encoder_layers"),
-    "odd heads": (config(encoder_attention_heads=3, decoder_attention_heads=3), "16 is not a multiple of heads 3"),
+    "odd heads": (
+        config(encoder_attention_heads=3, decoder_attention_heads=3),
+        "16 is not a multiple of heads 3",
+    ),
     "two sizes": (config(decoder_ffn_dim=8), "decoder_ffn_dim: 8 beside encoder_ffn_dim 24"),
-    "a far end": (changed("generation_config.json", eos_token_id=10**6), "generation_config.json.*1000000"),
+    "a far end": (
+        changed("generation_config.json", eos_token_id=10**6),
+        "generation_config.json.*1000000",
+    ),
     "an activation": (config(activation_function="mish"), "activation_function"),
-    "another family": (config(model_type="rwkv"), "'rwkv', which is not supported; .*supported: .*marian"),
+    "another family": (
+        config(model_type="rwkv"),
+        "'rwkv', which is not supported; .*supported: .*marian",
+    ),
     "a search": (changed("generation_config.json", num_beams=10**6), "num_beams"),
     "no JSON": (lambda at: (at / "vocab.json").write_text("[1"), "vocab.json.*not JSON"),
     "a list": (lambda at: (at / "vocab.json").write_text("[1]"), "vocab.json.*list"),
@@ -188,13 +271,18 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "far words": (words(lambda given: given.update(a=60)), "vocab.json.*'a' has the id 60"),
     "words of words": (words(lambda given: given.update(a="b")), "vocab.json.*'a' has the id 'b'"),
     "no unknown": (words(lambda given: given.pop("<unk>")), "vocabulary has no <unk>"),
-    "no pieces": (lambda at: (at / "target.spm").write_bytes(b"x" * 99), "target.spm.*not a sentencepiece model"),
+    "no pieces": (
+        lambda at: (at / "target.spm").write_bytes(b"x" * 99),
+        "target.spm.*not a sentencepiece model",
+    ),
     "a pipe": (pipe("source.spm"), "source.spm.*is not a file"),
 }
 
 
 @pytest.mark.parametrize("harm", HOSTILE)
-def test_a_folder_that_lies_is_refused_by_name_and_leaves_nothing(harm: str, copy: Path, tmp_path: Path) -> None:
+def test_a_folder_that_lies_is_refused_by_name_and_leaves_nothing(
+    harm: str, copy: Path, tmp_path: Path
+) -> None:
     spoil, match = HOSTILE[harm]
     spoil(copy)
     import_refused(copy, match, tmp_path)
@@ -221,7 +309,9 @@ def test_odd_words_keep_their_rows(copy: Path, tmp_path: Path) -> None:
     assert "<unused 9>" in tokens
 
 
-def test_what_an_older_folder_says_of_generation_beside_its_sizes_is_told(copy: Path, tmp_path: Path) -> None:
+def test_what_an_older_folder_says_of_generation_beside_its_sizes_is_told(
+    copy: Path, tmp_path: Path
+) -> None:
     settings = read(copy / "generation_config.json")
     settings |= {"encoder_repetition_penalty": 1.5, "diversity_penalty": 0.0, "top_k": 50}
     (copy / "generation_config.json").unlink()
@@ -229,7 +319,9 @@ def test_what_an_older_folder_says_of_generation_beside_its_sizes_is_told(copy: 
     told: list[str] = []
     import_run(copy, str(tmp_path / "run"), told.append)
     (note,) = (line for line in told if "ignored" in line)
-    assert note == "ignored in config.json: encoder_repetition_penalty; generate may write other texts"
+    assert (
+        note == "ignored in config.json: encoder_repetition_penalty; generate may write other texts"
+    )
 
 
 NO_EFFECT = {
@@ -252,27 +344,54 @@ IGNORED = {
 
 
 def test_generation_settings_are_kept_or_told_as_ignored(copy: Path, tmp_path: Path) -> None:
-    kept = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.5, "num_beams": 2, "early_stopping": True}
+    kept = {
+        "no_repeat_ngram_size": 3,
+        "repetition_penalty": 1.5,
+        "num_beams": 2,
+        "early_stopping": True,
+    }
     change(copy / "generation_config.json", **kept, **NO_EFFECT)
     told: list[str] = []
     import_run(copy, str(tmp_path / "kept"), told.append)
     assert not [line for line in told if "ignored" in line]
     search = load_yaml(tmp_path / "kept" / "recipe.yaml")[0]["search"]
-    assert (search["no_repeat_ngram"], search["repetition_penalty"], search["beam_size"]) == (3, 1.5, 2)
-    assert [line for line in told if "with a beam of 2" in line and "repetition penalty 1.5" in line]
+    assert (search["no_repeat_ngram"], search["repetition_penalty"], search["beam_size"]) == (
+        3,
+        1.5,
+        2,
+    )
+    assert [
+        line for line in told if "with a beam of 2" in line and "repetition penalty 1.5" in line
+    ]
     for key, value in IGNORED.items():
         change(copy / "generation_config.json", **{**NO_EFFECT, key: value})
         told.clear()
         import_run(copy, str(tmp_path / key), told.append)
-        assert [line for line in told if line.startswith("ignored in generation_config.json") and key in line], key
+        assert [
+            line
+            for line in told
+            if line.startswith("ignored in generation_config.json") and key in line
+        ], key
         change(copy / "generation_config.json", **{key: None})
 
 
 FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "generation": ("generation_config.json", {"length_penalty": -1.0}, "generation_config.json: `length_penalty`"),
-    "several ends": ("generation_config.json", {"eos_token_id": [3, 2]}, "generation_config.json: `eos_token_id`"),
+    "generation": (
+        "generation_config.json",
+        {"length_penalty": -1.0},
+        "generation_config.json: `length_penalty`",
+    ),
+    "several ends": (
+        "generation_config.json",
+        {"eos_token_id": [3, 2]},
+        "generation_config.json: `eos_token_id`",
+    ),
     "model": ("config.json", {"dropout": -1.0}, "/config.json: `dropout`"),
-    "model's end": ("generation_config.json", {"pad_token_id": 10**6}, "generation_config.json: `pad_token_id`"),
+    "model's end": (
+        "generation_config.json",
+        {"pad_token_id": 10**6},
+        "generation_config.json: `pad_token_id`",
+    ),
 }
 
 
@@ -283,14 +402,18 @@ def test_a_fault_names_the_file_that_has_the_value(case: str, copy: Path, tmp_pa
     import_refused(copy, match, tmp_path)
 
 
-def test_generation_settings_in_config_json_alone_are_named_there(copy: Path, tmp_path: Path) -> None:
+def test_generation_settings_in_config_json_alone_are_named_there(
+    copy: Path, tmp_path: Path
+) -> None:
     settings = read(copy / "generation_config.json") | {"length_penalty": -1.0}
     (copy / "generation_config.json").unlink()
     change(copy / "config.json", **settings)
     import_refused(copy, "/config.json: `length_penalty`", tmp_path)
 
 
-def test_an_imported_run_is_a_run_for_every_command(folder: Path, console: Command, tmp_path: Path) -> None:
+def test_an_imported_run_is_a_run_for_every_command(
+    folder: Path, console: Command, tmp_path: Path
+) -> None:
     assert MARIAN in succeeded(console("import", folder, "-o", "runs/mine")).err
     for name, lines in (("src", SOURCES[:3]), ("tgt", TARGETS[:3])):
         write_lines(tmp_path / name, lines)
@@ -306,5 +429,8 @@ def test_an_imported_run_is_a_run_for_every_command(folder: Path, console: Comma
     card = (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
     assert "license: mit\n" in card
     assert "Imported from the marian model out" in card
-    assert load_yaml(tmp_path / "runs" / "mine" / "recipe.yaml")[0]["model"]["positions"] == "sinusoidal_halves"
+    assert (
+        load_yaml(tmp_path / "runs" / "mine" / "recipe.yaml")[0]["model"]["positions"]
+        == "sinusoidal_halves"
+    )
     refused(console("import", folder, "-o", "runs/mine"), "name another folder with -o")

@@ -27,7 +27,9 @@ from nmtkit.inference.translator import Translator
 from tests.convert.external_toolkits import words_of
 from tests.support.random_runs import SOURCES, TARGETS, opened, raw
 
-pytest.importorskip("onmt", reason="OpenNMT-py is not installed; the head of this file says how it can be")
+pytest.importorskip(
+    "onmt", reason="OpenNMT-py is not installed; the head of this file says how it can be"
+)
 
 ONE = "-decoder_type rnn -layers 1 -encoder_type"
 TWO = "-decoder_type rnn -layers 2 -encoder_type"
@@ -67,7 +69,9 @@ class Theirs:
         folder.mkdir()
         sides = words_of([])
         for name, words in zip(("src", "tgt"), sides, strict=True):
-            (folder / name).write_text("".join(f"{word}\n" for word in words[: min(map(len, sides))]), encoding="utf-8")
+            (folder / name).write_text(
+                "".join(f"{word}\n" for word in words[: min(map(len, sides))]), encoding="utf-8"
+            )
         parser = import_module("onmt.bin.train")._get_parser()
         self.options, _ = parser.parse_known_args(
             f"-data {{}} -src_vocab {folder}/src -tgt_vocab {folder}/tgt -save_model {folder}/model -word_vec_size 24 "
@@ -76,7 +80,9 @@ class Theirs:
         parser.update_model_opts(self.options)
         parser.validate_model_opts(self.options)
         self.options.data_task = self.options.model_task
-        self.words = import_module("onmt.inputters.inputter").build_vocab(self.options, {"src": [], "tgt": []})
+        self.words = import_module("onmt.inputters.inputter").build_vocab(
+            self.options, {"src": [], "tgt": []}
+        )
         assert len(self.words["src"]) == len(self.words["tgt"])
         torch.manual_seed(3)
         build = import_module("onmt.model_builder").build_model
@@ -85,8 +91,12 @@ class Theirs:
         self.train()
 
     def train(self) -> None:
-        loss = import_module("onmt.utils.loss").LossCompute.from_opts(self.options, self.model, self.words["tgt"])
-        optimizer = import_module("onmt.utils.optimizers").Optimizer.from_opt(self.model, self.options)
+        loss = import_module("onmt.utils.loss").LossCompute.from_opts(
+            self.options, self.model, self.words["tgt"]
+        )
+        optimizer = import_module("onmt.utils.optimizers").Optimizer.from_opt(
+            self.model, self.options
+        )
         for number in range(UPDATES):
             pair = [f"Ida {side[number % 60]}" for side in (SOURCES, TARGETS)]
             batch = self.batch(*pair)
@@ -96,7 +106,8 @@ class Theirs:
             optimizer.step()
         self.model.eval()
         generator = self.model.generator
-        with torch.no_grad():  # a search here never writes padding or a start, which take places of its beam
+        # a search here never writes padding or a start, which take places of its beam
+        with torch.no_grad():
             (generator.linear if self.options.copy_attn else generator).bias[1:3] = -50.0
         save = import_module("onmt.models").build_model_saver
         save(self.options, self.options, self.model, self.words, optimizer, -1).save(UPDATES)
@@ -105,7 +116,12 @@ class Theirs:
     def batch(self, source: str, target: str | None = None) -> Any:
         """A batch of one sentence, as its functions make it."""
         texts = import_module("onmt.inputters.text_utils")
-        example = {"src": {"src": source}, "tgt": target and {"tgt": target}, "cid": "", "cid_line_number": 0}
+        example = {
+            "src": {"src": source},
+            "tgt": target and {"tgt": target},
+            "cid": "",
+            "cid_line_number": 0,
+        }
         example = texts.numericalize(self.words, example)
         if self.options.copy_attn:
             example = texts._addcopykeys(self.words, example)
@@ -114,9 +130,15 @@ class Theirs:
     def translate(self, search: str, n_best: int) -> list[list[tuple[str, float]]]:
         """Texts and scores of each line, the best first."""
         library = import_module("onmt.translate")
-        options = import_module("onmt.bin.translate")._get_parser().parse_args(f"-model 0 -src 0 {search}".split())
+        options = (
+            import_module("onmt.bin.translate")
+            ._get_parser()
+            .parse_args(f"-model 0 -src 0 {search}".split())
+        )
         scorer = library.GNMTGlobalScorer.from_opt(options)
-        translator = library.Translator.from_opt(self.model, self.words, options, self.options, scorer)
+        translator = library.Translator.from_opt(
+            self.model, self.words, options, self.options, scorer
+        )
         builder, found = library.TranslationBuilder(self.words, n_best), []
         for line in LINES:
             [one] = builder.from_batch(translator.translate_batch(self.batch(line), False))
@@ -140,7 +162,9 @@ def test_a_checkpoint_of_opennmt_py_translates_as_it_did_there(kind: str, tmp_pa
             torch.set_default_dtype(torch.float32)
         for wanted, found in zip(expected, translator.search(LINES, n_best), strict=True):
             assert [one.text for one in found] == [text for text, _ in wanted]
-            assert [one.score for one in found] == pytest.approx([score for _, score in wanted], abs=1e-9)
+            assert [one.score for one in found] == pytest.approx(
+                [score for _, score in wanted], abs=1e-9
+            )
             written |= {word for one in found for word in one.text.split()}
     assert len(written) > 5
     assert ("Zoe" in written) == theirs.options.copy_attn

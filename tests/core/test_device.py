@@ -22,12 +22,14 @@ def test_auto_takes_cuda_where_there_is_one_and_there_is_always_a_cpu() -> None:
 
 @pytest.mark.parametrize("name", ["cuda:77", "warp", "cpu:x", ""])
 def test_what_is_not_there_is_refused_with_what_is(name: str) -> None:
-    with pytest.raises(NmtkitError, match=r"no such device.*here there is:.*cpu"):
+    with pytest.raises(NmtkitError, match=r"no such device.*this machine has:.*cpu"):
         device.choose(name)
 
 
 @pytest.mark.parametrize(("own", "left"), [(1, 1), (2, 2), (3, 2)])
-def test_threads_that_a_program_has_set_stay(monkeypatch: pytest.MonkeyPatch, own: int, left: int) -> None:
+def test_threads_that_a_program_has_set_stay(
+    monkeypatch: pytest.MonkeyPatch, own: int, left: int
+) -> None:
     """As far as there are cores; with OMP_NUM_THREADS in any case."""
     monkeypatch.setattr(device, "_TORCH_THREADS", 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
@@ -69,14 +71,18 @@ def test_importing_nmtkit_limits_spinning_unless_the_user_chose(set_by_user: str
 
     def seen(environment: dict[str, str]) -> list[str]:
         command = [sys.executable, "-c", program]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()
 
     assert seen(empty) == [*WAITING.values()]
     chosen = seen(empty | {set_by_user: "7"})
     assert sorted(chosen) == ["7", "None"]
 
 
-def test_few_lines_use_one_thread_unless_a_number_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_lines_use_one_thread_unless_a_number_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     torch.set_num_threads(2)
     device.prepare(CPU)

@@ -38,7 +38,9 @@ def children() -> set[int]:
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("count", [0, 40])
 def test_results_come_in_order(processes: int, count: int) -> None:
-    assert list(ordered_map(DOUBLE, range(count), processes, size, 2)) == [2 * number for number in range(count)]
+    assert list(ordered_map(DOUBLE, range(count), processes, size, 2)) == [
+        2 * number for number in range(count)
+    ]
 
 
 def test_other_processes_do_the_work_and_are_gone_afterwards() -> None:
@@ -72,9 +74,21 @@ def seven_and_a_fault() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("work", "items", "count", "fault", "message"),
     [
-        pytest.param(partial(operator.floordiv, 12), [1, 2, 3, 0, 4], 3, RuntimeError, "ZeroDivisionError", id="bug"),
         pytest.param(
-            partial(parse_pharaoh_line, place="line 3"), ["0-0", "1-1", "1-x"], 2, DataError, "line 3", id="mistake"
+            partial(operator.floordiv, 12),
+            [1, 2, 3, 0, 4],
+            3,
+            RuntimeError,
+            "ZeroDivisionError",
+            id="bug",
+        ),
+        pytest.param(
+            partial(parse_pharaoh_line, place="line 3"),
+            ["0-0", "1-1", "1-x"],
+            2,
+            DataError,
+            "line 3",
+            id="mistake",
         ),
         pytest.param(DOUBLE, seven_and_a_fault(), 7, DataError, "line 8", id="in the items"),
     ],
@@ -137,7 +151,9 @@ for _ in results:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_process_outlives_its_caller(number: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as caller:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as caller:
         assert caller.stdout is not None
         others = [int(word) for word in caller.stdout.readline().split()]
         assert len(others) == 2
@@ -147,7 +163,9 @@ def test_no_process_outlives_its_caller(number: signal.Signals) -> None:
         finally:
             caller.kill()
     for _ in range(12_000):  # two minutes, where much else runs
-        left = [number for number in others if Path(f"/proc/{number}").exists() and not is_over(number)]
+        left = [
+            number for number in others if Path(f"/proc/{number}").exists() and not is_over(number)
+        ]
         if not left:
             return
         time.sleep(0.01)

@@ -26,15 +26,21 @@ print(json.dumps([members, [choice.name for choice in choices("model.kind")]]))
 
 
 def test_a_recipe_imports_only_the_model_and_the_metrics_that_it_names() -> None:
-    done = subprocess.run([sys.executable, "-c", LOADED, "demo"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, "demo"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     members, kinds = json.loads(done.stdout)
     assert "rnnsearch" in members
-    assert not {"transformer", "convs2s", "bert", "ntm", "cider", "bracket-f1", "bertscore"} & {*members}
+    assert not {"transformer", "convs2s", "bert", "ntm", "cider", "bracket-f1", "bertscore"} & {
+        *members
+    }
     assert kinds == MODELS.names(), "help lists all of them"
 
 
-@pytest.mark.parametrize("registry", [MODELS, METRICS, TASKS, OBJECTIVES], ids=lambda registry: registry.what)
+@pytest.mark.parametrize(
+    "registry", [MODELS, METRICS, TASKS, OBJECTIVES], ids=lambda registry: registry.what
+)
 def test_every_name_is_registered_by_its_module(registry: Registry[object]) -> None:
     assert len(registry.names()) > 5
     for name in registry:

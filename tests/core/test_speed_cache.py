@@ -39,7 +39,11 @@ def test_what_is_kept_is_found_for_the_same_work_only_shown_and_cleared(cache_ho
     assert known(WORK) == 1
     for size in (2, 3):
         speed_cache.put(WORK | {"batch": [size, None]}, threads(size))
-    assert sorted(entry["result"]["config"]["threads"] for entry in speed_cache.entries()) == [1, 2, 3]
+    assert sorted(entry["result"]["config"]["threads"] for entry in speed_cache.entries()) == [
+        1,
+        2,
+        3,
+    ]
     assert speed_cache.cache_folder().is_relative_to(cache_home)
     assert speed_cache.clear() == 3
     assert speed_cache.entries() == []

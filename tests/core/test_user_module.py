@@ -10,7 +10,13 @@ import nmtkit
 from nmtkit.core import registry, user_module
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import Registry
-from nmtkit.core.user_module import COPY, load_copy, load_user_module, loaded_modules, module_to_keep
+from nmtkit.core.user_module import (
+    COPY,
+    load_copy,
+    load_user_module,
+    loaded_modules,
+    module_to_keep,
+)
 
 FILE = "from nmtkit.core import registry\n{name} = registry.TEST.register({name!r})({value})\n"
 
@@ -58,8 +64,14 @@ def test_a_file_is_executed_once(tmp_path: Path, test_registry: Registry[int]) -
     [
         ("import os\n\nx = nothing\n", "mine.py, line 3: NameError: name 'nothing' is not defined"),
         ("x = 1\ny = (\n", "mine.py, line 2: SyntaxError: '(' was never closed"),
-        ("def f():\n    return 1 / 0\n\n\nf()\n", "mine.py, line 2: ZeroDivisionError: division by zero"),
-        ("import helper_beside\n", "mine.py, line 1: ModuleNotFoundError: No module named 'helper_beside'"),
+        (
+            "def f():\n    return 1 / 0\n\n\nf()\n",
+            "mine.py, line 2: ZeroDivisionError: division by zero",
+        ),
+        (
+            "import helper_beside\n",
+            "mine.py, line 1: ModuleNotFoundError: No module named 'helper_beside'",
+        ),
         ("raise SystemExit(3)\n", "mine.py, line 1: SystemExit: 3"),
         (2 * FILE.format(name="one", value=1), "mine.py, line 4: number 'one' is registered twice"),
     ],
@@ -74,10 +86,14 @@ def test_a_fault_is_reported_with_its_line(code: str, message: str, tmp_path: Pa
     assert loaded_modules() == []
 
 
-def test_a_copy_is_executed_if_the_user_has_named_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_executed_if_the_user_has_named_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load_copy(tmp_path)  # a folder without a copy
     copy = write(tmp_path / "run" / COPY, one=1)
-    with pytest.raises(NmtkitError, match=rf"run/{COPY}: the run needs .* `--user-module .*run/{COPY}`"):
+    with pytest.raises(
+        NmtkitError, match=rf"run/{COPY}: the run needs .* `--user-module .*run/{COPY}`"
+    ):
         load_copy(copy.parent)
     load_user_module(write(tmp_path / "mine.py", one=1))
     numbers = another_process(monkeypatch)
@@ -86,36 +102,46 @@ def test_a_copy_is_executed_if_the_user_has_named_its_content(tmp_path: Path, mo
     assert module_to_keep() == loaded_modules()[0]
     another_process(monkeypatch)
     write(copy, one=2)
-    with pytest.raises(NmtkitError, match="which would be executed"):
+    with pytest.raises(NmtkitError, match="needs to execute this Python file"):
         load_copy(copy.parent)
 
 
-def test_a_list_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_another_user_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load_user_module(write(tmp_path / "mine.py", one=1))
     another_process(monkeypatch)
     monkeypatch.setattr("os.getuid", lambda: -1)
-    with pytest.raises(NmtkitError, match="which would be executed"):
+    with pytest.raises(NmtkitError, match="needs to execute this Python file"):
         load_copy(write(tmp_path / "run" / COPY, one=1).parent)
 
 
-def test_a_file_that_is_named_comes_before_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_named_comes_before_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load_user_module(write(tmp_path / "older.py", one=1, two=2))
     numbers = another_process(monkeypatch)
     load_user_module(write(tmp_path / "newer.py", one=10))
     load_copy(write(tmp_path / "run" / COPY, one=1, two=2).parent)
     assert (numbers.get("one"), numbers.get("two")) == (10, 2)
-    with pytest.raises(NmtkitError, match=rf"newer.py and .*run/{COPY}: a run keeps one such file"):
+    with pytest.raises(
+        NmtkitError, match=rf"newer.py and .*run/{COPY}: a run keeps only one such file"
+    ):
         module_to_keep()
 
 
-def test_a_copy_that_nobody_named_is_left_where_a_file_was_named(tmp_path: Path, test_registry: Registry[int]) -> None:
+def test_a_copy_that_nobody_named_is_left_where_a_file_was_named(
+    tmp_path: Path, test_registry: Registry[int]
+) -> None:
     load_user_module(write(tmp_path / "mine.py", one=10))
     load_copy(write(tmp_path / "run" / COPY, one=1).parent)
     assert test_registry.get("one") == 10
     assert len(loaded_modules()) == 1
 
 
-def test_copies_that_register_one_name_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_that_register_one_name_exclude_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for value in (1, 2):
         another_process(monkeypatch)
         load_user_module(write(tmp_path / "mine.py", one=value))

@@ -27,7 +27,8 @@ def made_pairs(count: int, seed: int = 0) -> list[Example]:
     pairs = []
     for line in range(1, count + 1):
         clauses = [
-            f"{draw.choice(NAMES)} {draw.choice(VERBS)} the {draw.choice(NOUNS)}" for _ in range(draw.randint(1, 6))
+            f"{draw.choice(NAMES)} {draw.choice(VERBS)} the {draw.choice(NOUNS)}"
+            for _ in range(draw.randint(1, 6))
         ]
         words = " and ".join(clauses).split()
         backwards = words[::-1][: len(words) - draw.randint(0, 2)]
@@ -49,7 +50,12 @@ def tokenizers(pairs: list[Example]) -> Tokenizers:
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Store]:
     """Stores examples as a training set and opens it."""
 
-    def make(examples: list[Example], tokenizers: Tokenizers, keep_text: bool = False, copying: bool = False) -> Store:
+    def make(
+        examples: list[Example],
+        tokenizers: Tokenizers,
+        keep_text: bool = False,
+        copying: bool = False,
+    ) -> Store:
         folder: Path = tmp_path_factory.mktemp("store")
         write_store(folder, "train", examples, tokenizers, checker(), keep_text, copying)
         return Store.open(folder, "train")

@@ -56,7 +56,9 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
     check = checker(**settings)
     for block in blocks_of(pairs[20:23], "valid"):
         check.register(block)
-    write_store(data, "train", read(), tokenizers, check, True, False, "mark", processes, before, size=60)
+    write_store(
+        data, "train", read(), tokenizers, check, True, False, "mark", processes, before, size=60
+    )
     write_store(data, "valid", pairs[20:23], tokenizers, check, True, False, "mark")
     path.unlink()
     (folder / "told").write_text(json.dumps([going_on, asdict(check.report)]))

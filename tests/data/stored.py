@@ -13,10 +13,14 @@ from nmtkit.data.tokenizers.tokenizers import Tokenizers
 
 def checker(**settings: object) -> PairChecker:
     """What judges pairs by these settings of the data."""
-    return PairChecker(DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings}), DataReport())
+    return PairChecker(
+        DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings}), DataReport()
+    )
 
 
-def blocks_of(examples: Iterable[Example], split: str = "train", size: int = 4096) -> Iterator[Block]:
+def blocks_of(
+    examples: Iterable[Example], split: str = "train", size: int = 4096
+) -> Iterator[Block]:
     coming = iter(examples)
     while some := list(islice(coming, size)):
         yield Block(
@@ -33,7 +37,9 @@ def blocks_of(examples: Iterable[Example], split: str = "train", size: int = 409
                 if getattr(some[0], kind) is not None
             },
             offset=some[0].line - 1,
-            links=None if some[0].links is None else [example.links or frozenset() for example in some],
+            links=None
+            if some[0].links is None
+            else [example.links or frozenset() for example in some],
         )
 
 
@@ -52,4 +58,6 @@ def write_store(
 ) -> int:
     """Stores the examples of one split; gives how many there are."""
     encoder = PairEncoder(name, tokenizers, checker.config, keep_text, copying)
-    return encode_split(folder, blocks_of(examples, name, size), encoder, checker, fingerprint, processes, progress)
+    return encode_split(
+        folder, blocks_of(examples, name, size), encoder, checker, fingerprint, processes, progress
+    )

@@ -26,25 +26,40 @@ from nmtkit.data.tokenizers.words import cut_words, share_table, token_links, to
 from tests.data.stored import checker, write_store
 from tests.support.learned_tokenizers import learn_tokenizers
 
-TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n", "a.align": "0-0 1-1 2-2\n0-0\n\n"}
+TEXTS = {
+    "a.en": "the dog sees\nAnna\n\n",
+    "a.de": "den Hund sieht er\nAnna\n\n",
+    "a.align": "0-0 1-1 2-2\n0-0\n\n",
+}
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> SplitFiles:
     """The files, and the settings that name them."""
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    kinds = {"en": "src", "de": "tgt", "align": "alignment", "en-words": "src_words", "de-words": "tgt_words"}
+    kinds = {
+        "en": "src",
+        "de": "tgt",
+        "align": "alignment",
+        "en-words": "src_words",
+        "de-words": "tgt_words",
+    }
     named = {kinds[name.split(".")[1]]: str(folder / name) for name in texts}
     return SplitFiles.model_validate(named)
 
 
 def learned(kind: str = "bpe", **settings: object) -> Tokenizers:
-    lines = ["the dog sees Anna the dogs see Otto's dog", "den Hund sieht er Anna Hunde sehen Ottos Hund l'homme."]
+    lines = [
+        "the dog sees Anna the dogs see Otto's dog",
+        "den Hund sieht er Anna Hunde sehen Ottos Hund l'homme.",
+    ]
     config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 60, **settings})
     return learn_tokenizers(config, [Example(line, line, 1) for line in lines])
 
 
-def stored(folder: Path, examples: list[Example], tokenizers: Tokenizers, check: PairChecker | None = None) -> Store:
+def stored(
+    folder: Path, examples: list[Example], tokenizers: Tokenizers, check: PairChecker | None = None
+) -> Store:
     """The store of a training set, with its text."""
     write_store(folder, "train", examples, tokenizers, check or checker(), keep_text=True)
     return Store.open(folder, "train")
@@ -56,7 +71,11 @@ def stored(folder: Path, examples: list[Example], tokenizers: Tokenizers, check:
 def test_links_come_with_their_pairs(tmp_path: Path) -> None:
     files = write(tmp_path, TEXTS)
     pairs = list(read_pairs(files))
-    assert [pair.links for pair in pairs] == [frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 0)}), frozenset()]
+    assert [pair.links for pair in pairs] == [
+        frozenset({(0, 0), (1, 1), (2, 2)}),
+        frozenset({(0, 0)}),
+        frozenset(),
+    ]
     assert [(pair.src, pair.line) for pair in pairs] == [("the dog sees", 1), ("Anna", 2), ("", 3)]
     assert files.paths()[-1].endswith(".align")
     assert not any(name.endswith(".align") for name in files.texts())
@@ -77,21 +96,38 @@ def test_possible_links_count_and_several_files_follow_one_another(tmp_path: Pat
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"a.align": "0-0\n0-0\n"}, r"a\.en has 3 lines, but .*a\.align has 2: line n of one must belong to"),
+        (
+            {"a.align": "0-0\n0-0\n"},
+            r"a\.en has 3 lines, but .*a\.align has 2: line n of one must belong to",
+        ),
         ({"a.align": "0-0\n0-0\n\n\n\n"}, r"a\.en has 3 lines, but .*a\.align has 5"),
         (
             {"a.align": "0-0\n0-0 1-0\n\n"},
             r"a\.align, line 2: a link names source word 1, but there are 1, counted from",
         ),
-        ({"a.align": "0-0\n0-1\n\n"}, r"a\.align, line 2: a link names target word 1, but there are 1.*tgt_words"),
-        ({"a.align": "0-0 1-4\n\n\n"}, r"a\.align, line 1: a link names target word 4, but there are 4"),
+        (
+            {"a.align": "0-0\n0-1\n\n"},
+            r"a\.align, line 2: a link names target word 1, but there are 1.*tgt_words",
+        ),
+        (
+            {"a.align": "0-0 1-4\n\n\n"},
+            r"a\.align, line 1: a link names target word 4, but there are 4",
+        ),
         ({"a.align": "0-0\n0_0\n\n"}, r"a\.align, line 2: '0_0' is not a link; write 3-4"),
-        ({"a.align": "0-0\n\n0-0\n"}, r"a\.align, line 3: a link names source word 0, but there are 0"),
-        ({"a.de": "den Hund sieht er\nAnna\n"}, r"a\.en has 3 lines, but .*a\.de has 2: .* the translation of"),
+        (
+            {"a.align": "0-0\n\n0-0\n"},
+            r"a\.align, line 3: a link names source word 0, but there are 0",
+        ),
+        (
+            {"a.de": "den Hund sieht er\nAnna\n"},
+            r"a\.en has 3 lines, but .*a\.de has 2: .* the translation of",
+        ),
         ({"a.en-words": "the dog sees\nAnna\n"}, r"a\.en has 3 lines, but .*a\.en-words has 2"),
     ],
 )
-def test_a_faulty_alignment_is_one_clear_error(tmp_path: Path, change: dict[str, str], fault: str) -> None:
+def test_a_faulty_alignment_is_one_clear_error(
+    tmp_path: Path, change: dict[str, str], fault: str
+) -> None:
     with pytest.raises(DataError, match=fault) as caught:
         list(read_pairs(write(tmp_path, {**TEXTS, **change})))
     assert len(str(caught.value).splitlines()) == 1
@@ -99,15 +135,25 @@ def test_a_faulty_alignment_is_one_clear_error(tmp_path: Path, change: dict[str,
 
 def test_links_in_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"src": "a b", "tgt": "c d", "al": "0-1 1-0"}\n{"src": "a", "tgt": "b", "al": ""}\n')
-    columns = {kind: f"{path}#{key}" for kind, key in (("src", "src"), ("tgt", "tgt"), ("alignment", "al"))}
+    path.write_text(
+        '{"src": "a b", "tgt": "c d", "al": "0-1 1-0"}\n{"src": "a", "tgt": "b", "al": ""}\n'
+    )
+    columns = {
+        kind: f"{path}#{key}" for kind, key in (("src", "src"), ("tgt", "tgt"), ("alignment", "al"))
+    }
     files = SplitFiles.model_validate(columns)
     assert [pair.links for pair in read_pairs(files)] == [frozenset({(0, 1), (1, 0)}), frozenset()]
-    assert [pair.links for pair in read_pairs(SplitFiles.model_validate({"jsonl": str(path)}))] == [None, None]
+    assert [pair.links for pair in read_pairs(SplitFiles.model_validate({"jsonl": str(path)}))] == [
+        None,
+        None,
+    ]
     for line, fault in (
         ('{"src": "a", "tgt": "b"}', r"line 1: no field 'al'"),
         ('{"src": "a", "tgt": "b", "al": [[0, 0]]}', r"line 1: field 'al'"),
-        ('{"src": "a", "tgt": "b", "al": "0-1"}', r"line 1: a link names target word 1, but there are 1"),
+        (
+            '{"src": "a", "tgt": "b", "al": "0-1"}',
+            r"line 1: a link names target word 1, but there are 1",
+        ),
     ):
         path.write_text(line + "\n")
         with pytest.raises(DataError, match=fault):
@@ -116,7 +162,11 @@ def test_links_in_json_lines(tmp_path: Path) -> None:
 
 def from_1(count: int = 30) -> dict[str, str]:
     """Links of words counted from 1 that never reach the last word: each by itself could be right."""
-    return {"a.en": "a b c d\n" * count, "a.de": "u v w x\n" * count, "a.align": "1-1 2-2 3-3\n" * count}
+    return {
+        "a.en": "a b c d\n" * count,
+        "a.de": "u v w x\n" * count,
+        "a.align": "1-1 2-2 3-3\n" * count,
+    }
 
 
 def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
@@ -124,9 +174,21 @@ def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
     from_one = files.model_copy(update={"alignment_base": 1})
     assert next(read_pairs(from_one)).links == {(0, 0), (1, 1), (2, 2)}
     for text, settings, fault in (
-        ("4-4\n" * 29 + "5-1\n", from_one, r"line 30: a link names source word 5, but there are 4, counted from 1;"),
-        ("4-4\n" * 30, files, r"line 1: a link names source word 4, .*if it counts them from 1, set alignment_base: 1"),
-        ("0-1\n" * 30, from_one, r"line 1: link '0-1' holds a word 0, .*in a recipe, alignment_base: 0"),
+        (
+            "4-4\n" * 29 + "5-1\n",
+            from_one,
+            r"line 30: a link names source word 5, but there are 4, counted from 1;",
+        ),
+        (
+            "4-4\n" * 30,
+            files,
+            r"line 1: a link names source word 4, .*if it counts them from 1, set alignment_base: 1",
+        ),
+        (
+            "0-1\n" * 30,
+            from_one,
+            r"line 1: link '0-1' holds a word 0, .*in a recipe, alignment_base: 0",
+        ),
     ):
         (tmp_path / "a.align").write_text(text)
         with pytest.raises(DataError, match=fault):
@@ -134,9 +196,13 @@ def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("base", [0, 1])
-def test_words_that_seem_to_be_counted_from_1_are_refused_until_it_is_said(tmp_path: Path, base: int) -> None:
+def test_words_that_seem_to_be_counted_from_1_are_refused_until_it_is_said(
+    tmp_path: Path, base: int
+) -> None:
     files = write(tmp_path, from_1())
-    with pytest.raises(DataError, match=r"a\.align: .*no link has a first word\. .* alignment_base: 1.*_base: 0$"):
+    with pytest.raises(
+        DataError, match=r"a\.align: .*no link has a first word\. .* alignment_base: 1.*_base: 0$"
+    ):
         require_link_base(files)
     require_link_base(files.model_copy(update={"alignment_base": base}))
     (tmp_path / "a.align").write_text("0-0 1-1\n" * 30)
@@ -149,13 +215,17 @@ def test_each_file_is_asked_by_itself(tmp_path: Path) -> None:
     for folder in (one, two):
         folder.mkdir()
     right, wrong = write(one, {**from_1(), "a.align": "0-0 1-1 2-2\n" * 30}), write(two, from_1(20))
-    both = {kind: getattr(right, kind) + getattr(wrong, kind) for kind in ("src", "tgt", "alignment")}
+    both = {
+        kind: getattr(right, kind) + getattr(wrong, kind) for kind in ("src", "tgt", "alignment")
+    }
     with pytest.raises(DataError, match=r"2/a\.align: "):
         require_link_base(SplitFiles.model_validate(both))
     path = tmp_path / "a.jsonl"
     path.write_text('{"src": "a b c", "tgt": "u v w", "al": "1-1 2-2"}\n' * 30)
     with pytest.raises(DataError, match=r"a\.jsonl#al: "):
-        require_link_base(SplitFiles(src=[f"{path}#src"], tgt=[f"{path}#tgt"], alignment=[f"{path}#al"]))
+        require_link_base(
+            SplitFiles(src=[f"{path}#src"], tgt=[f"{path}#tgt"], alignment=[f"{path}#al"])
+        )
     require_link_base(SplitFiles(jsonl=[str(path)]))
 
 
@@ -197,14 +267,18 @@ def test_the_store_holds_links_between_tokens(tmp_path: Path, kind: str) -> None
     tokenizers = learned(kind, vocab_size=32 if kind == "unigram" else 60)
     src, tgt = "the dogs see Otto", "den Hund  sieht\tOtto"
     links = frozenset({(0, 0), (1, 1), (3, 3), (3, 2)})
-    store = stored(tmp_path, [Example(src, tgt, 1, links), Example("the", "er", 2, frozenset())], tokenizers)
+    store = stored(
+        tmp_path, [Example(src, tgt, 1, links), Example("the", "er", 2, frozenset())], tokenizers
+    )
 
     def words(text: str) -> list[int]:
         starts = [piece.startswith("▁") for piece in tokenizers.src.tokens(text)]
         return (np.cumsum(starts) - 1).tolist()
 
     of_src, of_tgt = words(src), words(tgt)
-    expected = {(s, t) for s, i in enumerate(of_src) for t, j in enumerate(of_tgt) if (i, j) in links}
+    expected = {
+        (s, t) for s, i in enumerate(of_src) for t, j in enumerate(of_tgt) if (i, j) in links
+    }
     assert {(s, t) for s, t in links_of(store, 0)} == expected
     assert len(links_of(store, 0)) == len(expected)
     assert links_of(store, 1) == []
@@ -213,10 +287,15 @@ def test_the_store_holds_links_between_tokens(tmp_path: Path, kind: str) -> None
 
 def test_words_can_be_given(tmp_path: Path) -> None:
     tokenizers = learned("char", joint=False)
-    pair = Example("Otto's.", "l'homme .", 7, frozenset({(1, 0), (2, 2)}), "Otto 's .", "l' homme .")
+    pair = Example(
+        "Otto's.", "l'homme .", 7, frozenset({(1, 0), (2, 2)}), "Otto 's .", "l' homme ."
+    )
     store = stored(tmp_path, [pair], tokenizers)
     src, tgt = tokenizers.src.tokens(pair.src), tokenizers.tgt.tokens(pair.tgt or "")
-    assert (src, tgt) == (["▁", "O", "t", "t", "o", "'", "s", "."], ["▁", "l", "'", "h", "o", "m", "m", "e", "▁", "."])
+    assert (src, tgt) == (
+        ["▁", "O", "t", "t", "o", "'", "s", "."],
+        ["▁", "l", "'", "h", "o", "m", "m", "e", "▁", "."],
+    )
     links = {(s, t) for s, t in links_of(store, 0)}
     assert links == {(s, t) for s in (5, 6) for t in (0, 1, 2)} | {(7, 8), (7, 9)}
     with pytest.raises(DataError, match="src_words, line 7"):
@@ -244,13 +323,20 @@ def test_a_line_that_is_cut_otherwise_than_its_words_has_no_links(tmp_path: Path
     tokenizers = Tokenizers(config, {"src": older, "tgt": older})
     pair = Example("the dog\u00a0 sees", "den Hund", 3, frozenset({(2, 1)}))
     stored(tmp_path / "none", [replace(pair, links=frozenset())], tokenizers)
-    for wrong, side in ((pair, "src"), (replace(pair, src="the dog sees", tgt="den\u00a0 Hund"), "tgt")):
-        with pytest.raises(DataError, match=f"train, {side}, line 3: the tokenizer cuts it into other words"):
+    for wrong, side in (
+        (pair, "src"),
+        (replace(pair, src="the dog sees", tgt="den\u00a0 Hund"), "tgt"),
+    ):
+        with pytest.raises(
+            DataError, match=f"train, {side}, line 3: the tokenizer cuts it into other words"
+        ):
             stored(tmp_path / side, [wrong], tokenizers)
 
 
 def test_links_of_tokens_that_are_cut_off_are_left_out(tmp_path: Path) -> None:
-    pair = Example("the dog sees Anna", "den Hund sieht er", 1, frozenset({(0, 0), (1, 3), (3, 1), (2, 1)}))
+    pair = Example(
+        "the dog sees Anna", "den Hund sieht er", 1, frozenset({(0, 0), (1, 3), (3, 1), (2, 1)})
+    )
     check = checker(max_length=3, max_tgt_length=2, over_long="truncate")
     store = stored(tmp_path, [pair], learned("word"), check)
     assert links_of(store, 0) == [[0, 0], [2, 1]]
@@ -289,9 +375,13 @@ def test_the_stream_gives_each_pair_its_own_links(tmp_path: Path) -> None:
     for line in range(1, 60):
         src, tgt = (draw.choice(words, draw.integers(1, 6)).tolist() for _ in range(2))
         # Link what is alike: then the ids of a batch say which links it must have.
-        links = frozenset((i, j) for i, one in enumerate(src) for j, other in enumerate(tgt) if one == other)
+        links = frozenset(
+            (i, j) for i, one in enumerate(src) for j, other in enumerate(tgt) if one == other
+        )
         examples.append(Example(" ".join(src), " ".join(tgt), line, links))
-    stream = BatchStream(stored(tmp_path, examples, learned("word")), BatchConfig(batch_tokens=40), seed=1)
+    stream = BatchStream(
+        stored(tmp_path, examples, learned("word")), BatchConfig(batch_tokens=40), seed=1
+    )
     count = 0
     while stream.epoch == 0:
         batch = next(stream)
@@ -320,21 +410,35 @@ training: {max_updates: 10}
             ["training.objectives.guided_alignment.weight=0.1"],
             "its source is file, so `data.train.alignment` must name",
         ),
-        (["training.objectives.guided_alignment.source=model"], "`model.alignment_heads` a head number"),
+        (
+            ["training.objectives.guided_alignment.source=model"],
+            "`model.alignment_heads` a head number",
+        ),
         (
             ["training.objectives.guided_alignment.source=model", "model.kind=rnnsearch"],
             "the model must be a transformer",
         ),
         (
-            ["training.objectives.guided_alignment.source=model", "model.alignment_heads=1", "model.copying=learned"],
+            [
+                "training.objectives.guided_alignment.source=model",
+                "model.alignment_heads=1",
+                "model.copying=learned",
+            ],
             "shows an attention of its own: set it to head or none",
         ),
         (
-            ["data.train.alignment=x", "model.kind=rnn_encdec", "training.objectives.guided_alignment.weight=1"],
+            [
+                "data.train.alignment=x",
+                "model.kind=rnn_encdec",
+                "training.objectives.guided_alignment.weight=1",
+            ],
             "has no attention",
         ),
         (["data.train.alignment=x", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),
-        (["model.kind=pointer_generator", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),
+        (
+            ["model.kind=pointer_generator", "tokenizer.sampling=0.1"],
+            "set `tokenizer.sampling` to 0",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused_with_the_reason(

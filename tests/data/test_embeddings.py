@@ -28,7 +28,10 @@ def written(folder: Path, text: str, name: str = "vectors.txt") -> Path:
 
 def by_token(vectors: WordVectors, known: Vocabulary) -> dict[str, list[float]]:
     assert vectors.ids.tolist() == sorted(vectors.ids.tolist())
-    return {known.tokens[number]: row.tolist() for number, row in zip(vectors.ids, vectors.vectors, strict=True)}
+    return {
+        known.tokens[number]: row.tolist()
+        for number, row in zip(vectors.ids, vectors.vectors, strict=True)
+    }
 
 
 @pytest.mark.parametrize(
@@ -45,14 +48,17 @@ def test_all_kinds_of_files_are_read(tmp_path: Path, text: str, name: str) -> No
     known = vocabulary("▁house", "▁bach", "▁the", "▁tree")
     vectors = read_vectors(written(tmp_path, text, name), known, 3, SETTING)
     rows = by_token(vectors, known)
-    assert rows == {"▁house": pytest.approx([0.25, 3, 0.01]), "▁the": [1.5, -2, 0]}  # case counts, and the first "the"
+    # case counts, and the first "the"
+    assert rows == {"▁house": pytest.approx([0.25, 3, 0.01]), "▁the": [1.5, -2, 0]}
     assert vectors.in_file == 4
     assert vectors.vectors.dtype == np.float32
 
 
 def test_words_with_spaces_are_no_tokens(tmp_path: Path) -> None:
     known = vocabulary("▁.", "▁at")
-    vectors = read_vectors(written(tmp_path, "at 1 2\n. . . 3 4\nat home 5 6\n. 7 8\n"), known, 2, SETTING)
+    vectors = read_vectors(
+        written(tmp_path, "at 1 2\n. . . 3 4\nat home 5 6\n. 7 8\n"), known, 2, SETTING
+    )
     assert by_token(vectors, known) == {"▁at": [1, 2], "▁.": [7, 8]}
 
 
@@ -68,19 +74,35 @@ def test_a_file_of_pieces_is_taken_literally(tmp_path: Path) -> None:
     known = vocabulary("▁the", "the", "ing", "▁house", "▁on", "▁an", "x")
     text = "▁an 0 1\n▁the 1 1\nthe 2 2\n▁house 3 3\n▁ing 4 4\non 5 5\n▁the 6 6\n"
     rows = by_token(read_vectors(written(tmp_path, text), known, 2, SETTING), known)
-    assert rows == {"▁an": [0, 1], "▁the": [1, 1], "the": [2, 2], "▁house": [3, 3], "ing": [4, 4], "▁on": [5, 5]}
+    assert rows == {
+        "▁an": [0, 1],
+        "▁the": [1, 1],
+        "the": [2, 2],
+        "▁house": [3, 3],
+        "ing": [4, 4],
+        "▁on": [5, 5],
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a 1 2\nb 3\n", r"vectors\.txt, line 2: broken: expected a word and 2 numbers.*found 2 parts"),
+        (
+            "a 1 2\nb 3\n",
+            r"vectors\.txt, line 2: broken: expected a word and 2 numbers.*found 2 parts",
+        ),
         ("2 2\na 1 2\nb\n", r"vectors\.txt, line 3: broken: .*found 1 parts"),
         ("a 1 2\n\nb 1 2\n", r"vectors\.txt, line 2: broken"),
         ("a 1 2\nb 3 four\n", r"vectors\.txt, line 2: broken: .*four.*download it again"),
         ("a 1 2\nb 3 nan\n", r"vectors\.txt, line 2: broken: a number is not finite"),
-        ("a 1 2 3\nb 3 4 5\n", r"line 1: its vectors have 3 numbers, and the model's embeddings 2: set model\.emb"),
-        ("2 300\na 1 2\n", r"line 1: its vectors have 300 numbers.*set model\.embedding_size to 300, or take vectors"),
+        (
+            "a 1 2 3\nb 3 4 5\n",
+            r"line 1: its vectors have 3 numbers, and the model's embeddings 2: set model\.emb",
+        ),
+        (
+            "2 300\na 1 2\n",
+            r"line 1: its vectors have 300 numbers.*set model\.embedding_size to 300, or take vectors",
+        ),
         ("3 2\na 1 2\nb 3 4\n", r"line 1: announces 3 vectors, but 2 follow"),
         ("1 2\na 1 2\nb 3 4\n", r"line 1: announces 1 vectors, but 2 follow"),
         ("a\t1\t2\n", r"line 1: not a word and its numbers"),
@@ -117,6 +139,9 @@ def test_only_the_vocabularys_vectors_stay_in_memory(tmp_path: Path) -> None:
 
 
 def test_settings_name_at_least_one_file() -> None:
-    assert list(parse(PretrainedEmbeddingsConfig, {"tgt": "b", "src": "a"}, "test").files()) == ["src", "tgt"]
+    assert list(parse(PretrainedEmbeddingsConfig, {"tgt": "b", "src": "a"}, "test").files()) == [
+        "src",
+        "tgt",
+    ]
     with pytest.raises(RecipeError, match="name a file of word vectors"):
         parse(PretrainedEmbeddingsConfig, {"freeze": True}, "test")

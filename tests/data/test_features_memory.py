@@ -40,7 +40,12 @@ def store_and_read(folder: str, features: list[str], tgt: list[str]) -> None:
         sample.add_block(block)
     tokenizers = learn_from_sample(TokenizerConfig(kind="word"), sample)
     encoder = PairEncoder("train", tokenizers, data)
-    assert encode_split(Path(folder), read_blocks("train", files), encoder, PairChecker(data, DataReport())) == EXAMPLES
+    assert (
+        encode_split(
+            Path(folder), read_blocks("train", files), encoder, PairChecker(data, DataReport())
+        )
+        == EXAMPLES
+    )
     store = Store.open(Path(folder), "train")
     stream = BatchStream(store, BatchConfig(batch_size=16), seed=1)
     while stream.epoch == 0:
@@ -56,13 +61,13 @@ def store_and_read(folder: str, features: list[str], tgt: list[str]) -> None:
 @pytest.mark.slow
 def test_a_file_that_is_larger_than_memory(tmp_path: Path) -> None:
     shape = (EXAMPLES, ROWS, WIDTH)
-    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float16, shape)[::500] = 1  # the rest is a hole
+    # the rest is a hole
+    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float16, shape)[::500] = 1
     (tmp_path / "a").write_text("a cat\n" * EXAMPLES, encoding="utf-8")
     files = SplitFiles(features=[str(tmp_path / "a.npy")], tgt=[str(tmp_path / "a")])
     # A process of its own: one that was copied has memory to spare that no limit counts.
-    program = (
-        f"import {__name__} as test; test.store_and_read(*{(str(tmp_path / 'data'), files.features, files.tgt)!r})"
-    )
+    arguments = (str(tmp_path / "data"), files.features, files.tgt)
+    program = f"import {__name__} as test; test.store_and_read(*{arguments!r})"
     paths = os.pathsep.join(sys.path)
     subprocess.run([sys.executable, "-c", program], env=environment(PYTHONPATH=paths), check=True)
     stored = sum(path.stat().st_size for path in (tmp_path / "data").glob("train*.features"))

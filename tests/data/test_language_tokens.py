@@ -29,15 +29,22 @@ def imported(affixes: dict[str, Any]) -> Tokenizers:
     """Tokenizers with two languages and two words; BOS and EOS share a row, as in NLLB."""
     library = pytest.importorskip("tokenizers")
     names = [*SPECIALS, "eng_Latn", "fra_Latn", "▁the", "▁dog"]
-    model = library.models.WordLevel({name: row for row, name in enumerate(names)}, unk_token="<unk>")
+    model = library.models.WordLevel(
+        {name: row for row, name in enumerate(names)}, unk_token="<unk>"
+    )
     cut = library.Tokenizer(model)
-    cut.pre_tokenizer, cut.decoder = library.pre_tokenizers.Metaspace(), library.decoders.Metaspace()
+    cut.pre_tokenizer, cut.decoder = (
+        library.pre_tokenizers.Metaspace(),
+        library.decoders.Metaspace(),
+    )
     rows = [1, 3, END_ROW, END_ROW, 4, 5, 6, 7]
     content = HuggingFaceTokenizer.pack(cut.to_str(), rows, False)
     settings = {"kind": "huggingface", "specials": names[4:6], "affixes": affixes}
     config = TokenizerConfig.model_validate(settings)
     vocabulary = Vocabulary(names, names[4:6])
-    sides = {side: HuggingFaceTokenizer(config, content, vocabulary, side) for side in ("src", "tgt")}
+    sides = {
+        side: HuggingFaceTokenizer(config, content, vocabulary, side) for side in ("src", "tgt")
+    }
     return Tokenizers(config, sides)
 
 
@@ -47,7 +54,11 @@ FORMS = {
         [EN, THE, DOG],
         [FR, THE, DOG],
     ),
-    "mBART-25": ({"src": {"after": ["</s>", LANGUAGE]}, "tgt": {"start": [LANGUAGE]}}, [THE, DOG, EOS, EN], [THE, DOG]),
+    "mBART-25": (
+        {"src": {"after": ["</s>", LANGUAGE]}, "tgt": {"start": [LANGUAGE]}},
+        [THE, DOG, EOS, EN],
+        [THE, DOG],
+    ),
 }
 
 
@@ -125,5 +136,15 @@ def test_an_unknown_language_is_told_the_nearest(given: str, names: list[str], h
 
 
 def test_only_tokens_of_languages_are_languages() -> None:
-    names = ["<mask>", "[CLS]", "<extra_id_0>", "FOO", "eng_Latn", "en_XX", "__de__", "madeupword1", "__NEWLINE__"]
+    names = [
+        "<mask>",
+        "[CLS]",
+        "<extra_id_0>",
+        "FOO",
+        "eng_Latn",
+        "en_XX",
+        "__de__",
+        "madeupword1",
+        "__NEWLINE__",
+    ]
     assert language_names(names) == ["eng_Latn", "en_XX", "__de__"]

@@ -58,9 +58,17 @@ def test_the_stream_cuts_and_counts_what_is_cut(tmp_path: Path) -> None:
     stream = BatchStream(stored, BatchConfig(batch_tokens=8), 1, limits=(3, 2))
     seen = [next(stream) for _ in range(6)]
     assert stream.epoch == 3  # two rows of four columns fill a batch: two batches an epoch
-    assert {row for batch in seen for row in rows(batch.targets.extended)} == {(UNK, V), (6,), (4, 5)}
+    assert {row for batch in seen for row in rows(batch.targets.extended)} == {
+        (UNK, V),
+        (6,),
+        (4, 5),
+    }
     assert max(batch.inputs.ids.shape[1] for batch in seen) == 4
-    assert (stored.count_longer("src", 3), stored.count_longer("tgt", 2), stored.count_longer("src", 20)) == (2, 2, 0)
+    assert (
+        stored.count_longer("src", 3),
+        stored.count_longer("tgt", 2),
+        stored.count_longer("src", 20),
+    ) == (2, 2, 0)
 
 
 def test_what_was_cut_to_be_stored_is_counted_too(tmp_path: Path) -> None:
@@ -81,7 +89,11 @@ def test_links_of_cut_tokens_are_left_out(tmp_path: Path) -> None:
 def test_an_empty_reference_is_refused_with_its_line(split: str) -> None:
     strict = PairChecker(checker().config, DataReport(), need_references=True)
     sides = ["a", "a", "a"], ["b", " ", ""]
-    assert strict.judge(Block("train", "src", "tgt", 1, *sides)).keep.tolist() == [True, False, False]
+    assert strict.judge(Block("train", "src", "tgt", 1, *sides)).keep.tolist() == [
+        True,
+        False,
+        False,
+    ]
     with pytest.raises(DataError, match=f"{split}, line 2: the reference is empty"):
         strict.judge(Block(split, "src", "tgt", 1, *sides))
     assert strict.judge(Block(split, "src", "tgt", 1, [""], ["b"])).keep.all()

@@ -21,18 +21,29 @@ from tests.support.learned_tokenizers import learn_tokenizers
 
 KINDS = ["bpe", "unigram", "char", "wordpiece", "word", "whitespace", "pieces"]
 RULES = ["nfkc_numbers", "nfkc", "none"]
-LINES = ["the old man sees the dog", "10⁵ m² is not 105 m2", "2½ km, ½ km: 1⁄2", "می‌روم به خانه", "H₂O costs 1º ①"]
+LINES = [
+    "the old man sees the dog",
+    "10⁵ m² is not 105 m2",
+    "2½ km, ½ km: 1⁄2",
+    "می‌روم به خانه",
+    "H₂O costs 1º ①",
+]
 PERSIAN = "می‌روم به خانه"
 
 
 def learned(kind: str, rules: str = "nfkc_numbers") -> Tokenizers:
-    size = {"nfkc": 42}.get(rules, 47) if kind == "unigram" else 75  # so few words give unigram no more pieces
-    config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": size, "normalization": rules})
+    # so few words give unigram no more pieces
+    size = {"nfkc": 42}.get(rules, 47) if kind == "unigram" else 75
+    config = TokenizerConfig.model_validate(
+        {"kind": kind, "vocab_size": size, "normalization": rules}
+    )
     return learn_tokenizers(config, [Example(line, line, 1) for line in 3 * LINES])
 
 
 def test_white_space_is_what_python_splits_at() -> None:
-    assert [chr(code) for code in range(0x110000) if chr(code).isspace()] == sorted(OTHER_SPACES + " ")
+    assert [chr(code) for code in range(0x110000) if chr(code).isspace()] == sorted(
+        OTHER_SPACES + " "
+    )
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -49,7 +60,9 @@ def test_every_white_space_separates_words(kind: str, rules: str) -> None:
 
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("kind", ["bpe", "char", "word"])
-def test_links_between_words_fit_whatever_white_space_separates_them(kind: str, rules: str, tmp_path: Path) -> None:
+def test_links_between_words_fit_whatever_white_space_separates_them(
+    kind: str, rules: str, tmp_path: Path
+) -> None:
     tokenizers = learned(kind, rules)
     plain = Example("the old man", "the old man", 1, links=frozenset({(0, 0), (2, 1)}))
     odd = replace(plain, src="the\vold\x1cman", tgt="the\x85old\u00a0man")
@@ -77,7 +90,8 @@ def test_numbers_keep_their_value_and_persian_its_joiner(kind: str) -> None:
         ("𝟏𝟎 ﬁne", "10 fine"),
         ("e\u0301te\u0301", "été"),
         ("a\u200cb\u200dc", "a\u200cb\u200dc"),  # joiners
-        ("a\u200eb\ufeffc\u0007d", "abcd"),  # marks of direction and byte order, a control character
+        # marks of direction and byte order, a control character
+        ("a\u200eb\ufeffc\u0007d", "abcd"),
         ("a\u200bb\ufffdc\x0bd", "a b c d"),
         ("  two   spaces ", "two spaces"),
         ("１０～２０", "10～20"),
@@ -115,8 +129,15 @@ def test_ordinary_text_is_learned_as_with_nfkc() -> None:
 def test_an_exported_model_normalizes_by_itself() -> None:
     tokenizer = learned("bpe").src
     assert isinstance(tokenizer, SentencePieceTokenizer)
-    exported = sentencepiece.SentencePieceProcessor(model_proto=with_number_rules(tokenizer.content()))
-    letters = [*nfkc_exceptions(), *OTHER_SPACES, *map(chr, range(0x250)), *map(chr, range(0x250, 0x20000, 41))]
+    exported = sentencepiece.SentencePieceProcessor(
+        model_proto=with_number_rules(tokenizer.content())
+    )
+    letters = [
+        *nfkc_exceptions(),
+        *OTHER_SPACES,
+        *map(chr, range(0x250)),
+        *map(chr, range(0x250, 0x20000, 41)),
+    ]
     letters += map(chr, [*range(0x2000, 0x2070), 0xFEFF, 0xFFFD, 0x061C])
     for letter in letters:
         if letter == "\0" or unicodedata.category(letter) in ("Cn", "Cs"):
@@ -137,7 +158,13 @@ def test_a_tokenizer_without_a_rule_is_older_than_the_default(tmp_path: Path) ->
     assert tokenizer.decode(tokenizer.encode("10⁵")) == "105"
 
 
-VARIANTS = ["le café 10", "le cafe\u0301 10", "le\u00a0café\x0b10", "le  café １０", " ｌｅ café 10"]
+VARIANTS = [
+    "le café 10",
+    "le cafe\u0301 10",
+    "le\u00a0café\x0b10",
+    "le  café １０",
+    " ｌｅ café 10",
+]
 
 
 def test_pairs_in_another_form_have_equal_hashes() -> None:

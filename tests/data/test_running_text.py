@@ -28,7 +28,15 @@ Documents = list[list[int]]
 def documents() -> Documents:
     """Sixty documents: an empty one, short ones, some of many blocks; of every token one can tell the document."""
     draw = np.random.default_rng(4)
-    lengths = [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK - 1, 40, *draw.integers(1, 30, sum(FILES) - 6).tolist()]
+    lengths = [
+        0,
+        1,
+        BLOCK - 1,
+        BLOCK,
+        2 * BLOCK - 1,
+        40,
+        *draw.integers(1, 30, sum(FILES) - 6).tolist(),
+    ]
     return [[10 + number] * length for number, length in enumerate(lengths)]
 
 
@@ -50,7 +58,9 @@ def store(documents: Documents, tmp_path_factory: pytest.TempPathFactory) -> Sto
 
 
 def config(across: bool = True, **settings: Any) -> BatchConfig:
-    return BatchConfig(**{"batch_tokens": 30, "block_tokens": BLOCK, "across_documents": across, **settings})
+    return BatchConfig(
+        **{"batch_tokens": 30, "block_tokens": BLOCK, "across_documents": across, **settings}
+    )
 
 
 def epoch_of(stream: BlockStream) -> Iterator[Batch]:
@@ -85,9 +95,15 @@ def slowly(documents: Documents, across: bool) -> list[list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize("across", [True, False])
-def test_blocks_are_those_of_a_slow_version(store: Store, documents: Documents, across: bool) -> None:
+def test_blocks_are_those_of_a_slow_version(
+    store: Store, documents: Documents, across: bool
+) -> None:
     order = np.random.default_rng(1).permutation(len(documents))
-    text = RunningText(store.lengths("tgt")[order], lambda place: store.ids("tgt", int(order[place])), config(across))
+    text = RunningText(
+        store.lengths("tgt")[order],
+        lambda place: store.ids("tgt", int(order[place])),
+        config(across),
+    )
     expected = slowly([documents[number] for number in order], across)
     assert len(text) == len(expected)
     assert [pieces(text.load(np.array([number])))[0] for number in range(len(text))] == expected
@@ -96,7 +112,9 @@ def test_blocks_are_those_of_a_slow_version(store: Store, documents: Documents, 
 
 
 @pytest.mark.parametrize("across", [True, False])
-def test_an_epoch_has_every_token_of_every_document_once(store: Store, documents: Documents, across: bool) -> None:
+def test_an_epoch_has_every_token_of_every_document_once(
+    store: Store, documents: Documents, across: bool
+) -> None:
     stream = BlockStream(store, config(across, sort_window=20), seed=1)
     orders = []
     for _ in range(3):
@@ -104,25 +122,34 @@ def test_an_epoch_has_every_token_of_every_document_once(store: Store, documents
         assert sum(map(Counter, blocks), Counter()) == pairs_of(documents)
         orders.append(blocks)
     assert orders[0] != orders[1] != orders[2]
-    assert [pieces(batch) for batch in epoch_of(BlockStream(store, config(across, sort_window=20), seed=2))] != orders[
-        0
-    ]
+    assert [
+        pieces(batch)
+        for batch in epoch_of(BlockStream(store, config(across, sort_window=20), seed=2))
+    ] != orders[0]
 
 
-def test_across_documents_nothing_is_padded_and_one_block_is_shorter(store: Store, documents: Documents) -> None:
+def test_across_documents_nothing_is_padded_and_one_block_is_shorter(
+    store: Store, documents: Documents
+) -> None:
     total = sum(len(one) + 1 for one in documents)
     assert total % BLOCK, "the last block is to be shorter"
     batches = [*epoch_of(BlockStream(store, config(batch_tokens=5 * BLOCK + 1), seed=1))]
     assert all(batch.targets.mask.all() for batch in batches)
     widths = Counter(tuple(batch.targets.ids.shape) for batch in batches)
-    assert widths == {(5, BLOCK): total // BLOCK // 5, (total // BLOCK % 5, BLOCK): 1, (1, total % BLOCK): 1}
+    assert widths == {
+        (5, BLOCK): total // BLOCK // 5,
+        (total // BLOCK % 5, BLOCK): 1,
+        (1, total % BLOCK): 1,
+    }
     assert all((batch.targets.shifted != PAD).all() for batch in batches)
 
 
 def test_within_documents_blocks_are_of_one_document_and_only_ends_are_padded(store: Store) -> None:
     batches = [*epoch_of(BlockStream(store, config(across=False), seed=1))]
     blocks = [block for batch in batches for block in pieces(batch)]
-    assert all(len({token for pair in block for token in pair} - {BOS, EOS}) <= 1 for block in blocks)
+    assert all(
+        len({token for pair in block for token in pair} - {BOS, EOS}) <= 1 for block in blocks
+    )
     assert all(after == EOS for block in blocks if len(block) < BLOCK for _, after in block[-1:])
     for batch in batches:
         assert batch.targets.ids.numel() <= 30
@@ -132,7 +159,10 @@ def test_within_documents_blocks_are_of_one_document_and_only_ends_are_padded(st
 
 
 def test_a_block_wider_than_the_budget_is_a_batch_of_its_own(store: Store) -> None:
-    widths = {tuple(batch.targets.ids.shape) for batch in epoch_of(BlockStream(store, config(batch_tokens=5), seed=1))}
+    widths = {
+        tuple(batch.targets.ids.shape)
+        for batch in epoch_of(BlockStream(store, config(batch_tokens=5), seed=1))
+    }
     assert len(widths) == 2
     assert (1, BLOCK) in widths
     sized = [batch.size for batch in epoch_of(BlockStream(store, config(batch_size=2), seed=1))]
@@ -142,12 +172,16 @@ def test_a_block_wider_than_the_budget_is_a_batch_of_its_own(store: Store) -> No
 def test_a_long_document_is_cut_into_other_batches_each_epoch(tmp_path: Path) -> None:
     store = stored([[*range(10, 10 + 50 * BLOCK - 1)], *([] for _ in range(59))], tmp_path)
     stream = BlockStream(store, config(), seed=1)
-    epochs = [[{block[0][1] for block in pieces(batch)} for batch in epoch_of(stream)] for _ in range(2)]
+    epochs = [
+        [{block[0][1] for block in pieces(batch)} for batch in epoch_of(stream)] for _ in range(2)
+    ]
     assert sum(batch in epochs[1] for batch in epochs[0]) < 3
 
 
 @pytest.mark.parametrize("across", [True, False])
-def test_validation_has_all_blocks_in_one_order(store: Store, documents: Documents, across: bool) -> None:
+def test_validation_has_all_blocks_in_one_order(
+    store: Store, documents: Documents, across: bool
+) -> None:
     one, again = ([*blocks_in_order(store, config(across))] for _ in range(2))
     assert all(map(same, one, again))
     blocks = [block for batch in one for block in pieces(batch)]
@@ -175,7 +209,12 @@ def test_a_restored_stream_goes_on_with_the_next_batch(store: Store, across: boo
 
 @pytest.mark.parametrize(
     ("settings", "most"),
-    [({"batch_tokens": 15}, 14), ({"block_tokens": 2 * BLOCK}, 28), ({"block_tokens": 3}, 30), ({"across": False}, 30)],
+    [
+        ({"batch_tokens": 15}, 14),
+        ({"block_tokens": 2 * BLOCK}, 28),
+        ({"block_tokens": 3}, 30),
+        ({"across": False}, 30),
+    ],
 )
 def test_with_other_sizes_the_epoch_goes_on_after_as_many_tokens(
     store: Store, settings: dict[str, Any], most: int
@@ -190,7 +229,10 @@ def test_with_other_sizes_the_epoch_goes_on_after_as_many_tokens(
 
 
 def test_the_text_in_blocks_is_not_that_in_sentences(store: Store) -> None:
-    stream, sentences = BlockStream(store, config(), seed=1), BatchStream(store, BatchConfig(batch_tokens=30), seed=1)
+    stream, sentences = (
+        BlockStream(store, config(), seed=1),
+        BatchStream(store, BatchConfig(batch_tokens=30), seed=1),
+    )
     next(stream)
     sentences.restore(stream.state())
     assert sentences.state()["examples"] == 0
@@ -237,5 +279,10 @@ def test_weights_repeat_whole_files_and_draw_documents_of_a_fraction(
     seen = sum((Counter(block) for batch in epoch_of(stream) for block in pieces(batch)), Counter())
     drawn = [number for number in range(30, 50) if seen[BOS, 10 + number]]
     assert 3 <= len(drawn) <= 17
-    expected = [*documents[:30], *documents[:30], *(documents[number] for number in drawn), *documents[50:]]
+    expected = [
+        *documents[:30],
+        *documents[:30],
+        *(documents[number] for number in drawn),
+        *documents[50:],
+    ]
     assert seen == pairs_of(expected)

@@ -15,7 +15,12 @@ from nmtkit.data.tokenizers.vocabulary import BOS, EOS, SPECIALS, UNK
 from tests.support.learned_tokenizers import learn_tokenizers
 
 MARKS = ["<mask>", "<c,l>"]
-LINES = ["the cat sees a dog", "a<mask>b and <mask> here", "the <c,l> bird sings", "dogs and cats"] * 20
+LINES = [
+    "the cat sees a dog",
+    "a<mask>b and <mask> here",
+    "the <c,l> bird sings",
+    "dogs and cats",
+] * 20
 PAIRS = [Example(line, line, number) for number, line in enumerate(LINES, start=1)]
 
 
@@ -47,9 +52,13 @@ def test_no_text_gives_a_special_token(kind: str, tmp_path: Path) -> None:
     assert tokenizers.checksum == learned.checksum
     assert tokenizers.checksum != learn_tokenizers(config(kind), PAIRS).checksum
     settings = tmp_path / "tokenizer.json"
-    settings.write_text(re.sub(r'"<mask>",\s*"<c,l>"', '"<c,l>", "<mask>"', settings.read_text(encoding="utf-8")))
+    settings.write_text(
+        re.sub(r'"<mask>",\s*"<c,l>"', '"<c,l>", "<mask>"', settings.read_text(encoding="utf-8"))
+    )
     (tmp_path / "sums.json").unlink()
-    with pytest.raises(CheckpointError, match="it must begin with <pad> <unk> <s> </s> <c,l> <mask>"):
+    with pytest.raises(
+        CheckpointError, match="it must begin with <pad> <unk> <s> </s> <c,l> <mask>"
+    ):
         Tokenizers.load(tmp_path)
 
 
@@ -64,11 +73,16 @@ def test_no_special_token_is_sampled(kind: str) -> None:
 
 def test_a_special_token_is_a_word_of_its_own_in_text_of_words() -> None:
     tokenizer = learn_tokenizers(config("word", specials=MARKS), PAIRS).src
-    assert tokenizer.decode([*tokenizer.encode("the cat"), 4, *tokenizer.encode("sees")]) == "the cat <mask> sees"
+    assert (
+        tokenizer.decode([*tokenizer.encode("the cat"), 4, *tokenizer.encode("sees")])
+        == "the cat <mask> sees"
+    )
 
 
 @pytest.mark.parametrize(
-    "specials", [["<s>"], ["<a>", "<a>"], ["a b"], [""], ["▁x"], [f"<{n}>" for n in range(96)]], ids=str
+    "specials",
+    [["<s>"], ["<a>", "<a>"], ["a b"], [""], ["▁x"], [f"<{n}>" for n in range(96)]],
+    ids=str,
 )
 def test_specials_that_make_no_sense(specials: list[str]) -> None:
     with pytest.raises(RecipeError, match="specials: "):
@@ -82,7 +96,9 @@ def test_specials_that_make_no_sense(specials: list[str]) -> None:
 
 def test_each_text_has_its_own_settings(tmp_path: Path) -> None:
     own: dict[str, object] = {"kind": "word", "vocab_size": 16, "lowercase": True}
-    learned = learn_tokenizers(config("bpe", joint=False, columns={"tgt": own}, specials=MARKS), PAIRS)
+    learned = learn_tokenizers(
+        config("bpe", joint=False, columns={"tgt": own}, specials=MARKS), PAIRS
+    )
     learned.save(tmp_path)
     assert sorted(path.name for path in tmp_path.glob("[st][rg]*")) == ["src.model", "tgt.vocab"]
     again = Tokenizers.load(tmp_path)
@@ -144,7 +160,9 @@ def test_labels_are_a_file_with_a_checksum(tmp_path: Path) -> None:
     other.save(tmp_path)  # of another run that takes the place of the classifier
     assert Tokenizers.load(tmp_path).labels is None
     assert Tokenizers.load(tmp_path).checksum == other.checksum
-    whole = learn_tokenizers(config("whitespace"), pairs, columns=(Column("src"), Column("labels", "label"))).labels
+    whole = learn_tokenizers(
+        config("whitespace"), pairs, columns=(Column("src"), Column("labels", "label"))
+    ).labels
     assert whole is not None
     assert whole.tokens == ["Y", "Y X", "Z"]
 

@@ -13,7 +13,14 @@ from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, TokenizerCo
 from nmtkit.data.tokenizers.vocabulary import UNK
 from tests.support.learned_tokenizers import learn_tokenizers
 
-TEXTS = ["the old man sees the 犬犬 in a gardenx", "  wide   \u3000spaces ▁ and ½ ", "犬", "", "-- 犬 犬 --", "x" * 80]
+TEXTS = [
+    "the old man sees the 犬犬 in a gardenx",
+    "  wide   \u3000spaces ▁ and ½ ",
+    "犬",
+    "",
+    "-- 犬 犬 --",
+    "x" * 80,
+]
 SIZES = {"bpe": 120, "unigram": 60}
 
 
@@ -30,15 +37,24 @@ def test_without_dropout_merges_are_those_of_sentencepiece(pairs: list[Example])
     assert tokenizer.encode_many(texts, seed=1) == tokenizer.encode_many(texts)
 
 
-@pytest.mark.parametrize(("kind", "sampling"), [("bpe", 0.1), ("bpe", 0.5), ("unigram", 0.2), ("unigram", 1.0)])
-def test_tokenizations_have_the_frequencies_of_sentencepiece(kind: str, sampling: float, pairs: list[Example]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "sampling"), [("bpe", 0.1), ("bpe", 0.5), ("unigram", 0.2), ("unigram", 1.0)]
+)
+def test_tokenizations_have_the_frequencies_of_sentencepiece(
+    kind: str, sampling: float, pairs: list[Example]
+) -> None:
     tokenizer = tokenizer_of(kind, pairs, sampling)
     count = 20_000
     for text in ("window", "sees the", "bri犬犬ge"):
         texts = [text] * count
         sampled = Counter(map(tuple, tokenizer.encode_many(texts, seed=1)))
         reference = Counter(
-            map(tuple, tokenizer._processor.encode(texts, enable_sampling=True, alpha=sampling, nbest_size=-1))
+            map(
+                tuple,
+                tokenizer._processor.encode(
+                    texts, enable_sampling=True, alpha=sampling, nbest_size=-1
+                ),
+            )
         )
         for ids in sampled | reference:
             variance = sampled[ids] + reference[ids]
@@ -55,10 +71,20 @@ def segmentations(word: str, scores: dict[str, float]) -> Iterator[tuple[list[st
 
 
 def test_unigram_draws_in_proportion_to_powers_of_probabilities() -> None:
-    scores = {"▁": -2.0, "a": -3.0, "b": -3.5, "▁a": -2.5, "ab": -4.0, "ba": -4.2, "▁ab": -5.0, "aba": -6.0}
+    scores = {
+        "▁": -2.0,
+        "a": -3.0,
+        "b": -3.5,
+        "▁a": -2.5,
+        "ab": -4.0,
+        "ba": -4.2,
+        "▁ab": -5.0,
+        "aba": -6.0,
+    }
     ids = {piece: number for number, piece in enumerate(scores, start=4)}
     weights = {
-        tuple(ids[piece] for piece in pieces): math.exp(0.5 * score) for pieces, score in segmentations("▁abab", scores)
+        tuple(ids[piece] for piece in pieces): math.exp(0.5 * score)
+        for pieces, score in segmentations("▁abab", scores)
     }
     sampler = UnigramSampler(scores, ids, alpha=0.5)
     draw = generator_for(3).random
@@ -80,15 +106,21 @@ def test_unknown_characters_are_one_unknown_token(kind: str, pairs: list[Example
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_tokenization_depends_on_no_other_text_and_on_no_earlier_call(kind: str, pairs: list[Example]) -> None:
+def test_a_tokenization_depends_on_no_other_text_and_on_no_earlier_call(
+    kind: str, pairs: list[Example]
+) -> None:
     texts = [pair.src for pair in pairs[:40]]
     forwards = tokenizer_of(kind, pairs, sampling=0.3)
     backwards = tokenizer_of(kind, pairs, sampling=0.3)
     numbers = range(len(texts))
     first = [forwards.sample(texts[number], generator_for(7, 0, number)) for number in numbers]
-    last = [backwards.sample(texts[number], generator_for(7, 0, number)) for number in reversed(numbers)]
+    last = [
+        backwards.sample(texts[number], generator_for(7, 0, number)) for number in reversed(numbers)
+    ]
     assert first == last[::-1]
-    assert first != [forwards.sample(texts[number], generator_for(7, 1, number)) for number in numbers]
+    assert first != [
+        forwards.sample(texts[number], generator_for(7, 1, number)) for number in numbers
+    ]
 
 
 def test_draws_are_the_same_on_every_machine() -> None:

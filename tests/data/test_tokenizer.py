@@ -20,7 +20,9 @@ SENTENCE = "Otto opens the window and Süßmann sees the bridge."
 
 def config(kind: str, **settings: object) -> TokenizerConfig:
     # So few words give unigram no 100 pieces.
-    return TokenizerConfig.model_validate({"kind": kind, "vocab_size": 60 if kind == "unigram" else 100, **settings})
+    return TokenizerConfig.model_validate(
+        {"kind": kind, "vocab_size": 60 if kind == "unigram" else 100, **settings}
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,11 +63,16 @@ def test_saving_and_loading_and_learning_again_change_nothing(
 @pytest.mark.parametrize("kind", KINDS)
 def test_lower_case_keeps_the_sharp_s(kind: str, pairs: list[Example]) -> None:
     tokenizer = learn_tokenizers(config(kind, lowercase=True), pairs).src
-    assert tokenizer.decode(tokenizer.encode(SENTENCE)) == "otto opens the window and süßmann sees the bridge."
+    assert (
+        tokenizer.decode(tokenizer.encode(SENTENCE))
+        == "otto opens the window and süßmann sees the bridge."
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wide_letters_are_narrow_ones_unless_text_is_taken_as_it_is(kind: str, pairs: list[Example]) -> None:
+def test_wide_letters_are_narrow_ones_unless_text_is_taken_as_it_is(
+    kind: str, pairs: list[Example]
+) -> None:
     narrow, wide = "Otto opens the window.", "\uff2f\uff54\uff54\uff4f opens the window."
     tokenizer = learn_tokenizers(config(kind), pairs).src
     assert tokenizer.encode(wide) == tokenizer.encode(narrow)
@@ -168,7 +175,9 @@ def test_a_vocabulary_has_fewer_tokens_than_asked_for_if_the_text_has_no_more(
     learned = learn_tokenizers(too_large, pairs)
     largest = len(learned.src.vocabulary)
     assert largest < 9000
-    fitting = config(kind, vocab_size=largest, joint=joint, **({} if joint else {"tgt_vocab_size": 9000}))
+    fitting = config(
+        kind, vocab_size=largest, joint=joint, **({} if joint else {"tgt_vocab_size": 9000})
+    )
     assert learn_tokenizers(fitting, pairs).src.vocabulary.tokens == learned.src.vocabulary.tokens
     says = describe_shortfall(too_large, learned)
     assert (f"{largest:,} of 9,000" in says) == (kind in ("bpe", "unigram"))

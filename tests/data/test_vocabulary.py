@@ -10,7 +10,9 @@ SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
 
 
 def test_frequent_tokens_come_first_and_ties_go_by_code_point() -> None:
-    vocabulary = Vocabulary.build(Counter({"b": 3, "a": 3, "z": 5, "é": 3, "rare": 1}), min_frequency=2)
+    vocabulary = Vocabulary.build(
+        Counter({"b": 3, "a": 3, "z": 5, "é": 3, "rare": 1}), min_frequency=2
+    )
     assert vocabulary.tokens == [*SPECIALS, "z", "a", "b", "é"]
     assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
     assert vocabulary.ids(["a", "rare", "</s>"]) == [5, UNK, EOS]

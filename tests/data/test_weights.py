@@ -26,7 +26,10 @@ def three_files() -> list[Example]:
     """Pairs of three files; the first word of a source says which."""
     pairs = []
     for file, size in enumerate(SIZES):
-        pairs += [Example(f"{'abc'[file]} {number}", "x", len(pairs) + 1, file=file) for number in range(size)]
+        pairs += [
+            Example(f"{'abc'[file]} {number}", "x", len(pairs) + 1, file=file)
+            for number in range(size)
+        ]
     return pairs
 
 
@@ -54,7 +57,9 @@ def by_file(counts: Counter[tuple[int, ...]], words: Tokenizers) -> list[int]:
 
 
 def stream(stored: Store, weights: list[float]) -> BatchStream:
-    return BatchStream(stored, BatchConfig(batch_tokens=60, sort_window=150), seed=1, weights=weights)
+    return BatchStream(
+        stored, BatchConfig(batch_tokens=60, sort_window=150), seed=1, weights=weights
+    )
 
 
 def test_the_store_knows_how_many_examples_each_file_has(stored: Store) -> None:
@@ -74,7 +79,9 @@ def test_fractions_are_drawn_anew_in_every_epoch(stored: Store, words: Tokenizer
     epochs = [epoch_of(running) for _ in range(30)]
     shares = [by_file(counts, words) for counts in epochs]
     for file, expected in enumerate((100, 300, 100)):
-        assert sum(share[file] for share in shares) / len(shares) == pytest.approx(expected, rel=0.05)
+        assert sum(share[file] for share in shares) / len(shares) == pytest.approx(
+            expected, rel=0.05
+        )
     assert all(share[2] == 100 for share in shares)
     assert len({share[0] for share in shares}) > 5
     first = words.src.encode("a")[0]

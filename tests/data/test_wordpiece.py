@@ -31,7 +31,9 @@ training: {{max_updates: 1, best_metric: perplexity}}
 
 def learned(kind: str, size: int, texts: list[str]) -> Tokenizer:
     config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": size})
-    return learn_tokenizers(config, [Example(text, text, line) for line, text in enumerate(texts, 1)]).src
+    return learn_tokenizers(
+        config, [Example(text, text, line) for line, text in enumerate(texts, 1)]
+    ).src
 
 
 def test_the_merges_of_the_lectures_dictionary() -> None:
@@ -48,10 +50,19 @@ def test_the_merges_of_the_lectures_dictionary() -> None:
 
 def test_neighbours_are_counted_in_every_word_and_joined_from_the_left() -> None:
     merges = Merges({"aaaaa": 2, "ab": 3})
-    assert (merges.count(("a", "a")), merges.count(("a", "b")), merges.count(("b", "a"))) == (8, 3, 0)
+    assert (merges.count(("a", "a")), merges.count(("a", "b")), merges.count(("b", "a"))) == (
+        8,
+        3,
+        0,
+    )
     assert merges.join(("a", "a")) == [0]
     assert merges.words == [(["aa", "aa", "a"], 2), (["a", "b"], 3)]
-    assert [merges.count(pair) for pair in (("a", "a"), ("aa", "aa"), ("aa", "a"), ("a", "b"))] == [0, 2, 2, 3]
+    assert [merges.count(pair) for pair in (("a", "a"), ("aa", "aa"), ("aa", "a"), ("a", "b"))] == [
+        0,
+        2,
+        2,
+        3,
+    ]
 
 
 def test_the_most_likely_neighbours_by_their_formula() -> None:
@@ -89,7 +100,9 @@ def test_words_are_cut_into_the_longest_tokens_and_given_back(tmp_path: Path) ->
     assert again.encode(text) == tokenizer.encode(text)
 
 
-@pytest.mark.skipif(find_spec("tokenizers") is None, reason="the library `tokenizers` is not installed")
+@pytest.mark.skipif(
+    find_spec("tokenizers") is None, reason="the library `tokenizers` is not installed"
+)
 def test_it_cuts_as_another_implementation_does() -> None:
     from tokenizers.models import WordPiece
 
@@ -97,7 +110,9 @@ def test_it_cuts_as_another_implementation_does() -> None:
     tokenizer = learned("wordpiece", 300, texts[:80])
     tokens = tokenizer.vocabulary.tokens
     theirs = WordPiece(
-        {token: number for number, token in enumerate(tokens)}, unk_token="<unk>", continuing_subword_prefix=""
+        {token: number for number, token in enumerate(tokens)},
+        unk_token="<unk>",
+        continuing_subword_prefix="",
     )
     words = [word for word in " ".join(texts).split() if word.isalpha()]
     assert len(words) > 150
@@ -108,7 +123,9 @@ def test_it_cuts_as_another_implementation_does() -> None:
 def test_what_has_no_merges_or_no_room() -> None:
     with pytest.raises(RecipeError, match="kind: word has no merges; take bpe or wordpiece"):
         next(replay(learned("word", 100, LECTURE), LECTURE))
-    with pytest.raises(RecipeError, match="too small for this text: every character needs a token; use at least 15"):
+    with pytest.raises(
+        RecipeError, match="too small for this text: every character needs a token; use at least 15"
+    ):
         learned("wordpiece", 14, LECTURE)
 
 
@@ -116,7 +133,14 @@ def test_the_command_shows_them(nmtkit: Command, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("\n".join(LECTURE), encoding="utf-8")
     (tmp_path / "toy.yaml").write_text(RECIPE.format(words), encoding="utf-8")
-    command = ("preprocess", tmp_path / "toy.yaml", "--run", tmp_path / "run", "--show-merges", words)
+    command = (
+        "preprocess",
+        tmp_path / "toy.yaml",
+        "--run",
+        tmp_path / "run",
+        "--show-merges",
+        words,
+    )
     out = succeeded(nmtkit(*command)).out
     assert [line.split()[:5] for line in out.splitlines() if " + " in line][:2] == [
         ["1", "e", "+", "s", "9"],

@@ -28,7 +28,10 @@ SENTENCE = "Otto  opens the\twindow, and Süßmann sees the bridge."
 
 @pytest.fixture(scope="module")
 def tokenizers() -> dict[str, Tokenizer]:
-    nouns, verbs = ["house", "dog", "river", "window", "bridge", "l'homme", "n'a"], ["sees", "opens", "likes"]
+    nouns, verbs = (
+        ["house", "dog", "river", "window", "bridge", "l'homme", "n'a"],
+        ["sees", "opens", "likes"],
+    )
     texts = [f"Otto {verb} the {noun}, and Süßmann {verb} it." for verb in verbs for noun in nouns]
     pairs = [Example(text, text, number) for number, text in enumerate(texts, start=1)]
     tokenizers = {}
@@ -68,7 +71,8 @@ def test_words_given_by_hand(kind: str, tokenizers: dict[str, Tokenizer]) -> Non
     tokenizer = tokenizers[kind]
     segmented = of_one(tokenizer, "Otto n'a l'homme.", "Otto n' a l' homme .")
     assert segmented.words == ["Otto", "n'", "a", "l'", "homme", "."]
-    assert segmented.ids == tokenizer.encode("Otto n'a l'homme.")  # the model reads the text as it is
+    # the model reads the text as it is
+    assert segmented.ids == tokenizer.encode("Otto n'a l'homme.")
     characters = [len(piece.replace("▁", "")) for piece in tokenizer.tokens("Otto n'a l'homme.")]
     assert shared(segmented).sum(axis=0) == pytest.approx(np.ones(len(characters)))
     # Each word has as many characters as it has letters.
@@ -87,7 +91,9 @@ def test_what_is_kept_of_a_line_grows_with_its_tokens_alone(
 ) -> None:
     for kind in KINDS:
         segmented = of_one(tokenizers[kind], "Otto " * 500, given and given * 500)
-        assert sum(len(parts) for _, parts in segmented.shares) <= len(segmented.ids) + len(segmented.words)
+        assert sum(len(parts) for _, parts in segmented.shares) <= len(segmented.ids) + len(
+            segmented.words
+        )
 
 
 def test_a_word_of_no_tokens(tokenizers: dict[str, Tokenizer]) -> None:
@@ -104,7 +110,9 @@ def test_a_word_of_no_tokens(tokenizers: dict[str, Tokenizer]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(alphabet="Oto n'aſüß, .½\u00a0\u3000\u0301", max_size=30))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_text_has_its_white_space_words(kind: str, tokenizers: dict[str, Tokenizer], text: str) -> None:
+def test_any_text_has_its_white_space_words(
+    kind: str, tokenizers: dict[str, Tokenizer], text: str
+) -> None:
     segmented = of_one(tokenizers[kind], text)
     assert segmented.words == text.split()
     assert shared(segmented).shape == (len(segmented.words), len(segmented.ids))
@@ -118,14 +126,18 @@ def test_any_text_has_its_white_space_words(kind: str, tokenizers: dict[str, Tok
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(alphabet="Oto n'aſüß, .½\u00a0\u3000\u0301漢字</s>▁", max_size=30))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_tokens_have_the_ids_of_their_text(kind: str, tokenizers: dict[str, Tokenizer], text: str) -> None:
+def test_tokens_have_the_ids_of_their_text(
+    kind: str, tokenizers: dict[str, Tokenizer], text: str
+) -> None:
     """A line is cut once, whether its ids are wanted or the spelling of what the vocabulary lacks."""
     tokenizer = tokenizers[kind]
     assert tokenizer.vocabulary.text_ids(tokenizer.tokens(text)) == tokenizer.encode(text)
 
 
 def test_an_unknown_token_that_spells_a_special_one_is_unknown() -> None:
-    russian = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=14), [Example("дом и дом", "дом и дом", 1)]).src
+    russian = learn_tokenizers(
+        TokenizerConfig(kind="bpe", vocab_size=14), [Example("дом и дом", "дом и дом", 1)]
+    ).src
     assert "</s>" in russian.tokens("дом </s>")
     assert russian.vocabulary.text_ids(russian.tokens("дом </s>")) == russian.encode("дом </s>")
 
@@ -149,7 +161,9 @@ def test_a_word_begins_at_the_mark() -> None:
         ("Otton' a.", r"^line 7: the file of words has \"Otton'\" where the text has 'Otto'"),
     ],
 )
-def test_words_that_do_not_spell_the_text(words: str, message: str, tokenizers: dict[str, Tokenizer]) -> None:
+def test_words_that_do_not_spell_the_text(
+    words: str, message: str, tokenizers: dict[str, Tokenizer]
+) -> None:
     with pytest.raises(DataError, match=message):
         cut_words(tokenizers["bpe"], ["Otto", "Otto n'a."], ["Otto", words], ["line 6", "line 7"])
 
@@ -176,10 +190,15 @@ def test_shares_by_hand() -> None:
     assert piece_shares([0, 0], [1, 2]) == [(0, []), (0, [1, 1])]
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.lists(st.integers(1, 5), min_size=1, max_size=8))
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=8),
+    st.lists(st.integers(1, 5), min_size=1, max_size=8),
+)
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_piece_is_shared_out_whole(pieces: list[int], words: list[int]) -> None:
-    assert share_table(piece_shares(pieces, words)).sum(axis=0) == pytest.approx(np.ones(len(pieces)))
+    assert share_table(piece_shares(pieces, words)).sum(axis=0) == pytest.approx(
+        np.ones(len(pieces))
+    )
 
 
 def test_merge_by_hand() -> None:
@@ -201,7 +220,10 @@ def test_long_lines_are_merged_as_short_ones_are() -> None:
     sides = []
     for words in (2 * WORDS_AT_ONCE + 3, WORDS_AT_ONCE + 1):
         lengths = draw.integers(1, 9, words).tolist()
-        ends = {*draw.choice(sum(lengths), sum(lengths) // 4, replace=False).tolist(), sum(lengths)} - {0}
+        ends = {
+            *draw.choice(sum(lengths), sum(lengths) // 4, replace=False).tolist(),
+            sum(lengths),
+        } - {0}
         sides.append(piece_shares(np.diff([0, *sorted(ends)]).tolist(), lengths))
     of_src, of_tgt = map(share_table, sides)
     weights = draw.random((of_tgt.shape[1], of_src.shape[1]))
@@ -213,7 +235,9 @@ def test_words_of_an_imported_tokenizer_that_have_no_tokens_of_their_own() -> No
     """Around each text it may put the token of a language, so around each word too."""
     library = pytest.importorskip("tokenizers")
     tokens = [*SPECIALS, "en_XX", "▁the", "▁dog"]
-    cut = library.Tokenizer(library.models.WordLevel({token: n for n, token in enumerate(tokens)}, unk_token="<unk>"))
+    cut = library.Tokenizer(
+        library.models.WordLevel({token: n for n, token in enumerate(tokens)}, unk_token="<unk>")
+    )
     cut.pre_tokenizer = library.pre_tokenizers.Metaspace()
     content = HuggingFaceTokenizer.pack(cut.to_str(), range(len(tokens)), False)
     settings = {"kind": "huggingface", "specials": ["en_XX"]}
@@ -225,5 +249,8 @@ def test_words_of_an_imported_tokenizer_that_have_no_tokens_of_their_own() -> No
             continue
         assert of_one(tokenizer, "dog").ids == [4, 6]
         for ask in (cut_words, token_spans):
-            with pytest.raises(DataError, match="line 2: the tokenizer of this imported model cuts a line otherwise"):
+            with pytest.raises(
+                DataError,
+                match="line 2: the tokenizer of this imported model cuts a line otherwise",
+            ):
                 ask(tokenizer, ["dog", "the dog"], [None, None], ["line 1", "line 2"])

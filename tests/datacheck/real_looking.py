@@ -32,7 +32,9 @@ def write_splits(folder: Path, **splits: tuple[list[str], list[str]]) -> dict[st
     return {name: write(folder, name, *sides) for name, sides in splits.items()}
 
 
-def write_pairs(folder: Path, name: str, pairs: list[tuple[str, str]], suffix: Literal["", ".gz"] = "") -> SplitFiles:
+def write_pairs(
+    folder: Path, name: str, pairs: list[tuple[str, str]], suffix: Literal["", ".gz"] = ""
+) -> SplitFiles:
     """The files of a split from English-German pairs."""
     folder.mkdir(exist_ok=True)
     paths = [folder / f"{name}.{side}{suffix}" for side in ("en", "de")]
@@ -44,4 +46,6 @@ def write_pairs(folder: Path, name: str, pairs: list[tuple[str, str]], suffix: L
 
 def lines_by_kind(split: SplitDiagnosis) -> dict[str, list[int]]:
     """The lines of the examples of each fault in a split."""
-    return {kind: [place.line for place in finding.places] for kind, finding in split.findings.items()}
+    return {
+        kind: [place.line for place in finding.places] for kind, finding in split.findings.items()
+    }

@@ -40,13 +40,19 @@ def test_clean_files_are_read_once_and_nothing_is_found(tmp_path: Path) -> None:
     diagnosis = examine(
         splits,
         progress=sizes.append,
-        take=lambda block: lines.extend((block.split, block.line(row)) for row in range(len(block))),
+        take=lambda block: lines.extend(
+            (block.split, block.line(row)) for row in range(len(block))
+        ),
     )
     assert [split.pairs for split in diagnosis.splits.values()] == [20_000, 200, 1000]
-    assert sum(sizes) == sum(Path(path).stat().st_size for files in splits.values() for path in files.paths())
+    assert sum(sizes) == sum(
+        Path(path).stat().st_size for files in splits.values() for path in files.paths()
+    )
     # Train comes last: it is compared with the others.
     assert lines == [
-        (name, n) for name in ("valid", "test", "train") for n in range(1, diagnosis.splits[name].pairs + 1)
+        (name, n)
+        for name in ("valid", "test", "train")
+        for n in range(1, diagnosis.splits[name].pairs + 1)
     ]
     assert not diagnosis.findings()
 
@@ -56,7 +62,16 @@ def test_what_only_looks_like_a_fault(tmp_path: Path) -> None:
     sides = list(SRC), list(TGT)
     for row, text in enumerate(["OK.", "12 + 12 = 24", "Anna Schmidt"]):
         sides[0][row] = sides[1][row] = text
-    harmless = ["«NÃO»", "„EUROPÄ“ ist", "l’été», dit", "«IRMÃ»", "ß“ und Ö“", "Å”", "R&D; 3 < 5 > 2", "a @ b"]
+    harmless = [
+        "«NÃO»",
+        "„EUROPÄ“ ist",
+        "l’été», dit",
+        "«IRMÃ»",
+        "ß“ und Ö“",
+        "Å”",
+        "R&D; 3 < 5 > 2",
+        "a @ b",
+    ]
     for row, text in enumerate([*harmless, "<<Anhang.doc>>", "x@@y"]):
         sides[1][50 + row] += f" {text}"
     assert not examined(tmp_path, *sides).findings
@@ -65,11 +80,19 @@ def test_what_only_looks_like_a_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
 @pytest.mark.parametrize(
     "text",
-    ["Müller straße „Gänse“ – it’s 5° à Łódź", "Привет мир", "日本語テキスト", "Việt Nam ngày", "© 2020 §5 für 3 €"],
+    [
+        "Müller straße „Gänse“ – it’s 5° à Łódź",
+        "Привет мир",
+        "日本語テキスト",
+        "Việt Nam ngày",
+        "© 2020 §5 für 3 €",
+    ],
     ids=["european", "russian", "japanese", "vietnamese", "signs"],
 )
 def test_mojibake_is_read_again(text: str, encoding: str) -> None:
-    broken = "".join(bytes([byte]).decode(encoding, "ignore") or chr(byte) for byte in text.encode("utf-8"))
+    broken = "".join(
+        bytes([byte]).decode(encoding, "ignore") or chr(byte) for byte in text.encode("utf-8")
+    )
     assert broken != text
     assert fix_mojibake(broken) == text
     assert fix_mojibake(text) == text
@@ -121,7 +144,11 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
     }
     assert diagnosis.splits["test"].tgt.words == {}
     without = examine(splits, quick=True)
-    assert not {finding.kind.name for _, finding in without.findings()} & {"duplicate", "in-train", "src-in-train"}
+    assert not {finding.kind.name for _, finding in without.findings()} & {
+        "duplicate",
+        "in-train",
+        "src-in-train",
+    }
 
 
 def test_overlap_is_found_in_another_form_of_the_text(tmp_path: Path) -> None:
@@ -195,10 +222,14 @@ def test_lines_are_numbered_in_each_of_several_files(tmp_path: Path) -> None:
     src, tgt = SRC[700:], [*TGT[700:703], "", *TGT[704:]]
     two = real_looking.write(tmp_path, "two", src, tgt)
     Path(two.tgt[0]).write_bytes(gzip.compress(Path(two.tgt[0]).read_bytes()))
-    split = examine({"train": SplitFiles(src=one.src + two.src, tgt=one.tgt + two.tgt)}).splits["train"]
+    split = examine({"train": SplitFiles(src=one.src + two.src, tgt=one.tgt + two.tgt)}).splits[
+        "train"
+    ]
     assert split.pairs == 2000
     assert list(split.findings) == ["empty"]
-    assert [(place.file, place.line) for place in split.findings["empty"].places] == [(two.src[0], 4)]
+    assert [(place.file, place.line) for place in split.findings["empty"].places] == [
+        (two.src[0], 4)
+    ]
 
 
 def test_a_missing_file_does_not_keep_the_others_from_being_examined(tmp_path: Path) -> None:
@@ -210,12 +241,17 @@ def test_a_missing_file_does_not_keep_the_others_from_being_examined(tmp_path: P
 
 
 def test_json_lines_with_faults(tmp_path: Path) -> None:
-    rows = [json.dumps({"article": f"{a} {b}", "summary": a}) for a, b in zip(SRC[:600], SRC[600:1200], strict=True)]
+    rows = [
+        json.dumps({"article": f"{a} {b}", "summary": a})
+        for a, b in zip(SRC[:600], SRC[600:1200], strict=True)
+    ]
     rows[10] = "{"
     rows[20] = json.dumps({"article": "only this"})
     rows[30] = json.dumps({"article": SRC[0] + SRC[1], "summary": "."})
     rows[40] = rows[39]
-    rows[50] = json.dumps({"article": "two\nlines and \u2028 a separator", "summary": "fine as it is read"})
+    rows[50] = json.dumps(
+        {"article": "two\nlines and \u2028 a separator", "summary": "fine as it is read"}
+    )
     rows[60] = r'{"article": "half a \ud83d character", "summary": "x"}'
     rows[70] = "[]"
     path = tmp_path / "train.jsonl.gz"
@@ -223,7 +259,11 @@ def test_json_lines_with_faults(tmp_path: Path) -> None:
     files = SplitFiles(jsonl=str(path), src_field="article", tgt_field="summary")
     split = examine({"train": files}, monolingual=True).splits["train"]
     assert split.pairs == 600
-    assert lines_by_kind(split) == {"json": [11, 21, 61, 71], "short-target": [31], "duplicate": [41]}
+    assert lines_by_kind(split) == {
+        "json": [11, 21, 61, 71],
+        "short-target": [31],
+        "duplicate": [41],
+    }
 
 
 def test_a_fault_in_a_huge_line(tmp_path: Path) -> None:
@@ -237,7 +277,9 @@ def test_a_fault_in_a_huge_line(tmp_path: Path) -> None:
 
 
 def test_bytes_are_counted_with_the_byte_order_mark(tmp_path: Path) -> None:
-    split = examined(tmp_path, [f"\ufeff<br>{SRC[0]}", *SRC[1:]], [f"\ufeff{TGT[0]}", "<br>", *TGT[2:]])
+    split = examined(
+        tmp_path, [f"\ufeff<br>{SRC[0]}", *SRC[1:]], [f"\ufeff{TGT[0]}", "<br>", *TGT[2:]]
+    )
     assert lines_of(split.findings["markup"]) == [("src", 1, 4), ("tgt", 2, 1)]
 
 
@@ -283,5 +325,7 @@ def test_public_corpora(name: str, sides: str, known: set[str]) -> None:
     assert split.pairs > 400
     assert set(split.findings) - {"foreign", "language"} == known
     # Some of these lines are in another language indeed; a few others are names or have foreign ones.
-    doubted = [finding.count for kind, finding in split.findings.items() if kind in ("foreign", "language")]
+    doubted = [
+        finding.count for kind, finding in split.findings.items() if kind in ("foreign", "language")
+    ]
     assert sum(doubted) <= max(1, split.pairs / 2000)

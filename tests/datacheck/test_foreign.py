@@ -126,7 +126,9 @@ DANISH = [
 @pytest.mark.parametrize(
     ("lines", "similar"), [(CROATIAN, SERBIAN), (NORWEGIAN, DANISH)], ids=["Croatian", "Norwegian"]
 )
-def test_similar_languages_are_not_told_apart_where_that_is_unsure(lines: list[str], similar: list[str]) -> None:
+def test_similar_languages_are_not_told_apart_where_that_is_unsure(
+    lines: list[str], similar: list[str]
+) -> None:
     languages = Languages({"src": TextArrays.of(lines * 10)})
     assert not any(foreign(languages, lines))
     assert not any(foreign(languages, similar))
@@ -155,11 +157,15 @@ def test_a_side_in_a_language_that_is_not_recognized_has_one_note(tmp_path: Path
     files = real_looking.write(tmp_path, "train", src, real_looking.pairs(600)[0])
     split = examine({"train": files}).splits["train"]
     assert (split.src.language, split.tgt.language) == ("", "en")
-    doubts = {kind: finding for kind, finding in split.findings.items() if kind not in ("shift", "ratio")}
+    doubts = {
+        kind: finding for kind, finding in split.findings.items() if kind not in ("shift", "ratio")
+    }
     assert list(doubts) == ["unclear-language"]
     (place,) = doubts["unclear-language"].places
     assert place.file == files.src[0]
-    assert "% of a sample of 600 lines do not seem to be in the language of most of them" in place.text
+    assert (
+        "% of a sample of 600 lines do not seem to be in the language of most of them" in place.text
+    )
 
 
 def test_a_mixed_side_has_one_note(tmp_path: Path) -> None:

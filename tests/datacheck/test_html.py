@@ -21,7 +21,10 @@ def diagnosis() -> Diagnosis:
     train.src.scripts = Counter({"Latin": 5000, "Cyrillic": 100})
     train.src.language = "uk"
     train.find(
-        ENCODING, FaultLocation("data/train.en", 12, 4, "caf\udce9 <script>alert(1)</script> {{ 7 * 7 }}{% raw %}")
+        ENCODING,
+        FaultLocation(
+            "data/train.en", 12, 4, "caf\udce9 <script>alert(1)</script> {{ 7 * 7 }}{% raw %}"
+        ),
     )
     train.find(DUPLICATE, FaultLocation("data/train.en", 30, None, "שלום & goodbye"), 400)
     test = SplitDiagnosis("test", pairs=0)
@@ -29,7 +32,9 @@ def diagnosis() -> Diagnosis:
 
 
 def test_the_page_says_all_that_was_found(diagnosis: Diagnosis) -> None:
-    sheet = ReportTable("What preprocessing will do", ("split", "pairs"), (("train", "1,000"),), "A note.")
+    sheet = ReportTable(
+        "What preprocessing will do", ("split", "pairs"), (("train", "1,000"),), "A note."
+    )
     page = Page(diagnosis_page(diagnosis, "Data check: <mine>", "train.en", [sheet]))
     for said in (
         "Data check: <mine>",
@@ -75,7 +80,10 @@ def test_the_page_needs_nothing_else(diagnosis: Diagnosis) -> None:
 
 def test_a_clean_or_empty_corpus_makes_a_short_page() -> None:
     split = SplitDiagnosis("data")
-    assert "Nothing wrong was found in 0 lines." in Page(diagnosis_page(Diagnosis({"data": split}))).text
+    assert (
+        "Nothing wrong was found in 0 lines."
+        in Page(diagnosis_page(Diagnosis({"data": split}))).text
+    )
     split.pairs, split.src.words = 3, Counter({4: 3})
     page = Page(diagnosis_page(Diagnosis({"data": split})))
     assert "Nothing wrong was found in 3 lines." in page.text

@@ -69,7 +69,9 @@ def test_languages_are_learned_from_files_with_some_swapped_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    "lines", [SRC[:49], ["12 + 12 = 24"] * 500, ["yes"] * 500], ids=["few lines", "numbers", "single words"]
+    "lines",
+    [SRC[:49], ["12 + 12 = 24"] * 500, ["yes"] * 500],
+    ids=["few lines", "numbers", "single words"],
 )
 def test_nothing_is_learned_from_too_little(lines: list[str]) -> None:
     languages = Languages({"src": TextArrays.of(lines)})
@@ -125,7 +127,11 @@ def test_the_scripts_of_a_side() -> None:
 @pytest.mark.parametrize(
     ("own", "foreign", "right"),
     [
-        ("Latin", ["Это предложение.", "日本語"], ["Die Größe α ist 3.", "Borís (Борис) kam.", "12 + 3"]),
+        (
+            "Latin",
+            ["Это предложение.", "日本語"],
+            ["Die Größe α ist 3.", "Borís (Борис) kam.", "12 + 3"],
+        ),
         (
             "Han",
             ["This sentence was never translated at all."],
@@ -136,14 +142,19 @@ def test_the_scripts_of_a_side() -> None:
 )
 def test_lines_in_another_script(own: str, foreign: list[str], right: list[str]) -> None:
     text = TextArrays.of([*foreign, *right])
-    assert in_foreign_script(text, frozenset({script(own)})).tolist() == [True] * len(foreign) + [False] * len(right)
+    assert in_foreign_script(text, frozenset({script(own)})).tolist() == [True] * len(foreign) + [
+        False
+    ] * len(right)
     assert not in_foreign_script(text, frozenset()).any()
 
 
 def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> None:
     """Whatever its language seems to be: the text is French in Greek letters."""
     greek = str.maketrans("abcdefghijklmnopqrstuvwxyz", "αβγδεζηθικλμνξοπρστυφχψωϊϋ")
-    plain = [unicodedata.normalize("NFD", line.lower()).encode("ascii", "ignore").decode() for line in TGT]
+    plain = [
+        unicodedata.normalize("NFD", line.lower()).encode("ascii", "ignore").decode()
+        for line in TGT
+    ]
     tgt = [line.translate(greek) for line in plain]
     files = real_looking.write(tmp_path, "train", SRC, tgt)
     assert not examine({"train": files}).splits["train"].findings

@@ -26,7 +26,9 @@ def parted(folder: Path, src: list[str], tgt: list[str]) -> FaultLocation:
     assert "shift" not in findings
     finding = findings["line-counts"]
     assert finding.count == abs(len(src) - len(tgt))
-    assert f"{len(src):,} lines here, {len(tgt):,} in {folder / 'train.tgt'}" in finding.places[0].text
+    assert (
+        f"{len(src):,} lines here, {len(tgt):,} in {folder / 'train.tgt'}" in finding.places[0].text
+    )
     return finding.places[0]
 
 
@@ -96,7 +98,9 @@ def test_no_shift_is_seen_in_clean_files(tmp_path: Path, seed: int) -> None:
     assert not diagnose(tmp_path, [SRC[row] for row in order], [TGT[row] for row in order]).findings
 
 
-def test_no_shift_is_seen_where_the_lines_have_nothing_to_do_with_each_other(tmp_path: Path) -> None:
+def test_no_shift_is_seen_where_the_lines_have_nothing_to_do_with_each_other(
+    tmp_path: Path,
+) -> None:
     rng = random.Random(0)
     findings = diagnose(tmp_path, rng.sample(SRC, 20_000), rng.sample(TGT, 20_000)).findings
     assert "shift" not in findings

@@ -30,7 +30,10 @@ def write(folder: Path, lines: Lines) -> dict[str, SplitFiles]:
 def found(diagnosis: Diagnosis) -> dict[str, tuple[int, list[Place]]]:
     """By kind of fault, how often it was found, and where."""
     return {
-        kind: (finding.count, [(Path(place.file).name, place.line, place.byte) for place in finding.places])
+        kind: (
+            finding.count,
+            [(Path(place.file).name, place.line, place.byte) for place in finding.places],
+        )
         for kind, finding in diagnosis.splits["train"].findings.items()
     }
 
@@ -87,7 +90,11 @@ PAIRS: dict[str, tuple[str, str, str]] = {
     "script of the target": ("script", "{src}", "Старая женщина видит {n} красных машин."),
     "script of the source": ("script", "老妇人看见了{n}辆红色的汽车", "{tgt}"),
     "language of the other side": ("language", "{src}", "{other_src}"),
-    "third language as target": ("foreign", "{src}", "Die alte Frau sieht {n} rote Autos auf dem Weg."),
+    "third language as target": (
+        "foreign",
+        "{src}",
+        "Die alte Frau sieht {n} rote Autos auf dem Weg.",
+    ),
     "third language as source": ("foreign", "La vecchia non vede le {n} macchine rosse.", "{tgt}"),
     "short target": ("short-target", "{long_src}", "Ah."),
     "uneven": ("ratio", "Yes, indeed.", "{long_tgt}"),

@@ -18,7 +18,10 @@ from tests.datacheck.real_looking import write_pairs
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
 PAIRS = [
-    (f"{WORDS[n // 10]} and {WORDS[n % 10]} is number {n}", f"{ZAHLEN[n // 10]} und {ZAHLEN[n % 10]} ist Nummer {n}")
+    (
+        f"{WORDS[n // 10]} and {WORDS[n % 10]} is number {n}",
+        f"{ZAHLEN[n // 10]} und {ZAHLEN[n % 10]} ist Nummer {n}",
+    )
     for n in range(100)
 ]
 
@@ -63,7 +66,9 @@ def test_clean_files_are_copied_as_they_are(tmp_path: Path) -> None:
     packed = write_pairs(tmp_path / "old", "test", [("a sentence", "ein Satz")], ".gz")
     done = repair({"train": given, "test": packed}, tmp_path / "new")
     for side, text in (("en", b"a sentence\n"), ("de", b"ein Satz\n")):
-        assert (tmp_path / f"new/train.{side}").read_bytes() == (tmp_path / f"old/train.{side}").read_bytes()
+        assert (tmp_path / f"new/train.{side}").read_bytes() == (
+            tmp_path / f"old/train.{side}"
+        ).read_bytes()
         assert gzip.decompress((tmp_path / f"new/test.{side}.gz").read_bytes()) == text
     assert done["train"] == RepairedSplit(SplitFiles(src=["train.en"], tgt=["train.de"]), kept=100)
     assert log(tmp_path / "new") == []
@@ -71,7 +76,9 @@ def test_clean_files_are_copied_as_they_are(tmp_path: Path) -> None:
 
 def test_several_packed_files_of_a_split_can_be_read(tmp_path: Path) -> None:
     one, two = (write_pairs(tmp_path / f"old{n}", f"part{n}", PAIRS[n::2], ".gz") for n in (0, 1))
-    done = repair({"train": SplitFiles(src=one.src + two.src, tgt=one.tgt + two.tgt)}, tmp_path / "new")["train"]
+    done = repair(
+        {"train": SplitFiles(src=one.src + two.src, tgt=one.tgt + two.tgt)}, tmp_path / "new"
+    )["train"]
     assert new(done, tmp_path / "new") == PAIRS[0::2] + PAIRS[1::2]
 
 
@@ -100,7 +107,10 @@ def test_what_is_left_out_and_what_is_mended_is_logged(tmp_path: Path) -> None:
     ]
     assert entries[0]["src"] == r"caf\xe9"
     assert entries[0]["file"] == given.src[0]
-    assert entries[2] | {"src": "six\u2028and", "new_src": "six and", "new_tgt": "sechs und"} == entries[2]
+    assert (
+        entries[2] | {"src": "six\u2028and", "new_src": "six and", "new_tgt": "sechs und"}
+        == entries[2]
+    )
     assert {path: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
 
 
@@ -129,7 +139,14 @@ def test_what_was_fixed_is_not_found_again(tmp_path: Path) -> None:
 def test_a_test_set_stays_the_same_set(tmp_path: Path) -> None:
     """Test loses only what cannot be read or is empty, so that scores can be compared: not what is in valid, too."""
     valid = PAIRS[30:50]
-    pairs = [*PAIRS[:10], PAIRS[0], PAIRS[40], ("the same", "the same"), ("caf\udce9", "Kaffee"), ("", "leer")]
+    pairs = [
+        *PAIRS[:10],
+        PAIRS[0],
+        PAIRS[40],
+        ("the same", "the same"),
+        ("caf\udce9", "Kaffee"),
+        ("", "leer"),
+    ]
     texts = {"train": PAIRS[50:], "valid": valid, "test": pairs}
     splits = {name: write_pairs(tmp_path, name, text) for name, text in texts.items()}
     assert examine(splits).splits["test"].findings["in-valid"].count == 1
@@ -141,7 +158,9 @@ def test_a_test_set_stays_the_same_set(tmp_path: Path) -> None:
 
 def test_files_of_different_length_are_refused_and_the_others_written(tmp_path: Path) -> None:
     train = write_pairs(tmp_path, "train", PAIRS)
-    (tmp_path / "train.de").write_text("".join(tgt + "\n" for _, tgt in PAIRS[1:]), encoding="utf-8")
+    (tmp_path / "train.de").write_text(
+        "".join(tgt + "\n" for _, tgt in PAIRS[1:]), encoding="utf-8"
+    )
     out = tmp_path / "new"
     done = repair({"train": train, "valid": write_pairs(tmp_path, "valid", PAIRS[:5])}, out)
     assert "files differ in their number of lines" in done["train"].refused
@@ -154,7 +173,10 @@ def test_files_of_different_length_are_refused_and_the_others_written(tmp_path: 
 def test_alignments_go_with_their_pairs(tmp_path: Path) -> None:
     pairs = list(PAIRS)
     pairs[3] = ("", "leer")
-    pairs[5] = ("one \0 two", "eins zwei")  # three words now, two once it is mended: its links would point elsewhere
+    pairs[5] = (
+        "one \0 two",
+        "eins zwei",
+    )  # three words now, two once it is mended: its links would point elsewhere
     pairs[7] = ("one\u2028three", "eins\0 drei")
     given = with_links(tmp_path, pairs, [f"0-{n % 2}" for n in range(100)])
     done = repair({"train": given}, tmp_path / "new")["train"]
@@ -166,7 +188,9 @@ def test_alignments_go_with_their_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lines", [99, 101], ids=["fewer", "more"])
 def test_alignments_of_another_length_are_refused(lines: int, tmp_path: Path) -> None:
-    done = repair({"train": with_links(tmp_path, PAIRS, ["0-0"] * lines)}, tmp_path / "new")["train"]
+    done = repair({"train": with_links(tmp_path, PAIRS, ["0-0"] * lines)}, tmp_path / "new")[
+        "train"
+    ]
     assert "train.align" in done.refused
     assert nothing_written(tmp_path)
 
@@ -177,7 +201,9 @@ def test_json_lines_keep_their_other_fields(tmp_path: Path) -> None:
     lines = [json.dumps(row) for row in rows]  # escapes everything that is not ASCII
     lines[5] = "{broken"
     (tmp_path / "train.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    given = SplitFiles(jsonl=[str(tmp_path / "train.jsonl")], src_field="article", tgt_field="summary")
+    given = SplitFiles(
+        jsonl=[str(tmp_path / "train.jsonl")], src_field="article", tgt_field="summary"
+    )
     done = repair({"train": given}, tmp_path / "new")["train"]
     written = (tmp_path / "new/train.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(written) == 99
@@ -191,9 +217,13 @@ def test_stories_become_json_lines(tmp_path: Path) -> None:
     folder = tmp_path / "stories"
     folder.mkdir()
     for n in range(5):
-        (folder / f"{n}.story").write_text(f"Article {n}\u2028goes on.\n\n@highlight\n\nIt is {n}\n", encoding="utf-8")
+        (folder / f"{n}.story").write_text(
+            f"Article {n}\u2028goes on.\n\n@highlight\n\nIt is {n}\n", encoding="utf-8"
+        )
     (folder / "5.story").write_text("No summary.\n", encoding="utf-8")
-    done = repair({"train": SplitFiles(stories=[str(folder)])}, tmp_path / "new", monolingual=True)["train"]
+    done = repair({"train": SplitFiles(stories=[str(folder)])}, tmp_path / "new", monolingual=True)[
+        "train"
+    ]
     assert done.files == SplitFiles(jsonl=["train.jsonl"], src_field="article", tgt_field="summary")
     assert new(done, tmp_path / "new")[0] == ("Article 0 goes on.", "It is 0.")
     assert done.kept == 5
@@ -203,7 +233,9 @@ def test_stories_become_json_lines(tmp_path: Path) -> None:
 def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "1.story").write_text("TextArrays.\n\n@highlight\n\nShort\n", encoding="utf-8")
+        (tmp_path / name / "1.story").write_text(
+            "TextArrays.\n\n@highlight\n\nShort\n", encoding="utf-8"
+        )
     given = SplitFiles(stories=[str(tmp_path / "a"), str(tmp_path / "b")], weights=[1.0, 3.0])
     done = repair({"train": given}, tmp_path / "new", monolingual=True)["train"]
     assert "weights" in done.refused
@@ -211,7 +243,10 @@ def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
 
 
 def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_path: Path) -> None:
-    one, two = write_pairs(tmp_path / "one", "train", PAIRS[:50]), write_pairs(tmp_path / "two", "train", PAIRS[50:])
+    one, two = (
+        write_pairs(tmp_path / "one", "train", PAIRS[:50]),
+        write_pairs(tmp_path / "two", "train", PAIRS[50:]),
+    )
     empty = write_pairs(tmp_path / "none", "train", [])
     train = SplitFiles(src=one.src + empty.src + two.src, tgt=one.tgt + empty.tgt + two.tgt)
     valid = write_pairs(tmp_path, "valid", [("a sentence", "ein Satz")])
@@ -219,7 +254,11 @@ def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_pat
     done = repair({"train": train, "valid": valid, "test": valid}, out)
     assert done["train"].files.src == ["one/train.en", "none/train.en", "two/train.en"]
     assert new(done["train"], out) == PAIRS
-    assert [len((out / path).read_bytes().splitlines()) for path in done["train"].files.src] == [50, 0, 50]
+    assert [len((out / path).read_bytes().splitlines()) for path in done["train"].files.src] == [
+        50,
+        0,
+        50,
+    ]
     assert done["valid"].files.src == ["valid.en"]
     assert done["test"].files.src == ["2-valid.en"]
     assert new(done["test"], out) == [("a sentence", "ein Satz")]
@@ -246,7 +285,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     given = {"train": write_pairs(tmp_path / "old", "train", PAIRS)}
     before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
     for place in ("old", "old/train.en"):
-        with pytest.raises(NmtkitError, match="it exists already"):
+        with pytest.raises(NmtkitError, match="already exists"):
             repair(given, tmp_path / place)
     assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
     (tmp_path / "new").mkdir()

@@ -29,7 +29,9 @@ def diagnosis(*kinds: FaultKind) -> Diagnosis:
     split.src.words[3] = split.tgt.words[4] = 200
     for kind in kinds:
         for line in (7, 8, 9):
-            split.find(kind, FaultLocation("data/train.en", line, 4 if kind is ENCODING else None, "text"))
+            split.find(
+                kind, FaultLocation("data/train.en", line, 4 if kind is ENCODING else None, "text")
+            )
     return Diagnosis({"train": split})
 
 
@@ -53,7 +55,10 @@ def test_long_text_is_cut() -> None:
 
 
 def test_short_names_are_enough_to_tell_files_apart() -> None:
-    for files, names in ((["/a/b/t.en", "/a/b/t.de"], ["t.en", "t.de"]), (["/a/en/t", "/a/de/t"], ["en/t", "de/t"])):
+    for files, names in (
+        (["/a/b/t.en", "/a/b/t.de"], ["t.en", "t.de"]),
+        (["/a/en/t", "/a/de/t"], ["en/t", "de/t"]),
+    ):
         assert list(report.short_names(files).items()) == list(zip(files, names, strict=True))
     assert report.short_names([]) == {}
     names = {"data/train.en": "train.en"}
@@ -91,14 +96,22 @@ def test_the_table_of_kinds() -> None:
 def test_the_verdict_says_whether_one_can_train() -> None:
     assert report.verdict(diagnosis()) == "Nothing wrong was found in 200 pairs."
     assert report.verdict(diagnosis(NOTE)) == "No errors and no warnings in 200 pairs."
-    assert report.verdict(diagnosis(EMPTY)) == "No errors in 200 pairs, but 3 warnings to look at before training."
-    assert report.verdict(diagnosis(EMPTY, ENCODING)) == "Not ready to train on: 3 errors in 200 pairs, and 3 warnings."
+    assert (
+        report.verdict(diagnosis(EMPTY))
+        == "No errors in 200 pairs, but 3 warnings to look at before training."
+    )
+    assert (
+        report.verdict(diagnosis(EMPTY, ENCODING))
+        == "Not ready to train on: 3 errors in 200 pairs, and 3 warnings."
+    )
     split = SplitDiagnosis("data", pairs=1)
     split.src.words[3] = 1
     assert report.verdict(Diagnosis({"data": split})) == "Nothing wrong was found in 1 line."
     shifted = diagnosis(EMPTY, ENCODING)
     shifted.splits["train"].find(SHIFT, FaultLocation("train.en", 5), 1999)
-    assert report.verdict(shifted).startswith("Not ready to train on: 2,002 errors of 2 kinds in 200 pairs, and 3 ")
+    assert report.verdict(shifted).startswith(
+        "Not ready to train on: 2,002 errors of 2 kinds in 200 pairs, and 3 "
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,8 +151,21 @@ def test_histograms_hold_every_line_once() -> None:
     split.tgt.words = Counter({3: 50, 14: 50})
     split.ratios = Counter({2: 10, 10: 20, 140: 60, 9_000: 10})  # a line without spaces is one word
     words, ratios = report.histograms(split)
-    assert words.labels == ("0–1", "2–3", "4–5", "6–7", "8–9", "10–11", "12–13", "14–15", "16 and more")
-    assert words.series == (("source", (10, 0, 60, 0, 0, 0, 29, 0, 1)), ("target", (0, 50, 0, 0, 0, 0, 0, 50, 0)))
+    assert words.labels == (
+        "0–1",
+        "2–3",
+        "4–5",
+        "6–7",
+        "8–9",
+        "10–11",
+        "12–13",
+        "14–15",
+        "16 and more",
+    )
+    assert words.series == (
+        ("source", (10, 0, 60, 0, 0, 0, 29, 0, 1)),
+        ("target", (0, 50, 0, 0, 0, 0, 0, 50, 0)),
+    )
     assert words.notes[0] == "source: mean 15.6, half at most 5, 99% at most 12, longest 900"
     assert ratios.labels[0] == "0.2–0.3"
     assert ratios.labels[-1] == "5 and more"
@@ -155,7 +181,9 @@ def test_histograms_of_little_and_of_much() -> None:
     assert (words.labels, words.series) == (("0",), (("source", (4,)),))
     split.src.words = Counter({1_500: 50, 2_500: 50})
     (words,) = report.histograms(split)
-    assert words.notes[0] == "source: mean 2000.0, half at most 1500, 99% at most 2500, longest 2500"
+    assert (
+        words.notes[0] == "source: mean 2000.0, half at most 1500, 99% at most 2500, longest 2500"
+    )
     assert sum(words.series[0][1]) == 100
 
 

@@ -7,10 +7,28 @@ from collections import Counter
 import numpy as np
 
 from nmtkit.data.text.scripts import SCRIPTS
-from nmtkit.datacheck.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, SPACE, TextArrays, character_classes
+from nmtkit.datacheck.characters import (
+    BOM,
+    CONTROL,
+    NUL,
+    REPLACED,
+    SEPARATOR,
+    SPACE,
+    TextArrays,
+    character_classes,
+)
 from nmtkit.datacheck.findings import SplitDiagnosis
 
-LINES = ["", " ", "one", " two  words\t", "Größe 12, ½", "Привет, мир!", "日本語の テキスト\u3000です。", "한국어 123"]
+LINES = [
+    "",
+    " ",
+    "one",
+    " two  words\t",
+    "Größe 12, ½",
+    "Привет, мир!",
+    "日本語の テキスト\u3000です。",
+    "한국어 123",
+]
 LINES += ["\U0001f600 \U00020000", "a\u2028b\x0cc\x85d", "ＡＢ ｶﾅ", "x\xa0y", "۱۲ ١٢", "e\u0301"]
 
 
@@ -21,10 +39,14 @@ def test_lines_are_counted_as_python_counts_them() -> None:
     text = TextArrays.of(lines)
     assert text.lengths.tolist() == [len(line) for line in lines]
     assert text.words.tolist() == [len(line.split()) for line in lines]
-    assert text.digits.tolist() == [sum(unicodedata.category(c) == "Nd" for c in line) for line in lines]
+    assert text.digits.tolist() == [
+        sum(unicodedata.category(c) == "Nd" for c in line) for line in lines
+    ]
     assert text.starts.tolist() == np.concatenate([[0], np.cumsum(text.lengths + 1)])[:-1].tolist()
     places = np.arange(len(text.codes))
-    assert text.line_of(places).tolist() == np.repeat(np.arange(len(lines)), text.lengths + 1).tolist()
+    assert (
+        text.line_of(places).tolist() == np.repeat(np.arange(len(lines)), text.lengths + 1).tolist()
+    )
     assert len(TextArrays.of([]).codes) == len(TextArrays.of([]).starts) == 0
 
 
@@ -54,10 +76,17 @@ def test_odd_characters_have_classes_of_their_own() -> None:
     line_ends = {code for code in range(0x110000) if len(f"a{chr(code)}b".splitlines()) > 1}
     separators = line_ends - {10} | {0x1F}
     assert set(np.flatnonzero(table == SEPARATOR).tolist()) == separators
-    assert [table[code] for code in (0, 0xFEFF, 0xFFFD, 7, 0x7F, 0x90)] == [NUL, BOM, REPLACED, *[CONTROL] * 3]
+    assert [table[code] for code in (0, 0xFEFF, 0xFFFD, 7, 0x7F, 0x90)] == [
+        NUL,
+        BOM,
+        REPLACED,
+        *[CONTROL] * 3,
+    ]
     blank = {code for code in range(0x110000) if chr(code).isspace()}
     assert set(np.flatnonzero((table >= SPACE) & (table <= SEPARATOR)).tolist()) == blank
-    assert not np.isin(table[[9, 10, 32, 65, 0xAD, 0x200B, 0x200D, 0x200E]], [NUL, BOM, REPLACED, CONTROL]).any()
+    assert not np.isin(
+        table[[9, 10, 32, 65, 0xAD, 0x200B, 0x200D, 0x200E]], [NUL, BOM, REPLACED, CONTROL]
+    ).any()
 
 
 def test_histograms_against_plain_counting() -> None:
@@ -70,6 +99,8 @@ def test_histograms_against_plain_counting() -> None:
         split.count(TextArrays.of(src[part]), TextArrays.of(tgt[part]))
     assert split.pairs == 300
     assert split.src.words == Counter(len(line.split()) for line in src)
-    assert split.tgt.scripts == Counter(Cyrillic=4 * (n := sum(line.count(" ") + 1 for line in tgt if line)), Latin=n)
+    assert split.tgt.scripts == Counter(
+        Cyrillic=4 * (n := sum(line.count(" ") + 1 for line in tgt if line)), Latin=n
+    )
     pairs = [(len(a.split()), len(b.split())) for a, b in zip(src, tgt, strict=True)]
     assert split.ratios == Counter(b * 10 // a for a, b in pairs if a and b)

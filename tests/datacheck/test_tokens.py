@@ -27,7 +27,10 @@ TRAIN = [
     ("a cat and a dog", "eine Katze und ein Hund"),
     ("the cat sleeps", "die Katze schläft"),
     ("", "leer"),
-    ("one two three four five six seven eight nine ten", "eins zwei drei vier fünf sechs sieben acht neun zehn"),
+    (
+        "one two three four five six seven eight nine ten",
+        "eins zwei drei vier fünf sechs sieben acht neun zehn",
+    ),
     ("yes", "ja ja ja ja ja ja ja"),
     ("the house of Anna", "das Haus von Anna"),
     ("the house of Berta", "das Haus von Berta"),
@@ -41,7 +44,9 @@ VALID = [
 WORDS = TokenizerConfig(kind="word", vocab_size=40, joint=False)
 
 
-def look(config: DataConfig, settings: TokenizerConfig) -> tuple[TokenReport, Diagnosis, Tokenizers]:
+def look(
+    config: DataConfig, settings: TokenizerConfig
+) -> tuple[TokenReport, Diagnosis, Tokenizers]:
     tokenizers = learn_tokenizers(settings, read_pairs(config.train))
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in config.splits()})
     return tokens.count_tokens(config, tokenizers, diagnosis, "Learned."), diagnosis, tokenizers
@@ -62,7 +67,12 @@ def config(tmp_path: Path) -> DataConfig:
 def test_the_numbers_are_those_of_preprocessing(kind: str, over_long: str, tmp_path: Path) -> None:
     train, valid = write_pairs(tmp_path, "train", TRAIN * 5), write_pairs(tmp_path, "valid", VALID)
     data = {"folder": "", "train": train.model_dump(), "valid": valid.model_dump(), "test": None}
-    changes = [f"data={json.dumps(data)}", f"data.over_long={over_long}", "data.max_length=8", "data.max_ratio=2.0"]
+    changes = [
+        f"data={json.dumps(data)}",
+        f"data.over_long={over_long}",
+        "data.max_length=8",
+        "data.max_ratio=2.0",
+    ]
     changes += ["data.drop_duplicates=true", f"tokenizer.kind={kind}", "tokenizer.vocab_size=100"]
     loaded = load("demo", changes)
     run = Run.create(loaded, str(tmp_path / "run"))
@@ -72,27 +82,41 @@ def test_the_numbers_are_those_of_preprocessing(kind: str, over_long: str, tmp_p
     counts = tokens.count_tokens(loaded.storage_config, tokenizers, diagnosis, "The run's.")
     written = json.loads(run.folder.report.read_text(encoding="utf-8"))["splits"]
     assert asdict(counts.data)["splits"] == written
-    assert {"empty side", "duplicate", "over-long", "length ratio"} <= set(written["train"]["findings"])
+    assert {"empty side", "duplicate", "over-long", "length ratio"} <= set(
+        written["train"]["findings"]
+    )
     assert diagnosis.splits["valid"].tgt.unknown == written["valid"]["tgt_unknown"]
 
 
 def test_unknown_words_and_those_that_can_be_copied(config: DataConfig) -> None:
     _, diagnosis, tokenizers = look(config, WORDS)
     valid = diagnosis.splits["valid"]
-    unknown = {word for src, _ in VALID for word in src.split() if f"▁{word}" not in tokenizers.src.vocabulary}
+    unknown = {
+        word
+        for src, _ in VALID
+        for word in src.split()
+        if f"▁{word}" not in tokenizers.src.vocabulary
+    }
     assert unknown == {"Xerxes"}
     assert valid.src.unknown == 1
     assert valid.tgt.unknown == 4  # Xerxes, schlummert, viele, Zahlen
     assert valid.tgt.copyable == 1  # Xerxes
-    assert diagnosis.splits["train"].src.tokens == {3: 3, 5: 1, 10: 1, 1: 1, 4: 2}  # of the pairs without an empty side
+    # of the pairs without an empty side
+    assert diagnosis.splits["train"].src.tokens == {3: 3, 5: 1, 10: 1, 1: 1, 4: 2}
     assert valid.tgt.tokens == {4: 1, 3: 2, 2: 1}
 
 
 def test_what_of_the_vocabulary_occurs(config: DataConfig) -> None:
     """Words of pairs that are left out are in the vocabulary, but never trained."""
     report, _, tokenizers = look(config, WORDS)
-    missing = {"leer", *["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "ja"]}
-    assert report.unused_entries["tgt"] == {"unused": len(missing), "of": len(tokenizers.tgt.vocabulary) - 4}
+    missing = {
+        "leer",
+        *["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "ja"],
+    }
+    assert report.unused_entries["tgt"] == {
+        "unused": len(missing),
+        "of": len(tokenizers.tgt.vocabulary) - 4,
+    }
 
 
 def test_what_is_left_out_is_found_at_its_line(config: DataConfig, tmp_path: Path) -> None:
@@ -114,7 +138,8 @@ def test_characters_that_train_never_shows(config: DataConfig) -> None:
     _, diagnosis, _ = look(config, WORDS)
     finding = diagnosis.splits["valid"].findings["unseen-character"]
     assert (Path(finding.places[0].file).name, finding.places[0].line) == ("valid.en", 1)
-    assert [place.line for place in finding.places] == [1, 3, 4]  # the first pair once, though both sides have an X
+    # the first pair once, though both sides have an X
+    assert [place.line for place in finding.places] == [1, 3, 4]
     assert finding.count == 3
 
 
@@ -125,7 +150,9 @@ def test_a_character_counts_in_the_form_that_the_tokenizer_makes_of_it(tmp_path:
         settings = WORDS.model_copy(update={"lowercase": lowercase})
         _, diagnosis, _ = look(DataConfig(train=train, valid=valid), settings)
         findings = diagnosis.splits["valid"].findings.values()
-        assert [place.text for one in findings if one.kind is UNSEEN for place in one.places] == unseen
+        assert [
+            place.text for one in findings if one.kind is UNSEEN for place in one.places
+        ] == unseen
 
 
 def test_places_count_in_each_file(tmp_path: Path) -> None:

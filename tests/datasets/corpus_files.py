@@ -22,7 +22,9 @@ def as_bytes(content: Content) -> bytes:
     """Bytes as they are, a text in UTF-8, or lines with line ends."""
     if isinstance(content, bytes):
         return content
-    return (content if isinstance(content, str) else "".join(f"{line}\n" for line in content)).encode()
+    return (
+        content if isinstance(content, str) else "".join(f"{line}\n" for line in content)
+    ).encode()
 
 
 def tarred(members: Iterable[tuple[Any, ...]], compression: str = "", **options: Any) -> bytes:

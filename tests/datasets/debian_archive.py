@@ -11,11 +11,20 @@ from tests.datasets.corpus_files import Content, tarred
 from tests.datasets.web_server import Site
 
 
-def write_release(site: Site, packages: str, translations: Mapping[str, str] = {}) -> str:  # not changed
+# not changed
+def write_release(site: Site, packages: str, translations: Mapping[str, str] = {}) -> str:
     """Publishes a release `stable` with its indexes; the address of the archive."""
     indexes = {"main/binary-amd64/Packages.xz": packages}
-    indexes |= {f"main/i18n/Translation-{language}.xz": text for language, text in translations.items()}
-    lines = ["Codename: stable", "Version: 1.0", "MD5Sum:", " 00 0 main/binary-amd64/Packages.xz", "SHA256:"]
+    indexes |= {
+        f"main/i18n/Translation-{language}.xz": text for language, text in translations.items()
+    }
+    lines = [
+        "Codename: stable",
+        "Version: 1.0",
+        "MD5Sum:",
+        " 00 0 main/binary-amd64/Packages.xz",
+        "SHA256:",
+    ]
     for name, text in indexes.items():
         content = lzma.compress(text.encode())
         digest = hashlib.sha256(content).hexdigest()
@@ -34,10 +43,15 @@ def package(name: str, deb: Path) -> str:
 
 
 def build(
-    deb: Path, contents: Mapping[str, Content], compression: str = "xz", others: Iterable[tuple[Any, ...]] = ()
+    deb: Path,
+    contents: Mapping[str, Content],
+    compression: str = "xz",
+    others: Iterable[tuple[Any, ...]] = (),
 ) -> Path:
     """A package of files, and of other members of its tar."""
-    data = tarred([*((f"./{name}", content) for name, content in contents.items()), *others], compression)
+    data = tarred(
+        [*((f"./{name}", content) for name, content in contents.items()), *others], compression
+    )
     parts = {"debian-binary": b"2.0\n", "control.tar": b"odd", f"data.tar.{compression}": data}
     with deb.open("wb") as file:
         file.write(b"!<arch>\n")

@@ -63,13 +63,29 @@ def iwslt14() -> Layout:
     for language in ("de", "en"):
         tags = members[f"de-en/train.tags.de-en.{language}"] = []
         for talk in range(100):
-            tags += [f"<url>http://www.example.org/{talk}</url>", f"<talkid>{talk}</talkid>", "<reviewer></reviewer>"]
+            tags += [
+                f"<url>http://www.example.org/{talk}</url>",
+                f"<talkid>{talk}</talkid>",
+                "<reviewer></reviewer>",
+            ]
             tags += [f" {line}" for line in lines(language, f"talk {talk} sentence", 3)]
         for name in ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"):
-            xml = ['<?xml version="1.0" encoding="UTF-8"?>', "<mteval>", f'<refset setid="iwslt" srclang="{language}">']
+            xml = [
+                '<?xml version="1.0" encoding="UTF-8"?>',
+                "<mteval>",
+                f'<refset setid="iwslt" srclang="{language}">',
+            ]
             xml += ['<doc docid="535" genre="lectures">', "<talkid>535</talkid>"]
-            xml += [f'<seg id="{n}"> {line} </seg>' for n, line in enumerate(lines(language, name, 4), start=1)]
-            members[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = [*xml, "</doc>", "</refset>", "</mteval>"]
+            xml += [
+                f'<seg id="{n}"> {line} </seg>'
+                for n, line in enumerate(lines(language, name, 4), start=1)
+            ]
+            members[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = [
+                *xml,
+                "</doc>",
+                "</refset>",
+                "</mteval>",
+            ]
     return Layout({"de-en.tgz": members}, {"": 300, "test": 20})
 
 
@@ -78,43 +94,60 @@ def wmt_dev() -> dict[str, Lines]:
     members: dict[str, Lines] = {}
     for year in range(2009, 2014):
         members |= sides(f"dev/newstest{year}", "cs-de-en-fr", f"news of {year}", 4)
-    for other in ("cs", "de", "fr"):  # in 2014 either language is there as a source and as a reference
+    # in 2014 either language is there as a source and as a reference
+    for other in ("cs", "de", "fr"):
         for language in (other, "en"):
             for kind in ("src", "ref"):
                 members |= sgm(f"newstest2014-{other}en", kind, language, 5)
-    directed = {"newstest2015": ("cs", "de"), "newsdev2016": ("ro",), "newstest2016": ("cs", "de", "ro")}
+    directed = {
+        "newstest2015": ("cs", "de"),
+        "newsdev2016": ("ro",),
+        "newstest2016": ("cs", "de", "ro"),
+    }
     for name, others in directed.items():
         for other in others:
             for src, tgt in ((other, "en"), ("en", other)):
-                members |= sgm(f"{name}-{src}{tgt}", "src", src) | sgm(f"{name}-{src}{tgt}", "ref", tgt)
+                members |= sgm(f"{name}-{src}{tgt}", "src", src) | sgm(
+                    f"{name}-{src}{tgt}", "ref", tgt
+                )
     return members
 
 
 def wmt14(other: str) -> Layout:
     pair = f"{other}-en"
     files: dict[str, Content | Mapping[str, Content]] = {
-        "training-parallel-europarl-v7.tgz": sides(f"training/europarl-v7.{pair}", pair, "parliament"),
+        "training-parallel-europarl-v7.tgz": sides(
+            f"training/europarl-v7.{pair}", pair, "parliament"
+        ),
         "training-parallel-commoncrawl.tgz": {
             **sides(f"commoncrawl.{pair}", pair, "crawl"),
             f"commoncrawl.{pair}.annotation": ["http://www.example.org/"] * 5,
         },
-        "training-parallel-nc-v9.tgz": sides(f"training/news-commentary-v9.{pair}", pair, "commentary"),
+        "training-parallel-nc-v9.tgz": sides(
+            f"training/news-commentary-v9.{pair}", pair, "commentary"
+        ),
     }
     if other == "fr":
         files["training-parallel-un.tgz"] = sides("un/undoc.2000.fr-en", pair, "united")
         giga = sides("giga-fren.release2.fixed", pair, "giga")
-        files["training-giga-fren.tar"] = {f"{name}.gz": gzip.compress(as_bytes(text)) for name, text in giga.items()}
+        files["training-giga-fren.tar"] = {
+            f"{name}.gz": gzip.compress(as_bytes(text)) for name, text in giga.items()
+        }
     return Layout({**files, "dev.tgz": wmt_dev()}, {"train": 5 * len(files), "valid": 4, "test": 5})
 
 
 def wmt16(other: str, prefixes: Mapping[str, str]) -> Layout:
     """The two texts of an archive begin with the same prefix."""
     pair = f"{other}-en"
-    files = {name: sides(prefix, pair, prefix.replace("/", " ")) for name, prefix in prefixes.items()}
+    files = {
+        name: sides(prefix, pair, prefix.replace("/", " ")) for name, prefix in prefixes.items()
+    }
     return Layout({**files, "dev.tgz": wmt_dev()}, {"train": 5 * len(files), "valid": 4, "test": 4})
 
 
-STORY = "Article {0} begins .\n\nIt ends , says number {0} .\n\n@highlight\n\nThe point of number {0}\n"
+STORY = (
+    "Article {0} begins .\n\nIt ends , says number {0} .\n\n@highlight\n\nThe point of number {0}\n"
+)
 PAGE = (
     "[SN]URL[SN]\nhttp://x.example.org/{0}\n\n[SN]TITLE[SN]\nTitle {0}\n\n[SN]FIRST-SENTENCE[SN]\n"
     "Point of number {0} .\n\n[SN]RESTBODY[SN]\nShare this with\nThe text of number {0} .\nIts end .\n"
@@ -144,10 +177,16 @@ def cnn_dailymail() -> Layout:
 
 
 def xsum() -> Layout:
-    ids = {"train": ["100", "101", "102", "103"], "validation": ["200", "201"], "test": ["300", "301", "302"]}
+    ids = {
+        "train": ["100", "101", "102", "103"],
+        "validation": ["200", "201"],
+        "test": ["300", "301", "302"],
+    }
     files = {
         "XSUM-EMNLP18-Summary-Data-Original.tar.gz": {
-            f"bbc-summary-data/{one}.summary": PAGE.format(one) for some in ids.values() for one in some
+            f"bbc-summary-data/{one}.summary": PAGE.format(one)
+            for some in ids.values()
+            for one in some
         },
         "XSum-TRAINING-DEV-TEST-SPLIT-90-5-5.json": json.dumps(ids),
     }
@@ -157,7 +196,9 @@ def xsum() -> Layout:
 def tatoeba(code: str, language: str) -> Layout:
     text = [
         f"{en}\t{other}\tCC-BY 2.0 (France) Attribution: tatoeba.org #{number} (a) & #{number + 9} (b)"
-        for number, (en, other) in enumerate(zip(lines("en", "", 600), lines(language, "", 600), strict=True))
+        for number, (en, other) in enumerate(
+            zip(lines("en", "", 600), lines(language, "", 600), strict=True)
+        )
     ]
     return Layout({f"{code}-eng.zip": {"_about.txt": "** Info **", f"{code}.txt": text}}, {"": 600})
 
@@ -174,10 +215,14 @@ def opus100(pair: str) -> Layout:
 
 def opus(corpus: str, pair: str) -> Layout:
     texts = sides(f"{corpus}.{pair}", pair, "line", 600)
-    return Layout({f"{pair}.txt.zip": {"README": "A corpus.", "LICENSE": "Free.", **texts}}, {"": 600})
+    return Layout(
+        {f"{pair}.txt.zip": {"README": "A corpus.", "LICENSE": "Free.", **texts}}, {"": 600}
+    )
 
 
-IWSLT15 = Layout({**splits("{split}.{side}", "en-vi", {"train": 9, "tst2012": 4, "tst2013": 3})}, GIVEN)
+IWSLT15 = Layout(
+    {**splits("{split}.{side}", "en-vi", {"train": 9, "tst2012": 4, "tst2013": 3})}, GIVEN
+)
 GERMAN_2016 = {
     "training-parallel-europarl-v7.tgz": "training/europarl-v7.de-en",
     "training-parallel-commoncrawl.tgz": "commoncrawl.de-en",

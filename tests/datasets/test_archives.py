@@ -19,7 +19,11 @@ from nmtkit.datasets import archives
 from nmtkit.datasets.archives import members
 from tests.datasets.corpus_files import refused, tarred
 
-TEXTS = {"corpus/train.en": b"one\ntwo\n" * 5000, "corpus/train.de": "eins\nzwölf\n".encode() * 5000, "README": b""}
+TEXTS = {
+    "corpus/train.en": b"one\ntwo\n" * 5000,
+    "corpus/train.de": "eins\nzwölf\n".encode() * 5000,
+    "README": b"",
+}
 NOISE = {f"{number}.txt": random.Random(number).randbytes(30_000) for number in range(10)}
 BUILDERS = ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"]
 
@@ -52,10 +56,17 @@ def test_members_come_with_names_and_bytes(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("pack", "name"),
-    [(gzip.compress, "a.txt.gz"), (bz2.compress, "a.txt.bz2"), (lzma.compress, "a.txt.xz"), (bytes, "a.txt")],
+    [
+        (gzip.compress, "a.txt.gz"),
+        (bz2.compress, "a.txt.bz2"),
+        (lzma.compress, "a.txt.xz"),
+        (bytes, "a.txt"),
+    ],
     ids=["gzip", "bzip2", "xz", "plain"],
 )
-def test_a_single_file_is_its_own_member(tmp_path: Path, pack: Callable[[bytes], bytes], name: str) -> None:
+def test_a_single_file_is_its_own_member(
+    tmp_path: Path, pack: Callable[[bytes], bytes], name: str
+) -> None:
     (tmp_path / name).write_bytes(pack(b"text\n" * 1000))
     (member,) = members(tmp_path / name)
     assert member.name == "a.txt"
@@ -64,7 +75,19 @@ def test_a_single_file_is_its_own_member(tmp_path: Path, pack: Callable[[bytes],
 
 
 @pytest.mark.parametrize(
-    "name", ["../evil", "corpus/../../evil", "/etc/evil", "..", "C:/evil", "c:evil", "..\\evil", "a\\b", "a/..", "a\nb"]
+    "name",
+    [
+        "../evil",
+        "corpus/../../evil",
+        "/etc/evil",
+        "..",
+        "C:/evil",
+        "c:evil",
+        "..\\evil",
+        "a\\b",
+        "a/..",
+        "a\nb",
+    ],
 )
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_names_that_lead_out_are_refused(tmp_path: Path, kind: str, name: str) -> None:
@@ -84,11 +107,19 @@ def test_names_are_settled(tmp_path: Path, name: str) -> None:
 )
 def test_a_tar_has_plain_files_only(tmp_path: Path, kind: bytes) -> None:
     """So nothing can be written through a link, either."""
-    path = pack(tmp_path / "a", "tar", ("good", b"good"), ("evil", b"", kind, "/etc/passwd"), ("evil/below", b"evil"))
+    path = pack(
+        tmp_path / "a",
+        "tar",
+        ("good", b"good"),
+        ("evil", b"", kind, "/etc/passwd"),
+        ("evil/below", b"evil"),
+    )
     assert "'evil' is a link or a device, not a regular file" in refused(read_all, path)
 
 
-@pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR], ids=["link", "fifo", "device"])
+@pytest.mark.parametrize(
+    "mode", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR], ids=["link", "fifo", "device"]
+)
 def test_a_zip_has_plain_files_only(tmp_path: Path, mode: int) -> None:
     info = zipfile.ZipInfo("evil")
     info.create_system, info.external_attr = 3, (mode | 0o777) << 16
@@ -101,11 +132,15 @@ def test_a_zip_has_plain_files_only(tmp_path: Path, mode: int) -> None:
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.parametrize("second", ["a/b", "./a/b", "a//b"])
 def test_two_members_of_one_name_are_refused(tmp_path: Path, kind: str, second: str) -> None:
-    assert "two members" in refused(read_all, pack(tmp_path / "a", kind, ("a/b", b"1"), (second, b"2")))
+    assert "two members" in refused(
+        read_all, pack(tmp_path / "a", kind, ("a/b", b"1"), (second, b"2"))
+    )
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_bombs_are_noticed_while_they_are_read(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bombs_are_noticed_while_they_are_read(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two hundred times its size, beyond the first bytes, is what no text packs to."""
     monkeypatch.setattr(archives, "RATIO_FREE_BYTES", 2 << 20)
     path = build(tmp_path / "a", {"zeros": bytes(12 << 20)}, kind)
@@ -162,7 +197,9 @@ def test_names_may_be_long_but_not_of_many_megabytes(tmp_path: Path, form: int) 
 
 
 @pytest.mark.parametrize(
-    ("local", "central", "value", "why"), [(6, 8, 1, "encrypted"), (8, 10, 77, "method")], ids=["encrypted", "method"]
+    ("local", "central", "value", "why"),
+    [(6, 8, 1, "encrypted"), (8, 10, 77, "method")],
+    ids=["encrypted", "method"],
 )
 def test_an_encrypted_zip_and_an_unknown_method_are_refused(
     tmp_path: Path, local: int, central: int, value: int, why: str
@@ -187,14 +224,17 @@ def test_a_cut_archive_is_damaged(tmp_path: Path, kind: str, share: float) -> No
     assert "damaged archive" in refused(read_all, tmp_path / "cut")
 
 
-@pytest.mark.parametrize("rest", [b"x" * 100, b"x" * 512, bytes(1024) + b"x" * 20_480], ids=["cut", "changed", "more"])
+@pytest.mark.parametrize(
+    "rest", [b"x" * 100, b"x" * 512, bytes(1024) + b"x" * 20_480], ids=["cut", "changed", "more"]
+)
 def test_a_tar_that_is_cut_or_changed_at_a_header_is_damaged(tmp_path: Path, rest: bytes) -> None:
     data = build(tmp_path / "whole", {"a": b"x" * 512, "b": b"y"}, "tar").read_bytes()
     (tmp_path / "damaged").write_bytes(data[: 3 * 512] + rest)
     assert "damaged archive" in refused(read_all, tmp_path / "damaged")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BUILDERS if kind != "tar"])  # a tar has no checksums of contents
+# a tar has no checksums of contents
+@pytest.mark.parametrize("kind", [kind for kind in BUILDERS if kind != "tar"])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
 def test_changed_bytes_are_noticed(tmp_path: Path, kind: str, share: float) -> None:
     data = bytearray(build(tmp_path / "a", NOISE, kind).read_bytes())

@@ -51,7 +51,11 @@ def fault_of(folder: Path, text: str, name: str) -> str:
 
 def test_an_entry_is_read_with_its_defaults(tmp_path: Path) -> None:
     corpus = load(tmp_path, PLAIN).get("ours")
-    assert (corpus.name, corpus.entry.task, corpus.entry.filter) == ("ours", "translation", FilterConfig())
+    assert (corpus.name, corpus.entry.task, corpus.entry.filter) == (
+        "ours",
+        "translation",
+        FilterConfig(),
+    )
     (source,) = corpus.entry.sources
     assert source.file_name == "a b.zip"
     assert source.label() == "https://example.org/a%20b.zip"
@@ -67,7 +71,9 @@ def test_values_stand_for_placeholders_everywhere(tmp_path: Path) -> None:
 def test_examples_are_names_that_can_be_fetched(tmp_path: Path) -> None:
     known = load(tmp_path, FAMILY)
     examples = known.examples("ours-{corpus}-{src}-{tgt}")
-    assert examples == [f"ours-Books-{pair}" for pair in ("en-de", "en-fr", "de-en", "de-fr", "fr-en", "fr-de")]
+    assert examples == [
+        f"ours-Books-{pair}" for pair in ("en-de", "en-fr", "de-en", "de-fr", "fr-en", "fr-de")
+    ]
     assert {known.get(name).name for name in examples} == set(examples)
 
 
@@ -129,7 +135,9 @@ def test_no_name_leads_out_of_its_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "(?P<src>x)"])
 def test_a_pattern_that_is_none(tmp_path: Path, pattern: str) -> None:
-    text = FAMILY.replace("corpus: {example: Books}", f'corpus: {{example: Books, pattern: "{pattern}"}}')
+    text = FAMILY.replace(
+        "corpus: {example: Books}", f'corpus: {{example: Books, pattern: "{pattern}"}}'
+    )
     assert "pattern" in fault_of(tmp_path, text, "ours-Books-de-en")
 
 

@@ -69,14 +69,21 @@ def pairs_in(folder: Path, split: str, corpus: Corpus) -> list[tuple[str, str]]:
     if corpus.entry.task == "summarization":
         rows = json_lines((folder / f"{split}.jsonl").read_text(encoding="utf-8"))
         return [(row["article"], row["summary"]) for row in rows]
-    sides = [lines_in(folder / f"{split}.{language}") for language in (corpus.entry.src, corpus.entry.tgt)]
+    sides = [
+        lines_in(folder / f"{split}.{language}")
+        for language in (corpus.entry.src, corpus.entry.tgt)
+    ]
     return list(zip(*sides, strict=True))
 
 
 def test_every_entry_with_addresses_has_a_layout_here() -> None:
     for entry in of_the_web():
         start = entry.partition("{")[0]
-        names = CATALOGUE.examples(entry) if start != "opus-" else [name for name in LAYOUTS if name.startswith(start)]
+        names = (
+            CATALOGUE.examples(entry)
+            if start != "opus-"
+            else [name for name in LAYOUTS if name.startswith(start)]
+        )
         assert set(names) & LAYOUTS.keys(), entry
     assert len(of_the_web()) == 27
 
@@ -105,7 +112,10 @@ def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: 
                 assert f"In {corpus.entry.src} " in src
                 assert f"In {corpus.entry.tgt} " in tgt
     for split, count in corpus.entry.expected.items():
-        assert f"{split} has {layout.read[split]:,} pairs as it was published, but {count:,} were expected" in said
+        assert (
+            f"{split} has {layout.read[split]:,} pairs as it was published, but {count:,} were expected"
+            in said
+        )
     for source in corpus.entry.sources:
         told = f"{source.file_name} is not verified: {source.no_checksum}"
         assert any(line.startswith(told) for line in said) == (not source.sha256)
@@ -113,8 +123,12 @@ def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: 
     assert counts.keys() <= recipe["data"].keys()
 
 
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"{MULTI30K} is not on this machine; set NMTKIT_DATA")
-def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogue(tmp_path: Path, site: Site) -> None:
+@pytest.mark.skipif(
+    not MULTI30K.is_dir(), reason=f"{MULTI30K} is not on this machine; set NMTKIT_DATA"
+)
+def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogue(
+    tmp_path: Path, site: Site
+) -> None:
     files = {path.name: path.read_bytes() for path in MULTI30K.glob("*.gz")}
     corpus = served(CATALOGUE.get("multi30k-en-de"), Layout(files, {}), site, keep_sums=True)
     counts, said = fetched_to(tmp_path / "there", corpus)

@@ -25,18 +25,27 @@ def mirror(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 def publish(site: Site, folder: Path) -> DebianPackage:
     deb = build(folder / "tool.deb", {"usr/share/tool/text": "Ä text.\n"})
     site.put("pool/tool.deb", deb.read_bytes())
-    write_release(site, package("other", deb).replace("tool.deb", "other.deb") + package("tool", deb))
+    write_release(
+        site, package("other", deb).replace("tool.deb", "other.deb") + package("tool", deb)
+    )
     return DebianPackage(package="tool")
 
 
-def test_a_mirror_is_named_by_apt_or_by_a_variable(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_is_named_by_apt_or_by_a_variable(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sources.list.d").mkdir()
     old = "# a comment\ndeb [arch=amd64 signed-by=/a.gpg] http://one.example/debian bookworm main\n"
-    (tmp_path / "sources.list").write_text(old + "deb http://two.example/debian-security bookworm-security main\n")
+    (tmp_path / "sources.list").write_text(
+        old + "deb http://two.example/debian-security bookworm-security main\n"
+    )
     (tmp_path / "sources.list.d/debian.sources").write_text(
         "Types: deb\nURIs: https://three.example/debian/\nSuites: a\n"
     )
-    assert list(apt_mirrors(tmp_path)) == ["https://one.example/debian", "https://three.example/debian/"]
+    assert list(apt_mirrors(tmp_path)) == [
+        "https://one.example/debian",
+        "https://three.example/debian/",
+    ]
     assert list(apt_mirrors(tmp_path / "none")) == []
 
     source, (context, _) = publish(site, tmp_path), fetch_context(tmp_path / "downloads")
@@ -44,7 +53,9 @@ def test_a_mirror_is_named_by_apt_or_by_a_variable(site: Site, tmp_path: Path, m
     assert [one.path.name for one in source.obtain(context)] == ["tool.deb"]
     monkeypatch.delenv("NMTKIT_DEBIAN_MIRROR")
     monkeypatch.setattr(debian, "apt_mirrors", lambda folder: iter(()))
-    with pytest.raises(DataError, match="names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR"):
+    with pytest.raises(
+        DataError, match="names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR"
+    ):
         source.obtain(context)
 
 
@@ -53,7 +64,11 @@ def test_a_package_is_downloaded_once(site: Site, tmp_path: Path) -> None:
     context, said = fetch_context(tmp_path / 'a "folder" of downloads')
     [first] = source.obtain(context)
     assert first.path.name == "tool.deb"
-    assert (first.origin, first.version, first.verified) == (f"{site.base}/pool/tool.deb", "1:2.0-1", True)
+    assert (first.origin, first.version, first.verified) == (
+        f"{site.base}/pool/tool.deb",
+        "1:2.0-1",
+        True,
+    )
     assert list(package_files(first.path)) == [("usr/share/tool/text", "Ä text.\n".encode())]
     assert sum(one.startswith("downloading") for one in said) == len(site.asked) == 3
     assert source.obtain(context) == [first]
@@ -91,7 +106,9 @@ def test_a_page_in_place_of_the_checksums_is_named(site: Site, tmp_path: Path) -
     """As a network sends that asks to log in first."""
     source = publish(site, tmp_path)
     site.put("dists/stable/Release", b"<html>\n <body> <p> Log in, please </p> </body>\n</html>\n")
-    with pytest.raises(DataError, match=r"Release: not the list of checksums of Debian; delete it, and fetch again"):
+    with pytest.raises(
+        DataError, match=r"Release: not the list of checksums of Debian; delete it, and fetch again"
+    ):
         source.obtain(fetch_context(tmp_path / "downloads")[0])
 
 
@@ -99,7 +116,11 @@ def test_descriptions_come_in_the_requested_languages(site: Site, tmp_path: Path
     write_release(site, "Package: tool\n", {"en": ENGLISH, "de": GERMAN, "fr": GERMAN})
     context, _ = fetch_context(tmp_path / "downloads")
     files = DebianIndexes(languages=["en", "de"]).obtain(context)
-    assert [one.path.name for one in files] == ["Packages.xz", "Translation-en.xz", "Translation-de.xz"]
+    assert [one.path.name for one in files] == [
+        "Packages.xz",
+        "Translation-en.xz",
+        "Translation-de.xz",
+    ]
     assert {one.version for one in files} == {"stable 1.0"}
     [german] = stanzas(files[2].path, ("Package", "Description-de"))
     assert german == {"Package": "tool", "Description-de": "Werkzeug\n Nützt."}
@@ -107,8 +128,13 @@ def test_descriptions_come_in_the_requested_languages(site: Site, tmp_path: Path
         DebianIndexes(languages=["en", "ja"]).obtain(context)
 
 
-def test_only_regular_files_of_a_package_are_read_and_none_too_large_for_a_text(tmp_path: Path) -> None:
-    others = [("./link", b"", tarfile.SYMTYPE, "/etc/passwd"), ("./pipe", b"", tarfile.FIFOTYPE, "")]
+def test_only_regular_files_of_a_package_are_read_and_none_too_large_for_a_text(
+    tmp_path: Path,
+) -> None:
+    others = [
+        ("./link", b"", tarfile.SYMTYPE, "/etc/passwd"),
+        ("./pipe", b"", tarfile.FIFOTYPE, ""),
+    ]
     deb = build(tmp_path / "tool.deb", {"a/text": "one", "b": "two"}, others=others)
     assert list(package_files(deb)) == [("a/text", b"one"), ("b", b"two")]
     big = build(tmp_path / "big.deb", {"big": bytes(2**26 + 1)}, "gz")
@@ -123,7 +149,9 @@ def test_a_package_that_is_cut_is_named(tmp_path: Path, size: int, compression: 
     deb = build(tmp_path / "tool.deb", texts, compression)
     assert dict(package_files(deb)) == {name: text.encode() for name, text in texts.items()}
     deb.write_bytes(deb.read_bytes()[: size if size < deb.stat().st_size else -1].rstrip(b"\n"))
-    with pytest.raises(DataError, match=r"tool\.deb: not a complete package: .*; delete it and fetch it again$"):
+    with pytest.raises(
+        DataError, match=r"tool\.deb: not a complete package: .*; delete it and fetch it again$"
+    ):
         list(package_files(deb))
 
 
@@ -143,9 +171,13 @@ def test_the_real_archive_has_what_the_readers_expect(tmp_path: Path) -> None:
     assert dropped["description with more paragraphs in one language"] < len(descriptions) / 100
     assert dropped["paragraph with more list items in one language"] < len(descriptions) / 50
 
-    packages = [DebianPackage(package=f"libreoffice-help-{language}") for language in ("en-us", "de")]
+    packages = [
+        DebianPackage(package=f"libreoffice-help-{language}") for language in ("en-us", "de")
+    ]
     dropped.clear()
-    pages = list(LibreOfficeHelp().pairs([package.obtain(context)[0].path for package in packages], dropped))
+    pages = list(
+        LibreOfficeHelp().pairs([package.obtain(context)[0].path for package in packages], dropped)
+    )
     assert sum(dropped.values()) < len(pages) / 20
     assert sum(pair.src == pair.tgt for pair in pages) < len(pages) / 5  # names of functions
     # Sentences that have stood in these pages for many versions, and are translated.

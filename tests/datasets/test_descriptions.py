@@ -6,7 +6,13 @@ import pytest
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.datasets.debian import stanzas
-from nmtkit.datasets.debian_readers import DebianDescriptions, DebianSummaries, descriptions, family, units
+from nmtkit.datasets.debian_readers import (
+    DebianDescriptions,
+    DebianSummaries,
+    descriptions,
+    family,
+    units,
+)
 from nmtkit.datasets.readers import Pair
 from tests.datasets.corpus_files import read
 
@@ -89,23 +95,33 @@ def files(tmp_path: Path) -> list[Path]:
     return [tmp_path / f"{name}.xz" for name in texts]
 
 
-def test_stanzas_end_with_blank_lines_or_the_file_and_lines_with_line_feeds_only(tmp_path: Path) -> None:
+def test_stanzas_end_with_blank_lines_or_the_file_and_lines_with_line_feeds_only(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "index").write_text(
         "\n\nA: 1\n\n\nA: 2\u2028two\x85.\n three\r\x0c\nB: 3", encoding="utf-8", newline=""
     )
-    assert list(stanzas(tmp_path / "index", ("A",))) == [{"A": "1"}, {"A": "2\u2028two\x85.\n three\r\x0c"}]
+    assert list(stanzas(tmp_path / "index", ("A",))) == [
+        {"A": "1"},
+        {"A": "2\u2028two\x85.\n three\r\x0c"},
+    ]
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"A: 1\nwhat is this\n", "index, line 2: expected `Field: value`"),
-        (b"A: f\xfcr\n", r"index, line 1: not valid UTF-8 \(byte 5 of the line\); convert the file to UTF-8"),
+        (
+            b"A: f\xfcr\n",
+            r"index, line 1: not valid UTF-8 \(byte 5 of the line\); convert the file to UTF-8",
+        ),
         (None, "index: cannot read it: No such file"),
     ],
     ids=["other-text", "not-utf-8", "missing"],
 )
-def test_what_is_no_index_is_refused_by_its_line(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_what_is_no_index_is_refused_by_its_line(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
     if content is not None:
         (tmp_path / "index").write_bytes(content)
     with pytest.raises(DataError, match=said):
@@ -116,7 +132,10 @@ def test_what_is_no_index_is_refused_by_its_line(tmp_path: Path, content: bytes 
     ("lines", "expected"),
     [
         (["one", "two  three"], ["one two three"]),
-        (["Can:", " * one", "   and more", " - two", " + three"], ["Can:", "one and more", "two", "three"]),
+        (
+            ["Can:", " * one", "   and more", " - two", " + three"],
+            ["Can:", "one and more", "two", "three"],
+        ),
         (
             [" * outer", "   - inner", "   - inner too", " * outer again"],
             ["outer", "inner", "inner too", "outer again"],
@@ -135,7 +154,12 @@ def test_units_of_a_paragraph(lines: list[str], expected: list[str]) -> None:
 
 def test_families() -> None:
     families = {
-        **{"gcc-12": "gcc", "gcc-12-cross": "gcc-cross", "python3.11": "python", "libsdl1.2": "libsdl"},
+        **{
+            "gcc-12": "gcc",
+            "gcc-12-cross": "gcc-cross",
+            "python3.11": "python",
+            "libsdl1.2": "libsdl",
+        },
         **{"llvm-toolchain-14": "llvm-toolchain", "openjdk-17-jre8": "openjdk-jre"},
         **{"0ad": "0ad", "7zip": "7zip", "mp3info": "mp3info", "2048": "2048"},
     }
@@ -146,22 +170,38 @@ def test_pairs_are_joined_by_sum_and_by_paragraph(files: list[Path]) -> None:
     pairs, dropped = read(DebianDescriptions(src="en", tgt="de"), *files)
     assert pairs == [
         Pair("frobs widgets", "frobt Teile", group="frob"),
-        Pair("Frob is a program that frobs widgets.", "Frob ist ein Programm, das Teile frobt.", group="frob"),
+        Pair(
+            "Frob is a program that frobs widgets.",
+            "Frob ist ein Programm, das Teile frobt.",
+            group="frob",
+        ),
         Pair("It can:", "Es kann:", group="frob"),
-        Pair("frob widgets that are wide or even wider, and", "Teile frobben, die breit sind, und", group="frob"),
+        Pair(
+            "frob widgets that are wide or even wider, and",
+            "Teile frobben, die breit sind, und",
+            group="frob",
+        ),
         Pair("unfrob them.", "sie entfrobben.", group="frob"),
         Pair("That is all.", "Das ist alles.", group="frob"),
         Pair("knits", "strickt", group="knit"),
     ]
-    assert dropped == {"description without a translation": 1, "description with more paragraphs in one language": 1}
+    assert dropped == {
+        "description without a translation": 1,
+        "description with more paragraphs in one language": 1,
+    }
     back, _ = read(DebianDescriptions(src="de", tgt="en"), *files)
     assert {(pair.tgt, pair.src) for pair in back} == {(pair.src, pair.tgt) for pair in pairs}
 
 
 def test_paragraphs_with_other_lists_are_left_out(files: list[Path]) -> None:
-    files[2].write_text(GERMAN.replace("  * sie entfrobben.\n", ""), encoding="utf-8")  # it need not be compressed
+    # it need not be compressed
+    files[2].write_text(GERMAN.replace("  * sie entfrobben.\n", ""), encoding="utf-8")
     pairs, dropped = read(DebianDescriptions(src="en", tgt="de"), *files)
-    assert [pair.src for pair in pairs] == ["frobs widgets", "Frob is a program that frobs widgets.", "knits"]
+    assert [pair.src for pair in pairs] == [
+        "frobs widgets",
+        "Frob is a program that frobs widgets.",
+        "knits",
+    ]
     assert dropped["paragraph with more list items in one language"] == 1
 
 
@@ -172,7 +212,9 @@ def test_a_description_in_several_indexes_is_read_once(files: list[Path], tmp_pa
 
 
 def test_a_language_that_no_file_has_is_named(files: list[Path]) -> None:
-    with pytest.raises(DataError, match=r"no source of the corpus has package descriptions in 'fr'; add it"):
+    with pytest.raises(
+        DataError, match=r"no source of the corpus has package descriptions in 'fr'; add it"
+    ):
         read(DebianDescriptions(src="en", tgt="fr"), *files)
 
 
@@ -187,11 +229,15 @@ def _english(tmp_path: Path, *items: tuple[str, str, str]) -> list[Path]:
     return [path]
 
 
-LONG = " Frob 2.0 is a program that frobs widgets, whether they are wide or\n narrow, all day long.\n"
+LONG = (
+    " Frob 2.0 is a program that frobs widgets, whether they are wide or\n narrow, all day long.\n"
+)
 
 
 def test_summaries_have_their_long_description_as_article(tmp_path: Path) -> None:
-    files = _english(tmp_path, ("frob2-data", "frobs widgets", LONG + " .\n It can:\n  * frob\n  * unfrob\n"))
+    files = _english(
+        tmp_path, ("frob2-data", "frobs widgets", LONG + " .\n It can:\n  * frob\n  * unfrob\n")
+    )
     article = (
         "Frob 2.0 is a program that frobs widgets, whether they are wide or narrow, all day long. "
         "It can: * frob * unfrob"
@@ -221,5 +267,6 @@ def test_summaries_that_teach_nothing_are_left_out(tmp_path: Path) -> None:
         "package that only points to another one": 2,
         "first paragraph that another package has too": 2,
     }
-    with pytest.raises(RecipeError, match="min_words"):  # an empty description has no first paragraph
+    # an empty description has no first paragraph
+    with pytest.raises(RecipeError, match="min_words"):
         parse(DebianSummaries, {"min_words": 0}, "here")

@@ -60,7 +60,11 @@ def client(tmp_path: Path) -> Client:
 
 
 def test_a_file_comes_whole_with_its_progress(site: Site, client: Client) -> None:
-    assert client.get(site.put("a.bin", CONTENT), SUM, len(CONTENT)) == SUM == file_sha256(client.target)
+    assert (
+        client.get(site.put("a.bin", CONTENT), SUM, len(CONTENT))
+        == SUM
+        == file_sha256(client.target)
+    )
     assert client.target.read_bytes() == CONTENT
     assert client.left() == ["file.bin"]
     assert client.sizes == sorted(client.sizes)
@@ -72,7 +76,9 @@ def test_a_file_comes_whole_with_its_progress(site: Site, client: Client) -> Non
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_cut_at_random_places_it_is_resumed_to_the_same_bytes(site: Site, client: Client, seed: int) -> None:
+def test_cut_at_random_places_it_is_resumed_to_the_same_bytes(
+    site: Site, client: Client, seed: int
+) -> None:
     """Every attempt begins where the one before was cut, and asks only for the version it has a part of."""
     draw = random.Random(seed)
     site.etags, site.dates = draw.choice([(True, True), (True, False), (False, True)])
@@ -121,7 +127,11 @@ def test_stopped_and_started_again_it_goes_on(site: Site, client: Client, damage
     ids=["no-ranges", "no-mark-of-the-version", "no-mark-but-a-sum", "no-length-but-a-size"],
 )
 def test_a_part_is_used_where_it_is_safe(
-    site: Site, client: Client, habits: dict[str, bool | list[int]], expected: Mapping[str, Any], statuses: list[int]
+    site: Site,
+    client: Client,
+    habits: dict[str, bool | list[int]],
+    expected: Mapping[str, Any],
+    statuses: list[int],
 ) -> None:
     """Otherwise the download begins again."""
     vars(site).update(habits)
@@ -132,14 +142,18 @@ def test_a_part_is_used_where_it_is_safe(
 
 def test_one_process_at_a_time_downloads_a_file(site: Site, client: Client) -> None:
     url, other, said = site.put("a.bin", CONTENT), Client(client.target), []
-    context = FetchContext(client.target.parent, print, lambda *_: said.append(other.refused(url, SUM)))
+    context = FetchContext(
+        client.target.parent, print, lambda *_: said.append(other.refused(url, SUM))
+    )
     assert download(url, client.target, context, SUM) == file_sha256(client.target) == SUM
-    assert "another process writes there; wait for its end" in said[0]
+    assert "another process is writing there; wait until it ends" in said[0]
     assert len(site.asked) == 1
 
 
 @pytest.mark.parametrize("honest", [True, False], ids=["server-notices", "server-does-not-notice"])
-def test_a_file_that_changes_in_between_is_not_mixed(site: Site, client: Client, honest: bool) -> None:
+def test_a_file_that_changes_in_between_is_not_mixed(
+    site: Site, client: Client, honest: bool
+) -> None:
     other = random.Random(6).randbytes(len(CONTENT))
     site.honours_if_range = honest
     site.cuts = [100_000]
@@ -167,7 +181,9 @@ def test_a_part_that_is_longer_than_the_file_is_thrown_away(site: Site, client: 
 
 @pytest.mark.parametrize("version", ["", "no version of it", '"\xe4"', None])
 @pytest.mark.parametrize("sha256", ["", SUM])
-def test_a_part_of_unknown_origin_is_not_used(site: Site, client: Client, version: str | None, sha256: str) -> None:
+def test_a_part_of_unknown_origin_is_not_used(
+    site: Site, client: Client, version: str | None, sha256: str
+) -> None:
     client.target.with_name("file.bin.part").write_bytes(b"something else")
     if version is not None:
         client.target.with_name("file.bin.part.version").write_text(version)
@@ -187,10 +203,16 @@ def test_a_wrong_sum_is_refused_with_both_and_nothing_stays(site: Site, client: 
     assert site.asked[-1].range == ""
 
 
-@pytest.mark.parametrize(("lengths", "size"), [(True, "150,000"), (False, "more")], ids=["told", "endless"])
-def test_another_size_than_expected_is_refused(site: Site, client: Client, lengths: bool, size: str) -> None:
+@pytest.mark.parametrize(
+    ("lengths", "size"), [(True, "150,000"), (False, "more")], ids=["told", "endless"]
+)
+def test_another_size_than_expected_is_refused(
+    site: Site, client: Client, lengths: bool, size: str
+) -> None:
     site.lengths = lengths
-    assert f"it has {size} bytes, not 1,000" in client.refused(site.put("a.bin", CONTENT), size=1000)
+    assert f"it has {size} bytes, not 1,000" in client.refused(
+        site.put("a.bin", CONTENT), size=1000
+    )
     assert client.left() == []
     assert sum(there for there, _ in client.sizes) < len(CONTENT)
 
@@ -208,7 +230,11 @@ def test_a_busy_server_is_asked_again_after_ever_longer_waits(site: Site, client
 
 def test_the_server_says_how_long_to_wait(site: Site, client: Client) -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    site.failures = [(503, {"Retry-After": "7"}), (429, {"Retry-After": soon}), (503, {"Retry-After": "rain"})]
+    site.failures = [
+        (503, {"Retry-After": "7"}),
+        (429, {"Retry-After": soon}),
+        (503, {"Retry-After": "rain"}),
+    ]
     client.get(site.put("a.bin", CONTENT))
     assert (client.waits[0], client.waits[2]) == (7.0, 8.0)
     assert 25.0 < client.waits[1] <= 30.0
@@ -221,7 +247,11 @@ def test_the_server_says_how_long_to_wait(site: Site, client: Client) -> None:
 @pytest.mark.parametrize(
     ("habits", "said", "requests"),
     [
-        ({"failures": [(503, {})] * 100}, "503 Service Unavailable; try again later", module.MAX_ATTEMPTS),
+        (
+            {"failures": [(503, {})] * 100},
+            "503 Service Unavailable; try again later",
+            module.MAX_ATTEMPTS,
+        ),
         # It knows no ranges, so nothing is ever won; only the first request brings something.
         ({"ranges": False, "cuts": [1000] * 100}, "the connection", module.MAX_ATTEMPTS + 1),
     ],
@@ -235,7 +265,9 @@ def test_it_ends_after_so_many_attempts_in_a_row(
     assert len(site.asked) == requests
 
 
-def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(site: Site, client: Client) -> None:
+def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(
+    site: Site, client: Client
+) -> None:
     site.pause = 0.3
     client.timeout = 0.1
     client.meanwhile = lambda: setattr(site, "pause", 0.0)
@@ -283,7 +315,9 @@ def test_redirections_lead_only_to_the_web_and_to_an_end(
     assert client.left() == []
 
 
-def test_no_redirection_from_https_to_http(site: Site, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_redirection_from_https_to_http(
+    site: Site, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The certificate is not what is tested here: the first answer is given as if it came over https."""
     real = module.requests.Session.get
 
@@ -321,7 +355,9 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(site: Site, client: Cl
     """Unlike one that was never there: a part has come already."""
 
     def away() -> None:
-        site.redirects = {"/a.bin": f"http://127.0.0.1:{free_port()}/"} if len(client.waits) < 3 else {}
+        site.redirects = (
+            {"/a.bin": f"http://127.0.0.1:{free_port()}/"} if len(client.waits) < 3 else {}
+        )
 
     site.cuts = [100_000]
     client.meanwhile = away
@@ -330,10 +366,14 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(site: Site, client: Cl
     assert "cannot reach" in client.said[1]
 
 
-def test_the_proxy_of_the_environment_is_asked(site: Site, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_the_environment_is_asked(
+    site: Site, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The site is its own proxy: it is asked for the whole address of a host that does not exist."""
     site.put("http:/no-such-host.invalid/a.bin", CONTENT)
-    site.redirects = {"http://no-such-host.invalid/a.bin": site.url("http:/no-such-host.invalid/a.bin")}
+    site.redirects = {
+        "http://no-such-host.invalid/a.bin": site.url("http:/no-such-host.invalid/a.bin")
+    }
     monkeypatch.setenv("http_proxy", site.base)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert client.get("http://no-such-host.invalid/a.bin") == SUM
@@ -351,4 +391,4 @@ def test_a_disk_that_cannot_be_written_is_said_in_words(site: Site, client: Clie
     url = site.put("a.bin", CONTENT)
     nowhere = Client(client.target / "a.bin")
     client.target.write_text("not a folder")
-    assert f"{nowhere.target}: cannot write it: Not a directory" in nowhere.refused(url)
+    assert f"{nowhere.target}: cannot be written: Not a directory" in nowhere.refused(url)

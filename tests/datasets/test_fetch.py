@@ -19,7 +19,9 @@ from nmtkit.datasets.fetching import cache_folder, fetch, find_fetched
 from tests.datasets.corpus_files import refused, zipped
 from tests.datasets.web_server import Site
 
-LINES = "".join(f"This is sentence {n}.\tDas ist Satz {n}.\n" for n in range(300)) + "Same.\tSame.\n"
+LINES = (
+    "".join(f"This is sentence {n}.\tDas ist Satz {n}.\n" for n in range(300)) + "Same.\tSame.\n"
+)
 
 
 @dataclass
@@ -34,7 +36,11 @@ class Desk:
     def corpus(self, lines: str = LINES, vouch: bool = True, **changes: object) -> Corpus:
         content = zipped({"pairs.txt": lines})
         source = {"kind": "url", "url": self.site.put("pairs.zip", content)}
-        source |= {"sha256": hashlib.sha256(content).hexdigest()} if vouch else {"no_checksum": "it changes"}
+        source |= (
+            {"sha256": hashlib.sha256(content).hexdigest()}
+            if vouch
+            else {"no_checksum": "it changes"}
+        )
         entry = {
             "title": "Pairs of a test",
             "src": "en",
@@ -52,12 +58,18 @@ class Desk:
         return Catalogue(catalogue).get("pairs")
 
     def fetch(self, corpus: Corpus) -> dict[str, Any]:
-        work = FetchContext(cache_folder(), self.said.append, lambda there, total: None, self.counted.append)
+        work = FetchContext(
+            cache_folder(), self.said.append, lambda there, total: None, self.counted.append
+        )
         return fetch(corpus, self.folder, work, "nmtkit fetch pairs")
 
     def left(self) -> set[str]:
         """The names beside the corpus's folder, hidden ones as well."""
-        return {path.name for path in self.folder.parent.iterdir()} if self.folder.parent.exists() else set()
+        return (
+            {path.name for path in self.folder.parent.iterdir()}
+            if self.folder.parent.exists()
+            else set()
+        )
 
 
 @pytest.fixture
@@ -71,10 +83,16 @@ def test_the_folder_has_text_a_recipe_that_finds_it_and_a_card_of_what_was_left_
 ) -> None:
     card = desk.fetch(desk.corpus())
     names = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")}
-    assert {path.name for path in desk.folder.iterdir()} == names | {"card.json", "CARD.md", "pairs.yaml"}
+    assert {path.name for path in desk.folder.iterdir()} == names | {
+        "card.json",
+        "CARD.md",
+        "pairs.yaml",
+    }
     monkeypatch.chdir(tmp_path)  # the recipe works from anywhere
     loaded = config.load(desk.folder / "pairs.yaml")
-    counts = {split: sum(1 for _ in read_pairs(files)) for split, files in loaded.data.splits().items()}
+    counts = {
+        split: sum(1 for _ in read_pairs(files)) for split, files in loaded.data.splits().items()
+    }
     assert counts == {name: count["pairs"] for name, count in card["counts"].items()}
     assert sum(counts.values()) == 300
     assert loaded.name == "pairs"
@@ -83,25 +101,41 @@ def test_the_folder_has_text_a_recipe_that_finds_it_and_a_card_of_what_was_left_
     content = zipped({"pairs.txt": LINES})
     assert card == json.loads((desk.folder / "card.json").read_text(encoding="utf-8"))
     assert card["dropped"] == {"both sides identical": 1}
-    file = {"origin": desk.site.url("pairs.zip"), "file": "pairs.zip", "version": "", "bytes": len(content)}
-    assert card["sources"] == [{**file, "sha256": hashlib.sha256(content).hexdigest(), "verified": True}]
+    file = {
+        "origin": desk.site.url("pairs.zip"),
+        "file": "pairs.zip",
+        "version": "",
+        "bytes": len(content),
+    }
+    assert card["sources"] == [
+        {**file, "sha256": hashlib.sha256(content).hexdigest(), "verified": True}
+    ]
     for name, digest in card["files"].items():
         assert hashlib.sha256((desk.folder / name).read_bytes()).hexdigest() == digest
     assert len(card["files"]) == 6
     text = (desk.folder / "CARD.md").read_text(encoding="utf-8")
-    shown = ("# pairs: Pairs of a test", "licence: none", "command: nmtkit fetch pairs", "both sides identical: 1")
+    shown = (
+        "# pairs: Pairs of a test",
+        "licence: none",
+        "command: nmtkit fetch pairs",
+        "both sides identical: 1",
+    )
     assert all(line in text for line in shown)
 
 
 @pytest.mark.parametrize("name", ["cnndm-pointer-generator", "no-such-recipe"])
-def test_a_recipe_of_ours_is_extended_and_one_that_does_not_exist_is_made_by_size(desk: Desk, name: str) -> None:
+def test_a_recipe_of_ours_is_extended_and_one_that_does_not_exist_is_made_by_size(
+    desk: Desk, name: str
+) -> None:
     """That of CNN/DailyMail names folders of stories; the fetched corpus is JSON lines, without a test set here."""
     changes = {"task": "summarization", "tgt": "en", "recipe": name, "split": {"valid": 0.1}}
     desk.fetch(desk.corpus(**changes))
     loaded = config.load(desk.folder / "pairs.yaml")
     extended = name == "cnndm-pointer-generator"
     assert loaded.name == (name if extended else "pairs")  # one training has one name, and one run
-    assert ("preset" in (desk.folder / "pairs.yaml").read_text(encoding="utf-8").lower()) == (not extended)
+    assert ("preset" in (desk.folder / "pairs.yaml").read_text(encoding="utf-8").lower()) == (
+        not extended
+    )
     assert {name: files.jsonl for name, files in loaded.data.splits().items()} == {
         name: [str(desk.folder / f"{name}.jsonl")] for name in ("train", "valid")
     }
@@ -148,7 +182,9 @@ def test_a_failure_leaves_what_was_there_and_nothing_half(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [KeyboardInterrupt, OSError(28, "No space left on device")], ids=["ctrl-c", "full-disk"]
+    "fault",
+    [KeyboardInterrupt, OSError(28, "No space left on device")],
+    ids=["ctrl-c", "full-disk"],
 )
 def test_stopped_in_the_middle_nothing_is_left(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, fault: BaseException | type[BaseException]
@@ -198,7 +234,9 @@ def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("cache", ["", "relative"])
-def test_downloads_are_kept_where_caches_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: str) -> None:
+def test_downloads_are_kept_where_caches_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: str
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
     assert cache_folder() == tmp_path / ".cache/nmtkit/downloads"

@@ -87,7 +87,9 @@ def test_odd_pages(html: str, texts: dict[str, list[str]]) -> None:
 
 
 def _page(**texts: str) -> str:
-    return "".join(f'<p id="par_{name[:3]}" class="paragraph">{text}</p>\n' for name, text in texts.items())
+    return "".join(
+        f'<p id="par_{name[:3]}" class="paragraph">{text}</p>\n' for name, text in texts.items()
+    )
 
 
 def _package(folder: Path, language: str, contents: dict[str, str]) -> Path:
@@ -102,12 +104,16 @@ def _package(folder: Path, language: str, contents: dict[str, str]) -> Path:
 
 def test_pairs_are_joined_by_page_and_id(tmp_path: Path) -> None:
     english = {
-        "swriter/guide/a.html": _page(id1="One", id2="Two", id3="Only English", id4="Again", id4b="Again!", id5="Full"),
+        "swriter/guide/a.html": _page(
+            id1="One", id2="Two", id3="Only English", id4="Again", id4b="Again!", id5="Full"
+        ),
         "scalc/b.html": _page(id1="One of another page", id6="Thrice", id6b="Thrice", id7=""),
         "scalc/c.html": _page(id1="A page that is not translated"),
     }
     german = {
-        "scalc/b.html": _page(id6="Dreimal", id1="Eins einer anderen Seite", id7="Nichts", id8="Nur deutsch"),
+        "scalc/b.html": _page(
+            id6="Dreimal", id1="Eins einer anderen Seite", id7="Nichts", id8="Nur deutsch"
+        ),
         "swriter/guide/a.html": _page(id2="Zwei", id1="Eins", id4="Wieder", id4b="Wieder!", id5=""),
     }
     files = [_package(tmp_path, "en-US", english), _package(tmp_path, "de", german)]
@@ -130,8 +136,12 @@ def test_packages_without_readable_help_pages_are_named(tmp_path: Path) -> None:
     other = build(tmp_path / "vim.deb", {"usr/share/vim/help.html": _page(id1="One")})
     with pytest.raises(DataError, match=r"vim\.deb: no help pages of LibreOffice in this package"):
         list(pages(other))
-    page = {"usr/share/libreoffice/help/de/text/a.html": '<p id="par_id1">für</p>'.encode("latin-1")}
-    with pytest.raises(DataError, match=r"de\.deb: usr/share/libreoffice/help/de/text/a\.html: not UTF-8 .*byte 17"):
+    page = {
+        "usr/share/libreoffice/help/de/text/a.html": '<p id="par_id1">für</p>'.encode("latin-1")
+    }
+    with pytest.raises(
+        DataError, match=r"de\.deb: usr/share/libreoffice/help/de/text/a\.html: not UTF-8 .*byte 17"
+    ):
         list(pages(build(tmp_path / "de.deb", page)))
     with pytest.raises(DataError, match="a package of each language, and the sources give 1 files"):
         read(LibreOfficeHelp(), other)

@@ -31,11 +31,18 @@ def texts(reader: Reader, *files: Path) -> list[tuple[str, str]]:
 
 
 def sides(archive: str, src: str, tgt: str, **settings: Any) -> AlignedReader:
-    return AlignedReader(parts=[ParallelFiles(src=f"{archive}:{src}", tgt=f"{archive}:{tgt}", **settings)])
+    return AlignedReader(
+        parts=[ParallelFiles(src=f"{archive}:{src}", tgt=f"{archive}:{tgt}", **settings)]
+    )
 
 
-def aligned(folder: Path, src: Content, tgt: Content, **settings: Any) -> tuple[list[Pair], dict[str, int]]:
-    return read(sides("a.tgz", "a.en", "a.de", **settings), published(folder / "a.tgz", {"a.en": src, "a.de": tgt}))
+def aligned(
+    folder: Path, src: Content, tgt: Content, **settings: Any
+) -> tuple[list[Pair], dict[str, int]]:
+    return read(
+        sides("a.tgz", "a.en", "a.de", **settings),
+        published(folder / "a.tgz", {"a.en": src, "a.de": tgt}),
+    )
 
 
 def columns(folder: Path, text: Content, **settings: Any) -> tuple[list[Pair], dict[str, int]]:
@@ -48,9 +55,13 @@ def columns(folder: Path, text: Content, **settings: Any) -> tuple[list[Pair], d
 
 @pytest.mark.parametrize("name", ["all.tgz", "all.tar"])
 def test_tar_with_folders_whichever_side_comes_first(tmp_path: Path, name: str) -> None:
-    archive = published(tmp_path / name, {"training/a.de": DE, "training/b.txt": "x", "training/a.en": EN})
+    archive = published(
+        tmp_path / name, {"training/a.de": DE, "training/b.txt": "x", "training/a.en": EN}
+    )
     assert texts(sides(name, "training/a.en", "training/a.de"), archive) == BOTH
-    assert texts(sides(name, "training/a.de", "training/a.en"), archive) == [(de, en) for en, de in BOTH]
+    assert texts(sides(name, "training/a.de", "training/a.en"), archive) == [
+        (de, en) for en, de in BOTH
+    ]
 
 
 BOMB = gzip.compress((b"x" * 9999 + b"\n") * 2000)
@@ -59,23 +70,37 @@ NUMBERS = gzip.compress("".join(f"{number} words\n" for number in range(2000)).e
 
 @pytest.mark.parametrize(
     ("packed", "said"),
-    [(BOMB, "unpacks to more than 200 bytes for each byte of it"), (NUMBERS[:2000], "damaged archive")],
+    [
+        (BOMB, "unpacks to more than 200 bytes for each byte of it"),
+        (NUMBERS[:2000], "damaged archive"),
+    ],
     ids=["bomb", "broken"],
 )
-def test_faulty_gzip_files_inside_of_a_tar_are_named(tmp_path: Path, packed: bytes, said: str) -> None:
+def test_faulty_gzip_files_inside_of_a_tar_are_named(
+    tmp_path: Path, packed: bytes, said: str
+) -> None:
     archive = published(tmp_path / "giga.tar", {"a.gz": packed, "b.gz": packed})
     with pytest.raises(DataError, match=rf"giga\.tar: {said}"):
         read(sides("giga.tar", "a.gz", "b.gz"), archive)
 
 
-@pytest.mark.parametrize(("entities", "text"), [(None, "don &apos;t &amp; won"), (True, "don 't & won")])
-def test_entities_of_lines_stay_unless_they_are_unwanted(tmp_path: Path, entities: bool | None, text: str) -> None:
-    assert aligned(tmp_path, ["don &apos;t &amp; won"], ["x"], entities=entities)[0] == [Pair(text, "x")]
+@pytest.mark.parametrize(
+    ("entities", "text"), [(None, "don &apos;t &amp; won"), (True, "don 't & won")]
+)
+def test_entities_of_lines_stay_unless_they_are_unwanted(
+    tmp_path: Path, entities: bool | None, text: str
+) -> None:
+    assert aligned(tmp_path, ["don &apos;t &amp; won"], ["x"], entities=entities)[0] == [
+        Pair(text, "x")
+    ]
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tgz"])
 def test_memory_does_not_grow_with_the_archive(tmp_path: Path, name: str) -> None:
-    lines = [f"{number} bottles hang on the wall" + f" of house {number * 7919}" * 50 for number in range(6000)]
+    lines = [
+        f"{number} bottles hang on the wall" + f" of house {number * 7919}" * 50
+        for number in range(6000)
+    ]
     archive = published(tmp_path / name, {"a.en": lines, "a.de": lines})
     assert sum(map(len, lines)) > 4 << 20
     del lines
@@ -151,12 +176,37 @@ def test_talks_without_the_lines_about_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "src", "tgt", "said"),
     [
-        ("lines", EN, [*EN, "One more.", "And one."], r"a\.tgz:a\.en has 3 lines, but a\.tgz:a\.de has 5"),
-        ("lines", [*EN, "One more.", "And one."], EN, r"a\.tgz:a\.en has 5 lines, but a\.tgz:a\.de has 3"),
-        ("lines", EN, b"gut\nauch gut\nsp\xe4t\n", r"a\.tgz:a\.de, line 3: not valid UTF-8 \(byte 3 of the line\)"),
+        (
+            "lines",
+            EN,
+            [*EN, "One more.", "And one."],
+            r"a\.tgz:a\.en has 3 lines, but a\.tgz:a\.de has 5",
+        ),
+        (
+            "lines",
+            [*EN, "One more.", "And one."],
+            EN,
+            r"a\.tgz:a\.en has 5 lines, but a\.tgz:a\.de has 3",
+        ),
+        (
+            "lines",
+            EN,
+            b"gut\nauch gut\nsp\xe4t\n",
+            r"a\.tgz:a\.de, line 3: not valid UTF-8 \(byte 3 of the line\)",
+        ),
         ("lines", "", "", r"a\.tgz:a\.en: it has no lines"),
-        ("talks", TAGS_DE, TAGS_EN.replace("We know little of it.\n", ""), "number 2: talk 7 on one side, talk 12"),
-        ("talks", TAGS_DE + " Noch ein Satz.\n", TAGS_EN, r"a\.en has 4 talks, but a\.tgz:a\.de has 3"),
+        (
+            "talks",
+            TAGS_DE,
+            TAGS_EN.replace("We know little of it.\n", ""),
+            "number 2: talk 7 on one side, talk 12",
+        ),
+        (
+            "talks",
+            TAGS_DE + " Noch ein Satz.\n",
+            TAGS_EN,
+            r"a\.en has 4 talks, but a\.tgz:a\.de has 3",
+        ),
     ],
     ids=["longer-target", "longer-source", "not-utf-8", "empty", "shifted-talks", "longer-talks"],
 )
@@ -202,15 +252,31 @@ def test_entities(marked: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ('<doc docid="70"', '<doc docid="71"', "differ at number 3: document 71, segment 1 on one side"),
+        (
+            '<doc docid="70"',
+            '<doc docid="71"',
+            "differ at number 3: document 71, segment 1 on one side",
+        ),
         ('<seg id="2">', '<seg id="3">', "differ at number 2: document 69, segment 3 on one side"),
-        ("Tag. </seg>", "Tag.", r"line 8: <seg id=\"2\"> inside of the segment that begins in line 7"),
+        (
+            "Tag. </seg>",
+            "Tag.",
+            r"line 8: <seg id=\"2\"> inside of the segment that begins in line 7",
+        ),
         ("</seg>\n</doc>\n</srcset>", "</srcset>", "line 11: this segment has no end"),
         ('<seg id="1"> Guten', "Guten", "line 7: </seg> where no segment is open"),
         ("Tag. </seg>", "</doc> Tag. </seg>", "line 7: </doc> inside of the segment"),
         ("seg", "s", r"a\.en has 0 segments, but a\.tgz:a\.de has 3"),
     ],
-    ids=["other-document", "other-segment", "not-closed", "cut", "not-opened", "document-inside", "none"],
+    ids=[
+        "other-document",
+        "other-segment",
+        "not-closed",
+        "cut",
+        "not-opened",
+        "document-inside",
+        "none",
+    ],
 )
 def test_faults_of_segments_are_named(tmp_path: Path, before: str, after: str, said: str) -> None:
     with pytest.raises(DataError, match=said):
@@ -236,13 +302,20 @@ def test_columns_in_both_directions(tmp_path: Path, group: int | None) -> None:
         ("Where is the cat?", "Wo ist die Katze?"),
     ]
     back, dropped = columns(tmp_path, TATOEBA, src=2, tgt=1, group=group)
-    assert back == [Pair(pair.tgt, pair.src, group=pair.group if group else pair.tgt) for pair in there]
+    assert back == [
+        Pair(pair.tgt, pair.src, group=pair.group if group else pair.tgt) for pair in there
+    ]
     assert dropped == {}
 
 
 def test_empty_lines_are_counted_and_only_line_feeds_end_a_line(tmp_path: Path) -> None:
-    pairs, dropped = columns(tmp_path, "\ufeffHi.\tSalut\u2028encore !\r\n\r\nRun!\tCours\x85 !\r\n")
-    assert [(pair.src, pair.tgt) for pair in pairs] == [("Hi.", "Salut\u2028encore !"), ("Run!", "Cours\x85 !")]
+    pairs, dropped = columns(
+        tmp_path, "\ufeffHi.\tSalut\u2028encore !\r\n\r\nRun!\tCours\x85 !\r\n"
+    )
+    assert [(pair.src, pair.tgt) for pair in pairs] == [
+        ("Hi.", "Salut\u2028encore !"),
+        ("Run!", "Cours\x85 !"),
+    ]
     assert dropped == {"empty lines": 1}
 
 
@@ -266,13 +339,18 @@ def test_lines_that_are_no_pair_are_named(
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("a.zip:b.txt", r"a\.zip:b\.txt: .* has no such text, only 0\.txt, .*, 9\.txt and 15 more;"),
+        (
+            "a.zip:b.txt",
+            r"a\.zip:b\.txt: .* has no such text, only 0\.txt, .*, 9\.txt and 15 more;",
+        ),
         ("a.zip", r"only 0\.txt, .* and 15 more; name one as a\.zip:MEMBER"),
         ("b.zip:0.txt", r"b\.zip: no source of the corpus gives a file of this name, only a\.zip"),
     ],
     ids=["other-member", "no-member", "other-file"],
 )
-def test_a_text_that_is_not_there_is_named_with_those_that_are(tmp_path: Path, place: str, said: str) -> None:
+def test_a_text_that_is_not_there_is_named_with_those_that_are(
+    tmp_path: Path, place: str, said: str
+) -> None:
     archive = published(tmp_path / "a.zip", {f"{number}.txt": TATOEBA for number in range(25)})
     with pytest.raises(DataError, match=said):
         read(TabSeparatedReader(text=place), archive)

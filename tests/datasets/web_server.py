@@ -27,15 +27,19 @@ class Site:
     folder: Path  # what it serves
     base: str = ""  # its address, without a slash at the end
     asked: list[Asked] = field(default_factory=list)  # all requests so far
-    cuts: list[int] = field(default_factory=list)  # the bytes after which the next answers break off
-    failures: list[tuple[int, dict[str, str]]] = field(default_factory=list)  # of the next requests, without a file
-    redirects: dict[str, str] = field(default_factory=dict)  # from paths to paths of this site or addresses
+    # the bytes after which the next answers break off
+    cuts: list[int] = field(default_factory=list)
+    # of the next requests, without a file
+    failures: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    # from paths to paths of this site or addresses
+    redirects: dict[str, str] = field(default_factory=dict)
     ranges: bool = True  # whether it sends parts of files
     etags: bool = True  # whether it marks versions of files
     dates: bool = True  # whether it says when a file was changed
     lengths: bool = True  # whether it says how long a file is
     claimed_length: int | None = None  # what it says of every file's length instead of the truth
-    honours_if_range: bool = True  # whether it sends the whole file to whoever has a part of another version
+    # whether it sends the whole file to whoever has a part of another version
+    honours_if_range: bool = True
     pause: float = 0.0  # seconds before each block of bytes
 
     def url(self, name: str) -> str:
@@ -84,7 +88,9 @@ def handler_of(site: Site) -> type[BaseHTTPRequestHandler]:
             if site.ranges and wanted.startswith("bytes=") and known:
                 start = int(wanted.removeprefix("bytes=").rstrip("-"))
                 if start >= len(content):
-                    self._answer(416, {"Content-Range": f"bytes */{len(content)}", "Content-Length": "0"})
+                    self._answer(
+                        416, {"Content-Range": f"bytes */{len(content)}", "Content-Length": "0"}
+                    )
                     return
                 status = 206
                 headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
@@ -101,7 +107,9 @@ def handler_of(site: Site) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
 
         def _answer(self, status: int, headers: dict[str, str]) -> None:
-            asked = Asked(self.path, self.headers.get("Range", ""), self.headers.get("If-Range", ""), status)
+            asked = Asked(
+                self.path, self.headers.get("Range", ""), self.headers.get("If-Range", ""), status
+            )
             site.asked.append(asked)
             self.send_response(status)
             for name, value in headers.items():

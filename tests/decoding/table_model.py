@@ -14,7 +14,14 @@ from nmtkit.decoding.batching import beam_search
 from nmtkit.decoding.hypotheses import Hypothesis
 from nmtkit.decoding.settings import BeamConfig, SearchConfig, change_search
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
+from nmtkit.models.base import (
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    Seq2Seq,
+    VocabularySizes,
+)
 
 START = 4
 """The first id of a real word."""
@@ -49,7 +56,9 @@ class TableModel(Seq2Seq):
     class Config(ModelConfig):
         kind: Literal["table"] = "table"
 
-    def __init__(self, tables: Tensor, attend: Attend | None = None, has_attention: bool = True) -> None:
+    def __init__(
+        self, tables: Tensor, attend: Attend | None = None, has_attention: bool = True
+    ) -> None:
         size = tables.shape[-1]
         super().__init__(self.Config(), VocabularySizes({"src": size, "tgt": size}, shared=True))
         self.tables, self.attend = tables, attend
@@ -66,11 +75,18 @@ class TableModel(Seq2Seq):
         return TableState(depth=zeros, path=zeros)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
         self.rows_seen.append(len(tokens))
         per_sentence = len(tokens) // memory.mask.shape[0]
-        sentence = torch.arange(memory.mask.shape[0], device=tokens.device).repeat_interleave(per_sentence)
+        sentence = torch.arange(memory.mask.shape[0], device=tokens.device).repeat_interleave(
+            per_sentence
+        )
         path = (state.path * 31 + tokens) % 1_000_003
         features = memory.table[sentence, state.depth.clamp(max=memory.table.shape[1] - 1), tokens]
         attention = None
@@ -86,9 +102,14 @@ class TableModel(Seq2Seq):
         return readout.features.clone()
 
 
-def random_tables(sentences: int, depths: int, size: int, seed: int = 0, spread: float = 1.5) -> Tensor:
+def random_tables(
+    sentences: int, depths: int, size: int, seed: int = 0, spread: float = 1.5
+) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    energies = torch.randn(sentences, depths, size, size, generator=generator, dtype=torch.float64) * spread
+    energies = (
+        torch.randn(sentences, depths, size, size, generator=generator, dtype=torch.float64)
+        * spread
+    )
     return energies.log_softmax(-1)
 
 
@@ -98,12 +119,16 @@ def sources(*lengths: int) -> Batch:
     return collate(rows, width=max(*lengths, 3))
 
 
-def by_hand(rows: dict[int, dict[int, float]], end_at: int | None = None, attend: Attend | None = None) -> TableModel:
+def by_hand(
+    rows: dict[int, dict[int, float]], end_at: int | None = None, attend: Attend | None = None
+) -> TableModel:
     """A model of one sentence, from probabilities of the next token by last token.
 
     They are the same at every depth; from `end_at` on only the end follows.
     """
-    table = torch.full((1, 1 if end_at is None else end_at + 1, 8, 8), -math.inf, dtype=torch.float64)
+    table = torch.full(
+        (1, 1 if end_at is None else end_at + 1, 8, 8), -math.inf, dtype=torch.float64
+    )
     for last, following in rows.items():
         for token, probability in following.items():
             table[0, :end_at, last, token] = math.log(probability)

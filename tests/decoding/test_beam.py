@@ -19,7 +19,19 @@ from nmtkit.decoding.hypotheses import ranking_score
 from nmtkit.decoding.settings import BeamConfig
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderState, Memory, ModelOutput, Seq2Seq
-from tests.decoding.table_model import A, B, C, D, TableModel, by_hand, many, random_tables, search, sources, unlimited
+from tests.decoding.table_model import (
+    A,
+    B,
+    C,
+    D,
+    TableModel,
+    by_hand,
+    many,
+    random_tables,
+    search,
+    sources,
+    unlimited,
+)
 from tests.support.hypotheses import same
 
 
@@ -34,7 +46,10 @@ def every_sequence(table: Tensor, limit: int, kind: str, alpha: float) -> list[S
     """All there is, best first: what ended within `limit` tokens, EOS counted, then what is `limit` tokens long."""
 
     def score(log_prob: float, length: int) -> float:
-        return log_prob / {"none": 1.0, "average": length**alpha, "gnmt": ((5 + length) / 6) ** alpha}[kind]
+        return (
+            log_prob
+            / {"none": 1.0, "average": length**alpha, "gnmt": ((5 + length) / 6) ** alpha}[kind]
+        )
 
     def grow(ids: list[int], total: float) -> Iterator[Sequence]:
         depth = len(ids)
@@ -70,32 +85,56 @@ def test_beam_one_is_a_plain_argmax_loop() -> None:
 
 
 @pytest.mark.parametrize("stop", ["first_k", "exact"])
-@pytest.mark.parametrize(("kind", "alpha"), [("none", 1.0), ("average", 1.0), ("average", 0.5), ("gnmt", 0.8)])
+@pytest.mark.parametrize(
+    ("kind", "alpha"), [("none", 1.0), ("average", 1.0), ("average", 0.5), ("gnmt", 0.8)]
+)
 @pytest.mark.parametrize("limit", [1, 2, 4])
-def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(kind: str, alpha: float, limit: int, stop: str) -> None:
+def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(
+    kind: str, alpha: float, limit: int, stop: str
+) -> None:
     tables = random_tables(4, 3, 7, seed=limit)
     width = 4**limit  # three words and UNK
-    config = BeamConfig(length_penalty=kind, alpha=alpha, max_length=limit, max_length_offset=9, stop=stop)
-    config = config.model_copy(update={"beam_size": 4 * width})  # a wider one than a recipe may ask for
+    config = BeamConfig(
+        length_penalty=kind, alpha=alpha, max_length=limit, max_length_offset=9, stop=stop
+    )
+    # a wider one than a recipe may ask for
+    config = config.model_copy(update={"beam_size": 4 * width})
     results = beam_search(TableModel(tables), sources(3, 4, 3, 2), config, n_best=width)
     for table, hypotheses in zip(tables, results, strict=True):
         expected = every_sequence(table, limit, kind, alpha)[:width]
-        assert [(h.ids, h.finished) for h in hypotheses] == [(one.ids, one.finished) for one in expected]
+        assert [(h.ids, h.finished) for h in hypotheses] == [
+            (one.ids, one.finished) for one in expected
+        ]
         assert [h.log_prob for h in hypotheses] == pytest.approx([one.log_prob for one in expected])
         assert [h.score for h in hypotheses] == pytest.approx([one.score for one in expected])
 
 
 def test_what_is_in_the_tree_is_all_that_is_returned() -> None:
-    hypotheses = search(TableModel(random_tables(1, 2, 6)), 50, beam_size=50, max_length=2, max_length_offset=9)
-    assert len(hypotheses) == 1 + 3 + 9  # the empty one, three words and EOS, nine pairs that were cut
+    hypotheses = search(
+        TableModel(random_tables(1, 2, 6)), 50, beam_size=50, max_length=2, max_length_offset=9
+    )
+    # the empty one, three words and EOS, nine pairs that were cut
+    assert len(hypotheses) == 1 + 3 + 9
 
 
 # Tables written by hand.
 
 
-GREEDY_MISSES = {BOS: {A: 0.6, B: 0.4}, A: {C: 0.51, D: 0.49}, B: {C: 1.0}, C: {EOS: 1.0}, D: {EOS: 1.0}}
+GREEDY_MISSES = {
+    BOS: {A: 0.6, B: 0.4},
+    A: {C: 0.51, D: 0.49},
+    B: {C: 1.0},
+    C: {EOS: 1.0},
+    D: {EOS: 1.0},
+}
 EARLY_END = {BOS: {EOS: 0.4, A: 0.6}, A: {B: 0.9, D: 0.1}, B: {EOS: 1.0}, D: {EOS: 1.0}}
-LATE_WINNER = {BOS: {EOS: 0.4, A: 0.6}, A: {EOS: 0.5, B: 0.5}, B: {C: 1.0}, C: {D: 1.0}, D: {EOS: 1.0}}
+LATE_WINNER = {
+    BOS: {EOS: 0.4, A: 0.6},
+    A: {EOS: 0.5, B: 0.5},
+    B: {C: 1.0},
+    C: {D: 1.0},
+    D: {EOS: 1.0},
+}
 LOW_END = {BOS: {A: 0.5, B: 0.3, EOS: 0.2}, A: {EOS: 1.0}, B: {EOS: 1.0}}
 ENDLESS = {BOS: {A: 0.99, EOS: 0.01}, A: {A: 1.0}}
 COIN = {BOS: {A: 0.7, EOS: 0.3}, A: {A: 0.5, EOS: 0.5}}
@@ -104,15 +143,31 @@ NONE = {"length_penalty": "none", "max_length": 4}
 
 BY_HAND = {
     "greedy": (GREEDY_MISSES, {"beam_size": 1}, {"AC": math.log(0.306) / 3}),
-    "wider": (GREEDY_MISSES, {"beam_size": 2}, {"BC": math.log(0.4) / 3, "AC": math.log(0.306) / 3}),
+    "wider": (
+        GREEDY_MISSES,
+        {"beam_size": 2},
+        {"BC": math.log(0.4) / 3, "AC": math.log(0.306) / 3},
+    ),
     # The empty translation ends first and is among the best two; `first_k` goes on until two are finished.
     "first_k": (EARLY_END, {"beam_size": 2}, {"AB": math.log(0.54) / 3, "": math.log(0.4)}),
-    "no length penalty": (EARLY_END, {"beam_size": 2, **NONE}, {"AB": math.log(0.54), "": math.log(0.4)}),
+    "no length penalty": (
+        EARLY_END,
+        {"beam_size": 2, **NONE},
+        {"AB": math.log(0.54), "": math.log(0.4)},
+    ),
     # Two have ended after the second step; only `exact` waits for the one that wins by its mean.
     "first_k gives up": (LATE_WINNER, {"beam_size": 2}, {"A": math.log(0.3) / 2}),
     "exact waits": (LATE_WINNER, {"beam_size": 2, "stop": "exact"}, {"ABCD": math.log(0.3) / 5}),
-    "an end below the beam": (LOW_END, {"beam_size": 2}, {"A": math.log(0.5) / 2, "B": math.log(0.3) / 2}),
-    "unfinished": (ENDLESS, {"beam_size": 3, "max_length": 4}, {"": math.log(0.01), "AAAA": math.log(0.99) / 4}),
+    "an end below the beam": (
+        LOW_END,
+        {"beam_size": 2},
+        {"A": math.log(0.5) / 2, "B": math.log(0.3) / 2},
+    ),
+    "unfinished": (
+        ENDLESS,
+        {"beam_size": 3, "max_length": 4},
+        {"": math.log(0.01), "AAAA": math.log(0.99) / 4},
+    ),
     "beam 1": (COIN, {"beam_size": 1, **NONE}, {"A": math.log(0.35)}),
     "beam 2": (COIN, {"beam_size": 2, **NONE}, {"A": math.log(0.35), "": math.log(0.3)}),
 }
@@ -133,7 +188,13 @@ def test_scores_and_order_by_hand(
 def test_exact_stops_as_soon_as_the_rest_cannot_win() -> None:
     first = {A: 0.36, B: 0.34, C: 0.3}
     model = by_hand(
-        {BOS: first, A: {EOS: 0.52, D: 0.48}, B: {EOS: 0.9, D: 0.1}, C: {EOS: 1.0}, D: {D: 0.999, EOS: 0.001}}
+        {
+            BOS: first,
+            A: {EOS: 0.52, D: 0.48},
+            B: {EOS: 0.9, D: 0.1},
+            C: {EOS: 1.0},
+            D: {D: 0.999, EOS: 0.001},
+        }
     )
     assert search(model, beam_size=2, length_penalty="none")[0].ids == [B]
     steps = []
@@ -141,7 +202,8 @@ def test_exact_stops_as_soon_as_the_rest_cannot_win() -> None:
         model.rows_seen.clear()
         search(model, beam_size=2, stop="exact", **settings)
         steps.append(len(model.rows_seen))
-    assert steps == [2, 20]  # 0.36 * 0.48 can never become 0.306; its mean over 20 tokens might have
+    # 0.36 * 0.48 can never become 0.306; its mean over 20 tokens might have
+    assert steps == [2, 20]
 
 
 def test_a_repetition_is_ranked_lower_and_keeps_its_log_probability() -> None:
@@ -151,7 +213,9 @@ def test_a_repetition_is_ranked_lower_and_keeps_its_log_probability() -> None:
     assert [first.ids, second.ids] == [[A, B], [A, A]]
     assert second.log_prob == pytest.approx(math.log(0.6))
     assert second.score == pytest.approx(2 * math.log(0.6))
-    scored = ranking_score(BeamConfig(**settings), second.ids, torch.tensor(second.token_log_probs), None)
+    scored = ranking_score(
+        BeamConfig(**settings), second.ids, torch.tensor(second.token_log_probs), None
+    )
     assert scored == pytest.approx(second.score)
 
 
@@ -160,7 +224,9 @@ def test_a_repetition_is_ranked_lower_and_keeps_its_log_probability() -> None:
 
 def look(_: Tensor, tokens: Tensor) -> Tensor:
     """At source word 0 after BOS and A, at word 1 after B, half and half after anything else."""
-    first = torch.where((tokens == A) | (tokens == BOS), 1.0, torch.where(tokens == B, 0.0, 0.5)).double()
+    first = torch.where(
+        (tokens == A) | (tokens == BOS), 1.0, torch.where(tokens == B, 0.0, 0.5)
+    ).double()
     return torch.stack([first, 1 - first, torch.zeros_like(first)], 1)
 
 
@@ -171,11 +237,14 @@ NEVER = math.log(2**-24)
     ("kind", "penalty", "costs"),
     [
         ("gnmt", 0.1, [0.0, 0.1 * NEVER, 0.1 * NEVER]),  # "A A" and "A" never look at word 1
-        ("summary", 0.75, [-0.75, -1.5, -0.75]),  # "A A" looks at word 0 three times; "A B" and "A" do twice
+        # "A A" looks at word 0 three times; "A B" and "A" do twice
+        ("summary", 0.75, [-0.75, -1.5, -0.75]),
     ],
 )
 def test_coverage_penalty_by_hand(kind: str, penalty: float, costs: list[float]) -> None:
-    model = by_hand({BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}, end_at=2, attend=look)
+    model = by_hand(
+        {BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}, end_at=2, attend=look
+    )
     settings = {"beam_size": 3, "length_penalty": "none", "coverage_kind": kind}
     assert [h.ids for h in search(model, 3, **settings)] == [[A, A], [A, B], [A]]
     hypotheses = search(model, 3, **settings, coverage_penalty=penalty)
@@ -221,7 +290,8 @@ def test_low_logits_of_a_prefix_are_not_raised(monkeypatch: pytest.MonkeyPatch) 
     tables, prefix = random_tables(1, 6, 12), torch.tensor([[A, B, C]])
     config = unlimited(beam_size=3, max_length=6)
     expected, found = (
-        beam_search(Logits(tables + more), sources(3), config, 3, prefix=prefix)[0] for more in (0.0, -1000.0)
+        beam_search(Logits(tables + more), sources(3), config, 3, prefix=prefix)[0]
+        for more in (0.0, -1000.0)
     )
     assert [one.ids for one in found] == [one.ids for one in expected]
     assert [one.log_prob for one in found] == pytest.approx([one.log_prob for one in expected])
@@ -229,7 +299,9 @@ def test_low_logits_of_a_prefix_are_not_raised(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_prefix_longer_than_the_limit_is_not_cut() -> None:
     model, prefix = TableModel(random_tables(1, 2, 8)), torch.tensor([[4, 5, 6, 7]])
-    ((best,),) = beam_search(model, sources(3), BeamConfig(max_length=2, beam_size=2), prefix=prefix)
+    ((best,),) = beam_search(
+        model, sources(3), BeamConfig(max_length=2, beam_size=2), prefix=prefix
+    )
     assert best.ids[:4] == [4, 5, 6, 7]
 
 
@@ -255,7 +327,12 @@ class CopyingTable(TableModel):
     """Its gate tells the path, as its attention does."""
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
         readout, state = super().advance(tokens, state, memory, cache, True)
         return replace(readout, copy_gate=readout.attention[:, 2:] / 1_000_003), state
@@ -269,7 +346,9 @@ def test_attention_and_p_gen_follow_the_back_pointers() -> None:
     for hypotheses in results:
         for hypothesis in hypotheses:
             path, expected = 0, []
-            for depth, token in enumerate([BOS, *hypothesis.ids][: len(hypothesis.token_log_probs)]):
+            for depth, token in enumerate(
+                [BOS, *hypothesis.ids][: len(hypothesis.token_log_probs)]
+            ):
                 path = (path * 31 + token) % 1_000_003
                 expected.append([depth, token, path])
             assert hypothesis.attention.tolist() == expected
@@ -304,9 +383,13 @@ def test_best_candidates_is_top_k_over_everything(size: int, width: int, count: 
 
 @pytest.mark.parametrize("few", [0, step_candidates.SORTED_DIRECTLY])  # both ways to find them
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_of_equal_values_the_first_come_first(dtype: torch.dtype, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_equal_values_the_first_come_first(
+    dtype: torch.dtype, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(step_candidates, "SORTED_DIRECTLY", few)
-    values = torch.tensor([[0.5, -1.0, 2.0, 2.0, -math.inf, 0.5, 0.5], [-3.0, -3.0, -2.5, -3.0, -3.0, -3.0, -2.5]])
+    values = torch.tensor(
+        [[0.5, -1.0, 2.0, 2.0, -math.inf, 0.5, 0.5], [-3.0, -3.0, -2.5, -3.0, -3.0, -3.0, -2.5]]
+    )
     values = values.to(dtype)
     best, places = stable_topk(values, 4)
     assert places.tolist() == [[2, 3, 0, 5], [2, 6, 0, 1]]
@@ -317,11 +400,15 @@ def test_of_equal_values_the_first_come_first(dtype: torch.dtype, few: int, monk
 
 
 @pytest.mark.parametrize(("better", "equal"), [(0, 1), (0, 4), (2, 3), (4, 2)])
-def test_of_many_rows_the_best_five_come_in_order_even_among_equals(better: int, equal: int) -> None:
+def test_of_many_rows_the_best_five_come_in_order_even_among_equals(
+    better: int, equal: int
+) -> None:
     generator = torch.Generator().manual_seed(equal)
     values = torch.rand(40, 200, generator=generator)
     columns = torch.rand(40, 200, generator=generator).topk(better + equal, 1)[1]
-    values.scatter_(1, columns, torch.arange(better + equal).clamp(min=equal - 1).float().expand_as(columns) + 1)
+    values.scatter_(
+        1, columns, torch.arange(better + equal).clamp(min=equal - 1).float().expand_as(columns) + 1
+    )
     ordered, places = values.sort(dim=1, descending=True, stable=True)
     best, found = stable_topk(values, 5)
     assert torch.equal(best, ordered[:, :5])
@@ -332,7 +419,8 @@ def test_of_many_rows_the_best_five_come_in_order_even_among_equals(better: int,
 def test_wider_distributions_change_nothing_even_among_equals(extra: int) -> None:
     """Unknown words of other sentences add columns that are impossible here."""
     generator = torch.Generator().manual_seed(2)
-    log_probs = -torch.randint(1, 4, (6, 150), generator=generator).float()  # equal values everywhere
+    # equal values everywhere
+    log_probs = -torch.randint(1, 4, (6, 150), generator=generator).float()
     scores = -torch.randint(0, 2, (2, 3), generator=generator).float()
     values, flat = top_continuations(log_probs, scores, 6)
     wide = torch.cat([log_probs, torch.full((6, extra), -math.inf)], 1)
@@ -349,10 +437,15 @@ def test_wider_distributions_change_nothing_even_among_equals(extra: int) -> Non
 
 @pytest.mark.parametrize(
     ("n_best", "settings", "message"),
-    [(3, {"beam_size": 2}, "n_best 3 is more than beam_size 2"), (1, {"coverage_penalty": 0.2}, "coverage_penalty")],
+    [
+        (3, {"beam_size": 2}, "n_best 3 is more than beam_size 2"),
+        (1, {"coverage_penalty": 0.2}, "coverage_penalty"),
+    ],
     ids=["n-best", "coverage"],
 )
-def test_what_a_search_cannot_give_is_refused(n_best: int, settings: dict[str, float], message: str) -> None:
+def test_what_a_search_cannot_give_is_refused(
+    n_best: int, settings: dict[str, float], message: str
+) -> None:
     with pytest.raises(RecipeError, match=message):
         search(TableModel(random_tables(1, 1, 8), has_attention=False), n_best, **settings)
 

@@ -85,7 +85,9 @@ def test_what_takes_a_slot_leaves_the_attention_of_who_had_it() -> None:
     """Some sentences end with their first step: their slot is taken before it was read where they looked."""
     tables = random_tables(9, 3, 8, spread=2.0)
     tables[::2, 0, :, EOS] += 20.0
-    model = TableModel(tables.log_softmax(-1), attend=lambda log_probs, _: log_probs[:, 4:7].softmax(1))
+    model = TableModel(
+        tables.log_softmax(-1), attend=lambda log_probs, _: log_probs[:, 4:7].softmax(1)
+    )
     batch = sources(*[2] * 9)
     config = unlimited(beam_size=1, coverage_penalty=0.3, coverage_kind="summary")
     together = beam_search(model, batch, config, need_attention=True)
@@ -107,7 +109,10 @@ def test_the_batch_that_is_searched_stays_as_it_is() -> None:
     prefix = torch.arange(2 * batch.size).view(-1, 2) % 3 + START
     before, forced = batch.mapped(torch.clone), prefix.clone()
     beam_search(model, batch, unlimited(beam_size=3), prefix=prefix)
-    assert all(torch.equal(one, other) for one, other in zip(batch.tensors(), before.tensors(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(batch.tensors(), before.tensors(), strict=True)
+    )
     assert torch.equal(prefix, forced)
 
 

@@ -22,7 +22,12 @@ from nmtkit.models.base import Decoder, VocabularySizes
 from nmtkit.models.language.transformer_lm import TransformerLM, TransformerLMConfig
 from tests.contracts import recorder
 from tests.support.hypotheses import agree, same
-from tests.support.prompted_decoders import MODELS_WITHOUT_SOURCE, AttendingModel, RecurrentModel, prompts
+from tests.support.prompted_decoders import (
+    MODELS_WITHOUT_SOURCE,
+    AttendingModel,
+    RecurrentModel,
+    prompts,
+)
 from tests.support.reference_search import Request, Sentence
 
 PROMPTS = [[5, 6, 7, 5, 6], [4], [], [9, 8, 4, 4, 10, 11, 5, 9, 8], [7, 7]]
@@ -58,7 +63,9 @@ def sentence(model: Decoder, prompt: tuple[int, ...]) -> Sentence:
         return Sentence(model, lambda rows: Batch(targets=Targets.of_texts(rows)), prompt)
 
 
-def searched(model: Decoder, rows: list[list[int]], settings: dict[str, object]) -> list[list[Hypothesis]]:
+def searched(
+    model: Decoder, rows: list[list[int]], settings: dict[str, object]
+) -> list[list[Hypothesis]]:
     config = change_search(BeamConfig(), {"max_length": 7, **settings})
     return beam_search(model, prompts(*rows), config, config.n_hypotheses)
 
@@ -105,14 +112,20 @@ def test_terms_are_written_behind_the_prompt(model: Decoder) -> None:
     )
     config = BeamConfig(beam_size=4, max_length=9, max_length_ratio=0.0)
     results = beam_search(
-        model, replace(batch, terms=terms), config, 2, token_classes=TokenClasses(word_starts=lambda: starts)
+        model,
+        replace(batch, terms=terms),
+        config,
+        2,
+        token_classes=TokenClasses(word_starts=lambda: starts),
     )
     for line, (prompt, term) in enumerate([([5, 6, 7], [6]), ([4], [9, 8]), ([6], [6])]):
         request = Request(required=[term], refused=[[7]], starts=set(range(12)))
         agree(results[line], sentence(model, tuple(prompt)), config, line, request, 2)
 
 
-def test_a_search_from_nothing_is_recorded_and_replayed(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_from_nothing_is_recorded_and_replayed(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not torch.cuda.is_available():
         monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: True)
         monkeypatch.setattr(graphs, "capture_cuda_graph", recorder.capture_cuda_graph)
@@ -123,7 +136,9 @@ def test_a_search_from_nothing_is_recorded_and_replayed(model: Decoder, monkeypa
     same([found[0], found[1]], beam_search(model, nothing, config, 2))
 
 
-def test_captured_steps_have_room_for_texts_without_a_source(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_steps_have_room_for_texts_without_a_source(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Limits by the length of the source do not hold where there is none."""
     if not torch.cuda.is_available():
         monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: True)
@@ -170,10 +185,18 @@ def test_a_short_prompt_reaches_the_last_learned_position() -> None:
 def test_texts_end_where_the_learned_positions_do() -> None:
     settings = {"hidden_size": 8, "heads": 2, "layers": 1, "max_positions": 9}
     torch.manual_seed(1)
-    model = TransformerLM(TransformerLMConfig.model_validate(settings), VocabularySizes({"tgt": 12})).double().eval()
+    model = (
+        TransformerLM(TransformerLMConfig.model_validate(settings), VocabularySizes({"tgt": 12}))
+        .double()
+        .eval()
+    )
     rows, config = [[4] * 6, [], [5]], {"beam_size": 2, "max_length": 20, "min_length": 15}
     found = searched(model, rows, config)
-    assert [(len(best.ids), best.finished) for best, _ in found] == [(3, False), (9, False), (8, False)]
+    assert [(len(best.ids), best.finished) for best, _ in found] == [
+        (3, False),
+        (9, False),
+        (8, False),
+    ]
     same(found, [searched(model, [row], config)[0] for row in rows])
 
 
@@ -188,7 +211,11 @@ def test_every_step_is_traced(model: Decoder) -> None:
 
 
 def test_a_shortlist_needs_a_source() -> None:
-    rows = torch.zeros(13, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.ones(12, dtype=torch.bool)
+    rows = (
+        torch.zeros(13, dtype=torch.long),
+        torch.zeros(0, dtype=torch.long),
+        torch.ones(12, dtype=torch.bool),
+    )
     engine = Engine(BeamSearch(RecurrentModel(), BeamConfig(), shortlist=Shortlist(*rows)))
     with pytest.raises(RecipeError, match="this model reads none"):
         list(engine.run(OneBatch(prompts([4]))))

@@ -21,7 +21,12 @@ from nmtkit.decoding.rules import (
     Rule,
     allow_end_if_stuck,
 )
-from nmtkit.decoding.scorers import COVERAGE_PENALTIES, LENGTH_PENALTIES, coverage_score, source_words
+from nmtkit.decoding.scorers import (
+    COVERAGE_PENALTIES,
+    LENGTH_PENALTIES,
+    coverage_score,
+    source_words,
+)
 from nmtkit.decoding.settings import BeamConfig, change_search, max_lengths, min_lengths
 from nmtkit.models.base import Memory
 
@@ -31,7 +36,10 @@ def uniform(rows: int, size: int = 8) -> torch.Tensor:
 
 
 def allowed(log_probs: torch.Tensor) -> list[list[int]]:
-    return [[token for token, value in enumerate(row) if value > -math.inf] for row in log_probs.tolist()]
+    return [
+        [token for token, value in enumerate(row) if value > -math.inf]
+        for row in log_probs.tolist()
+    ]
 
 
 def live(
@@ -49,7 +57,9 @@ def live(
         last_position=torch.full((len(lengths),), 99),
         width=1,
         memory=Memory(torch.zeros(len(lengths), 0, dtype=torch.bool), ABSENT),
-        history=None if history is None else torch.tensor(history, dtype=torch.long).view(len(lengths), -1),
+        history=None
+        if history is None
+        else torch.tensor(history, dtype=torch.long).view(len(lengths), -1),
         forced=None if forced is None else torch.tensor(forced),
         forced_log_probs=forced_log_probs,
     )
@@ -74,7 +84,10 @@ NO_UNKNOWN = ForbiddenTokens([PAD, BOS, UNK])
         ([SPECIAL], [[UNK, EOS, 4, 5, 6, 7]] * 3),
         ([NO_UNKNOWN], [[EOS, 4, 5, 6, 7]] * 3),
         # Each has two tokens.
-        ([SPECIAL, MinLength(torch.tensor([2, 3, 4]))], [[UNK, EOS, 4, 5, 6, 7], [UNK, 4, 5, 6, 7], [UNK, 4, 5, 6, 7]]),
+        (
+            [SPECIAL, MinLength(torch.tensor([2, 3, 4]))],
+            [[UNK, EOS, 4, 5, 6, 7], [UNK, 4, 5, 6, 7], [UNK, 4, 5, 6, 7]],
+        ),
     ],
     ids=["special tokens", "unknown word", "minimum length"],
 )
@@ -90,7 +103,9 @@ def test_repeats_against_a_plain_loop(size: int, rows: list[list[int]]) -> None:
     """Hypotheses of one step may be of different lengths."""
     longest = max(map(len, rows))
     history = [row + [-1] * (longest - len(row)) for row in rows]
-    log_probs = NoRepeatedNgrams(size).apply(uniform(len(rows)), live([len(row) for row in rows], history))
+    log_probs = NoRepeatedNgrams(size).apply(
+        uniform(len(rows)), live([len(row) for row in rows], history)
+    )
     expected = []
     for row in rows:
         ngrams = {tuple(row[start : start + size]) for start in range(len(row) - size + 1)}
@@ -131,14 +146,27 @@ LENGTHS = torch.tensor([1, 5, 10, 30])
 @pytest.mark.parametrize(
     ("limits", "least", "most"),
     [
-        ({"max_length_ratio": 1.5, "max_length_offset": 4}, [0, 0, 0, 0], [5, 11, 19, 20]),  # the lower limit holds
+        # the lower limit holds
+        ({"max_length_ratio": 1.5, "max_length_offset": 4}, [0, 0, 0, 0], [5, 11, 19, 20]),
         ({"max_length_ratio": 0.0, "max_length_offset": 4}, [0, 0, 0, 0], [20, 20, 20, 20]),
         ({"max_length_ratio": 1.5, "max_length_offset": 0}, [0, 0, 0, 0], [1, 7, 15, 20]),
         ({"max_length_ratio": 0.0, "min_length": 2}, [2, 2, 2, 2], [20, 20, 20, 20]),
-        ({"max_length_ratio": 0.0, "min_length": 2, "min_length_ratio": 0.5}, [2, 2, 4, 14], [20, 20, 20, 20]),
+        (
+            {"max_length_ratio": 0.0, "min_length": 2, "min_length_ratio": 0.5},
+            [2, 2, 4, 14],
+            [20, 20, 20, 20],
+        ),
         # By the source at most 1, 2, 3, 8: the least lengths and EOS have room.
-        ({"max_length_ratio": 0.25, "max_length_offset": 1, "min_length_ratio": 0.5}, [0, 2, 4, 14], [1, 3, 5, 15]),
-        ({"max_length": 12, "max_length_ratio": 0.0, "min_length_ratio": 0.5}, [0, 2, 4, 11], [12, 12, 12, 12]),
+        (
+            {"max_length_ratio": 0.25, "max_length_offset": 1, "min_length_ratio": 0.5},
+            [0, 2, 4, 14],
+            [1, 3, 5, 15],
+        ),
+        (
+            {"max_length": 12, "max_length_ratio": 0.0, "min_length_ratio": 0.5},
+            [0, 2, 4, 11],
+            [12, 12, 12, 12],
+        ),
     ],
     ids=str,
 )
@@ -151,7 +179,10 @@ def test_limits_of_length(limits: dict[str, float], least: list[int], most: list
 def test_limits_leave_room_for_min_length_and_prefix() -> None:
     limits = BeamConfig(min_length=8, max_length=10, max_length_ratio=0.1, max_length_offset=2)
     for prefix, most in (([[4, 0, 0], [4] * 3], [9, 9]), ([[4] * 12], [13])):
-        assert max_lengths(limits, torch.full((len(prefix),), 3), torch.tensor(prefix)).tolist() == most
+        assert (
+            max_lengths(limits, torch.full((len(prefix),), 3), torch.tensor(prefix)).tolist()
+            == most
+        )
 
 
 @pytest.mark.parametrize(
@@ -170,8 +201,16 @@ def test_numbers_that_make_no_sense_are_refused(settings: dict[str, object], mes
 @pytest.mark.parametrize("ratio", [1e6, 1e9, 2.0**62, 2.0**63, 2.0**63 - 1, 1e30, 1e308])
 def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
     lengths = torch.tensor([1, 2, 5, 400])
-    assert max_lengths(BeamConfig(max_length=100, max_length_ratio=ratio), lengths, None).tolist() == [100] * 4
-    assert min_lengths(BeamConfig(max_length=100, min_length_ratio=ratio), lengths).tolist() == [0, 99, 99, 99]
+    assert (
+        max_lengths(BeamConfig(max_length=100, max_length_ratio=ratio), lengths, None).tolist()
+        == [100] * 4
+    )
+    assert min_lengths(BeamConfig(max_length=100, min_length_ratio=ratio), lengths).tolist() == [
+        0,
+        99,
+        99,
+        99,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +222,9 @@ def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
         ({"max_length_offset": 9, "max_length_ratio": 0.0}, "max_length_ratio"),
     ],
 )
-def test_what_would_do_nothing_is_refused_with_what_it_needs(settings: dict[str, object], needs: str) -> None:
+def test_what_would_do_nothing_is_refused_with_what_it_needs(
+    settings: dict[str, object], needs: str
+) -> None:
     with pytest.raises(RecipeError, match=f"{next(iter(settings))} is for .*give {needs} too"):
         change_search(BeamConfig(), settings).reject_unused(settings)
 
@@ -191,7 +232,9 @@ def test_what_would_do_nothing_is_refused_with_what_it_needs(settings: dict[str,
 @pytest.mark.parametrize("key", ["min_length_ratio", "max_length_ratio", "max_length_offset"])
 def test_a_limit_by_the_source_is_refused_where_no_text_is_read(key: str) -> None:
     BeamConfig().changed({key: 3}).reject_unused({key: 3})
-    with pytest.raises(RecipeError, match=f"{key} is for models that read a text, and this one reads none"):
+    with pytest.raises(
+        RecipeError, match=f"{key} is for models that read a text, and this one reads none"
+    ):
         BeamConfig().changed({key: 3}).reject_unused({key: 3}, reads_text=False)
 
 
@@ -218,33 +261,46 @@ def test_length_penalty(kind: str, alpha: float, expected: list[float]) -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("gnmt", [0.2 * math.log(0.5 * 1.0 * 0.25), 0.2 * math.log(0.5)]),  # the log of what is missing
+        # the log of what is missing
+        ("gnmt", [0.2 * math.log(0.5 * 1.0 * 0.25), 0.2 * math.log(0.5)]),
         ("summary", [-0.2 * 0.75, -0.2 * (1 + 2)]),  # what was looked at twice
     ],
 )
 def test_coverage_penalty(kind: str, expected: list[float]) -> None:
     coverage = torch.tensor([[0.5, 1.75, 0.25, 9.0], [1.0, 2.0, 3.0, 0.5]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
-    assert coverage_score(COVERAGE_PENALTIES.get(kind)(0.2), coverage, mask).tolist() == pytest.approx(expected)
+    assert coverage_score(
+        COVERAGE_PENALTIES.get(kind)(0.2), coverage, mask
+    ).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_word_never_looked_at_costs_much_but_not_everything(dtype: torch.dtype) -> None:
     coverage = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=dtype)
-    cost = coverage_score(COVERAGE_PENALTIES.get("gnmt")(0.5), coverage, torch.tensor([True, True, False]))
+    cost = coverage_score(
+        COVERAGE_PENALTIES.get("gnmt")(0.5), coverage, torch.tensor([True, True, False])
+    )
     assert cost.tolist() == pytest.approx([12 * math.log(0.5), 24 * math.log(0.5)])
 
 
 def test_the_end_of_a_source_is_not_to_be_covered() -> None:
     mask = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
-    assert source_words(mask).tolist() == [[True, True, False], [True, False, False], [False, False, False]]
+    assert source_words(mask).tolist() == [
+        [True, True, False],
+        [True, False, False],
+        [False, False, False],
+    ]
 
 
 @pytest.mark.parametrize("kind", ["gnmt", "summary"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_the_greatest_coverage_penalty_is_a_number_in_every_precision(kind: str, dtype: torch.dtype) -> None:
+def test_the_greatest_coverage_penalty_is_a_number_in_every_precision(
+    kind: str, dtype: torch.dtype
+) -> None:
     coverage = torch.tensor([[1.0, 1.0], [0.0, 2.0], [0.0, 300.0]], dtype=dtype)
-    cost = coverage_score(COVERAGE_PENALTIES.get(kind)(1e6), coverage, torch.ones(3, 2, dtype=torch.bool))
+    cost = coverage_score(
+        COVERAGE_PENALTIES.get(kind)(1e6), coverage, torch.ones(3, 2, dtype=torch.bool)
+    )
     assert cost.isfinite().all()
     assert cost[0] == 0
     assert cost[1] < 0
@@ -255,7 +311,9 @@ def test_a_certain_prefix_costs_nothing() -> None:
     for certain in (False, True):
         log_probs = uniform(2)
         hypotheses = live([0, 0], None, [7, PAD], log_probs)
-        ruled = under([SPECIAL, CertainPrefix() if certain else ForcedPrefix()], log_probs, hypotheses)
+        ruled = under(
+            [SPECIAL, CertainPrefix() if certain else ForcedPrefix()], log_probs, hypotheses
+        )
         assert ruled[0, 7] == (0.0 if certain else given[0, 7])
         assert ruled[0].isfinite().sum() == 1
         assert torch.equal(ruled[1, 4:], given[1, 4:])

@@ -28,7 +28,9 @@ def unlikely(counts: Counter[int], expected: dict[int, float]) -> float:
     """How probable it is that counts differ so much from what is expected of them: Pearson's chi-square test."""
     assert set(counts) <= set(expected)
     total = counts.total()
-    statistic = sum((counts[key] - share * total) ** 2 / (share * total) for key, share in expected.items())
+    statistic = sum(
+        (counts[key] - share * total) ** 2 / (share * total) for key, share in expected.items()
+    )
     freedom = torch.tensor((len(expected) - 1) / 2, dtype=torch.float64)
     return float(torch.special.gammaincc(freedom, torch.tensor(statistic / 2, dtype=torch.float64)))
 
@@ -48,7 +50,9 @@ def unlikely(counts: Counter[int], expected: dict[int, float]) -> float:
     ],
     ids=str,
 )
-def test_frequencies_follow_the_probabilities(config: dict[str, float], expected: dict[int, float]) -> None:
+def test_frequencies_follow_the_probabilities(
+    config: dict[str, float], expected: dict[int, float]
+) -> None:
     drawn = sampled(ONE_WORD, 1000, **config)
     assert len(drawn) == 1000
     counts = Counter((*one.ids, EOS)[0] for one in drawn)
@@ -60,7 +64,9 @@ def test_frequencies_follow_the_probabilities(config: dict[str, float], expected
 
 def test_draws_of_many_words_follow_their_probabilities() -> None:
     """Words of several blocks, one of which has none that can be drawn; draws of two rows are independent."""
-    log_probs = torch.randn(2, 200, generator=torch.Generator().manual_seed(1), dtype=torch.float64).log_softmax(1)
+    log_probs = torch.randn(
+        2, 200, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    ).log_softmax(1)
     log_probs[:, 64:128] = -math.inf
     keys = splitmix64(torch.tensor([[1], [2]]), torch.arange(40_000))
     drawn = draw(log_probs, keys)
@@ -69,15 +75,24 @@ def test_draws_of_many_words_follow_their_probabilities() -> None:
         assert unlikely(Counter(words.tolist()), expected) > 1e-3
     pairs = Counter(zip((drawn[0] % 3).tolist(), (drawn[1] % 3).tolist(), strict=True))
     sides = [[float((one % 3 == rest).double().mean()) for rest in range(3)] for one in drawn]
-    both = {3 * one + other: sides[0][one] * sides[1][other] for one in range(3) for other in range(3)}
-    assert unlikely(Counter({3 * one + other: count for (one, other), count in pairs.items()}), both) > 1e-3
+    both = {
+        3 * one + other: sides[0][one] * sides[1][other] for one in range(3) for other in range(3)
+    }
+    assert (
+        unlikely(Counter({3 * one + other: count for (one, other), count in pairs.items()}), both)
+        > 1e-3
+    )
 
 
 def test_the_hash_is_that_of_splitmix64() -> None:
     # The first numbers of the generator as its authors published it, from the state 1234567.
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     numbers = splitmix64(torch.tensor(1234567), torch.arange(4)).tolist()
-    assert [number % 2**64 for number in numbers] == published == [plain_hash(1234567, count) for count in range(4)]
+    assert (
+        [number % 2**64 for number in numbers]
+        == published
+        == [plain_hash(1234567, count) for count in range(4)]
+    )
 
 
 def test_a_sample_that_ends_at_the_limit_is_there_once() -> None:
@@ -120,10 +135,16 @@ def test_seed_and_line_decide_what_is_drawn() -> None:
 )
 @pytest.mark.parametrize("best_first", [512, 1])  # with so few looked at first, top-p sorts all
 def test_truncation_by_hand(
-    best_first: int, keep: Callable[..., Tensor], limit: float, kept: set[int], monkeypatch: pytest.MonkeyPatch
+    best_first: int,
+    keep: Callable[..., Tensor],
+    limit: float,
+    kept: set[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Words that are as probable as the last one that is kept are kept too."""
     monkeypatch.setattr("nmtkit.decoding.sampling.TOP_P_FIRST_WORDS", best_first)
-    unequal, equal = keep(torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25] * 4], dtype=torch.float64).log(), limit)
+    unequal, equal = keep(
+        torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25] * 4], dtype=torch.float64).log(), limit
+    )
     assert {word for word, value in enumerate(unequal.tolist()) if value > -math.inf} == kept
     assert bool((equal > -math.inf).all())

@@ -14,7 +14,13 @@ from nmtkit.data.tokenizers.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import SPECIALS
 from nmtkit.decoding import shortlist as shortlists
-from nmtkit.decoding.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
+from nmtkit.decoding.shortlist import (
+    LinkCounts,
+    Shortlist,
+    read_shortlist,
+    shortlist_lines,
+    shortlist_writer,
+)
 from tests.support.learned_tokenizers import learn_tokenizers
 
 SIZE = 60
@@ -25,12 +31,21 @@ def drawn_pairs(count: int) -> list[tuple[set[tuple[int, int]], list[list[int]],
     draw = random.Random(5)
 
     def side() -> list[list[int]]:
-        return [[draw.randrange(4, SIZE) for _ in range(draw.randint(0, 3))] for _ in range(draw.randint(1, 9))]
+        return [
+            [draw.randrange(4, SIZE) for _ in range(draw.randint(0, 3))]
+            for _ in range(draw.randint(1, 9))
+        ]
 
     pairs = []
     for _ in range(count):
         src, tgt = side(), side()
-        pairs.append(({(draw.randrange(len(src)), j) for j in range(len(tgt)) if draw.random() < 0.8}, src, tgt))
+        pairs.append(
+            (
+                {(draw.randrange(len(src)), j) for j in range(len(tgt)) if draw.random() < 0.8},
+                src,
+                tgt,
+            )
+        )
     return pairs
 
 
@@ -64,26 +79,39 @@ def test_candidates_of_sentences() -> None:
     listed: list[list[int]] = [[] for _ in range(SIZE)]
     listed[4], listed[5], listed[9] = [20, 21], [21, 30, 31], [59]
     shortlist = Shortlist.from_candidates(listed, [40, 41], SIZE)
-    batch = collate([[4, 5, 4], [7], [9, 1]], src_extended=[[4, 5, 4], [SIZE], [9, SIZE + 1]], n_oov=2)
+    batch = collate(
+        [[4, 5, 4], [7], [9, 1]], src_extended=[[4, 5, 4], [SIZE], [9, SIZE + 1]], n_oov=2
+    )
     always = {*range(len(SPECIALS)), 40, 41}
 
     def ids(rows: torch.Tensor) -> list[set[int]]:
         return [set(row.nonzero()[:, 0].tolist()) for row in rows]
 
-    assert ids(shortlist.candidates(batch, copies=False)) == [always | {20, 21, 30, 31}, always, always | {59}]
+    assert ids(shortlist.candidates(batch, copies=False)) == [
+        always | {20, 21, 30, 31},
+        always,
+        always | {59},
+    ]
     copied = [always | {20, 21, 30, 31, 4, 5}, always, always | {59, 9}]
     assert ids(shortlist.candidates(batch, copies=True)) == copied
 
 
-def write(path: Path, tokenizers: Tokenizers, rows: dict[int, list[int]], frequent: list[int]) -> None:
+def write(
+    path: Path, tokenizers: Tokenizers, rows: dict[int, list[int]], frequent: list[int]
+) -> None:
     candidates = [rows.get(src, []) for src in range(len(tokenizers.src.vocabulary))]
     path.write_text("".join(shortlist_lines(tokenizers, candidates, frequent)), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def tokenizers() -> Tokenizers:
-    words = " ".join(chr(letter) * 2 for letter in [*range(ord("a"), ord("z") + 1), *range(ord("α"), ord("ω") + 1)])
-    return learn_tokenizers(TokenizerConfig(kind="char", vocab_size=100), [Example(words, words * 2, 1)])
+    words = " ".join(
+        chr(letter) * 2
+        for letter in [*range(ord("a"), ord("z") + 1), *range(ord("α"), ord("ω") + 1)]
+    )
+    return learn_tokenizers(
+        TokenizerConfig(kind="char", vocab_size=100), [Example(words, words * 2, 1)]
+    )
 
 
 @pytest.fixture
@@ -100,7 +128,10 @@ def test_a_file_holds_it(tokenizers: Tokenizers, path: Path) -> None:
     )
     shortlist = read_shortlist(path, tokenizers)
     assert shortlist.words.tolist() == [9, 8, 7]
-    assert (shortlist.starts.diff().nonzero()[:, 0].tolist(), len(shortlist.starts)) == ([4, 50], size + 1)
+    assert (shortlist.starts.diff().nonzero()[:, 0].tolist(), len(shortlist.starts)) == (
+        [4, 50],
+        size + 1,
+    )
     assert shortlist.always.nonzero()[:, 0].tolist() == [0, 1, 2, 3, 20, 30]
     write(path, tokenizers, {}, [])
     assert int(read_shortlist(path, tokenizers).always.sum()) == len(SPECIALS)
@@ -126,11 +157,15 @@ def test_a_file_holds_it(tokenizers: Tokenizers, path: Path) -> None:
         ("end", "end\n51 7", 6),
     ],
 )
-def test_a_damaged_file(before: str, after: str, line: int, tokenizers: Tokenizers, path: Path) -> None:
+def test_a_damaged_file(
+    before: str, after: str, line: int, tokenizers: Tokenizers, path: Path
+) -> None:
     text = path.read_text()
     assert before in text
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
-    with pytest.raises(DataError, match=rf"^{path}, line {line}: .*`nmtkit align --shortlist FILE` makes one"):
+    with pytest.raises(
+        DataError, match=rf"^{path}, line {line}: .*`nmtkit align --shortlist FILE` makes one"
+    ):
         read_shortlist(path, tokenizers)
 
 
@@ -149,13 +184,19 @@ def test_what_was_counted_is_written(tokenizers: Tokenizers, tmp_path: Path) -> 
         counts.add({(0, 0)}, [[7]], [[8, 8, 9, 10, 10, 10]])
         assert not path.exists()
     shortlist = read_shortlist(path, tokenizers)
-    assert (shortlist.words.tolist(), shortlist.always.nonzero()[:, 0].tolist()) == ([10], [0, 1, 2, 3, 8, 10])
+    assert (shortlist.words.tolist(), shortlist.always.nonzero()[:, 0].tolist()) == (
+        [10],
+        [0, 1, 2, 3, 8, 10],
+    )
     before = path.read_bytes()
     with pytest.raises(RuntimeError), shortlist_writer(path, tokenizers, 1, 2):
         raise RuntimeError
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
-    with pytest.raises(NmtkitError, match="cannot write it"), shortlist_writer(tmp_path, tokenizers, 1, 1):
+    with (
+        pytest.raises(NmtkitError, match="cannot be written"),
+        shortlist_writer(tmp_path, tokenizers, 1, 1),
+    ):
         pytest.fail("it is seen at the end only")
 
 

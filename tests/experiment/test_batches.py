@@ -61,6 +61,8 @@ def test_an_objective_that_corrupts_nothing_leaves_the_batches_as_they_are(run: 
     recipe, tokenizers = run.recipe, run.load_tokenizers()
     store = Store.open(run.folder.data, "train")
     stream = BatchStream(store, recipe.batch, 1, limits=recipe.data.truncation)
-    assert inputs([*islice(training_batches(recipe, store, tokenizers, 1), 3)]) == inputs([*islice(stream, 3)])
+    assert inputs([*islice(training_batches(recipe, store, tokenizers, 1), 3)]) == inputs(
+        [*islice(stream, 3)]
+    )
     batches = sorted_batches(store, VALIDATION_BATCH_TOKENS, recipe.data.truncation)
     assert inputs([*loss_batches(recipe, store, tokenizers)]) == inputs([*batches])

@@ -18,7 +18,15 @@ from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS
 from nmtkit.experiment.stages import train_stages
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, VocabularySizes
+from nmtkit.models.base import (
+    MODELS,
+    Decoder,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    VocabularySizes,
+)
 from nmtkit.runs.run import Run
 from nmtkit.training.events import Evaluated, Step
 from tests.support.begun_runs import begin_run
@@ -53,7 +61,12 @@ class Bigrams(Decoder[Memory, DecoderState]):
         self.output = nn.Linear(config.size, sizes["tgt"])
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
         return ModelOutput(self.dropout(self.tgt_embedding(tokens))), state
 
@@ -61,7 +74,9 @@ class Bigrams(Decoder[Memory, DecoderState]):
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Iterator[None]:
     MODELS.register("bigrams")(Bigrams)
-    TASKS.register("storytelling")(Task(name="storytelling", columns=(Column("tgt", required=("train", "valid")),)))
+    TASKS.register("storytelling")(
+        Task(name="storytelling", columns=(Column("tgt", required=("train", "valid")),))
+    )
     yield
     del MODELS._members["bigrams"], TASKS._members["storytelling"]
 
@@ -72,7 +87,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stories")
     draw = random.Random(5)
     for name, count in (("one", 30), ("two", 20), ("valid", 9)):
-        stories = ([(start + step) % 20 for step in range(draw.randrange(1, 60))] for start in range(count))
+        stories = (
+            [(start + step) % 20 for step in range(draw.randrange(1, 60))] for start in range(count)
+        )
         text = "".join(" ".join(f"w{word}" for word in story) + "\n" for story in stories)
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "stories.yaml").write_text(RECIPE, encoding="utf-8")
@@ -86,7 +103,9 @@ def begin(corpus: Path, folder: Path, *changes: str, resume: bool = False) -> Ru
 @pytest.fixture(scope="module")
 def straight(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = begin(corpus, tmp_path_factory.mktemp("straight") / "run")
-    losses = [event.metrics["loss"] for event in train_stages(run, CPU) if isinstance(event, Evaluated)]
+    losses = [
+        event.metrics["loss"] for event in train_stages(run, CPU) if isinstance(event, Evaluated)
+    ]
     run.close()
     assert losses[-1] < losses[0]
     return run.folder.path
@@ -98,7 +117,11 @@ def documents(store: Store) -> list[list[int]]:
 
 def test_documents_are_stored_whole_in_two_bytes_a_token(straight: Path, corpus: Path) -> None:
     store = Store.open(straight / "data", "train")
-    lines = [line for name in ("one", "two") for line in (corpus / name).read_text(encoding="utf-8").splitlines()]
+    lines = [
+        line
+        for name in ("one", "two")
+        for line in (corpus / name).read_text(encoding="utf-8").splitlines()
+    ]
     assert [len(one) for one in documents(store)] == [len(line.split()) for line in lines]
     assert max(map(len, documents(store))) > 50
     assert store.ids("tgt", 0).dtype == "uint16"
@@ -117,8 +140,15 @@ def check_loss(evaluated: Evaluated, run: Run) -> None:
 
 
 @pytest.mark.parametrize("across", [True, False])
-def test_validation_is_the_mean_over_every_token_of_whole_documents(corpus: Path, tmp_path: Path, across: bool) -> None:
-    run = begin(corpus, tmp_path / "run", "training.max_updates=4", f"batch.across_documents={str(across).lower()}")
+def test_validation_is_the_mean_over_every_token_of_whole_documents(
+    corpus: Path, tmp_path: Path, across: bool
+) -> None:
+    run = begin(
+        corpus,
+        tmp_path / "run",
+        "training.max_updates=4",
+        f"batch.across_documents={str(across).lower()}",
+    )
     (evaluated,) = (event for event in train_stages(run, CPU) if isinstance(event, Evaluated))
     run.close()
     check_loss(evaluated, run)
@@ -143,16 +173,30 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
 
 
 def test_a_recipe_that_cannot_have_blocks_is_refused(corpus: Path) -> None:
-    for change in ("data.over_long=truncate", "tokenizer={kind: bpe, vocab_size: 60, sampling: 0.1}"):
-        with pytest.raises(RecipeError, match=r"`batch.block_tokens`: .* set `data.over_long` to drop"):
+    for change in (
+        "data.over_long=truncate",
+        "tokenizer={kind: bpe, vocab_size: 60, sampling: 0.1}",
+    ):
+        with pytest.raises(
+            RecipeError, match=r"`batch.block_tokens`: .* set `data.over_long` to drop"
+        ):
             load_recipe(corpus / "stories.yaml", [change])
     changes = ["task=translation", "data.train.src=[a, b]", "data.valid.src=c"]
-    with pytest.raises(RecipeError, match="cut from one text to be written, and a translation has src and tgt; leave"):
+    with pytest.raises(
+        RecipeError,
+        match="cut from one text to be written, and a translation has src and tgt; leave",
+    ):
         load_recipe(corpus / "stories.yaml", changes)
     stages = "stages=[{name: short, batch: {block_tokens: 4}}, {name: long}]"
-    assert [one.batch.block_tokens for one in load_recipe(corpus / "stories.yaml", [stages]).by_stage().values()] == [
-        4,
-        8,
+    assert [
+        one.batch.block_tokens
+        for one in load_recipe(corpus / "stories.yaml", [stages]).by_stage().values()
+    ] == [4, 8]
+    apart = load_recipe(
+        corpus / "stories.yaml",
+        ["stages=[{name: words, batch: {block_tokens: null}}, {name: text}]"],
+    )
+    assert [[one.name for one in text.stages] for text in apart.texts().values()] == [
+        ["text"],
+        ["words"],
     ]
-    apart = load_recipe(corpus / "stories.yaml", ["stages=[{name: words, batch: {block_tokens: null}}, {name: text}]"])
-    assert [[one.name for one in text.stages] for text in apart.texts().values()] == [["text"], ["words"]]

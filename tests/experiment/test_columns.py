@@ -63,8 +63,12 @@ def folder(tmp_path: Path) -> Path:
             "tags": [" ".join(map(WORDS.__getitem__, words)) for words in lines],
         }
         for name, values in columns.items():
-            (tmp_path / f"{split}.{name}").write_text("".join(f"{value}\n" for value in values), encoding="utf-8")
-        numbers = {f"{n}": draw.normal(size=(n % 3 + 1, 4)).astype(np.float16) for n in range(count)}
+            (tmp_path / f"{split}.{name}").write_text(
+                "".join(f"{value}\n" for value in values), encoding="utf-8"
+            )
+        numbers = {
+            f"{n}": draw.normal(size=(n % 3 + 1, 4)).astype(np.float16) for n in range(count)
+        }
         np.savez(tmp_path / f"{split}.features", **numbers)  # type: ignore[arg-type]  # names, not options
     return tmp_path
 
@@ -91,12 +95,16 @@ def written(folder: Path, task: str, **settings: object) -> Path:
     return path
 
 
-def preprocessed(folder: Path, task: str, name: str = "run", **settings: object) -> tuple[Tokenizers, Path]:
+def preprocessed(
+    folder: Path, task: str, name: str = "run", **settings: object
+) -> tuple[Tokenizers, Path]:
     run = Run.create(config.load(written(folder, task, **settings)), str(folder / name))
     told: list[str] = []
     try:
         assert [*preprocess(run, told.append, processes=1)]
-        assert not re.search(r"learning .*\.(label|tags|npz)", "\n".join(told)), "of text files alone"
+        assert not re.search(r"learning .*\.(label|tags|npz)", "\n".join(told)), (
+            "of text files alone"
+        )
         return run.load_tokenizers(), run.folder.data
     finally:
         run.close()
@@ -138,7 +146,9 @@ def test_labels_of_lines_become_ids_by_frequency(folder: Path) -> None:
     assert (again.labels, again.checksum) == (labels, tokenizers.checksum)
     assert sizes_of(again) == {"src": 9, "labels": len(labels)}
     store = Store.open(data, "train")
-    assert [labels.tokens[int(store.ids("labels", number)[0, 0])] for number in range(len(store))] == given
+    assert [
+        labels.tokens[int(store.ids("labels", number)[0, 0])] for number in range(len(store))
+    ] == given
     seen = 0
     for batch in sorted_batches(store, 100):
         assert batch.labels.shape == (batch.size,)
@@ -160,18 +170,38 @@ def test_labels_of_words_stand_where_the_words_do(folder: Path) -> None:
         assert batch.inputs.ids.shape[1] <= 6
         for ids, tags in zip(batch.inputs.ids.tolist(), batch.labels.tolist(), strict=True):
             words = tokenizers.src.decode(ids).split()
-            assert [labels.tokens[tag] for tag in tags[: len(words)]] == [WORDS[word] for word in words]
+            assert [labels.tokens[tag] for tag in tags[: len(words)]] == [
+                WORDS[word] for word in words
+            ]
             assert {*tags[len(words) :]} == {-1}
 
 
 @pytest.mark.parametrize(
     ("task", "file", "line", "content", "fault"),
     [
-        ("sorting", "valid.label", 3, "cow first", r"valid.label, line 3: train has no label 'cow first', only "),
+        (
+            "sorting",
+            "valid.label",
+            3,
+            "cow first",
+            r"valid.label, line 3: train has no label 'cow first', only ",
+        ),
         ("sorting", "train.label", 2, " ", r"train.label, line 2: there is no label"),
         ("tagging", "valid.tags", 2, "", r"valid.tags, line 2: 0 labels, but src has \d tokens"),
-        ("tagging", "train.tags", 9, "DET DET", r"train.tags, line 9: 2 labels, but src has \d tokens there"),
-        ("tagging", "train.src", 4, "a", r"train.tags, line 4: \d labels, but src has 1 tokens there"),
+        (
+            "tagging",
+            "train.tags",
+            9,
+            "DET DET",
+            r"train.tags, line 9: 2 labels, but src has \d tokens there",
+        ),
+        (
+            "tagging",
+            "train.src",
+            4,
+            "a",
+            r"train.tags, line 4: \d labels, but src has 1 tokens there",
+        ),
         ("tagging", "test.tags", 1, "X", r"test.tags, line 1: 1 labels"),
     ],
 )
@@ -203,8 +233,13 @@ def test_every_task_is_checked(folder: Path, console: Command, task: str) -> Non
 
 def test_features_are_stored_as_they_are(folder: Path) -> None:
     (folder / "test.tgt").unlink()
-    data = {split: {"features": f"{split}.features.npz", "tgt": f"{split}.tgt"} for split in ("train", "valid")}
-    _, stored = preprocessed(folder, "picturing", data={**data, "test": {"features": "test.features.npz"}})
+    data = {
+        split: {"features": f"{split}.features.npz", "tgt": f"{split}.tgt"}
+        for split in ("train", "valid")
+    }
+    _, stored = preprocessed(
+        folder, "picturing", data={**data, "test": {"features": "test.features.npz"}}
+    )
     for split, count in COUNTS.items():
         store = Store.open(stored, split)
         assert len(store) == count
@@ -212,12 +247,18 @@ def test_features_are_stored_as_they_are(folder: Path) -> None:
         for number, wanted in enumerate(arrays(folder, split)):
             assert store.ids("features", number).dtype == np.float16
             np.testing.assert_array_equal(store.ids("features", number), wanted)
-    assert json.loads((stored / "train.json").read_text())["columns"] == {"features": {"dtype": "<f2", "width": 4}}
+    assert json.loads((stored / "train.json").read_text())["columns"] == {
+        "features": {"dtype": "<f2", "width": 4}
+    }
     given = dict(zip(lines(folder / "train.tgt"), arrays(folder, "train"), strict=True))
     tokenizers = Tokenizers.load(folder / "run" / "vocabulary")
     batch = next(BatchStream(Store.open(stored, "train"), BatchConfig(batch_size=8), seed=1))
-    for features, mask, ids in zip(batch.inputs.features, batch.inputs.mask, batch.targets.ids, strict=True):
-        np.testing.assert_array_equal(features[mask].numpy(), given[tokenizers.tgt.decode(ids.tolist())])
+    for features, mask, ids in zip(
+        batch.inputs.features, batch.inputs.mask, batch.targets.ids, strict=True
+    ):
+        np.testing.assert_array_equal(
+            features[mask].numpy(), given[tokenizers.tgt.decode(ids.tolist())]
+        )
         assert not features[~mask].any()
 
 
@@ -247,12 +288,16 @@ def _stopped(folder: Path, path: Path, shard: int) -> None:
     preprocessed(folder, path.stem, "killed")
 
 
-def test_a_killed_preprocessing_of_captions_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_preprocessing_of_captions_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_module, "SHARD_EXAMPLES", 15)
     monkeypatch.setattr(line_files, "BLOCK_BYTES", 100)
     monkeypatch.setattr(line_files, "BLOCK_LINES", 1)
     _, whole = preprocessed(folder, "picturing", "whole")
-    child = multiprocessing.get_context("fork").Process(target=_stopped, args=(folder, folder / "picturing.yaml", 2))
+    child = multiprocessing.get_context("fork").Process(
+        target=_stopped, args=(folder, folder / "picturing.yaml", 2)
+    )
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
@@ -272,13 +317,21 @@ def test_a_killed_preprocessing_of_captions_goes_on(folder: Path, monkeypatch: p
 
 
 def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> None:
-    tokenizers, _ = preprocessed(folder, "picturing", tokenizer={"kind": "bpe", "columns": {"tgt": {"kind": "word"}}})
+    tokenizers, _ = preprocessed(
+        folder, "picturing", tokenizer={"kind": "bpe", "columns": {"tgt": {"kind": "word"}}}
+    )
     assert tokenizers.tgt.config.kind == "word"
     assert Tokenizers.load(folder / "run" / "vocabulary").tgt.config == tokenizers.tgt.config
     path = written(folder, "picturing")
     for override, fault in (
-        ("tokenizer.columns={src: {kind: word}}", r"`tokenizer.columns.src`: a picturing has no such text, only tgt"),
-        ("data.valid.features=[]", "`data`: valid: features is missing; a picturing needs it in train and valid and t"),
+        (
+            "tokenizer.columns={src: {kind: word}}",
+            r"`tokenizer.columns.src`: a picturing has no such text, only tgt",
+        ),
+        (
+            "data.valid.features=[]",
+            "`data`: valid: features is missing; a picturing needs it in train and valid and t",
+        ),
         ("data.train.labels=x", "`data`: train: a picturing has no labels, only features and tgt"),
     ):
         with pytest.raises(RecipeError, match=fault):
@@ -289,8 +342,13 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
     for name in ("tgt", "features.npz"):
         shutil.copy(folder / f"valid.{name}", folder / f"more.{name}")
     data = {split: {"features": f"{split}.features.npz", "tgt": f"{split}.tgt"} for split in COUNTS}
-    two: dict[str, object] = {"features": ["train.features.npz", "more.features.npz"], "tgt": ["train.tgt", "more.tgt"]}
-    _, stored = preprocessed(folder, "picturing", data={**data, "train": {**two, "weights": [1, 3]}})
+    two: dict[str, object] = {
+        "features": ["train.features.npz", "more.features.npz"],
+        "tgt": ["train.tgt", "more.tgt"],
+    }
+    _, stored = preprocessed(
+        folder, "picturing", data={**data, "train": {**two, "weights": [1, 3]}}
+    )
     store = Store.open(stored, "train")
     assert store.by_file == [60, 6]
     stream = BatchStream(store, BatchConfig(batch_size=1), seed=1, weights=[1, 3])
@@ -313,10 +371,16 @@ def test_what_is_left_out_takes_its_other_columns_along(folder: Path, task: str)
     first = "tgt" if task == "picturing" else "src"
     changed = lines(folder / f"train.{first}")
     changed[4] = ""
-    (folder / f"train.{first}").write_text("".join(f"{line}\n" for line in changed), encoding="utf-8")
+    (folder / f"train.{first}").write_text(
+        "".join(f"{line}\n" for line in changed), encoding="utf-8"
+    )
     data = config.load(written(folder, task)).model_dump()["data"]
     tokenizers, stored = preprocessed(folder, task, data={**data, "max_length": 6})
-    store, tags, rows = Store.open(stored, "train"), lines(folder / "train.tags"), arrays(folder, "train")
+    store, tags, rows = (
+        Store.open(stored, "train"),
+        lines(folder / "train.tags"),
+        arrays(folder, "train"),
+    )
     kept = [number for number, line in enumerate(changed) if line and len(line.split()) <= 6]
     assert 10 < len(kept) < 50
     assert len(store) == len(kept)
@@ -325,7 +389,10 @@ def test_what_is_left_out_takes_its_other_columns_along(folder: Path, task: str)
         if tokenizers.labels is None:
             np.testing.assert_array_equal(store.ids("features", place), rows[number])
         else:
-            assert tokenizers.labels.tokens_of(store.ids("labels", place).tolist()) == tags[number].split()
+            assert (
+                tokenizers.labels.tokens_of(store.ids("labels", place).tolist())
+                == tags[number].split()
+            )
 
 
 def test_a_model_reads_text_or_features(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,11 +402,15 @@ def test_a_model_reads_text_or_features(folder: Path, monkeypatch: pytest.Monkey
         config.load(written(folder, "picturing"))
 
 
-def test_files_are_cleaned_with_their_labels_but_not_with_features(folder: Path, console: Command) -> None:
+def test_files_are_cleaned_with_their_labels_but_not_with_features(
+    folder: Path, console: Command
+) -> None:
     for name in ("src", "tgt"):
         changed = lines(folder / f"train.{name}")
         changed[4], changed[7] = "", f"\N{REPLACEMENT CHARACTER} {changed[7]}"
-        (folder / f"train.{name}").write_text("".join(f"{line}\n" for line in changed), encoding="utf-8")
+        (folder / f"train.{name}").write_text(
+            "".join(f"{line}\n" for line in changed), encoding="utf-8"
+        )
     done = console("check", written(folder, "sorting"), "--fix", "clean", "--no-tokens")
     assert done.code == 0, done
     labels = lines(folder / "train.label")

@@ -19,15 +19,30 @@ CPU = torch.device("cpu")
 
 def test_a_transformer_costs_six_for_each_weight_and_its_attention() -> None:
     """Forward 2 for each weight of a matrix, and 4 S H for each word that attends to S words; backward twice that."""
-    sizes = ["hidden_size=8", "feed_forward_size=16", "heads=2", "encoder_layers=1", "decoder_layers=1", "tie=none"]
+    sizes = [
+        "hidden_size=8",
+        "feed_forward_size=16",
+        "heads=2",
+        "encoder_layers=1",
+        "decoder_layers=1",
+        "tie=none",
+    ]
     settings = [*(f"model.{one}" for one in sizes), "batch.batch_tokens=64", "training.lr=0.1"]
     workload = synthetic_workload(config.load("compare-transformer", settings), (9, 7), CPU)
-    matrices = {name: one.numel() for name, one in workload.build().named_parameters() if one.dim() == 2}
-    of_source = sum(n for name, n in matrices.items() if name.startswith("encoder") or "cross_attention.keys" in name)
+    matrices = {
+        name: one.numel() for name, one in workload.build().named_parameters() if one.dim() == 2
+    }
+    of_source = sum(
+        n
+        for name, n in matrices.items()
+        if name.startswith("encoder") or "cross_attention.keys" in name
+    )
     of_target = sum(n for name, n in matrices.items() if name.startswith(("decoder", "output")))
     of_target -= matrices["decoder.0.cross_attention.keys_values.weight"]
     src, tgt, hidden = 10, 8, 8  # with EOS
-    forward = 2 * src * of_source + 2 * tgt * of_target + 4 * hidden * (src * src + tgt * tgt + tgt * src)
+    forward = (
+        2 * src * of_source + 2 * tgt * of_target + 4 * hidden * (src * src + tgt * tgt + tgt * src)
+    )
     assert operations_a_token(workload) == 3 * forward / tgt
 
 
@@ -41,19 +56,36 @@ def test_a_fused_lstm_counts_as_its_products() -> None:
 def test_epochs_are_not_told_of_a_text_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were 0, and of a recipe with max_epochs alone it was said that patience ends it."""
     monkeypatch.setattr(costs, "operations_a_token", lambda workload: 1.0)
-    loaded = config.load("compare-transformer", ["training.max_updates=10", "training.max_minutes=null"])
+    loaded = config.load(
+        "compare-transformer", ["training.max_updates=10", "training.max_minutes=null"]
+    )
     workload = synthetic_workload(loaded, (9, 7), CPU)
     speed = TrainingSpeed({}, "", TrainingSpeedConfig("fp32", "highest", 1), 1, 64, [2.0])
     assert dict(costs.planned(workload, speed))["updates"] == "10 of 2.00 s"
-    assert dict(costs.planned(replace(workload, updates_an_epoch=4.0), speed))["updates"] == "10 of 2.00 s, 2.5 epochs"
-    epochs = replace(workload, config=workload.config.changed({"max_updates": None, "max_epochs": 3}))
+    assert (
+        dict(costs.planned(replace(workload, updates_an_epoch=4.0), speed))["updates"]
+        == "10 of 2.00 s, 2.5 epochs"
+    )
+    epochs = replace(
+        workload, config=workload.config.changed({"max_updates": None, "max_epochs": 3})
+    )
     assert "max_epochs ends it" in dict(costs.planned(epochs, speed))["until"]
 
 
 def test_an_update_has_the_tokens_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = ["hidden_size=8", "feed_forward_size=16", "heads=2", "encoder_layers=1", "decoder_layers=1"]
+    sizes = [
+        "hidden_size=8",
+        "feed_forward_size=16",
+        "heads=2",
+        "encoder_layers=1",
+        "decoder_layers=1",
+    ]
     exact = ["precision=fp32", "matmul_precision=highest", "threads=1"]
-    settings = [*(f"model.{one}" for one in sizes), *(f"training.{one}" for one in exact), "batch.batch_tokens=64"]
+    settings = [
+        *(f"model.{one}" for one in sizes),
+        *(f"training.{one}" for one in exact),
+        "batch.batch_tokens=64",
+    ]
     workload = synthetic_workload(config.load("compare-transformer", settings), (9, 7), CPU)
     alone = measure_training(workload, "", 1, 1, print).tokens
     monkeypatch.setattr(processes, "size", lambda: 2)
@@ -61,5 +93,7 @@ def test_an_update_has_the_tokens_of_all_processes(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_update_without_its_text_has_no_more_sentences_than_a_batch() -> None:
-    workload = synthetic_workload(config.load("compare-transformer", ["batch.batch_size=3"]), (9, 7), CPU)
+    workload = synthetic_workload(
+        config.load("compare-transformer", ["batch.batch_size=3"]), (9, 7), CPU
+    )
     assert workload.first_batches(1)[0].size == 3

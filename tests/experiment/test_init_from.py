@@ -46,30 +46,45 @@ def place(corpus: Path, trained: Path, tmp_path: Path) -> Path:
 def losses(run: Run, resume: bool = False, most: int | None = None) -> list[float]:
     """Trains, up to so many updates if that is said; the loss of every update."""
     found: list[float] = []
-    for event in train_stages(run, CPU, resume=resume, stop=lambda: most is not None and len(found) >= most):
+    for event in train_stages(
+        run, CPU, resume=resume, stop=lambda: most is not None and len(found) >= most
+    ):
         if isinstance(event, Step):
             found.append(event.loss)
     return found
 
 
 def test_model_tokenizer_and_search_are_of_the_run(place: Path) -> None:
-    before, tuned = config.load(place / "general" / "recipe.yaml"), config.load(place / "tuned.yaml")
+    before, tuned = (
+        config.load(place / "general" / "recipe.yaml"),
+        config.load(place / "tuned.yaml"),
+    )
     assert tuned.init_from is not None
     assert tuned.init_from.run == str(place / "general")
     assert tuned.model == before.model.model_copy(update={"dropout": 0.2})
-    assert (tuned.tokenizer, tuned.search, tuned.task) == (before.tokenizer, before.search, before.task)
-    assert config.load(place / "tuned.yaml", ["init_from.checkpoint=last"]).init_from != tuned.init_from
+    assert (tuned.tokenizer, tuned.search, tuned.task) == (
+        before.tokenizer,
+        before.search,
+        before.task,
+    )
+    assert (
+        config.load(place / "tuned.yaml", ["init_from.checkpoint=last"]).init_from
+        != tuned.init_from
+    )
 
 
 def test_training_begins_where_the_other_ended(place: Path) -> None:
     general = Run.open(str(place / "general"))
     tuned = config.load(place / "tuned.yaml", ["training.lr=1e-12", "training.max_updates=1"])
     run = begin_run(tuned, str(place / "tuned"))
-    scores = [event.metrics["loss"] for event in train_stages(run, CPU) if isinstance(event, Evaluated)]
+    scores = [
+        event.metrics["loss"] for event in train_stages(run, CPU) if isinstance(event, Evaluated)
+    ]
     run.close()
     known = [json.loads(line) for line in general.folder.metrics.read_text().splitlines()]
     best = [one["valid_loss"] for one in known if one["event"] == "evaluated" and one["best"]][-1]
-    exact = torch.get_float32_matmul_precision() == "highest"  # else some processors round products to bfloat16
+    # else some processors round products to bfloat16
+    exact = torch.get_float32_matmul_precision() == "highest"
     assert scores == [pytest.approx(best, abs=1e-5 if exact else 2e-3)]
     assert run.load_tokenizers().checksum == general.load_tokenizers().checksum
     old, new = read_weights(general.weights("best")), read_weights(run.weights("best"))
@@ -95,7 +110,9 @@ def test_the_run_is_recorded_and_may_go(place: Path) -> None:
     run.close()
     old, new = (read_weights(one.weights("last")) for one in (whole, run))
     assert all(torch.equal(old[name], new[name]) for name in old)
-    texts = [Translator.load(str(place / name), "cpu").translate("ba de") for name in ("tuned", "whole")]
+    texts = [
+        Translator.load(str(place / name), "cpu").translate("ba de") for name in ("tuned", "whole")
+    ]
     assert texts[0] == texts[1]
     with pytest.raises(RecipeError, match="lacks a model and a tokenizer"):
         config.load(place / "tuned.yaml")

@@ -37,9 +37,13 @@ BERT = (
     f"training: {TRAINING}, objectives: {{masked_words: {{}}}}}}\n"
 )
 ELMO = (
-    ONE_TEXT + f"model: {{kind: elmo, hidden_size: 6}}\ntraining: {TRAINING}, objectives: {{both_directions: {{}}}}}}\n"
+    ONE_TEXT
+    + f"model: {{kind: elmo, hidden_size: 6}}\ntraining: {TRAINING}, objectives: {{both_directions: {{}}}}}}\n"
 )
-GPT = ONE_TEXT + f"model: {{kind: transformer_lm, layers: 2, max_positions: 16, {SIZES}}}\ntraining: {TRAINING}}}\n"
+GPT = (
+    ONE_TEXT
+    + f"model: {{kind: transformer_lm, layers: 2, max_positions: 16, {SIZES}}}\ntraining: {TRAINING}}}\n"
+)
 PAIRS = f"""\
 data: {{train: &own {{src: own.src, tgt: own.tgt}}, valid: *own, test: *own}}
 model: {{kind: transformer, layers: 2, positions: learned, max_positions: 20, scale_embeddings: false, {SIZES}}}
@@ -70,14 +74,20 @@ def trained(folder: Path, name: str, *changes: str) -> tuple[Run, list[str]]:
     return run, notes
 
 
-def begun(folder: Path, given: str, tokenizer: str = "") -> tuple[Run, dict[str, Tensor], list[str]]:
+def begun(
+    folder: Path, given: str, tokenizer: str = ""
+) -> tuple[Run, dict[str, Tensor], list[str]]:
     """A training that begins from parts, its first weights and what it said."""
     (folder / "own.yaml").write_text(PAIRS + f"init_from: {given}\n{tokenizer}")
     shutil.rmtree(folder / "own", ignore_errors=True)
     run, notes = trained(folder, "own", "training.lr=1e-30", "training.max_updates=1")
     # So small a rate moves only what is zero, which a processor's rounding may give a gradient.
     weights = read_weights(run.weights("last"))
-    return run, {name: one.masked_fill(one.abs() < 1e-25, 0.0) for name, one in weights.items()}, notes
+    return (
+        run,
+        {name: one.masked_fill(one.abs() < 1e-25, 0.0) for name, one in weights.items()},
+        notes,
+    )
 
 
 def weights_of(folder: Path, run: str) -> dict[str, Tensor]:
@@ -93,7 +103,9 @@ def test_bert_gives_the_encoder_and_its_tokenizer(runs: Path) -> None:
             assert torch.equal(now[name], bert[name]), name
     tokenizers = run.load_tokenizers()
     assert tokenizers.shared
-    assert tokenizers.src.vocabulary == Run.open(str(runs / "bert")).load_tokenizers().tgt.vocabulary
+    assert (
+        tokenizers.src.vocabulary == Run.open(str(runs / "bert")).load_tokenizers().tgt.vocabulary
+    )
     assert torch.equal(now["src_embedding.weight"], bert["src_embedding.weight"])
     first_segment = bert["src_positions.table"] + bert["segment_embedding.weight"][0]
     assert torch.equal(now["src_positions.table"][:16], first_segment)
@@ -111,7 +123,10 @@ def test_gpt_gives_a_decoder_whose_attention_to_the_source_is_new(runs: Path) ->
     assert len(of_decoder) == len([name for name in gpt if name.startswith("decoder.")])
     assert all(torch.equal(now[name], gpt[name]) for name in (*of_decoder, "tgt_embedding.weight"))
     assert torch.equal(now["src_embedding.weight"], bert["src_embedding.weight"])
-    assert any("left at random: decoder.N.cross_attention, decoder.N.around_cross_attention" in note for note in notes)
+    assert any(
+        "left at random: decoder.N.cross_attention, decoder.N.around_cross_attention" in note
+        for note in notes
+    )
 
 
 def test_bert2bert(runs: Path) -> None:
@@ -125,15 +140,22 @@ def test_bert2bert(runs: Path) -> None:
 
 
 def test_rows_of_embeddings_are_taken_by_token(runs: Path) -> None:
-    run, now, notes = begun(runs, "{src_embedding: bert}", "tokenizer: {kind: word, vocab_size: 70, joint: false}")
+    run, now, notes = begun(
+        runs, "{src_embedding: bert}", "tokenizer: {kind: word, vocab_size: 70, joint: false}"
+    )
     own = run.load_tokenizers().src.vocabulary.tokens
     before = Run.open(str(runs / "bert")).load_tokenizers().tgt.vocabulary.tokens
-    both, old = [token for token in own if token in before], weights_of(runs, "bert")["src_embedding.weight"]
+    both, old = (
+        [token for token in own if token in before],
+        weights_of(runs, "bert")["src_embedding.weight"],
+    )
     assert own[4:] != before[4 : len(own)]
     assert len(both) > 10
     for token in both:
         assert torch.equal(now["src_embedding.weight"][own.index(token)], old[before.index(token)])
-    run, now, notes = begun(runs, "{tgt_embedding: gpt}", "tokenizer: {kind: word, vocab_size: 70, joint: false}")
+    run, now, notes = begun(
+        runs, "{tgt_embedding: gpt}", "tokenizer: {kind: word, vocab_size: 70, joint: false}"
+    )
     new = [token for token in run.load_tokenizers().tgt.vocabulary.tokens if token not in before]
     assert "▁new" in new
     assert any(f"grown: tgt_embedding.weight by {len(new)} of" in note for note in notes)
@@ -157,7 +179,11 @@ def test_biases_of_output_words_are_taken_by_token(kind: str) -> None:
 def test_source_words_in_context(runs: Path, tmp_path: Path, kind: str) -> None:
     """The language models of an elmo run stay as they are, what weights them is trained; resumed exactly, and used."""
     folder, elmo = Path(shutil.copytree(runs, tmp_path / "parts")), weights_of(runs, "elmo")
-    text = PAIRS if kind == "transformer" else PAIRS.replace(PAIRS.splitlines()[1], "model: {kind: luong}")
+    text = (
+        PAIRS
+        if kind == "transformer"
+        else PAIRS.replace(PAIRS.splitlines()[1], "model: {kind: luong}")
+    )
     (folder / "own.yaml").write_text(text + "init_from: {src_embedding: elmo}\n")
     changes = [
         "model.src_embedding={kind: elmo, hidden_size: 6, dropout: 0.2}",
@@ -166,23 +192,31 @@ def test_source_words_in_context(runs: Path, tmp_path: Path, kind: str) -> None:
     ]
     shutil.rmtree(folder / "own", ignore_errors=True)
     whole, notes = trained(folder, "own", *changes)
-    assert any("taken: src_embedding.context.words" in note and "left at random" in note for note in notes)
+    assert any(
+        "taken: src_embedding.context.words" in note and "left at random" in note for note in notes
+    )
     now = read_weights(whole.weights("last"))
-    assert {name for name in elmo if "context" in name} == {name for name in now if "context" in name}
+    assert {name for name in elmo if "context" in name} == {
+        name for name in now if "context" in name
+    }
     assert all(torch.equal(now[name], elmo[name]) for name in elmo if "context" in name)
     assert bool(now["src_embedding.s"].all())
     shutil.rmtree(folder / "own")
     trained(folder, "own", *changes, "training.max_updates=2")
     (folder / "elmo").rename(tmp_path / "elmo")
     run = begin_run(
-        load_recipe(folder / "own" / "recipe.yaml", ["training.max_updates=4"]), str(folder / "own"), resume=True
+        load_recipe(folder / "own" / "recipe.yaml", ["training.max_updates=4"]),
+        str(folder / "own"),
+        resume=True,
     )
     list(train_stages(run, CPU, resume=True))
     run.close()
     again = read_weights(run.weights("last"))
     assert all(torch.equal(again[name], one) for name, one in now.items())
     translations = [
-        *Translator.load(str(folder / "own"), "cpu").translate((folder / "own.src").read_text().splitlines())
+        *Translator.load(str(folder / "own"), "cpu").translate(
+            (folder / "own.src").read_text().splitlines()
+        )
     ]
     assert len(translations) == 40
 
@@ -212,9 +246,21 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
             "model={kind: luong, hidden_size: 8}",
             "src_embedding.weight is .*`model.layers` is 1, but 2",
         ),
-        ("{run: bert, encoder: gpt}", "seed=1", "give either `run`, for the whole model, or some of encoder, decoder"),
-        ("{encoder: bert, tokenizer: gpt}", "tokenizer={kind: char}", "fit only its own tokenizer; leave `tokenizer`"),
-        ("{encoder: best}", "tokenizer={kind: char}", "best: not the folder of a run: there is no such folder"),
+        (
+            "{run: bert, encoder: gpt}",
+            "seed=1",
+            "give either `run`, for the whole model, or some of encoder, decoder",
+        ),
+        (
+            "{encoder: bert, tokenizer: gpt}",
+            "tokenizer={kind: char}",
+            "fit only its own tokenizer; leave `tokenizer`",
+        ),
+        (
+            "{encoder: best}",
+            "tokenizer={kind: char}",
+            "best: not the folder of a run: there is no such folder",
+        ),
         (
             "{src_embedding: elmo}",
             "model.src_embedding={kind: elmo}",
@@ -230,12 +276,22 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
             "model.src_embedding={kind: elmo}",
             "context.words.weight is never trained, and that run lacks it",
         ),
-        ("{encoder: bert}", "model.elmo={}", "`model.src_embedding`: elmo has weights of another run"),
+        (
+            "{encoder: bert}",
+            "model.elmo={}",
+            "`model.src_embedding`: elmo has weights of another run",
+        ),
         ("{encoder: elmo}", "seed=1", "that elmo has none of"),
-        ("{encoder: best}", "seed=1", "'best' is not the folder of a run, and the recipe lacks a tokenizer"),
+        (
+            "{encoder: best}",
+            "seed=1",
+            "'best' is not the folder of a run, and the recipe lacks a tokenizer",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_begun(runs: Path, given: str, change: str, said: str) -> None:
+def test_what_does_not_fit_is_refused_before_anything_is_begun(
+    runs: Path, given: str, change: str, said: str
+) -> None:
     (runs / "wrong.yaml").write_text(PAIRS + f"init_from: {given}\n")
     with pytest.raises(Exception, match="(?s)" + said.replace("[", r"\[")) as refused:
         begin_run(load_recipe(runs / "wrong.yaml", [change]), str(runs / "wrong"))
@@ -249,11 +305,16 @@ def test_a_run_of_another_task_is_not_scored_before(runs: Path) -> None:
     (runs / "denoised.yaml").write_text(
         ONE_TEXT
         + "model:"
-        + whole.replace(TRAINING, TRAINING + ", objectives: {denoising: {}}").partition("search:")[0]
+        + whole.replace(TRAINING, TRAINING + ", objectives: {denoising: {}}").partition("search:")[
+            0
+        ]
     )
     trained(runs, "denoised")
     run, _, _ = begun(runs, "denoised\ntask: translation", "")
     saved = Run(run.folder)
-    assert (saved.recipe.task, read_origin(run.folder).run) == ("translation", str(runs / "denoised"))
+    assert (saved.recipe.task, read_origin(run.folder).run) == (
+        "translation",
+        str(runs / "denoised"),
+    )
     score_before(saved, CPU)
     assert read_origin(run.folder).before == {}

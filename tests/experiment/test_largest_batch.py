@@ -41,7 +41,9 @@ training: {max_updates: 1, precision: fp32, matmul_precision: highest, threads: 
         (500, 60_000, 0, [512]),
     ],
 )
-def test_trials_grow_until_the_next_would_not_fit(limit: float, most: int, found: int, tried: list[int]) -> None:
+def test_trials_grow_until_the_next_would_not_fit(
+    limit: float, most: int, found: int, tried: list[int]
+) -> None:
     trials: list[int] = []
 
     def needed(tokens: int) -> float:
@@ -54,22 +56,32 @@ def test_trials_grow_until_the_next_would_not_fit(limit: float, most: int, found
 
 def test_what_does_not_fit_after_all_is_not_taken() -> None:
     """Memory that grows faster than the trials before it told."""
-    assert finding.largest_batch(lambda tokens: math.inf if tokens > 1500 else 1.0, 1e9, 512, 60_000) == 1024
-    assert finding.largest_batch(lambda tokens: math.inf if tokens > 1600 else 1.0, 1e9, 512, 60_000) == 1536
+    assert (
+        finding.largest_batch(lambda tokens: math.inf if tokens > 1500 else 1.0, 1e9, 512, 60_000)
+        == 1024
+    )
+    assert (
+        finding.largest_batch(lambda tokens: math.inf if tokens > 1600 else 1.0, 1e9, 512, 60_000)
+        == 1536
+    )
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sources of 1 to 15 words, 16 tokens with the end; an epoch has room for batches of 2,000 tokens."""
     monkeypatch.setattr(finding, "UPDATES_AN_EPOCH", 1)
-    lines = [" ".join("abcdefgh"[number % 8] for _ in range(1 + number % 15)) for number in range(300)]
+    lines = [
+        " ".join("abcdefgh"[number % 8] for _ in range(1 + number % 15)) for number in range(300)
+    ]
     (tmp_path / "train.src").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (tmp_path / "valid.src").write_text("a b\n", encoding="utf-8")
     (tmp_path / "auto.yaml").write_text(RECIPE, encoding="utf-8")
     return tmp_path
 
 
-def test_it_is_found_with_the_longest_told_and_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_found_with_the_longest_told_and_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, ...]] = []
 
     def read(self: Transformer, batch: Batch, need_attention: bool = False) -> object:
@@ -97,7 +109,9 @@ def test_it_is_found_with_the_longest_told_and_kept(folder: Path, monkeypatch: p
     again.close()
 
 
-def test_the_longest_are_those_of_the_first_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_are_those_of_the_first_stage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: set[int] = set()
 
     def longest(*given: Any) -> Batch:
@@ -118,7 +132,9 @@ def test_the_longest_are_those_of_the_first_stage(folder: Path, monkeypatch: pyt
     run.close()
 
 
-def test_of_several_processes_the_smallest_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_processes_the_smallest_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = begin_run(config.load(folder / "auto.yaml"), str(folder / "run"))
     monkeypatch.setattr(finding.processes, "max_over_ranks", lambda numbers: [max(-700, *numbers)])
     assert finding.find_batch_tokens(run, CPU)[0] == 700
@@ -135,7 +151,10 @@ def test_of_several_processes_the_smallest_counts(folder: Path, monkeypatch: pyt
         ("batch: {batch_tokens: auto, batch_size: 3}", "auto is not possible with batch_size"),
         ("batch: {batch_tokens: most}", "must be auto or a positive whole number"),
         ("batch: {batch_tokens: 0}", "must be auto or a positive whole number"),
-        ("stages: [{name: a, batch: {batch_tokens: auto}}]", "batch_tokens: auto cannot be found for a single stage"),
+        (
+            "stages: [{name: a, batch: {batch_tokens: auto}}]",
+            "batch_tokens: auto cannot be found for a single stage",
+        ),
         (
             "stages: [{name: b, training: {precision: auto}}]",
             "precision: auto cannot be found for a single stage; leave it out of stage b",
@@ -143,6 +162,8 @@ def test_of_several_processes_the_smallest_counts(folder: Path, monkeypatch: pyt
     ],
 )
 def test_what_it_cannot_be_is_said(folder: Path, text: str, message: str) -> None:
-    (folder / "auto.yaml").write_text(RECIPE.replace("batch: {batch_tokens: auto}", text), encoding="utf-8")
+    (folder / "auto.yaml").write_text(
+        RECIPE.replace("batch: {batch_tokens: auto}", text), encoding="utf-8"
+    )
     with pytest.raises(RecipeError, match=message):
         require_fitting_stages(config.load(folder / "auto.yaml"))

@@ -17,7 +17,12 @@ from nmtkit.runs.run import Run
 from nmtkit.training.events import Evaluated, Saved, Step, Stopped
 
 CPU = torch.device("cpu")
-FEW = ["training.max_updates=2", "training.validate_every=1", "search.max_length=4", "evaluation.max_sentences=2"]
+FEW = [
+    "training.max_updates=2",
+    "training.validate_every=1",
+    "search.max_length=4",
+    "evaluation.max_sentences=2",
+]
 EXACT = ["training.precision=fp32", "training.matmul_precision=highest", "training.threads=1"]
 
 
@@ -25,7 +30,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_plan_changes_nothing(small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_changes_nothing(
+    small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     recipe = config.load(small_corpus / "tiny.yaml")
     before = contents(small_corpus), torch.get_rng_state(), torch.get_num_threads()
@@ -44,7 +51,9 @@ def test_what_depends_on_the_preprocessed_text_is_said_by_its_rule(
     monkeypatch.setattr("nmtkit.core.device.cpu_threads", lambda: 2)
     settings = ["batch.batch_tokens=auto", "training.precision=fp32", "training.threads=auto"]
     rows = dict(plan(config.load(small_corpus / "tiny.yaml", settings), CPU).rows)
-    assert rows["batch.batch_tokens"].startswith("measured on the preprocessed text: 512 padded tokens are doubled")
+    assert rows["batch.batch_tokens"].startswith(
+        "measured on the preprocessed text: 512 padded tokens are doubled"
+    )
     assert rows["training.threads"].startswith("2 or 1: the fastest")
     assert "training.precision" not in rows
     # One thread and a processor without a choice of precision leave nothing to measure.
@@ -69,7 +78,9 @@ def test_a_plan_makes_every_check(small_corpus: Path, tmp_path: Path) -> None:
     assert ("data.train", "gone.src (not here)") in plan(missing, CPU, need_files=False).rows
 
 
-def test_execute_yields_what_happens_and_a_run_goes_on_by_its_plan(small_corpus: Path, tmp_path: Path) -> None:
+def test_execute_yields_what_happens_and_a_run_goes_on_by_its_plan(
+    small_corpus: Path, tmp_path: Path
+) -> None:
     recipe = config.load(small_corpus / "tiny.yaml", [*FEW, *EXACT])
     path = str(tmp_path / "run")
     with Run.create(recipe, path) as run:
@@ -84,11 +95,18 @@ def test_execute_yields_what_happens_and_a_run_goes_on_by_its_plan(small_corpus:
         list(execute(plan(recipe, CPU), Run.open(path)))
     longer = config.load(small_corpus / "tiny.yaml", [*FEW, *EXACT, "training.max_updates=3"])
     with pytest.raises(RecipeError, match="begun with another recipe"):
-        begin(config.load(small_corpus / "tiny.yaml", [*FEW, "model.hidden_size=50"]), CPU, path, resume=True)
+        begin(
+            config.load(small_corpus / "tiny.yaml", [*FEW, "model.hidden_size=50"]),
+            CPU,
+            path,
+            resume=True,
+        )
     notes: list[str] = []
     planned, run = begin(longer, CPU, path, resume=True, notify=notes.append)
     with run:
         assert any("`training.max_updates` was 2 and is now 3" in note for note in notes)
-        trained = [event for event in execute(planned, run, test=False) if isinstance(event, Trained)]
+        trained = [
+            event for event in execute(planned, run, test=False) if isinstance(event, Trained)
+        ]
     assert trained[0].stopped.update == 3
     assert plan(recipe, CPU, RunFolder(tmp_path / "run"), resume=True).resume

@@ -31,7 +31,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of up to thirty words, each the follower of the one before."""
     folder, draw = tmp_path_factory.mktemp("texts"), random.Random(5)
     for name, count in (("train", 60), ("valid", 9)):
-        texts = ([(start + step) % 20 for step in range(draw.randrange(1, 30))] for start in range(count))
+        texts = (
+            [(start + step) % 20 for step in range(draw.randrange(1, 30))] for start in range(count)
+        )
         lines = "".join(" ".join(f"w{word}" for word in text) + " .\n" for text in texts)
         (folder / name).write_text(lines, encoding="utf-8")
     (folder / "texts.yaml").write_text(RECIPE, encoding="utf-8")
@@ -47,7 +49,10 @@ SLOW = pytest.mark.slow
         ["training.objectives.span_corruption={}"],
         pytest.param(["training.objectives.denoising={}"], marks=SLOW),
         pytest.param([XLNET, "training.objectives.permutation={}"], marks=SLOW),
-        pytest.param(["model={kind: elmo, hidden_size: 16}", "training.objectives.both_directions={}"], marks=SLOW),
+        pytest.param(
+            ["model={kind: elmo, hidden_size: 16}", "training.objectives.both_directions={}"],
+            marks=SLOW,
+        ),
     ],
 )
 def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
@@ -55,7 +60,11 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
 ) -> None:
     settings = config.load(corpus / "texts.yaml", changes)
     straight = begin_run(settings, str(tmp_path / "straight"))
-    losses = [event.metrics["loss"] for event in train_stages(straight, CPU) if isinstance(event, Evaluated)]
+    losses = [
+        event.metrics["loss"]
+        for event in train_stages(straight, CPU)
+        if isinstance(event, Evaluated)
+    ]
     straight.close()
     assert losses[-1] < losses[0]
     run = begin_run(settings, str(tmp_path / "run"))
@@ -78,28 +87,44 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
             "transformer learns from texts by span_corruption or denoising: set `training.objectives.span_corruption`",
         ),
         ([XLNET], "xlnet learns from texts by permutation: set `training.objectives.permutation`"),
-        ([XLNET, "training.objectives.span_corruption={}"], "xlnet learns from texts by permutation"),
+        (
+            [XLNET, "training.objectives.span_corruption={}"],
+            "xlnet learns from texts by permutation",
+        ),
         (
             ["training.objectives.span_corruption={}", "tokenizer.sentinels=0"],
             "(<extra_id_N>: `tokenizer.sentinels: 100`)",
         ),
-        (["training.objectives.denoising={}", "tokenizer.specials=[]"], "add ['<mask>'] to `tokenizer.specials`"),
+        (
+            ["training.objectives.denoising={}", "tokenizer.specials=[]"],
+            "add ['<mask>'] to `tokenizer.specials`",
+        ),
         (
             ["training.objectives.denoising={}", "training.objectives.span_corruption={}"],
             "so not together with denoising",
         ),
-        (["training.objectives.denoising={}", "training.label_smoothing=0.1"], "so not together with label_smoothing"),
+        (
+            ["training.objectives.denoising={}", "training.label_smoothing=0.1"],
+            "so not together with label_smoothing",
+        ),
         (["training.objectives.denoising={rate: 2}"], "training.objectives.denoising.rate"),
-        (["tokenizer.sentinels=60"], "specials: vocab_size must be larger than the number of special tokens, 65, and"),
+        (
+            ["tokenizer.sentinels=60"],
+            "specials: vocab_size must be larger than the number of special tokens, 65, and",
+        ),
     ],
 )
-def test_what_does_not_fit_is_told_before_anything_is_begun(corpus: Path, changes: list[str], fault: str) -> None:
+def test_what_does_not_fit_is_told_before_anything_is_begun(
+    corpus: Path, changes: list[str], fault: str
+) -> None:
     with pytest.raises(RecipeError) as told:
         config.load(corpus / "texts.yaml", changes)
     assert fault in str(told.value)
 
 
-def test_a_text_that_needs_more_sentinels_than_there_are_is_told(corpus: Path, tmp_path: Path) -> None:
+def test_a_text_that_needs_more_sentinels_than_there_are_is_told(
+    corpus: Path, tmp_path: Path
+) -> None:
     changes = ["training.objectives.span_corruption={rate: 0.5}", "tokenizer.sentinels=2"]
     run = begin_run(config.load(corpus / "texts.yaml", changes), str(tmp_path / "run"))
     with pytest.raises(DataError, match=r"and the tokenizer has 2: set tokenizer.sentinels"):

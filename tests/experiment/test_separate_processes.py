@@ -37,7 +37,10 @@ WITH_NOISE = {
         "tokenizer={kind: bpe, vocab_size: 60, sampling: 0.3}",
         "batch.sort_window=100",
     ),
-    "own words": (*SMALL, "model={kind: intra_attention, embedding_size: 8, hidden_size: 12, copying: false}"),
+    "own words": (
+        *SMALL,
+        "model={kind: intra_attention, embedding_size: 8, hidden_size: 12, copying: false}",
+    ),
     "char": (*SMALL, "tokenizer={kind: char, vocab_size: 60}"),
 }
 TEXTS = """\
@@ -60,15 +63,24 @@ ENVIRONMENTS = (
 )
 
 
-def check_straight_and_resumed(folder: Path, cases: dict[str, tuple[str, ...]], recipe: str = "tiny.yaml") -> None:
+def check_straight_and_resumed(
+    folder: Path, cases: dict[str, tuple[str, ...]], recipe: str = "tiny.yaml"
+) -> None:
     """Trains each case without a break and, elsewhere, with a kill after update 7 (the last saved state is of 4)."""
     straight = [Job(f"straight-{name}", recipe, changes) for name, changes in cases.items()]
-    broken = [Job(f"broken-{name}", recipe, changes, leave_after=7) for name, changes in cases.items()]
-    resumed = [Job(f"broken-{name}", recipe, changes, resume=True) for name, changes in cases.items()]
+    broken = [
+        Job(f"broken-{name}", recipe, changes, leave_after=7) for name, changes in cases.items()
+    ]
+    resumed = [
+        Job(f"broken-{name}", recipe, changes, resume=True) for name, changes in cases.items()
+    ]
     run_jobs(folder, straight, **ENVIRONMENTS[0])
     run_jobs(folder, broken[::-1], killed=True, **ENVIRONMENTS[1])
     run_jobs(folder, resumed, **ENVIRONMENTS[2])
-    differences = {name: differing_files(folder / f"straight-{name}", folder / f"broken-{name}") for name in cases}
+    differences = {
+        name: differing_files(folder / f"straight-{name}", folder / f"broken-{name}")
+        for name in cases
+    }
     assert differences == {name: [] for name in cases}
 
 
@@ -84,7 +96,11 @@ def test_scores_splits_and_vocabularies_do_not_depend_on_the_hash_seed() -> None
     for variables in ENVIRONMENTS:
         words = [sys.executable, "-m", "tests.support.separate_results"]
         done = subprocess.run(
-            words, env=environment(PYTHONPATH=str(ROOT), **variables), capture_output=True, text=True, check=True
+            words,
+            env=environment(PYTHONPATH=str(ROOT), **variables),
+            capture_output=True,
+            text=True,
+            check=True,
         )
         outputs.append(json.loads(done.stdout))
     for other in outputs[1:]:
@@ -92,7 +108,9 @@ def test_scores_splits_and_vocabularies_do_not_depend_on_the_hash_seed() -> None
 
 
 @pytest.mark.slow
-def test_every_kind_of_noise_is_the_same_in_another_process(small_corpus: Path, tmp_path: Path) -> None:
+def test_every_kind_of_noise_is_the_same_in_another_process(
+    small_corpus: Path, tmp_path: Path
+) -> None:
     folder = copied(small_corpus, tmp_path)
     check_straight_and_resumed(folder, WITH_NOISE)
 

@@ -55,7 +55,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tasks")
     for name, count, seed in (("mono", 60, 1), ("train", 30, 2), ("valid", 8, 3)):
         for number, side in enumerate(("src", "tgt")):
-            write_lines(folder / f"{name}.{side}", [f"{pair[number]} {name}" for pair in sentence_pairs(count, seed)])
+            write_lines(
+                folder / f"{name}.{side}",
+                [f"{pair[number]} {name}" for pair in sentence_pairs(count, seed)],
+            )
     (folder / "two.yaml").write_text(RECIPE)
     return folder
 
@@ -74,7 +77,10 @@ def run_all(place: Path, folder: Path, most: int = 1000, resume: bool = False) -
 
 def test_each_text_is_stored_once_with_one_vocabulary(place: Path, tmp_path: Path) -> None:
     run = run_all(place, tmp_path / "run", most=1)
-    pairs, mono = Store.open(run.folder.data, "train"), Store.open(run.folder.data / "pretrain", "train")
+    pairs, mono = (
+        Store.open(run.folder.data, "train"),
+        Store.open(run.folder.data / "pretrain", "train"),
+    )
     assert (len(pairs), len(mono)) == (30, 120)
     assert sorted(path.name for path in run.folder.data.iterdir() if path.is_dir()) == ["pretrain"]
     assert [stage.data.name for stage in run.stages()] == ["pretrain", "data", "data"]
@@ -91,7 +97,9 @@ def test_each_text_is_stored_once_with_one_vocabulary(place: Path, tmp_path: Pat
 def test_validation_is_that_of_the_task_of_each_stage(place: Path, tmp_path: Path) -> None:
     run = run_all(place, tmp_path / "run")
     validations = logged(run.folder.path, "evaluated")
-    assert [one["stage"] for one in validations] == ["pretrain"] * 3 + ["tune"] * 2 + ["tune-more"] * 2
+    assert [one["stage"] for one in validations] == ["pretrain"] * 3 + ["tune"] * 2 + [
+        "tune-more"
+    ] * 2
     assert ["valid_chrf" in one for one in validations] == [False] * 3 + [True] * 4
     best = min(validations[:3], key=lambda one: one["valid_perplexity"])
     assert run.stages()[0].checkpoints.best()[0].stem == f"weights-{best['update']:08}"
@@ -102,7 +110,9 @@ def test_validation_is_that_of_the_task_of_each_stage(place: Path, tmp_path: Pat
 
 
 def test_a_stage_of_one_text_cuts_that_one_anew(place: Path, tmp_path: Path) -> None:
-    changes = [f"tokenizer.{one}" for one in ("kind=bpe", "vocab_size=90", "sentinels=20", "sampling=0.3")]
+    changes = [
+        f"tokenizer.{one}" for one in ("kind=bpe", "vocab_size=90", "sentinels=20", "sampling=0.3")
+    ]
     run = begin_run(config.load(place / "two.yaml", changes), str(tmp_path / "run"))
     tokenizers, texts = run.load_tokenizers(), []
     for stage in run.stages()[:2]:
@@ -110,11 +120,20 @@ def test_a_stage_of_one_text_cuts_that_one_anew(place: Path, tmp_path: Path) -> 
         one = stage.recipe.model_copy(update={"batch": whole, "training": run.recipe.training})
         stream = training_batches(one, Store.open(stage.data, "train"), tokenizers, 1)
         first, second = (next(stream).targets.ids.tolist() for _ in range(2))
-        texts.append([sorted(tokenizers.tgt.decode(row[: row.index(EOS)]) for row in rows) for rows in (first, second)])
+        texts.append(
+            [
+                sorted(tokenizers.tgt.decode(row[: row.index(EOS)]) for row in rows)
+                for rows in (first, second)
+            ]
+        )
         assert sorted(first) != sorted(second)
     run.close()
     for files, found in zip((("mono.src", "mono.tgt"), ("train.tgt",)), texts, strict=True):
-        lines = [line for file in files for line in (place / file).read_text(encoding="utf-8").splitlines()]
+        lines = [
+            line
+            for file in files
+            for line in (place / file).read_text(encoding="utf-8").splitlines()
+        ]
         assert found == [sorted(lines)] * 2
 
 
@@ -122,7 +141,11 @@ def test_a_model_that_copies_is_pretrained_on_one_text(place: Path, tmp_path: Pa
     changes = ["model.copying=learned", "tokenizer={kind: word, vocab_size: 20, sentinels: 4}"]
     run = begin_run(config.load(place / "two.yaml", changes), str(tmp_path / "run"))
     pairs, mono = (Store.open(stage.data, "train") for stage in run.stages()[1::-1])
-    assert [pairs.has("src_extended"), mono.has("tgt"), mono.has("tgt_extended")] == [True, True, False]
+    assert [pairs.has("src_extended"), mono.has("tgt"), mono.has("tgt_extended")] == [
+        True,
+        True,
+        False,
+    ]
     assert next(event.update for event in train_stages(run, CPU) if isinstance(event, Step)) == 1
     run.close()
 
@@ -135,7 +158,10 @@ def test_what_the_first_stage_sets_is_not_what_auto_finds(
         return TuningResult(candidate_training_configs(workload.config, CPU, True)[0])
 
     monkeypatch.setattr(running, "tune_training", tune)
-    run = begin_run(config.load(place / "two.yaml", ["stages.pretrain.training.precision=bf16"]), str(tmp_path / "run"))
+    run = begin_run(
+        config.load(place / "two.yaml", ["stages.pretrain.training.precision=bf16"]),
+        str(tmp_path / "run"),
+    )
     resolve_auto(run, CPU, print)
     assert [stage.recipe.training.precision for stage in run.stages()] == ["bf16", "fp32", "fp32"]
     run.close()
@@ -153,7 +179,9 @@ def test_what_is_tuned_is_the_first_stage_on_its_own_text(place: Path, tmp_path:
     run.close()
 
 
-def test_the_page_counts_the_operations_of_each_stage_by_its_own_work(place: Path, tmp_path: Path) -> None:
+def test_the_page_counts_the_operations_of_each_stage_by_its_own_work(
+    place: Path, tmp_path: Path
+) -> None:
     run = run_all(place, tmp_path / "run")
     save_report(run, tmp_path / "page.html")
     tokens = Counter({stage.name: 0 for stage in run.stages()})
@@ -168,8 +196,13 @@ def test_the_page_counts_the_operations_of_each_stage_by_its_own_work(place: Pat
 
 
 def test_each_stage_has_its_own_threads_and_exactness(place: Path, tmp_path: Path) -> None:
-    given = [f"training.{one}" for one in ("threads=1", "matmul_precision=high", "max_updates=1", "validate_every=1")]
-    changes = [f"stages.{name}.training.max_updates=1" for name in ("pretrain", "tune", "tune-more")]
+    given = [
+        f"training.{one}"
+        for one in ("threads=1", "matmul_precision=high", "max_updates=1", "validate_every=1")
+    ]
+    changes = [
+        f"stages.{name}.training.max_updates=1" for name in ("pretrain", "tune", "tune-more")
+    ]
     changes += ["stages.tune.training.threads=2", "stages.tune.training.matmul_precision=medium"]
     run = begin_run(config.load(place / "two.yaml", [*given, *changes]), str(tmp_path / "run"))
     before, found = (torch.get_num_threads(), torch.get_float32_matmul_precision()), []
@@ -186,14 +219,18 @@ def test_each_stage_has_its_own_threads_and_exactness(place: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("update", [5, 8, 11])
-def test_killed_and_resumed_in_any_stage_it_is_the_same_run(place: Path, tmp_path: Path, update: int) -> None:
+def test_killed_and_resumed_in_any_stage_it_is_the_same_run(
+    place: Path, tmp_path: Path, update: int
+) -> None:
     run_all(place, tmp_path / "whole")
     run_all(place, tmp_path / "parted", most=update)
     run_all(place, tmp_path / "parted", resume=True)
     assert differences(tmp_path / "parted", tmp_path / "whole") == []
 
 
-def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(place: Path, tmp_path: Path) -> None:
+def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(
+    place: Path, tmp_path: Path
+) -> None:
     run = run_all(place, tmp_path / "run", most=1)
     learned = run.load_tokenizers().checksum
     for name in ("progress", "train"):
@@ -212,11 +249,23 @@ def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(place: P
         ("tokenizer.joint=false", "tasks share one vocabulary: set `tokenizer.joint` to true"),
         ("stages.tune-more.task=summarization", "the last one has the task of the recipe"),
         ("stages.pretrain.data.train=null", "translation|train"),
-        ("stages.pretrain.data.test={tgt: valid.tgt}", "stage pretrain: `data.test` is for all stages"),
-        ("stages.tune.data.train={src: mono.src, tgt: mono.tgt, tags: [<m>]}", "no tag <m> for all stages: add it to"),
+        (
+            "stages.pretrain.data.test={tgt: valid.tgt}",
+            "stage pretrain: `data.test` is for all stages",
+        ),
+        (
+            "stages.tune.data.train={src: mono.src, tgt: mono.tgt, tags: [<m>]}",
+            "no tag <m> for all stages: add it to",
+        ),
         ("stages.pretrain.task=languages", "there is no task 'languages'"),
-        ("stages.pretrain.data.train={src: mono.src, tgt: mono.tgt}", "a language-modelling has no src, only tgt"),
-        ("stages.pretrain.training.best_metric=bleu", "validation of a language-modelling gives no 'bleu'"),
+        (
+            "stages.pretrain.data.train={src: mono.src, tgt: mono.tgt}",
+            "a language-modelling has no src, only tgt",
+        ),
+        (
+            "stages.pretrain.training.best_metric=bleu",
+            "validation of a language-modelling gives no 'bleu'",
+        ),
     ],
 )
 def test_what_does_not_go_together(place: Path, change: str, said: str) -> None:

@@ -34,7 +34,13 @@ from tests.support.commands import WORDS, write_lines
 TAGS = ["<2de>", "<2fr>", "<BT>"]
 SETTINGS = {
     "training": {"max_updates": 2, "validate_every": 2},
-    "model": {"kind": "transformer", "hidden_size": 8, "heads": 2, "feed_forward_size": 8, "layers": 1},
+    "model": {
+        "kind": "transformer",
+        "hidden_size": 8,
+        "heads": 2,
+        "feed_forward_size": 8,
+        "layers": 1,
+    },
 }
 
 
@@ -58,7 +64,9 @@ def written(folder: Path, **settings: object) -> Path:
     }
     path = folder / "tagged.yaml"
     tokenizer = {"kind": "word", "vocab_size": 60}
-    path.write_text(json.dumps({"data": data, "tokenizer": tokenizer, **SETTINGS, **settings}), encoding="utf-8")
+    path.write_text(
+        json.dumps({"data": data, "tokenizer": tokenizer, **SETTINGS, **settings}), encoding="utf-8"
+    )
     return path
 
 
@@ -81,9 +89,13 @@ def test_a_list_of_corpora_is_one_split(folder: Path) -> None:
 def test_what_is_laid_over_a_list_in_a_folder_keeps_the_rest(folder: Path) -> None:
     """As `--set` does, and the recipe that `check --fix` writes."""
     given = json.loads(written(folder).read_text(encoding="utf-8"))
-    (folder / "base.yaml").write_text(json.dumps({**given, "data": {"folder": ".", **given["data"]}}), encoding="utf-8")
+    (folder / "base.yaml").write_text(
+        json.dumps({**given, "data": {"folder": ".", **given["data"]}}), encoding="utf-8"
+    )
     own = {"folder": ".", "train": {"src": ["x", "y", "z"]}, "valid": {"src": "v"}}
-    (folder / "child.yaml").write_text(json.dumps({"extends": "base.yaml", "data": own}), encoding="utf-8")
+    (folder / "child.yaml").write_text(
+        json.dumps({"extends": "base.yaml", "data": own}), encoding="utf-8"
+    )
     data = config.load(folder / "child.yaml", ["data.train.weights=[3, 1, 1]"]).data
     assert (data.train.src, data.train.tgt) == (["x", "y", "z"], ["de.tgt", "fr.tgt", "back.tgt"])
     assert (data.train.weights, data.train.tags) == ([3, 1, 1], ["<2de>", "<2fr>", "<2de> <BT>"])
@@ -108,9 +120,15 @@ def test_a_list_takes_the_place_of_weights_and_tags(folder: Path) -> None:
     ("corpora", "fault"),
     [
         ([{"src": "a", "tgt": "b"}, {"src": "c"}], "have the same keys"),
-        ([{"jsonl": "a", "src_field": "x"}, {"jsonl": "b", "src_field": "y"}], "src_field is the same for all"),
+        (
+            [{"jsonl": "a", "src_field": "x"}, {"jsonl": "b", "src_field": "y"}],
+            "src_field is the same for all",
+        ),
         ([{"src": "a", "tgt": "b", "weights": [2]}], "have the same keys"),
-        ([{"src": "a", "tgt": "b", "tgt_lang": False}], r"tgt_lang: False is not a text: .* 'no' for Norwegian"),
+        (
+            [{"src": "a", "tgt": "b", "tgt_lang": False}],
+            r"tgt_lang: False is not a text: .* 'no' for Norwegian",
+        ),
         ([{"src": "a", "tgt": "b", "tag": None}], "tag: None is not a text"),
         ([{"tgt": "b", "tag": "<x>"}], "stand before sources, and there are none"),
         ([{"src": "a", "tgt": "b", "weight": "much"}], "weights.0"),
@@ -124,7 +142,11 @@ def test_lists_that_make_no_sense_are_refused(corpora: object, fault: str) -> No
 @pytest.mark.parametrize("kind", ["word", "bpe"])
 @pytest.mark.parametrize("model", ["transformer", "pointer_generator"])
 def test_every_source_begins_with_its_tags(kind: str, model: str, folder: Path) -> None:
-    tokenizer = {"kind": kind, "vocab_size": 60, "sampling": 0.3 if (kind, model) == ("bpe", "transformer") else 0.0}
+    tokenizer = {
+        "kind": kind,
+        "vocab_size": 60,
+        "sampling": 0.3 if (kind, model) == ("bpe", "transformer") else 0.0,
+    }
     settings = {"model": {"kind": model}} if model != "transformer" else {}
     run = begun(folder, written(folder, tokenizer=tokenizer, **settings))
     tokenizers, train = run.load_tokenizers(), run.recipe.data.train
@@ -147,7 +169,9 @@ def test_links_count_from_behind_the_tags(folder: Path) -> None:
     corpora = [{"src": "de.src", "tgt": "de.tgt", "alignment": "links", "tgt_lang": "de"}]
     valid = {"src": "valid.src", "tgt": "valid.tgt"}
     tokenizer = {"kind": "whitespace", "vocab_size": 60}
-    run = begun(folder, written(folder, data={"train": corpora, "valid": valid}, tokenizer=tokenizer))
+    run = begun(
+        folder, written(folder, data={"train": corpora, "valid": valid}, tokenizer=tokenizer)
+    )
     assert Store.open(run.folder.data, "train").ids("alignment", 0).tolist() == [1, 0, 2, 1]
 
 
@@ -164,24 +188,35 @@ def test_a_trained_model_is_told_the_language(folder: Path) -> None:
     assert german.encode_sources(lines)[1].is_empty
     (example,) = [*read_pairs(run.recipe.data.splits()["valid"])][:1]
     assert read_examples(TRANSLATION, [example]) == [Request(example.src, tags="<2fr>")]
-    with pytest.raises(RecipeError, match=r"name the language to write: --to de \(it writes de, fr\)"):
+    with pytest.raises(
+        RecipeError, match=r"name the language to write: --to de \(it writes de, fr\)"
+    ):
         plain.translate(lines)
-    with pytest.raises(DataError, match="has not learned the tag <2nl>; its tags are: <2de>, <2fr>, <BT>"):
+    with pytest.raises(
+        DataError, match="has not learned the tag <2nl>; its tags are: <2de>, <2fr>, <BT>"
+    ):
         Translator.load(folder / "run", device="cpu", to="nl").translate("ba")
 
 
 def test_texts_to_label_are_read_behind_their_tags(folder: Path) -> None:
     corpora = [{"src": "de.src", "labels": "de.tgt", "tag": tag} for tag in ("<x>", "<y>")]
-    data, training = {"train": corpora, "valid": corpora}, {"max_updates": 2, "best_metric": "accuracy"}
+    data, training = (
+        {"train": corpora, "valid": corpora},
+        {"max_updates": 2, "best_metric": "accuracy"},
+    )
     model = {"kind": "attention_classifier", "embedding_size": 8, "hidden_size": 8}
-    run = begun(folder, written(folder, task="classification", data=data, model=model, training=training))
+    run = begun(
+        folder, written(folder, task="classification", data=data, model=model, training=training)
+    )
     tokenizers = run.load_tokenizers()
     system = TextModel(build_model(run.recipe, tokenizers).eval(), tokenizers, name="own")
     examples = [*read_pairs(run.recipe.data.train)]
     assert isinstance(CLASSIFICATION, LabellingTask)
     found = [*label_log_probs(CLASSIFICATION, system, examples)]
     for one, log_probs in zip(examples, found, strict=True):
-        (alone,) = label_log_probs(CLASSIFICATION, replace(system, tags=one.tags), [replace(one, tags="")])
+        (alone,) = label_log_probs(
+            CLASSIFICATION, replace(system, tags=one.tags), [replace(one, tags="")]
+        )
         torch.testing.assert_close(log_probs, alone)
     assert not torch.allclose(found[0], found[6]), "the same text behind another tag"
 
@@ -202,26 +237,43 @@ def test_scores_are_told_by_direction(folder: Path, monkeypatch: pytest.MonkeyPa
     linked = [{**one, "alignment": "links"} for one in corpora[1:]]
     data = {"train": corpora[:2], "valid": corpora, "test": linked}
     told: list[str] = []
-    run = begin_run(config.load(written(folder, data=data)), str(folder / "run"), notify=told.append)
+    run = begin_run(
+        config.load(written(folder, data=data)), str(folder / "run"), notify=told.append
+    )
     assert [line for line in told if "zero-shot" in line] == [
         "fr-de: no corpus of data.train has this direction, so it is translated zero-shot"
     ]
-    (evaluated,) = (event for event in train_stages(run, torch.device("cpu")) if isinstance(event, Evaluated))
+    (evaluated,) = (
+        event for event in train_stages(run, torch.device("cpu")) if isinstance(event, Evaluated)
+    )
     directions = ["bleu en-de", "bleu en-fr", "bleu fr-de"]
     assert [*evaluated.metrics][:6] == ["bleu", "loss", "perplexity", *directions]
     result = evaluate_test_set(run, torch.device("cpu"))
     assert result is not None
     scores = {score.name: score.value for score in result.scores}
-    assert [*scores] == ["BLEU", "chrF2", "BLEU en-fr", "chrF2 en-fr", "BLEU fr-de", "chrF2 fr-de", "AER"]
+    assert [*scores] == [
+        "BLEU",
+        "chrF2",
+        "BLEU en-fr",
+        "chrF2 en-fr",
+        "BLEU fr-de",
+        "chrF2 fr-de",
+        "AER",
+    ]
     assert aligned == [("<2fr>", 6, 1), ("<2de>", 6, 7)]
     chosen = [n for n, example in enumerate(result.examples) if example.tags == "<2de>"]
     references = [[str(result.examples[n].tgt) for n in chosen]]
-    (alone,) = score_all([result.outputs[n] for n in chosen], references, ["chrf"], run.recipe.evaluation.options)
+    (alone,) = score_all(
+        [result.outputs[n] for n in chosen], references, ["chrf"], run.recipe.evaluation.options
+    )
     assert scores["chrF2 fr-de"] == alone.value
 
 
 def test_few_validation_sentences_are_of_all_directions(folder: Path) -> None:
-    corpora = [{"src": f"{name}.src", "tgt": f"{name}.tgt", "tgt_lang": name} for name in ("de", "fr", "nl")]
+    corpora = [
+        {"src": f"{name}.src", "tgt": f"{name}.tgt", "tgt_lang": name}
+        for name in ("de", "fr", "nl")
+    ]
     for end in ("src", "tgt"):
         write_lines(folder / f"nl.{end}", ["ba"])
     plain = {"train": corpora, "valid": corpora}

@@ -16,7 +16,12 @@ from nmtkit.core import speed_cache
 from nmtkit.core.speed_cache import TuningResult
 from nmtkit.data.batches.batch import Batch, collate
 from nmtkit.experiment import tuning
-from nmtkit.experiment.tuning import TrainingSpeedConfig, candidate_training_configs, is_too_short, tune_training
+from nmtkit.experiment.tuning import (
+    TrainingSpeedConfig,
+    candidate_training_configs,
+    is_too_short,
+    tune_training,
+)
 from nmtkit.experiment.workloads import TrainingWorkload, planned_seconds
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn.rnn_encdec import RnnEncDec, RnnEncDecConfig
@@ -107,12 +112,19 @@ def batches(count: int) -> Sequence[Batch]:
     return [collate(rows, rows) for _ in range(count)]
 
 
-def workload_of(model: RnnEncDec, updates_an_epoch: float = 100, **settings: object) -> TrainingWorkload:
-    return TrainingWorkload(lambda: model, batches, config(**settings), CPU, {"test": 1}, updates_an_epoch)
+def workload_of(
+    model: RnnEncDec, updates_an_epoch: float = 100, **settings: object
+) -> TrainingWorkload:
+    return TrainingWorkload(
+        lambda: model, batches, config(**settings), CPU, {"test": 1}, updates_an_epoch
+    )
 
 
 def tune(
-    model: RnnEncDec | None = None, again: bool = False, need_speed: bool = False, **settings: object
+    model: RnnEncDec | None = None,
+    again: bool = False,
+    need_speed: bool = False,
+    **settings: object,
 ) -> TuningResult[TrainingSpeedConfig]:
     return tune_training(workload_of(model or Counted(), **settings), again, need_speed)
 
@@ -162,9 +174,18 @@ def tokens_of_a_batch() -> int:
     [
         pytest.param({"max_minutes": 1.9, "max_updates": 10**9}, 100, True, id="few minutes"),
         pytest.param({"max_minutes": 2, "max_updates": 10**9}, 100, False, id="enough minutes"),
-        pytest.param({"max_updates": tuning.MIN_TOKENS // tokens_of_a_batch()}, 100, True, id="few updates"),
-        pytest.param({"max_updates": tuning.MIN_TOKENS // tokens_of_a_batch() + 1}, 100, False, id="enough updates"),
-        pytest.param({"max_updates": 1000, "accumulate": 4}, 100, False, id="enough tokens in an update"),
+        pytest.param(
+            {"max_updates": tuning.MIN_TOKENS // tokens_of_a_batch()}, 100, True, id="few updates"
+        ),
+        pytest.param(
+            {"max_updates": tuning.MIN_TOKENS // tokens_of_a_batch() + 1},
+            100,
+            False,
+            id="enough updates",
+        ),
+        pytest.param(
+            {"max_updates": 1000, "accumulate": 4}, 100, False, id="enough tokens in an update"
+        ),
         pytest.param({"max_epochs": 3, "max_updates": 10**9}, 100, True, id="short epochs"),
         pytest.param({"max_epochs": 3, "max_updates": 10**9}, 10_000, False, id="long epochs"),
     ],
@@ -199,7 +220,9 @@ def test_the_speed_of_a_short_training_is_that_of_its_settings() -> None:
     assert result.speeds.keys() == {str(FP32)}
     assert result.speed
     assert Counted.in_bf16 == 0
-    assert tune(need_speed=True, threads=1, max_updates=10) == dataclasses.replace(result, kept=True)
+    assert tune(need_speed=True, threads=1, max_updates=10) == dataclasses.replace(
+        result, kept=True
+    )
 
 
 class Slow(Counted):
@@ -226,7 +249,9 @@ class Slow(Counted):
         pytest.param(0.0, 0.1, id="there is only time for pieces"),
     ],
 )
-def test_measuring_takes_five_seconds_at_most(monkeypatch: pytest.MonkeyPatch, fixed: float, a_sentence: float) -> None:
+def test_measuring_takes_five_seconds_at_most(
+    monkeypatch: pytest.MonkeyPatch, fixed: float, a_sentence: float
+) -> None:
     model = Slow(fixed, a_sentence)
     monkeypatch.setattr(tuning, "time", model)
     monkeypatch.setattr(tuning.devices, "read_clock", lambda device: model.monotonic())
@@ -243,14 +268,20 @@ def test_an_update_that_takes_longer_is_made_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tuning.devices, "read_clock", lambda device: model.monotonic())
     result = tune(model, threads=1, **LONG)
     assert result.config == FP32
-    assert model.now <= 8 + 1, "an eighth of a batch, and one look at the clock for each other configuration"
+    assert model.now <= 8 + 1, (
+        "an eighth of a batch, and one look at the clock for each other configuration"
+    )
 
 
 def test_a_less_exact_config_with_another_loss_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However quick it is: here only bfloat16 is quick, and its loss is twice the exact one."""
-    monkeypatch.setattr(tuning, "_loss", lambda model, batch, one, device: 2.0 if one.precision == "bf16" else 1.0)
+    monkeypatch.setattr(
+        tuning, "_loss", lambda model, batch, one, device: 2.0 if one.precision == "bf16" else 1.0
+    )
 
-    def only_bf16_is_quick(trials: Any, one: TrainingSpeedConfig, number: int, limit: float) -> float:
+    def only_bf16_is_quick(
+        trials: Any, one: TrainingSpeedConfig, number: int, limit: float
+    ) -> float:
         return 0.1 if one == BF16 else 0.3
 
     monkeypatch.setattr(tuning._Trials, "_update_seconds", only_bf16_is_quick)
@@ -265,7 +296,9 @@ def test_the_loss_is_that_of_a_token() -> None:
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
     for rows in ([[5, 6, 7]], [[5], [8, 9, 10, 11], [4, 4]]):
-        assert tuning._loss(model, collate(rows, rows), FP32, CPU) == pytest.approx(math.log(12), abs=1e-5)
+        assert tuning._loss(model, collate(rows, rows), FP32, CPU) == pytest.approx(
+            math.log(12), abs=1e-5
+        )
     assert model.training
 
 
@@ -283,7 +316,10 @@ class Hungry(Counted):
 
 
 def leaves_no_trace(model: RnnEncDec) -> bool:
-    return all(bool(parameter.isfinite().all()) and parameter.grad is None for parameter in model.parameters())
+    return all(
+        bool(parameter.isfinite().all()) and parameter.grad is None
+        for parameter in model.parameters()
+    )
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -311,7 +347,9 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_if_one_of_two_processes_runs_out_of_memory_neither_takes_the_config(tmp_path: Path) -> None:
+def test_if_one_of_two_processes_runs_out_of_memory_neither_takes_the_config(
+    tmp_path: Path,
+) -> None:
     start_two(one_of_two, tmp_path)
 
 

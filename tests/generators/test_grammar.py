@@ -79,12 +79,16 @@ def infinitive() -> Any:
 
 def subjunctive() -> Any:
     return said(
-        name("Laura"), c.wanted(said(np("boy", "p"), alone("come", "back"), Tense.TO_SUBJUNCTIVE)), Tense.PRESENT
+        name("Laura"),
+        c.wanted(said(np("boy", "p"), alone("come", "back"), Tense.TO_SUBJUNCTIVE)),
+        Tense.PRESENT,
     )
 
 
 def relative() -> Any:
-    bought = c.object_relative(lexicon.verb("buy", "direct"), np("flower", "p"), name("Paul"), Tense.PAST)
+    bought = c.object_relative(
+        lexicon.verb("buy", "direct"), np("flower", "p"), name("Paul"), Tense.PAST
+    )
     return np("flower", "p", modifier=bought)
 
 
@@ -120,10 +124,22 @@ def test_hand_checked_sentence(build: Callable[[], Any], en: str, fr: str) -> No
     ("verb", "forms"),
     [
         ("manger", "mange mange mangeons mangez mangent mangeait mangions mangera mange mangé"),
-        ("préférer", "préfère préfère préférons préférez préfèrent préférait préférions préférera préfère préféré"),
-        ("appeler", "appelle appelle appelons appelez appellent appelait appelions appellera appelle appelé"),
-        ("envoyer", "envoie envoie envoyons envoyez envoient envoyait envoyions enverra envoie envoyé"),
-        ("finir", "finis finit finissons finissez finissent finissait finissions finira finisse fini"),
+        (
+            "préférer",
+            "préfère préfère préférons préférez préfèrent préférait préférions préférera préfère préféré",
+        ),
+        (
+            "appeler",
+            "appelle appelle appelons appelez appellent appelait appelions appellera appelle appelé",
+        ),
+        (
+            "envoyer",
+            "envoie envoie envoyons envoyez envoient envoyait envoyions enverra envoie envoyé",
+        ),
+        (
+            "finir",
+            "finis finit finissons finissez finissent finissait finissions finira finisse fini",
+        ),
         ("perdre", "perds perd perdons perdez perdent perdait perdions perdra perde perdu"),
         ("être", "suis est sommes êtes sont était étions sera soit été"),
         ("vouloir", "veux veut voulons voulez veulent voulait voulions voudra veuille voulu"),
@@ -137,13 +153,33 @@ def test_conjugation(verb: str, forms: str) -> None:
 
 
 def test_numbers() -> None:
-    numbers = {21: ("twenty-one", "vingt et un"), 71: ("seventy-one", "soixante et onze"), 100: ("one hundred", "cent")}
+    numbers = {
+        21: ("twenty-one", "vingt et un"),
+        71: ("seventy-one", "soixante et onze"),
+        100: ("one hundred", "cent"),
+    }
     assert {k: (english.number(k), french.number(k)) for k in numbers} == numbers
 
 
 def test_words_splits_elision_possessive_and_punctuation() -> None:
     assert words("L'homme n'a pas vu qu'il s'habille aujourd'hui, à 8:30 ?") == [
-        *("L'", "homme", "n'", "a", "pas", "vu", "qu'", "il", "s'", "habille", "aujourd'hui", ",", "à", "8:30", "?")
+        *(
+            "L'",
+            "homme",
+            "n'",
+            "a",
+            "pas",
+            "vu",
+            "qu'",
+            "il",
+            "s'",
+            "habille",
+            "aujourd'hui",
+            ",",
+            "à",
+            "8:30",
+            "?",
+        )
     ]
     assert words("Charles's aunt, the girls' dog; eight o'clock.") == [
         *("Charles", "'s", "aunt", ",", "the", "girls", "'", "dog", ";", "eight", "o'clock", ".")
@@ -172,7 +208,9 @@ def test_committed_files_equal_a_regeneration() -> None:
     parts = generate.generate(sizes={**generate.PARTS, "train": first})
     for file, content in generate.files(parts):
         committed = lines(file)
-        assert content.splitlines() == (committed[:first] if file.startswith("train") else committed), file
+        assert content.splitlines() == (
+            committed[:first] if file.startswith("train") else committed
+        ), file
 
 
 def test_files_of_words_are_the_text_with_more_white_space(tmp_path: Path) -> None:
@@ -211,7 +249,9 @@ def test_one_source_has_one_translation() -> None:
 
 @pytest.mark.parametrize("part", list(generate.PARTS))
 def test_every_word_is_aligned(part: str) -> None:
-    for en, fr, links in zip(lines(f"{part}.en"), lines(f"{part}.fr"), lines(f"{part}.align"), strict=True):
+    for en, fr, links in zip(
+        lines(f"{part}.en"), lines(f"{part}.fr"), lines(f"{part}.align"), strict=True
+    ):
         pairs = [tuple(map(int, link.split("-"))) for link in links.split()]
         assert pairs == sorted(set(pairs)), en
         assert {i for i, _ in pairs} == set(range(len(words(en)))), (en, fr, links)
@@ -222,16 +262,33 @@ def test_vocabulary_is_modest() -> None:
     for language, most in (("en", 1700), ("fr", 2800)):
         forms = {word.lower() for line in lines(f"train.{language}") for word in words(line)}
         assert len(forms) < most
-        unknown = [w for line in lines(f"test.{language}") for w in words(line) if w.lower() not in forms]
+        unknown = [
+            w for line in lines(f"test.{language}") for w in words(line) if w.lower() not in forms
+        ]
         assert len(unknown) <= 12
 
 
 # Held-out constructions, looked for in the text itself, without the generator.
 
-AVOIR = {french.conjugate("avoir", tense, slot) for tense in ("présent", "subjonctif") for slot in (1, 3, 4, 5, 6)}
-ETRE = {french.conjugate("être", tense, slot) for tense in ("présent", "subjonctif") for slot in (1, 3, 4, 5, 6)}
+AVOIR = {
+    french.conjugate("avoir", tense, slot)
+    for tense in ("présent", "subjonctif")
+    for slot in (1, 3, 4, 5, 6)
+}
+ETRE = {
+    french.conjugate("être", tense, slot)
+    for tense in ("présent", "subjonctif")
+    for slot in (1, 3, 4, 5, 6)
+}
 CLITICS = {"le", "la", "l'", "les"}
-PEOPLE = {entry.text for entry in [*lexicon.MEN, *lexicon.WOMEN]} | {"he", "she", "they", "I", "we", "you"}
+PEOPLE = {entry.text for entry in [*lexicon.MEN, *lexicon.WOMEN]} | {
+    "he",
+    "she",
+    "they",
+    "I",
+    "we",
+    "you",
+}
 NOUNS = {form.split("_")[-1] for entry in lexicon.NOUNS for form in (entry.en, entry.en_plural)}
 HELPERS = (
     "((will|is|are|am|was|were|has|have|did|does|do|used to) )?(not )?"
@@ -253,7 +310,13 @@ def finite(verb: str) -> set[str]:
 @cache
 def english_forms(fr: str) -> set[str]:
     verb = next(entry for entry in lexicon.VERBS if entry.fr == fr)
-    return {verb.en, english.add_s(verb.en), english.add_ing(verb.en), verb.past, verb.en_participle}
+    return {
+        verb.en,
+        english.add_s(verb.en),
+        english.add_ing(verb.en),
+        verb.past,
+        verb.en_participle,
+    }
 
 
 def negated_past(lemma: str, en: list[str], fr: list[str]) -> bool:
@@ -281,7 +344,9 @@ def object_pronoun(lemma: str, en: list[str], fr: list[str]) -> bool:
 
 @cache
 def pattern_of_relative(lemma: str) -> re.Pattern[str]:
-    return re.compile(rf"(\w+) that ({'|'.join(PEOPLE)}) {HELPERS}({'|'.join(english_forms(lemma))})\b")
+    return re.compile(
+        rf"(\w+) that ({'|'.join(PEOPLE)}) {HELPERS}({'|'.join(english_forms(lemma))})\b"
+    )
 
 
 def object_relative(lemma: str, en: list[str], fr: list[str]) -> bool:
@@ -292,8 +357,12 @@ def object_relative(lemma: str, en: list[str], fr: list[str]) -> bool:
 
 @cache
 def pattern_of_question(lemma: str) -> re.Pattern[str]:
-    helped = rf"({'|'.join(AVOIR)}) ({'|'.join(participles(lemma))})|(vais|va|allons|allez|vont) {lemma}"
-    return re.compile(rf"(que|qu') (il|elle|ils|elles|je|j'|nous|vous) ({'|'.join(finite(lemma))}|{helped})\b")
+    helped = (
+        rf"({'|'.join(AVOIR)}) ({'|'.join(participles(lemma))})|(vais|va|allons|allez|vont) {lemma}"
+    )
+    return re.compile(
+        rf"(que|qu') (il|elle|ils|elles|je|j'|nous|vous) ({'|'.join(finite(lemma))}|{helped})\b"
+    )
 
 
 def question(lemma: str, en: list[str], fr: list[str]) -> bool:
@@ -303,7 +372,9 @@ def question(lemma: str, en: list[str], fr: list[str]) -> bool:
 @cache
 def pattern_of_comparison(lemma: str) -> re.Pattern[str]:
     adjective = lexicon.adjective(lemma)
-    return re.compile(rf"\b((more|less|as) {adjective.en} (than|as)|{adjective.comparative or '-'} than)\b")
+    return re.compile(
+        rf"\b((more|less|as) {adjective.en} (than|as)|{adjective.comparative or '-'} than)\b"
+    )
 
 
 def compared(lemma: str, en: list[str], fr: list[str]) -> bool:
@@ -333,7 +404,10 @@ FINDERS: dict[str, Callable[[str, list[str], list[str]], bool]] = {
 
 @cache
 def tokens(part: str) -> list[tuple[list[str], list[str]]]:
-    sides = [[words(line[0].lower() + line[1:]) for line in lines(f"{part}.{language}")] for language in ("en", "fr")]
+    sides = [
+        [words(line[0].lower() + line[1:]) for line in lines(f"{part}.{language}")]
+        for language in ("en", "fr")
+    ]
     return list(zip(*sides, strict=True))
 
 
@@ -355,7 +429,9 @@ def test_held_out_constructions_occur_in_the_marked_part_only(family: str) -> No
         in_marked.append(sum(FINDERS[family](lemma, *pair) for pair in marked) / len(marked))
         assert not [pair for pair in others if FINDERS[family](lemma, *pair)], label
     # The finders of questions and relative clauses see those with a pronoun or a name as the subject only.
-    assert sum(in_marked) > 1 if family in ("question", "object-relative") else set(in_marked) == {1.0}
+    assert (
+        sum(in_marked) > 1 if family in ("question", "object-relative") else set(in_marked) == {1.0}
+    )
 
 
 def test_held_out_words_and_constructions_are_both_frequent_in_train() -> None:

@@ -62,8 +62,14 @@ def test_tidy(given: str, written: str) -> None:
 def test_a_name_is_full_at_its_first_mention_only() -> None:
     name = draw.Name("Vera Lindholm", "Lindholm", "she", "her")
     story = writing.Story({"coach": name}, draw.Draw(random.Random(1), 0))
-    assert story.tell("{coach} knew [what {coach.he} wanted].") == "Vera Lindholm knew what she wanted."
-    assert story.tell("{coach} won, and {coach.full} said so.") == "Lindholm won, and Vera Lindholm said so."
+    assert (
+        story.tell("{coach} knew [what {coach.he} wanted].")
+        == "Vera Lindholm knew what she wanted."
+    )
+    assert (
+        story.tell("{coach} won, and {coach.full} said so.")
+        == "Lindholm won, and Vera Lindholm said so."
+    )
 
 
 def test_every_alternative_is_told() -> None:
@@ -104,20 +110,44 @@ def test_committed_files_equal_a_regeneration() -> None:
     first = 100
     parts = corpus.generate(generate.SEED, {**corpus.PARTS, "train": first})
     for part, examples in parts.items():
-        made = [{"kind": one.kind, "article": one.article, "summary": one.summary} for one in examples]
-        committed = [{key: row[key] for key in ("kind", "article", "summary")} for row in rows(part)]
+        made = [
+            {"kind": one.kind, "article": one.article, "summary": one.summary} for one in examples
+        ]
+        committed = [
+            {key: row[key] for key in ("kind", "article", "summary")} for row in rows(part)
+        ]
         assert made == (committed[:first] if part == "train" else committed), part
 
 
 @pytest.mark.parametrize(
     ("corpus", "folder", "count"),
-    [("news", "demo-news", 3), ("en-fr", "demo-en-fr", 12), ("trees", "demo-trees", 6), ("scenes", "demo-scenes", 9)],
+    [
+        ("news", "demo-news", 3),
+        ("en-fr", "demo-en-fr", 12),
+        ("trees", "demo-trees", 6),
+        ("scenes", "demo-scenes", 9),
+    ],
 )
-def test_two_runs_write_the_same_bytes(corpus: str, folder: str, count: int, tmp_path: Path) -> None:
+def test_two_runs_write_the_same_bytes(
+    corpus: str, folder: str, count: int, tmp_path: Path
+) -> None:
     for run in ("a", "b"):
-        options = ["--corpus", corpus, "--seed", "3", "--train", "40", "--valid", "8", "--test", "10"]
+        options = [
+            "--corpus",
+            corpus,
+            "--seed",
+            "3",
+            "--train",
+            "40",
+            "--valid",
+            "8",
+            "--test",
+            "10",
+        ]
         generate.main([*options, "--out", str(tmp_path / run)])
-    first, again = ({path.name: path.read_bytes() for path in (tmp_path / run).iterdir()} for run in ("a", "b"))
+    first, again = (
+        {path.name: path.read_bytes() for path in (tmp_path / run).iterdir()} for run in ("a", "b")
+    )
     assert first == again
     assert len(first) == count
     name = next(name for name in first if name.startswith("train") and name.endswith(".gz"))
@@ -125,8 +155,12 @@ def test_two_runs_write_the_same_bytes(corpus: str, folder: str, count: int, tmp
     assert gzip.decompress(first[name]).splitlines()[0] != committed.splitlines()[0]
 
 
-@pytest.mark.parametrize("options", [["--out", "x"], ["--corpus", "news", "--words"], ["--words"]], ids=" ".join)
-def test_options_that_do_not_fit_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "options", [["--out", "x"], ["--corpus", "news", "--words"], ["--words"]], ids=" ".join
+)
+def test_options_that_do_not_fit_are_refused(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         generate.main(options)
     assert "--corpus" in capsys.readouterr().err
@@ -148,10 +182,17 @@ def test_lengths() -> None:
 
 
 def test_unseen_is_just_what_the_training_set_has_not() -> None:
-    seen = {word for row in rows("train") for text in (row["article"], row["summary"]) for word in writing.words(text)}
+    seen = {
+        word
+        for row in rows("train")
+        for text in (row["article"], row["summary"])
+        for word in writing.words(text)
+    }
     for part in ("valid", "test"):
         for row in rows(part):
-            assert row["unseen"] == list(dict.fromkeys(w for w in writing.words(row["summary"]) if w not in seen))
+            assert row["unseen"] == list(
+                dict.fromkeys(w for w in writing.words(row["summary"]) if w not in seen)
+            )
         assert sum(len(row["unseen"]) for row in rows(part)) > 3 * len(rows(part))
         assert sum(bool(row["unseen"]) for row in rows(part)) > 0.95 * len(rows(part))
 
@@ -163,7 +204,11 @@ def test_every_fact_of_a_summary_stands_in_the_article() -> None:
     }  # words of the summary itself, or of "the Museum"
     for part in PARTS:
         for row in some(part):
-            facts = {token for token in tokens(row["summary"]) if re.match(r"[A-Z\d]", token.lstrip(WORD_START))}
+            facts = {
+                token
+                for token in tokens(row["summary"])
+                if re.match(r"[A-Z\d]", token.lstrip(WORD_START))
+            }
             assert facts - set(tokens(row["article"])) <= starts, row
 
 
@@ -190,7 +235,9 @@ def test_text_has_no_such_fault(fault: str) -> None:
     pattern = re.compile(fault)
     texts = (row[field] for part in PARTS for row in some(part) for field in ("article", "summary"))
     assert [
-        text[max(0, found.start() - 30) : found.end() + 30] for text in texts for found in pattern.finditer(text)
+        text[max(0, found.start() - 30) : found.end() + 30]
+        for text in texts
+        for found in pattern.finditer(text)
     ] == []
 
 

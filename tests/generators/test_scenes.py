@@ -37,7 +37,9 @@ def test_a_shape_covers_these_quarters_of_pixels(shape: str, rows: list[str]) ->
 
 
 def test_areas_of_round_shapes() -> None:
-    circle, ring = (shapes.cover(shape, 13).sum() / shapes.SAMPLES**2 for shape in ("circle", "ring"))
+    circle, ring = (
+        shapes.cover(shape, 13).sum() / shapes.SAMPLES**2 for shape in ("circle", "ring")
+    )
     assert circle == pytest.approx(np.pi * 6.5**2, rel=0.01)
     assert ring == pytest.approx(circle * 2 / 3, rel=0.01)
 
@@ -56,22 +58,34 @@ def test_a_caption_is_true_of_its_picture(part: str) -> None:
     """Read from the files alone: the words by the grammar, places by the boxes, colours by the pixels."""
     pictures, captions, regions = images(part), lines(f"{part}.captions"), lines(f"{part}.regions")
     assert (pictures.shape, pictures.dtype) == ((corpus.PARTS[part], 32, 32, 3), np.uint8)
-    assert len(captions) == len(regions) == len({picture.tobytes() for picture in pictures}) == len(pictures)
+    assert (
+        len(captions)
+        == len(regions)
+        == len({picture.tobytes() for picture in pictures})
+        == len(pictures)
+    )
     counts = {"left": 0, "right": 0, "above": 0, "below": 0}
     for picture, caption, places in zip(pictures[:LOOKED_AT], captions, regions, strict=False):
         words, rest = caption.split(), picture.copy()
-        boxes = {int(word): tuple(map(int, box.split(","))) for word, box in (one.split(":") for one in places.split())}
+        boxes = {
+            int(word): tuple(map(int, box.split(",")))
+            for word, box in (one.split(":") for one in places.split())
+        }
         starts = [number + 1 for number, word in enumerate(words) if word == "a"]
         assert list(boxes) == [start + place for start in starts for place in range(3)]
         for start in starts:
             size, colour, _ = words[start : start + 3]
-            assert all(word in kind for word, kind in zip(words[start : start + 3], KINDS, strict=True))
+            assert all(
+                word in kind for word, kind in zip(words[start : start + 3], KINDS, strict=True)
+            )
             left, top, right, bottom = boxes[start]
             assert boxes[start] == boxes[start + 1] == boxes[start + 2]
             assert right - left == bottom - top
             assert right - left in shapes.SIDES[size]
             own = picture[top:bottom, left:right].reshape(-1, 3).astype(int)
-            distance = {name: np.abs(own - rgb).max(1).min() for name, rgb in shapes.COLOURS.items()}
+            distance = {
+                name: np.abs(own - rgb).max(1).min() for name, rgb in shapes.COLOURS.items()
+            }
             assert min(distance, key=distance.__getitem__) == colour, caption
             rest[top:bottom, left:right] = picture[0, 0]
             if start == starts[0]:

@@ -45,7 +45,9 @@ def test_each_pair_has_the_weights_of_its_own_forward(translator: Translator) ->
 
 
 @pytest.mark.parametrize(("wish_to_end", "finished"), [(6.0, True), (-60.0, False)])
-def test_without_targets_the_models_own_are_shown(translator: Translator, wish_to_end: float, finished: bool) -> None:
+def test_without_targets_the_models_own_are_shown(
+    translator: Translator, wish_to_end: float, finished: bool
+) -> None:
     """Also a translation that was cut at the length limit: it has no row for an end that it did not reach."""
     torch.nn.init.constant_(translator.model.output.bias[EOS : EOS + 1], wish_to_end)
     found = [best[0] for best in translator.search(LINES, need_attention=True)]
@@ -53,14 +55,21 @@ def test_without_targets_the_models_own_are_shown(translator: Translator, wish_t
     for translation, picture in zip(found, translator.head_pictures(LINES), strict=True):
         assert picture.tgt_tokens == translation.tokens + ["</s>"] * translation.finished
         assert picture.score == translation.score
-        assert translation.attention is not None  # of the last layer of the decoder but one, mean of its heads
-        np.testing.assert_allclose(picture.cross[0].mean(0), translation.attention, rtol=0, atol=1e-5)
+        # of the last layer of the decoder but one, mean of its heads
+        assert translation.attention is not None
+        np.testing.assert_allclose(
+            picture.cross[0].mean(0), translation.attention, rtol=0, atol=1e-5
+        )
 
 
 def test_some_targets_may_be_given_and_some_not(translator: Translator) -> None:
     mixed = translator.head_pictures(LINES, [None, "dogs", None])
     own, given = translator.head_pictures(LINES), translator.head_pictures(LINES[1:2], ["dogs"])
-    assert [one.tgt_tokens for one in mixed] == [own[0].tgt_tokens, given[0].tgt_tokens, own[2].tgt_tokens]
+    assert [one.tgt_tokens for one in mixed] == [
+        own[0].tgt_tokens,
+        given[0].tgt_tokens,
+        own[2].tgt_tokens,
+    ]
     for one, other in zip(mixed, (own[0], given[0], own[2]), strict=True):
         np.testing.assert_allclose(one.cross, other.cross, rtol=0, atol=1e-6)
 

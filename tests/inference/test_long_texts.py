@@ -36,11 +36,15 @@ def test_best_combinations_are_those_of_exhaustive_search(translator: Translator
 
 
 def test_translations_that_were_cut_come_last_if_the_search_says_so(translator: Translator) -> None:
-    behind = untrained("rnnsearch", WORDS, 2.0, beam_size=4, max_length=4, min_length=1, at_limit="behind")
+    behind = untrained(
+        "rnnsearch", WORDS, 2.0, beam_size=4, max_length=4, min_length=1, at_limit="behind"
+    )
     (best,) = ParagraphTranslator(behind).search([PARAGRAPH], n_best=4)
     unfinished = [sum(not part.finished for part in one.parts) for one in (best, *best.others)]
     assert unfinished == sorted(unfinished)
-    assert best.parts[0].text == behind.translate([ParagraphTranslator(behind).cut(PARAGRAPH)[0]])[0]
+    assert (
+        best.parts[0].text == behind.translate([ParagraphTranslator(behind).cut(PARAGRAPH)[0]])[0]
+    )
 
 
 def test_an_empty_line_has_one_empty_result(translator: Translator) -> None:
@@ -83,7 +87,9 @@ def test_the_cost_of_terms_is_that_of_a_search_without_them(translator: Translat
 
 def test_prefixes_and_terms_of_requests_in_parts(translator: Translator) -> None:
     paragraphs = ParagraphTranslator(translator)
-    (found,) = paragraphs.search([Request(PARAGRAPH, prefix="house sleeps", must_not=("dog",), where="line 1")])
+    (found,) = paragraphs.search(
+        [Request(PARAGRAPH, prefix="house sleeps", must_not=("dog",), where="line 1")]
+    )
     assert found.text.startswith("house sleeps ")
     assert "dog" not in found.text.split()
     with pytest.raises(DataError, match='line 7: "must" does not say to which of its 3 sentences'):
@@ -131,13 +137,18 @@ def test_a_sentence_that_the_search_has_cut_is_left_out() -> None:
     cut = "It rained. Then the river"
     assert SummaryLimit(sentences=3).shorten(summaries(cut, finished=False)) == "It rained."
     assert SummaryLimit(sentences=3).shorten(summaries(cut)) == cut
-    assert SummaryLimit(sentences=3).shorten(summaries("Then the river", finished=False)) == "Then the river"
+    assert (
+        SummaryLimit(sentences=3).shorten(summaries("Then the river", finished=False))
+        == "Then the river"
+    )
 
 
 def test_a_summarizer_within_limits(translator: Translator) -> None:
     whole = Summarizer(translator).summarize(PARAGRAPH)
     assert whole == translator.translate(PARAGRAPH)
-    assert Summarizer(translator, words=2).summarize(PARAGRAPH) == SummaryLimit(words=2).shorten(summaries(whole))
+    assert Summarizer(translator, words=2).summarize(PARAGRAPH) == SummaryLimit(words=2).shorten(
+        summaries(whole)
+    )
     windows = Summarizer(translator, window=8)
     limited = Summarizer(translator, window=8, words=4)
     (found,) = windows.search([PARAGRAPH])

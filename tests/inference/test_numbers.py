@@ -70,10 +70,19 @@ def test_equal_values_are_found(source: str, translation: str) -> None:
         ("in 1990", "in 1980", ("1990",)),
     ],
 )
-def test_lost_or_changed_values_are_named(source: str, translation: str, missing: tuple[str, ...]) -> None:
+def test_lost_or_changed_values_are_named(
+    source: str, translation: str, missing: tuple[str, ...]
+) -> None:
     assert missing_numbers(source, translation) == missing
 
 
 def test_odd_lines_take_no_long_time() -> None:
-    for line in ("1" * 50_000, "1," * 50_000, "1 000 " * 20_000, "XI" * 50_000, "a@" * 50_000, "1:" * 50_000):
+    for line in (
+        "1" * 50_000,
+        "1," * 50_000,
+        "1 000 " * 20_000,
+        "XI" * 50_000,
+        "a@" * 50_000,
+        "1:" * 50_000,
+    ):
         missing_numbers(line, line)

@@ -10,7 +10,10 @@ from nmtkit.inference.long_texts import join_sentences, looks_like_paragraph, se
     [
         ("He came. She left! Why? It rained… They stayed.", 5),
         ('"Come in," she said. "Now!" He did. (He had to.) So what?', 5),
-        ("Dr. Smith met Mrs. J. R. Jones at St. Mary's. They talked, e.g. about the U.S. Army. Then he left.", 3),
+        (
+            "Dr. Smith met Mrs. J. R. Jones at St. Mary's. They talked, e.g. about the U.S. Army. Then he left.",
+            3,
+        ),
         ("See Fig. 3 and No. 5 on page 700. No. That is all.", 3),
         ("Am 3. Mai kam er, z.B. mit Prof. Maier. Er blieb bis 1990. Dann ging er.", 3),
         ("Ça va ? « Oui. » Il dort. ¿Qué tal? ¡Bien!", 5),

@@ -37,7 +37,9 @@ from tests.support.processes import Server, children
 
 WORDS = ["the", "old", "man", "sees", "a", "dog", ",", "who", "sleeps", "in", "his", "house"]
 LINES = [" ".join(WORDS[(7 * n + k) % len(WORDS)] for k in range(n * n % 11)) for n in range(75)]
-FORKS = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks of what uses threads are for Linux only")
+FORKS = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="forks of what uses threads are for Linux only"
+)
 
 
 def made(name: str = "transformer") -> Translator:
@@ -69,7 +71,9 @@ def outcomes(found: Sequence[Sequence[Translation]]) -> list[list[tuple[str, boo
     return [[(one.text, one.finished) for one in some] for some in found]
 
 
-def assert_same(found: Sequence[Sequence[Translation]], wanted: Sequence[Sequence[Translation]]) -> None:
+def assert_same(
+    found: Sequence[Sequence[Translation]], wanted: Sequence[Sequence[Translation]]
+) -> None:
     assert outcomes(found) == outcomes(wanted)
     for some, others in zip(found, wanted, strict=True):
         assert [one.score for one in some] == pytest.approx([one.score for one in others], abs=1e-8)
@@ -97,7 +101,9 @@ def finds_the_same(kind: str, processes: int, from_scratch: bool) -> None:
         groups = list(using.stream(windows(LINES, size), 3, need_copies=True))
         assert len(groups) > 1
         assert_same([one for group in groups for one in group], alone)
-    assert devices.can_fork() == bool(processes), "forks were wanted, and threads were used, or the other way round"
+    assert devices.can_fork() == bool(processes), (
+        "forks were wanted, and threads were used, or the other way round"
+    )
 
 
 @pytest.mark.slow
@@ -115,7 +121,9 @@ def test_threads_find_the_same(kind: str) -> None:
         pytest.param("transformer", 2, True, marks=pytest.mark.slow),
     ],
 )
-def test_workers_find_the_same(server: Server, kind: str, processes: int, from_scratch: bool) -> None:
+def test_workers_find_the_same(
+    server: Server, kind: str, processes: int, from_scratch: bool
+) -> None:
     fresh(server, finds_the_same, kind, processes, from_scratch)
 
 
@@ -123,7 +131,9 @@ def uses_the_cores(run: str) -> None:
     """As a script does, without a word about processes: forks from its first thread alone, else threads."""
     forks: list[int] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(1))
-    translator = Translator.load(run, "cpu", threads=2, search_settings={"beam_size": 1, "max_length": 3})
+    translator = Translator.load(
+        run, "cpu", threads=2, search_settings={"beam_size": 1, "max_length": 3}
+    )
     lines = [" ".join(["ba", "ce", "du"][: n % 4]) for n in range(MIN_LINES_FOR_WORKERS)]
     found = translator.translate(lines)
     assert len(forks) == 2
@@ -232,7 +242,9 @@ def test_a_fault_of_one_search_ends_the_others() -> None:
     begun = threading.active_count()
     with pytest.raises(RuntimeError, match="the search broke"):
         list(
-            Pipeline(translator.encode_sources, waiting, [decode] * 2, written, in_process=True).run(windows(LINES, 30))
+            Pipeline(
+                translator.encode_sources, waiting, [decode] * 2, written, in_process=True
+            ).run(windows(LINES, 30))
         )
     assert threading.active_count() <= begun + 1
     assert torch.get_num_threads() == 2
@@ -260,7 +272,9 @@ def test_one_search_waits_for_more_while_another_works() -> None:
     translator = replace(made(), batch_tokens=1024)
     waiting = JobQueue(translator, torch.device("cpu"), 2)
     decoders = [partial(decode, name) for name in "ab"]
-    groups = Pipeline(translator.encode_sources, waiting, decoders, written, in_process=False).run(lines())
+    groups = Pipeline(translator.encode_sources, waiting, decoders, written, in_process=False).run(
+        lines()
+    )
     found = [one for group in groups for one in group]
     assert len(found) == 32
     assert set(takers) == {"a", "b"}
@@ -273,7 +287,9 @@ def loses_a_worker(from_scratch: bool) -> None:
     next(groups)
     victim = children(os.getpid())[0]
     os.kill(victim, signal.SIGKILL)
-    with pytest.raises(NmtkitError, match=rf"worker \d \(process {victim}, cpu\) was ended by signal SIGKILL"):
+    with pytest.raises(
+        NmtkitError, match=rf"worker \d \(process {victim}, cpu\) was ended by signal SIGKILL"
+    ):
         list(groups)
     assert children(os.getpid()) == []
 
@@ -298,7 +314,9 @@ def tells(decoder: JobDecoder, kind: type[Exception], message: str) -> None:
     translator = made()
     with closing(WorkerPool(Workers(["cpu"]), lambda _: decoder)) as pool:
         waiting = JobQueue(translator, torch.device("cpu"), 1)
-        stages = Pipeline(translator.encode_sources, waiting, pool.decoders, written, False, pool.close)
+        stages = Pipeline(
+            translator.encode_sources, waiting, pool.decoders, written, False, pool.close
+        )
         with pytest.raises(kind, match=message):
             list(stages.run(windows(LINES, 30)))
 
@@ -329,14 +347,35 @@ def test_a_process_that_has_computed_in_threads_is_not_forked() -> None:
 def test_few_widths_serve_all_lengths() -> None:
     widths = [bucket_width(columns) for columns in range(1, 400)]
     assert all(width >= columns for columns, width in enumerate(widths, start=1))
-    assert sorted(set(widths)) == [16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512]
+    assert sorted(set(widths)) == [
+        16,
+        20,
+        24,
+        32,
+        40,
+        48,
+        64,
+        80,
+        96,
+        128,
+        160,
+        192,
+        256,
+        320,
+        384,
+        512,
+    ]
     # What has a width fits beside all others of it, see `JobQueue.refill`.
-    assert all(3 * width <= 4 * columns for columns, width in enumerate(widths, start=1) if columns >= 12)
+    assert all(
+        3 * width <= 4 * columns for columns, width in enumerate(widths, start=1) if columns >= 12
+    )
 
 
 def test_no_line_is_made_wider_than_the_model_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are captured for 20 columns, and this model knows 18 positions."""
-    monkeypatch.setitem(SMALL, "short", ("luong", {**RNN, "score": "location", "max_positions": 18}))
+    monkeypatch.setitem(
+        SMALL, "short", ("luong", {**RNN, "score": "location", "max_positions": 18})
+    )
     ((found,),) = made("short").search(["the " * 17])
     assert len(found.src_tokens) == 17
 
@@ -346,7 +385,9 @@ def test_no_line_is_made_wider_than_the_model_reads(monkeypatch: pytest.MonkeyPa
 def test_samples_do_not_depend_on_what_is_searched_with_them() -> None:
     """Windows, batches and processes decide who is drawn beside whom; line and seed alone decide what."""
     one = made("rnnsearch")
-    drawing = replace(one, config=change_search(one.config, {"samples": 3, "temperature": 1.3, "top_p": 0.95}))
+    drawing = replace(
+        one, config=change_search(one.config, {"samples": 3, "temperature": 1.3, "top_p": 0.95})
+    )
     whole = outcomes(drawing.search(LINES, 3))
     assert len(set(map(str, whole))) > len(LINES) // 2
     for other in (replace(drawing, batch_tokens=7), replace(drawing, workers=Workers(["cpu"] * 2))):
@@ -362,7 +403,9 @@ def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> Non
     drawing = replace(one, config=change_search(one.config, {"samples": 8, "mbr": "chrf"}))
     with pytest.raises(NmtkitError, match="n_best 9 is more than samples 8: raise samples"):
         drawing.search(LINES[3:6], 9)
-    every = replace(drawing, config=change_search(drawing.config, {"mbr": "none"})).search(LINES[3:6], 8)
+    every = replace(drawing, config=change_search(drawing.config, {"mbr": "none"})).search(
+        LINES[3:6], 8
+    )
     for best, several in zip(drawing.search(LINES[3:6], 2), every, strict=True):
         assert len(best) == 2
         assert {found.text for found in best} <= {found.text for found in several}
@@ -375,7 +418,9 @@ def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> Non
 def test_searches_come_to_the_end_of_a_window_together() -> None:
     translator = replace(made(), batch_tokens=100_000)
     waiting = JobQueue(translator, torch.device("cpu"), 2)
-    waiting.put(Job(number, source) for number, source in enumerate(translator.encode_sources(LINES * 4)))
+    waiting.put(
+        Job(number, source) for number, source in enumerate(translator.encode_sources(LINES * 4))
+    )
     assert waiting.start_decoders() == 2
     taken = [0, 0]
     waiting.close()
@@ -386,7 +431,9 @@ def test_searches_come_to_the_end_of_a_window_together() -> None:
 
 
 @pytest.mark.parametrize(("lines", "searches"), [(1, 1), (15, 1), (16, 2)])
-def test_every_search_has_one_thread(monkeypatch: pytest.MonkeyPatch, lines: int, searches: int) -> None:
+def test_every_search_has_one_thread(
+    monkeypatch: pytest.MonkeyPatch, lines: int, searches: int
+) -> None:
     """Threads that wait for each other make a single line many times as slow on a busy machine."""
     monkeypatch.setattr(devices, "_threads_requested", False)  # as in a process of its own
     translator = made()
@@ -402,5 +449,7 @@ def test_every_search_has_one_thread(monkeypatch: pytest.MonkeyPatch, lines: int
     filled = [line for line in LINES if line]
     with closing(translator.stream([filled[:lines]])) as groups:
         for _ in groups:
-            assert torch.get_num_threads() == 2, "the program that uses the results has its threads back"
+            assert torch.get_num_threads() == 2, (
+                "the program that uses the results has its threads back"
+            )
     assert seen == [1] * searches

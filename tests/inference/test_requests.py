@@ -13,7 +13,14 @@ from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.decoding.shortlist import Shortlist
 from nmtkit.inference.loading.opening import load_from_options
 from nmtkit.inference.loading.options import DecodingOptions
-from nmtkit.inference.requests import Request, Terminology, starts_word, term_tokens, unmet_constraints, words_of
+from nmtkit.inference.requests import (
+    Request,
+    Terminology,
+    starts_word,
+    term_tokens,
+    unmet_constraints,
+    words_of,
+)
 from nmtkit.inference.translator import Translator
 from nmtkit.layers.copying import number_by_position
 from tests.inference.untrained import KNOWN, WORDS, imported, learned, untrained
@@ -29,7 +36,16 @@ def translator(trained: Path) -> Translator:
 
 def test_a_word_is_whole() -> None:
     assert " ".join(words_of("Der Hund's (U.S.) 機械x")) == "Der Hund ' s ( U . S . ) 機 械 x"
-    tokens = {"▁Hund": True, "e": False, ".": True, "▁": True, "'s": True, "3": False, "_": False, "機": True}
+    tokens = {
+        "▁Hund": True,
+        "e": False,
+        ".": True,
+        "▁": True,
+        "'s": True,
+        "3": False,
+        "_": False,
+        "機": True,
+    }
     assert {token: starts_word(token) for token in tokens} == tokens
     assert not starts_word("\u0308")  # belongs to the letter before it
 
@@ -45,7 +61,9 @@ def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
     assert found[0].text.startswith("HA BA ")
     assert "FO" in free[1]
     assert [one.unmet_constraints for one in found] == [(), (), ()]
-    assert unmet_constraints(requests[0], translator.tokenizers.tgt, "HA BA CE CE LO") == ["lacks 'CE CE' in its place"]
+    assert unmet_constraints(requests[0], translator.tokenizers.tgt, "HA BA CE CE LO") == [
+        "lacks 'CE CE' in its place"
+    ]
     assert unmet_constraints(requests[1], translator.tokenizers.tgt, "A FO") == ["has 'FO'"]
     # Lines that ask for nothing are translated as ever beside those that do.
     assert [best[0].text for best in translator.search([*SOURCES, requests[0]])][:3] == free
@@ -60,10 +78,14 @@ def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> No
     translator = untrained(model, learned(KNOWN, kind, vocab_size=45), beam_size=3, max_length=12)
     sources = ["the old man", "a dog", "who sleeps in the house"]
     size = len(translator.tokenizers.tgt.vocabulary)
-    shortlist = Shortlist.from_candidates([[number] for number in range(size)], range(4, size, 2), size)
+    shortlist = Shortlist.from_candidates(
+        [[number] for number in range(size)], range(4, size, 2), size
+    )
     for prefix in ("the do", "m", "sleep", "house"):
         requests = [Request(source, prefix=prefix) for source in sources]
-        for results in translator.search(requests, 3) + replace(translator, shortlist=shortlist).search(requests, 3):
+        for results in translator.search(requests, 3) + replace(
+            translator, shortlist=shortlist
+        ).search(requests, 3):
             for result in results:
                 begun = translator.tokenizers.tgt.tokens(prefix)
                 following = result.tokens[len(begun) :]
@@ -79,13 +101,18 @@ def test_the_last_word_of_a_prefix_is_not_continued(model: str, kind: str) -> No
     ("request_", "message"),
     [
         (Request("ba", must=("Ünheard",)), "line 1: the term 'Ünheard' cannot be written"),
-        (Request("ba", must=("BA CE",), must_not=("CE",)), "line 1: the term 'BA CE' contains one that"),
+        (
+            Request("ba", must=("BA CE",), must_not=("CE",)),
+            "line 1: the term 'BA CE' contains one that",
+        ),
         (Request("ba", must=(" ".join(["BA"] * 300),)), "more than max_length 256"),
         (Request("", prefix="BA"), "line 1: it has a prefix or terms but no source"),
         (Request("ba", must=(" ",)), "line 1: a term is empty"),
     ],
 )
-def test_what_cannot_be_met_is_told_with_its_line(translator: Translator, request_: Request, message: str) -> None:
+def test_what_cannot_be_met_is_told_with_its_line(
+    translator: Translator, request_: Request, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         translator.search([request_])
 
@@ -99,7 +126,9 @@ def test_a_subword_that_goes_on_is_no_term() -> None:
     """The tokens of a term may begin a longer word; in a script without spaces they have no mark before them."""
     config = TokenizerConfig(kind="char", vocab_size=60)
     tokenizer = SentencePieceTokenizer.learn(config, ["Hund Hunde 機械 翻訳", "Hunde 翻 機"])
-    assert unmet_constraints(Request("", must=("Hund",)), tokenizer, "Zwei Hunde.") == ["lacks 'Hund'"]
+    assert unmet_constraints(Request("", must=("Hund",)), tokenizer, "Zwei Hunde.") == [
+        "lacks 'Hund'"
+    ]
     assert term_tokens(tokenizer, "Hund") == ["▁", *"Hund"]
 
 
@@ -123,7 +152,10 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
     assert first.startswith("HA ")
     assert "LO LO" in first
     assert "HA" not in second
-    lines = [{"source": "ba ce", "must": ["JE"], "prefix": "KI"}, {"source": "ba ce", "must_not": ["BA"]}]
+    lines = [
+        {"source": "ba ce", "must": ["JE"], "prefix": "KI"},
+        {"source": "ba ce", "must_not": ["BA"]},
+    ]
     done = console(*run, "--jsonl", stdin="".join(json.dumps(line) + "\n" for line in lines))
     first, second = done.out.splitlines()
     assert first.startswith("KI ")
@@ -137,7 +169,10 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
         assert refused.code == 2, refused
         assert message in refused.err
     asked = json.dumps({"source": "ba ce", "must": ["JE"]}) + "\n"
-    for words, given in ((["--terms", "terms.tsv"], "fo gu\nba ce\n"), (["--jsonl"], '{"source": "ba"}\n' + asked)):
+    for words, given in (
+        (["--terms", "terms.tsv"], "fo gu\nba ce\n"),
+        (["--jsonl"], '{"source": "ba"}\n' + asked),
+    ):
         for several, message in (
             (["--samples", "2"], "terms need a single beam: remove samples"),
             (
@@ -153,19 +188,27 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
 
 def test_a_certain_prefix_is_certain_when_it_is_scored_again() -> None:
     """The token of a language, as imported models begin with."""
-    translator = untrained("rnnsearch", imported({"tgt": {"before": ["en_XX"]}}), beam_size=2, certain_prefix=True)
+    translator = untrained(
+        "rnnsearch", imported({"tgt": {"before": ["en_XX"]}}), beam_size=2, certain_prefix=True
+    )
     for found in translator.search(["the dog", "dog"], 2):
         source = " ".join(found[0].src_tokens).replace("▁", "")
         for one, again in zip(found, translator.rescore([source] * len(found), found), strict=True):
             assert (one.tokens[0], one.token_log_probs[0]) == ("en_XX", 0.0)
             assert again.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-6)
-            assert (again.score, again.log_prob) == pytest.approx((one.score, one.log_prob), abs=1e-6)
+            assert (again.score, again.log_prob) == pytest.approx(
+                (one.score, one.log_prob), abs=1e-6
+            )
 
 
 def test_an_end_at_the_limit_costs_nothing_when_it_is_scored_again() -> None:
-    translator = untrained("rnnsearch", WORDS, beam_size=2, at_limit="end", max_length=4, max_length_ratio=0)
+    translator = untrained(
+        "rnnsearch", WORDS, beam_size=2, at_limit="end", max_length=4, max_length_ratio=0
+    )
     (found,) = translator.search(["the old dog"], 2)
     again = translator.rescore(["the old dog"] * 2, found)
     assert [one.token_log_probs[3:] for one in found] == [[0.0]] * 2
-    assert [one.token_log_probs for one in again] == [pytest.approx(one.token_log_probs, abs=1e-6) for one in found]
+    assert [one.token_log_probs for one in again] == [
+        pytest.approx(one.token_log_probs, abs=1e-6) for one in found
+    ]
     assert [one.score for one in again] == pytest.approx([one.score for one in found], abs=1e-6)

@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from nmtkit.inference.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
+from nmtkit.inference.reranking import (
+    Candidate,
+    ChannelWeights,
+    rerank,
+    score_candidates,
+    tune_weights,
+)
 from nmtkit.inference.result import EMPTY
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import Options
@@ -50,8 +56,17 @@ def test_the_smallest_best_weights_are_tuned() -> None:
     assert (best, score) == (ChannelWeights(channel=0.7, lm=0.3), pytest.approx(100.0))
     assert alone < 100
     assert [rerank(several, best)[0].text[-1] for several in lines] == ["f", "l", "q"]
-    assert [one.text[-1] for one in rerank(lines[0], ChannelWeights(channel=0.5, lm=0.0))] == ["e", "f"], "as they came"
-    assert tune_weights(lines, ["a b c d e", "g h i j k", "m n o p q"], "ter")[0] == ChannelWeights(channel=0.0, lm=0.0)
+    assert [one.text[-1] for one in rerank(lines[0], ChannelWeights(channel=0.5, lm=0.0))] == [
+        "e",
+        "f",
+    ], "as they came"
+    assert tune_weights(lines, ["a b c d e", "g h i j k", "m n o p q"], "ter")[0] == ChannelWeights(
+        channel=0.0, lm=0.0
+    )
     upper = ["A B C D E", "G H I J K", "M N O P Q"]
     best, score, alone = tune_weights(lines, upper, "bleu", Options(lowercase=True))
-    assert (best, score, alone) == (ChannelWeights(channel=0.0, lm=0.0), pytest.approx(100.0), score)
+    assert (best, score, alone) == (
+        ChannelWeights(channel=0.0, lm=0.0),
+        pytest.approx(100.0),
+        score,
+    )

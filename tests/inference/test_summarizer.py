@@ -15,7 +15,13 @@ from nmtkit.decoding.settings import BeamConfig, change_search
 from nmtkit.inference.inputs import SourceLine
 from nmtkit.inference.pipeline import Job, JobQueue
 from nmtkit.inference.requests import Request
-from nmtkit.inference.result import CopiedSpan, Translation, copied_positions, copied_spans, moses_line
+from nmtkit.inference.result import (
+    CopiedSpan,
+    Translation,
+    copied_positions,
+    copied_spans,
+    moses_line,
+)
 from nmtkit.inference.translator import Translator
 from tests.inference.untrained import imported, learned, marian
 from tests.support.copy_model import CopyModel
@@ -28,7 +34,10 @@ WORDS = learned(KNOWN)
 
 
 def copier(
-    pair: Tokenizers = WORDS, search: dict[str, object] | None = None, limit: int | None = None, p_gen: float = 0.2
+    pair: Tokenizers = WORDS,
+    search: dict[str, object] | None = None,
+    limit: int | None = None,
+    p_gen: float = 0.2,
 ) -> Translator:
     config = change_search(BeamConfig(), {"beam_size": 3, **(search or {})})
     model = CopyModel(len(pair.tgt.vocabulary), p_gen)
@@ -40,7 +49,12 @@ LINES = ["Zyx sleeps .", "", KNOWN[0], NAMES, "Def , Abc , Zyx sees Ghi .", "   
 
 @pytest.mark.parametrize(
     "pair",
-    [WORDS, learned(KNOWN, joint=False), learned(KNOWN, "char", vocab_size=60), learned(KNOWN, "bpe", vocab_size=40)],
+    [
+        WORDS,
+        learned(KNOWN, joint=False),
+        learned(KNOWN, "char", vocab_size=60),
+        learned(KNOWN, "bpe", vocab_size=40),
+    ],
     ids=["word", "two-vocabularies", "char", "bpe"],
 )
 def test_unknown_words_come_through(pair: Tokenizers) -> None:
@@ -60,7 +74,10 @@ def test_who_copied_what_by_hand() -> None:
     assert found.token_log_probs == pytest.approx([math.log(one) for one in expected])
     assert found.attention is not None
     assert found.attention.shape == (6, 6)
-    (alone,), (quiet,) = copier().search(["Zyx sees"], need_copies=True), copier().search(["Zyx sees"])
+    (alone,), (quiet,) = (
+        copier().search(["Zyx sees"], need_copies=True),
+        copier().search(["Zyx sees"]),
+    )
     assert (alone[0].copied, alone[0].attention) == ([0, 1], None)
     assert (quiet[0].copied, quiet[0].p_gen, quiet[0].text) == (None, None, "Zyx sees")
 
@@ -93,13 +110,18 @@ def test_a_word_that_neither_vocabulary_nor_source_has() -> None:
     ((found,),) = copier().search(["Zyx sees"])
     (text,) = copier().rescore(["Zyx sees"], ["Abc sees"])
     assert text.tokens == ["▁<unk>", "▁sees"]
-    with pytest.raises(DataError, match=r"pair 4: the model's vocabulary has no token '▁Zyx', nor has its source"):
+    with pytest.raises(
+        DataError, match=r"pair 4: the model's vocabulary has no token '▁Zyx', nor has its source"
+    ):
         copier().rescore(["Abc sees"], [found], first=4)
 
 
 def test_forbidding_unknown_leaves_the_words_of_the_source() -> None:
     # A gate that always generates, evenly: all words are alike, and UNK comes first.
-    assert "<unk>" in copier(p_gen=1.0, search={"beam_size": 1, "min_length": 1}).translate(["Zyx sees"])[0]
+    assert (
+        "<unk>"
+        in copier(p_gen=1.0, search={"beam_size": 1, "min_length": 1}).translate(["Zyx sees"])[0]
+    )
     assert copier(search={"forbid_unknown": True}).translate([NAMES]) == [NAMES]
 
 
@@ -114,7 +136,12 @@ def test_no_repeated_ngram_counts_unknown_words_apart() -> None:
 def test_a_long_article_is_cut_and_says_so() -> None:
     translator = copier(limit=4)
     found = [best[0] for best in translator.search([NAMES, "Zyx sees Abc", "", KNOWN[0]])]
-    assert [one.text for one in found] == ["Zyx sees the dog", "Zyx sees Abc", "", "the dog sees the"]
+    assert [one.text for one in found] == [
+        "Zyx sees the dog",
+        "Zyx sees Abc",
+        "",
+        "the dog sees the",
+    ]
     assert [one.src_left_out for one in found] == [4, 0, 0, 3]
     assert found[0].src_tokens == ["▁Zyx", "▁sees", "▁the", "▁dog"]
     (again,) = translator.rescore([NAMES], [found[0]])
@@ -122,9 +149,12 @@ def test_a_long_article_is_cut_and_says_so() -> None:
 
 
 def test_unknown_words_of_a_cut_article_are_replaced_by_what_was_read() -> None:
-    translator = copier(limit=3, p_gen=1.0, search={"beam_size": 1, "max_length": 4}).replacing_unknown()
+    translator = copier(
+        limit=3, p_gen=1.0, search={"beam_size": 1, "max_length": 4}
+    ).replacing_unknown()
     ((found,),) = translator.search(["Zyx sees Abc , Def Ghi Jkl"])
-    assert found.text == "Zyx sees Abc Zyx"  # at last it looks at the end of what it read, and that is no word
+    # at last it looks at the end of what it read, and that is no word
+    assert found.text == "Zyx sees Abc Zyx"
     assert [one.source_token for one in found.replaced] == [0, 1, 2, 0]
 
 
@@ -160,18 +190,27 @@ def test_summaries_of_windows_are_joined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "tag"), [(marian, ">>en_XX<<"), (lambda: imported({"src": {"before": [], "after": []}}), "en_XX")]
+    ("make", "tag"),
+    [(marian, ">>en_XX<<"), (lambda: imported({"src": {"before": [], "after": []}}), "en_XX")],
 )
 def test_a_language_that_is_named_before_a_line_is_that_of_all_its_sentences(
     make: Callable[[], Tokenizers], tag: str
 ) -> None:
     translator = ParagraphTranslator(copier(make()))
-    for line, expected in ((">>en_XX<< A dog. A man. No.", [tag] * 3), ("A dog. A man.", []), (">>en_XX<<", [])):
+    for line, expected in (
+        (">>en_XX<< A dog. A man. No.", [tag] * 3),
+        ("A dog. A man.", []),
+        (">>en_XX<<", []),
+    ):
         (found,) = translator.search([line])
-        assert [token for part in found.parts for token in part.src_tokens if "en_XX" in token] == expected
+        assert [
+            token for part in found.parts for token in part.src_tokens if "en_XX" in token
+        ] == expected
 
 
-def test_a_model_that_does_not_copy_is_not_asked_what_it_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_copy_is_not_asked_what_it_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(CopyModel.Config, "copies", False)  # the batch then has no extended ids
     ((found,),) = copier().search(["Zyx sees"], need_copies=True)
     assert found.src_tokens == ["▁<unk>", "▁sees"]
@@ -194,7 +233,8 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     assert batches[0] == [73, 0, 2, 13, 14]  # 3,000 tokens take the room of 187
     assert batches[1] == list(range(15, 47))
     assert batches[2:] == [[*range(47, 73), *range(3, 9)], [*range(9, 13), 1]]
-    assert [len(batch) for batch in fed(translator, 1)] == [20, 54]  # four times as many where there is no beam
+    # four times as many where there is no beam
+    assert [len(batch) for batch in fed(translator, 1)] == [20, 54]
     assert [len(batch) for batch in fed(translator, 2)] == [10, 64]
     assert [len(batch) for batch in fed(translator, 33)][:2] == [2, 16]
     asked = fed(replace(translator, batch_tokens=1024))
@@ -212,14 +252,19 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     ids=["lengths", "request"],
 )
 def test_what_fills_free_slots(
-    lengths: tuple[int, ...], asking: int | None, calls: list[tuple[int, int] | None], taken: list[list[int]]
+    lengths: tuple[int, ...],
+    asking: int | None,
+    calls: list[tuple[int, int] | None],
+    taken: list[list[int]],
 ) -> None:
     """A call is a refill, of so many slots and columns, or None for a new batch."""
     request = Request("four", must=("four",))
     sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
     if asking is not None:
         sources[asking] = replace(sources[asking], request=request)
-    waiting = JobQueue(Translator(copier().model, WORDS, BeamConfig()), torch.device("cuda"), decoders=1)
+    waiting = JobQueue(
+        Translator(copier().model, WORDS, BeamConfig()), torch.device("cuda"), decoders=1
+    )
     waiting.put(Job(number, source) for number, source in enumerate(sources))
     waiting.close()
     found = [waiting.next_batch() if call is None else waiting.refill(*call) for call in calls]
@@ -228,4 +273,7 @@ def test_what_fills_free_slots(
 
 def test_a_line_of_moses_has_four_fields_whatever_the_text_holds() -> None:
     found = Translation("a ||| b | c", -0.5, -2.25, ["a", "|||", "b", "|", "c"], [], [])
-    assert moses_line(7, found) == "7 ||| a &#124;&#124;&#124; b | c ||| LogProb= -2.250000 Length= 5 ||| -0.500000"
+    assert (
+        moses_line(7, found)
+        == "7 ||| a &#124;&#124;&#124; b | c ||| LogProb= -2.250000 Length= 5 ||| -0.500000"
+    )

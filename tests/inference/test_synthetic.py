@@ -18,11 +18,15 @@ ANY = SyntheticFilter(max_ratio=100.0)
 SAMPLING = {"samples": 1, "temperature": 3.0}
 
 
-def found(text: str, tokens: int, src_tokens: int, log_prob: float, finished: bool = True) -> Translation:
+def found(
+    text: str, tokens: int, src_tokens: int, log_prob: float, finished: bool = True
+) -> Translation:
     return Translation(text, log_prob, log_prob, ["x"] * tokens, [], ["y"] * src_tokens, finished)
 
 
-def written(folder: Path, translator: Translator, groups: int | None = None, **settings: object) -> SyntheticCorpus:
+def written(
+    folder: Path, translator: Translator, groups: int | None = None, **settings: object
+) -> SyntheticCorpus:
     """Translates the text, or no more than so many groups of it, as if the program was killed then."""
     corpus = SyntheticCorpus(folder, {"seed": 1, **settings}, forward=bool(settings.get("forward")))
     windows = iter([TEXT[:10], TEXT[10:13], TEXT[13:]])
@@ -66,7 +70,9 @@ def test_a_stopped_one_goes_on_to_the_same_files(search: dict[str, object], tmp_
     assert whole.over
     assert whole.read == len(TEXT) > whole.kept == len(texts(tmp_path / "whole")[0]) > 0
     text = iter(TEXT)
-    assert all(target in text for target in texts(tmp_path / "whole")[1]), "the text itself, in its order"
+    assert all(target in text for target in texts(tmp_path / "whole")[1]), (
+        "the text itself, in its order"
+    )
     for groups in (1, 2):
         part = written(tmp_path / "part", translator, groups)
         assert 0 < part.read < len(TEXT)
@@ -79,8 +85,12 @@ def test_a_stopped_one_goes_on_to_the_same_files(search: dict[str, object], tmp_
 def test_one_goes_on_that_was_stopped_before_it_came_to_new_lines(tmp_path: Path) -> None:
     def write(groups: int | None) -> SyntheticCorpus:
         corpus = SyntheticCorpus(tmp_path, {})
-        lines = (line for window in corpus.to_translate(iter([["a"], ["b"], ["c"]])) for line in window)
-        pairs = ([(text, found(line, 1, 1, -1.0))] for text, line in zip("abc", lines, strict=False))
+        lines = (
+            line for window in corpus.to_translate(iter([["a"], ["b"], ["c"]])) for line in window
+        )
+        pairs = (
+            [(text, found(line, 1, 1, -1.0))] for text, line in zip("abc", lines, strict=False)
+        )
         for _ in islice(corpus.write(pairs, ANY), groups):
             pass
         return corpus
@@ -90,11 +100,13 @@ def test_one_goes_on_that_was_stopped_before_it_came_to_new_lines(tmp_path: Path
 
 def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
     def write() -> Iterator[int]:
-        return SyntheticCorpus(tmp_path, {}).write(([(text, found(text, 1, 1, -1.0))] for text in "ab"), ANY)
+        return SyntheticCorpus(tmp_path, {}).write(
+            ([(text, found(text, 1, 1, -1.0))] for text in "ab"), ANY
+        )
 
     first = write()
     next(first)
-    with pytest.raises(DataError, match="another process writes there"):
+    with pytest.raises(DataError, match="another process is writing there"):
         next(write())
     assert texts(tmp_path) == (["a"], ["a"])
     first.close()  # type: ignore[attr-defined]  # it is a generator

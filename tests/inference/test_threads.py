@@ -24,7 +24,10 @@ def case(name: str, shared: bool, device: str, count: int) -> Any:
     """One translator for both threads, or each its own of one model; so many sentences each."""
     marks = [pytest.mark.slow] if count > 100 else []
     if device == "cuda":
-        marks += [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+        marks += [
+            pytest.mark.cuda,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+        ]
     return pytest.param(name, shared, device, count, marks=marks)
 
 
@@ -67,7 +70,11 @@ def one_by_one(translator: Translator, lines: list[str]) -> list[str]:
 
 
 def few_by_few(translator: Translator, lines: list[str]) -> list[str]:
-    return [text for first in range(0, len(lines), 5) for text in translator.translate(lines[first : first + 5])]
+    return [
+        text
+        for first in range(0, len(lines), 5)
+        for text in translator.translate(lines[first : first + 5])
+    ]
 
 
 @cache
@@ -96,7 +103,10 @@ def test_translators(name: str, shared: bool, device: str, count: int) -> None:
     first = translator_on(name, device)
     both = [first, first if shared else Translator(first.model, WORDS, first.config)]
     ways = (one_by_one, one_by_one) if count < 100 else (one_by_one, few_by_few)
-    jobs = [partial(way, translator, own) for way, translator, own in zip(ways, both, lines, strict=True)]
+    jobs = [
+        partial(way, translator, own)
+        for way, translator, own in zip(ways, both, lines, strict=True)
+    ]
     assert at_once(*jobs) == expected
 
 
@@ -121,12 +131,16 @@ def test_captures_give_way_while_another_thread_keeps_some() -> None:
     assert (slots, 1) in engine._captured
 
 
-def test_the_thread_of_a_search_takes_the_device_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_of_a_search_takes_the_device_of_its_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its events and graphs are those of the thread's own device. Only the driver is stood in for."""
     taken: list[tuple[Thread, torch.device]] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: None)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: taken.append((current_thread(), device)))
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda device: taken.append((current_thread(), device))
+    )
     second = torch.device("cuda:1")
 
     def search() -> Thread:

@@ -18,30 +18,46 @@ def test_the_tree_finds_what_the_search_finds(name: str) -> None:
         (searched,) = translator.search([line], translator.config.n_hypotheses, need_attention=True)
         assert [one.tokens for one in found] == [one.tokens for one in searched]
         assert [one.copied for one in found] == [one.copied for one in searched]
-        assert [one.score for one in found] == pytest.approx([one.score for one in searched], abs=1e-12)
+        assert [one.score for one in found] == pytest.approx(
+            [one.score for one in searched], abs=1e-12
+        )
         for result, one in zip(tree.results, found, strict=True):
-            path = [tree.steps[step][number] for step, number in tree.path(result.step, result.number)]
+            path = [
+                tree.steps[step][number] for step, number in tree.path(result.step, result.number)
+            ]
             assert [node.token for node in path] == one.tokens + ["</s>"] * one.finished
-            assert [node.token_log_prob for node in path] == pytest.approx(one.token_log_probs, abs=1e-12)
-            assert (path[-1].score, path[-1].log_prob) == (result.score, pytest.approx(result.log_prob))
+            assert [node.token_log_prob for node in path] == pytest.approx(
+                one.token_log_probs, abs=1e-12
+            )
+            assert (path[-1].score, path[-1].log_prob) == (
+                result.score,
+                pytest.approx(result.log_prob),
+            )
             assert (result.text, result.score) == (one.text, one.score)
     assert any(node.token in ("▁Zyx", "▁Abc") for step in tree.steps for node in step)
 
 
-@pytest.mark.parametrize("search", [{"samples": 4}, {"diversity_groups": 2}, {"at_limit": "compete"}])
+@pytest.mark.parametrize(
+    "search", [{"samples": 4}, {"diversity_groups": 2}, {"at_limit": "compete"}]
+)
 def test_what_ends_early_leaves_the_paths_of_the_others(search: dict[str, object]) -> None:
     translator = copying("pointer-generator", **{"min_length": 0, "max_length": 20, **search})
     for line in (LINES[0], LINES[5]):
         tree, found = search_tree(translator, line)
         for result, one in zip(tree.results, found, strict=True):
-            path = [tree.steps[step][number].token for step, number in tree.path(result.step, result.number)]
+            path = [
+                tree.steps[step][number].token
+                for step, number in tree.path(result.step, result.number)
+            ]
             assert path == one.tokens + ["</s>"] * one.finished
 
 
 def test_fates_and_margins() -> None:
     tree, _ = search_tree(copying("pointer-generator", beam_size=3, no_repeat_ngram=1), LINES[0])
     fates = [[node.fate for node in step] for step in tree.steps]
-    assert all(step == sorted(step, key=["kept", "ended", "pruned", "blocked"].index) for step in fates)
+    assert all(
+        step == sorted(step, key=["kept", "ended", "pruned", "blocked"].index) for step in fates
+    )
     assert {fate for step in fates for fate in step} == {"kept", "ended", "pruned", "blocked"}
     for step in tree.steps:
         kept = [node for node in step if node.fate == "kept"]
@@ -49,7 +65,11 @@ def test_fates_and_margins() -> None:
         assert len([node for node in step if node.fate != "blocked"]) <= 6
         for node in step:
             assert node.margin is not None
-            assert (node.margin >= 0) if node.fate in ("kept", "ended") else (node.margin <= 0 or node.rule)
+            assert (
+                (node.margin >= 0)
+                if node.fate in ("kept", "ended")
+                else (node.margin <= 0 or node.rule)
+            )
             assert bool(node.rule) == (node.fate == "blocked") == (node.score is None)
 
 
@@ -58,9 +78,14 @@ def test_why_it_ended() -> None:
     for search, reason in (
         ({"min_length": 8, "max_length": 9}, "length limit of 9 tokens"),
         ({"stop": "exact", "min_length": 0, "max_length": 200}, "no other could become better"),
-        ({"beam_size": 1, "min_length": 0, "no_repeat_ngram": 1}, "1 hypothesis ended, and the beam is 1 wide"),
+        (
+            {"beam_size": 1, "min_length": 0, "no_repeat_ngram": 1},
+            "1 hypothesis ended, and the beam is 1 wide",
+        ),
     ):
-        tree, found = search_tree(replace(translator, config=translator.config.changed(search)), LINES[0])
+        tree, found = search_tree(
+            replace(translator, config=translator.config.changed(search)), LINES[0]
+        )
         assert reason in tree.stopped
         assert len(tree.results) == len(found) > 0
 

@@ -12,7 +12,13 @@ from nmtkit.models.base import MODELS, Seq2Seq
 from tests.inference.untrained import COPYING, SMALL, learned, untrained
 from tests.support.cases import daily
 
-LINES = ["Otto opens the window, and Anna sees it.", "the dog", "Anna", "", "it sees Otto and the dog and Anna ."]
+LINES = [
+    "Otto opens the window, and Anna sees it.",
+    "the dog",
+    "Anna",
+    "",
+    "it sees Otto and the dog and Anna .",
+]
 BARE = ["Otto opens the window and Anna sees it", "the dog", "it sees Otto and the dog"]
 
 WITH_ATTENTION = [name for name, (kind, _) in SMALL.items() if MODELS.get(kind).has_attention]
@@ -21,7 +27,10 @@ LIMITS = {"beam_size": 2, "forbid_unknown": True}  # an untrained model ends at 
 
 def test_every_family_is_asked() -> None:
     families = {name for name in MODELS.names() if issubclass(MODELS.get(name), Seq2Seq)}
-    assert {kind for kind, _ in SMALL.values()} == families - {"show_and_tell", "show_attend_tell"}, "but for captions"
+    assert {kind for kind, _ in SMALL.values()} == families - {
+        "show_and_tell",
+        "show_attend_tell",
+    }, "but for captions"
     assert len(WITH_ATTENTION) >= 3
     able = {name for name in MODELS.names() if "copying" in MODELS.get(name).Config.model_fields}
     assert able == {SMALL[name][0] for name in COPYING}
@@ -38,7 +47,9 @@ def test_align_shows_the_attention_of_the_search(name: str) -> None:
         assert len(best.tokens) >= 3
         assert soft.src_words == line.split()
         assert soft.tgt_words == best.text.split()
-        assert soft.weights == pytest.approx(best.attention[: len(best.tokens), :-1].astype(np.float64), abs=1e-5)
+        assert soft.weights == pytest.approx(
+            best.attention[: len(best.tokens), :-1].astype(np.float64), abs=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", WITH_ATTENTION)
@@ -53,7 +64,9 @@ def test_tags_are_read_before_a_source_and_not_aligned(name: str) -> None:
     batch = make_batch(src, translator.encode_targets(texts[:1], src))
     centres = translator.model.read(batch, need_attention=True)[0].centres
     (drawn,) = translator.pictures(BARE[:1], texts[:1])
-    assert [one.centre for one in drawn.windows] == pytest.approx([] if centres is None else centres[0].tolist())
+    assert [one.centre for one in drawn.windows] == pytest.approx(
+        [] if centres is None else centres[0].tolist()
+    )
     with pytest.raises(DataError, match="has not learned the tag <2fr>; its tags are: <2de>"):
         replace(translator, tags="<2fr>").align(BARE, texts)
 

@@ -14,8 +14,12 @@ def test_many_together_are_each_alone(name: str) -> None:
     """Batches differ in padding and in the number of unknown words."""
     translator = copying(name)
     together = translator.search(LINES, 4, need_copies=True)
-    assert any(token in ("▁Zyx", "▁Abc") for found in together for one in found for token in one.tokens)
-    assert any(place is not None for found in together for one in found for place in one.copied or [])
+    assert any(
+        token in ("▁Zyx", "▁Abc") for found in together for one in found for token in one.tokens
+    )
+    assert any(
+        place is not None for found in together for one in found for place in one.copied or []
+    )
     for line, found in zip(LINES, together, strict=True):
         (alone,) = translator.search([line], 4, need_copies=True)
         assert [one.tokens for one in found] == [one.tokens for one in alone]
@@ -56,7 +60,9 @@ def test_rescoring_in_parts_changes_nothing(name: str, monkeypatch: pytest.Monke
     for most in (1, 400, 1 << 20):
         sizes.clear()
         monkeypatch.setattr("nmtkit.inference.inputs.CHUNK_BYTES", {"cpu": most})
-        for one, other in zip(whole, translator.rescore(LINES, LINES, need_attention=True), strict=True):
+        for one, other in zip(
+            whole, translator.rescore(LINES, LINES, need_attention=True), strict=True
+        ):
             assert other.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-5)
             assert other.score == pytest.approx(one.score, abs=1e-5)
             assert other.copied == one.copied

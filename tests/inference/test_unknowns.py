@@ -11,7 +11,10 @@ from nmtkit.inference.requests import parse_dictionary
 from nmtkit.inference.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
 from tests.inference.untrained import imported, learned, marian, untrained
 
-TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old man , and Paris sleeps ."]
+TEXT = [
+    "the old man sees Paris , and the dog sleeps .",
+    "the dog sees the old man , and Paris sleeps .",
+]
 
 
 WORDS = learned(TEXT, vocab_size=40)
@@ -57,11 +60,15 @@ def test_the_dictionary_is_asked_first() -> None:
     lower = UnknownReplacer(learned(TEXT, vocab_size=40, lowercase=True), {"Zyx": "Zyxien"})
     assert lower.replace("the ZYX", [UNKNOWN], np.array([[0.1, 0.8, 0.1]]))[0] == "Zyxien"
     with pytest.raises(DataError, match="'DOG' is 'dog' to the model, which has two translations"):
-        UnknownReplacer(learned(TEXT, vocab_size=40, lowercase=True), {"dog": "perro", "DOG": "Perro"})
+        UnknownReplacer(
+            learned(TEXT, vocab_size=40, lowercase=True), {"dog": "perro", "DOG": "Perro"}
+        )
 
 
 def test_tags_before_a_source_are_never_copied() -> None:
-    translator = replace(untrained("rnnsearch", learned(TEXT, specials=["<2de>"]), 4.0), tags="<2de>")
+    translator = replace(
+        untrained("rnnsearch", learned(TEXT, specials=["<2de>"]), 4.0), tags="<2de>"
+    )
     translator.model.output.bias.data[UNK] = 20.0
     line = "the Zyx sees Abc"
     (found,) = translator.replacing_unknown().search([line])[0]
@@ -80,7 +87,9 @@ def test_tokens_of_languages_around_a_source_are_never_copied() -> None:
     attention = np.array([[0.5, 0.02, 0.02, 0.1, 0.3, 0.06]])
     (one,) = UnknownReplacer(tokenizers).replace("the dog Zyx", ["<unk>"], attention)[1]
     assert (one.source_word, one.source_token) == ("Zyx", 3)
-    (one,) = UnknownReplacer(marian()).replace(">>en_XX<< I", [UNKNOWN], np.array([[0.9, 0.02, 0.03, 0.05]]))[1]
+    (one,) = UnknownReplacer(marian()).replace(
+        ">>en_XX<< I", [UNKNOWN], np.array([[0.9, 0.02, 0.03, 0.05]])
+    )[1]
     assert (one.source_word, one.source_token) == ("I", 2)
 
 
@@ -91,7 +100,8 @@ def test_several_unknown_words_and_none() -> None:
     assert text == "Xyz Abc dog"
     assert [(one.token, one.source_token) for one in found] == [(0, 1), (1, 0)]
     assert replacer.replace("Abc Xyz", ["▁the", "▁dog"], attention) == ("the dog", [])
-    assert replacer.replace("", [UNKNOWN], np.ones((1, 1))) == ("<unk>", [])  # there is no source word
+    # there is no source word
+    assert replacer.replace("", [UNKNOWN], np.ones((1, 1))) == ("<unk>", [])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
@@ -129,7 +139,10 @@ def test_dictionary_files() -> None:
     ("lines", "message"),
     [
         (["Haus\thouse", "Hund dog"], r"^d\.tsv, line 2: 'Hund dog' is not SOURCE TAB TARGET"),
-        *((["Haus\thouse", line], "with a word on both sides") for line in ("Haus\t", "\thouse", "a\tb\tc")),
+        *(
+            (["Haus\thouse", line], "with a word on both sides")
+            for line in ("Haus\t", "\thouse", "a\tb\tc")
+        ),
         (["Haus\thouse", "Haus\thome"], r"^d\.tsv, line 2: 'Haus' has two translations"),
     ],
 )

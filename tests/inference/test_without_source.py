@@ -19,7 +19,12 @@ from nmtkit.inference.workers import Workers
 from nmtkit.models.base import Decoder
 from nmtkit.models.ensemble import Ensemble
 from tests.inference.untrained import WORDS, untrained
-from tests.support.prompted_decoders import MODELS_WITHOUT_SOURCE, AttendingModel, Captioner, prompts
+from tests.support.prompted_decoders import (
+    MODELS_WITHOUT_SOURCE,
+    AttendingModel,
+    Captioner,
+    prompts,
+)
 
 VOCABULARY = WORDS.tgt.vocabulary
 OWN = Tokenizers(WORDS.config, {"tgt": WORDS.tgt}, features=3)
@@ -34,7 +39,9 @@ def translator(model: Decoder, **settings: object) -> Translator:
 
 
 def same(found: list[list[Translation]], expected: list[list[Translation]]) -> None:
-    assert [[one.text for one in row] for row in found] == [[one.text for one in row] for row in expected]
+    assert [[one.text for one in row] for row in found] == [
+        [one.text for one in row] for row in expected
+    ]
     for one, other in zip(chain(*found), chain(*expected), strict=True):
         assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-6)
         assert (one.score, one.finished) == (pytest.approx(other.score, abs=1e-6), other.finished)
@@ -61,7 +68,9 @@ def test_a_text_is_its_prompt_and_what_follows(writer: Translator) -> None:
 def test_batches_windows_and_processes_change_nothing(writer: Translator, threads: int) -> None:
     lines = [*LINES, *LINES[2:4]]
     alone = [writer.search([line])[0] for line in lines]
-    others = replace(writer, batch_tokens=400, workers=Workers(["cpu"] * 2) if threads == 2 else None)
+    others = replace(
+        writer, batch_tokens=400, workers=Workers(["cpu"] * 2) if threads == 2 else None
+    )
     same(others.search(lines), alone)
     same([found for group in writer.stream([lines[:3], lines[3:]]) for found in group], alone)
     nothing = [""] * 40
@@ -69,7 +78,9 @@ def test_batches_windows_and_processes_change_nothing(writer: Translator, thread
 
 
 @pytest.mark.parametrize("repetition_penalty", [1.0, 1.5])
-def test_what_was_written_is_scored_behind_its_prompt(writer: Translator, repetition_penalty: float) -> None:
+def test_what_was_written_is_scored_behind_its_prompt(
+    writer: Translator, repetition_penalty: float
+) -> None:
     changed = {"repetition_penalty": repetition_penalty, "no_repeat_ngram": 0}
     writer = replace(writer, config=writer.config.changed(changed))
     found = [best[0] for best in writer.search(LINES)]
@@ -89,7 +100,11 @@ def test_prompts_of_long_texts_are_cut_where_that_is_asked(writer: Translator) -
 
 
 def test_a_request_forces_and_demands_what_follows(writer: Translator) -> None:
-    wanted = [Request("the old", prefix="man sees"), Request("", must=("dog",)), Request("a dog", must_not=("sees",))]
+    wanted = [
+        Request("the old", prefix="man sees"),
+        Request("", must=("dog",)),
+        Request("a dog", must_not=("sees",)),
+    ]
     forced, demanded, refused = (best[0] for best in writer.search(wanted))
     assert forced.tokens[:2] == WORDS.tgt.tokens("man sees")
     assert "dog" in demanded.text.split()
@@ -106,7 +121,9 @@ def test_what_needs_a_source_in_text_is_refused(model: Callable[[int], Decoder])
         "find the source of unknown words by": system.replacing_unknown,
     }
     for purpose, refused in refusals.items():
-        with pytest.raises(NmtkitError, match=f"the model 'mine' .* has no attention to a text to {purpose}"):
+        with pytest.raises(
+            NmtkitError, match=f"the model 'mine' .* has no attention to a text to {purpose}"
+        ):
             refused()
     with pytest.raises(NmtkitError, match="reads no text to look up terms in"):
         replace(system, terminology=Terminology({"dog": "cat"})).search(line)
@@ -116,7 +133,10 @@ def test_rows_of_numbers_are_described() -> None:
     system = translator(Captioner(len(VOCABULARY)), max_length_ratio=0.5, max_length_offset=0)
     found = system.search(FEATURES, n_best=2, need_attention=True)
     same(found, [system.search([rows], n_best=2)[0] for rows in FEATURES])
-    same(replace(system, batch_tokens=400, workers=Workers(["cpu"] * 2)).search(FEATURES, n_best=2), found)
+    same(
+        replace(system, batch_tokens=400, workers=Workers(["cpu"] * 2)).search(FEATURES, n_best=2),
+        found,
+    )
     for rows, (best, _) in zip(FEATURES, found, strict=True):
         assert best.attention is not None
         assert best.attention.shape == (len(best.token_log_probs), len(rows))
@@ -134,7 +154,9 @@ def test_what_a_model_cannot_read_is_named() -> None:
     with pytest.raises(DataError, match=r"example 1: .* reads rows of 3 numbers"):
         system.search([FEATURES[0][:, :2]])
     for text_reader in (translator(AttendingModel(len(VOCABULARY))), untrained("rnnsearch", WORDS)):
-        with pytest.raises(DataError, match=r"example 1: the model '\w*' reads text, and this is something else"):
+        with pytest.raises(
+            DataError, match=r"example 1: the model '\w*' reads text, and this is something else"
+        ):
             text_reader.search([FEATURES[0]])
 
 
@@ -142,4 +164,9 @@ def test_what_a_model_cannot_read_is_named() -> None:
 def test_several_captioners_cover_the_last_region_too(kind: str) -> None:
     settings = {"coverage_penalty": 2.0, "coverage_kind": kind, "beam_size": 6}
     one = Captioner(len(VOCABULARY))
-    same(*(translator(model, **settings).search(FEATURES, 6) for model in (Ensemble([one, one]), one)))
+    same(
+        *(
+            translator(model, **settings).search(FEATURES, 6)
+            for model in (Ensemble([one, one]), one)
+        )
+    )

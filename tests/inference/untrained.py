@@ -26,7 +26,13 @@ LINES = [
 ]
 
 RNN = {"embedding_size": 12, "hidden_size": 12}
-TRANSFORMER = {"hidden_size": 12, "feed_forward_size": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+TRANSFORMER = {
+    "hidden_size": 12,
+    "feed_forward_size": 12,
+    "heads": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+}
 SMALL: dict[str, tuple[str, dict[str, object]]] = {
     "rnnsearch": ("rnnsearch", RNN),
     "rnn_encdec": ("rnn_encdec", RNN),
@@ -41,36 +47,59 @@ SMALL: dict[str, tuple[str, dict[str, object]]] = {
     "transformer-learned": ("transformer", {**TRANSFORMER, "copying": "learned"}),
     "luong-own": ("luong", {**RNN, "copying": "own"}),
     "t5": ("t5", {**TRANSFORMER, "copying": "learned"}),
-    "convs2s": ("convs2s", {"embedding_size": 12, "hidden_size": 12, "encoder_layers": 1, "decoder_layers": 2}),
+    "convs2s": (
+        "convs2s",
+        {"embedding_size": 12, "hidden_size": 12, "encoder_layers": 1, "decoder_layers": 2},
+    ),
 }
-COPYING = [name for name, (kind, settings) in SMALL.items() if MODELS.get(kind).Config.model_validate(settings).copies]
+COPYING = [
+    name
+    for name, (kind, settings) in SMALL.items()
+    if MODELS.get(kind).Config.model_validate(settings).copies
+]
 
 
 def learned(texts: Sequence[str] = KNOWN, kind: str = "word", **settings: object) -> Tokenizers:
     """Tokenizers for sentences that are their own translations."""
     config = TokenizerConfig.model_validate({"kind": kind, **settings})
-    return learn_tokenizers(config, [Example(text, text, number) for number, text in enumerate(texts, start=1)])
+    return learn_tokenizers(
+        config, [Example(text, text, number) for number, text in enumerate(texts, start=1)]
+    )
 
 
 def imported(affixes: dict[str, dict[str, list[str]]]) -> Tokenizers:
     """Tokenizers as an imported model has them, with the token of one language and two words."""
     library = pytest.importorskip("tokenizers")
     names = [*SPECIALS, "en_XX", "▁the", "▁dog"]
-    cut = library.Tokenizer(library.models.WordLevel({name: n for n, name in enumerate(names)}, unk_token="<unk>"))
-    cut.pre_tokenizer, cut.decoder = library.pre_tokenizers.Metaspace(), library.decoders.Metaspace()
+    cut = library.Tokenizer(
+        library.models.WordLevel({name: n for n, name in enumerate(names)}, unk_token="<unk>")
+    )
+    cut.pre_tokenizer, cut.decoder = (
+        library.pre_tokenizers.Metaspace(),
+        library.decoders.Metaspace(),
+    )
     content, vocabulary = (
         HuggingFaceTokenizer.pack(cut.to_str(), range(len(names)), False),
         Vocabulary(names, names[4:5]),
     )
-    config = TokenizerConfig.model_validate({"kind": "huggingface", "specials": ["en_XX"], "affixes": affixes})
-    sides = {side: HuggingFaceTokenizer(config, content, vocabulary, side) for side in ("src", "tgt")}
+    config = TokenizerConfig.model_validate(
+        {"kind": "huggingface", "specials": ["en_XX"], "affixes": affixes}
+    )
+    sides = {
+        side: HuggingFaceTokenizer(config, content, vocabulary, side) for side in ("src", "tgt")
+    }
     return Tokenizers(config, sides)
 
 
 def marian() -> Tokenizers:
     """Tokenizers as a model of Marian has them, with the tag of one language and letters."""
-    model, config = learned(KNOWN, "char", vocab_size=60).src.content(), TokenizerConfig(kind="marian")
-    letters = SentencePieceTokenizer(config, model, Vocabulary(SPECIALS)).model_pieces[len(SPECIALS) :]
+    model, config = (
+        learned(KNOWN, "char", vocab_size=60).src.content(),
+        TokenizerConfig(kind="marian"),
+    )
+    letters = SentencePieceTokenizer(config, model, Vocabulary(SPECIALS)).model_pieces[
+        len(SPECIALS) :
+    ]
     own = SentencePieceTokenizer(config, model, Vocabulary([*SPECIALS, ">>en_XX<<", *letters]))
     return Tokenizers(config, {"src": own, "tgt": own})
 
@@ -78,14 +107,17 @@ def marian() -> Tokenizers:
 WORDS = learned()
 
 
-def untrained(name: str, tokenizers: Tokenizers, scale: float = 1.0, **search: object) -> Translator:
+def untrained(
+    name: str, tokenizers: Tokenizers, scale: float = 1.0, **search: object
+) -> Translator:
     """A translator in float64; weights are `scale` times as large as fresh ones."""
     torch.manual_seed(4)
     kind, settings = SMALL[name]
     model_class = MODELS.get(kind)
     size = len(tokenizers.tgt.vocabulary)
     model = model_class(
-        model_class.Config.model_validate(settings), VocabularySizes({"src": size, "tgt": size}, shared=True)
+        model_class.Config.model_validate(settings),
+        VocabularySizes({"src": size, "tgt": size}, shared=True),
     )
     with torch.no_grad():
         for weights in model.parameters():

@@ -34,7 +34,9 @@ def counts() -> bool:
     return True
 
 
-needs_loops = pytest.mark.skipif(not counts(), reason="this Triton's interpreter computes no loops with this NumPy")
+needs_loops = pytest.mark.skipif(
+    not counts(), reason="this Triton's interpreter computes no loops with this NumPy"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +44,17 @@ def seeded() -> None:
     torch.manual_seed(1)
 
 
-def random_inputs(sentences: int, queries: int, length: int, size: int, dtype: torch.dtype) -> list[Tensor]:
+def random_inputs(
+    sentences: int, queries: int, length: int, size: int, dtype: torch.dtype
+) -> list[Tensor]:
     """Queries, keys, v, coverage and its weight."""
-    shapes = ((sentences, queries, size), (sentences, length, size), (size,), (sentences, queries, length), (size,))
+    shapes = (
+        (sentences, queries, size),
+        (sentences, length, size),
+        (size,),
+        (sentences, queries, length),
+        (size,),
+    )
     drawn = [torch.randn(shape) for shape in shapes]
     drawn[2] /= math.sqrt(size)
     drawn[3] = drawn[3].abs()
@@ -54,7 +64,9 @@ def random_inputs(sentences: int, queries: int, length: int, size: int, dtype: t
 @needs_loops
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("covered", [False, True], ids=["plain", "coverage"])
-@pytest.mark.parametrize("sizes", [(2, 3, 37, 20), (1, 1, 1, 1), (3, 5, 33, 64), (2, 2, 9, 600)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(2, 3, 37, 20), (1, 1, 1, 1), (3, 5, 33, 64), (2, 2, 9, 600)], ids=str
+)
 def test_energies(sizes: tuple[int, int, int, int], covered: bool, dtype: torch.dtype) -> None:
     queries, keys, energy, coverage, weight = random_inputs(*sizes, dtype)
     history = (coverage, weight) if covered else (None, None)
@@ -100,7 +112,8 @@ def test_softmax(length: int, dtype: torch.dtype) -> None:
     energies = torch.randn(3, 4, length).mul(5).to(dtype)
     mask = torch.rand(3, 1, length) < 0.6
     mask[1] = False
-    energies = torch.where(mask, energies, 1000)  # what is hidden must not be what the others are compared with
+    # what is hidden must not be what the others are compared with
+    energies = torch.where(mask, energies, 1000)
     result = triton_kernels.launch_softmax(energies, mask)
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, kernels._plain_softmax(energies, mask), rtol=1e-6, atol=1e-7)
@@ -111,16 +124,28 @@ def test_softmax(length: int, dtype: torch.dtype) -> None:
 def test_softmax_under_masks_of_every_shape() -> None:
     whole = torch.randn(4, 6, 12)
     energies = whole[1:, ::2, 2:11]  # (3,3,9)
-    masks = [torch.rand(3, 3, 9), torch.rand(3, 1, 9), torch.rand(3, 9), torch.rand(9, 3, 3).permute(1, 2, 0)]
+    masks = [
+        torch.rand(3, 3, 9),
+        torch.rand(3, 1, 9),
+        torch.rand(3, 9),
+        torch.rand(9, 3, 3).permute(1, 2, 0),
+    ]
     for mask in masks:
         shown = mask < 0.5
         result = triton_kernels.launch_softmax(energies, shown)
-        torch.testing.assert_close(result, kernels._plain_softmax(energies, shown), rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(
+            result, kernels._plain_softmax(energies, shown), rtol=1e-6, atol=1e-7
+        )
 
 
 def test_softmax_of_what_is_not_finite() -> None:
     infinity, nan = math.inf, math.nan
-    rows = [[-infinity, -infinity, 2.0], [-infinity, 1.0, nan], [nan, 1.0, 1.0], [infinity, 1.0, 1.0]]
+    rows = [
+        [-infinity, -infinity, 2.0],
+        [-infinity, 1.0, nan],
+        [nan, 1.0, 1.0],
+        [infinity, 1.0, 1.0],
+    ]
     energies = torch.tensor([rows])
     mask = torch.tensor([True, True, False])
     result = triton_kernels.launch_softmax(energies, mask)
@@ -146,7 +171,12 @@ def test_maxima(columns: int, block: int, dtype: torch.dtype) -> None:
 @needs_loops
 def test_maxima_of_what_is_not_finite() -> None:
     infinity, lowest = math.inf, torch.finfo(torch.float32).min
-    rows = [[-infinity] * 5, [infinity, 1.0, 2.0, 3.0, 4.0], [lowest] * 5, [math.nan, 1.0, 2.0, 3.0, 4.0]]
+    rows = [
+        [-infinity] * 5,
+        [infinity, 1.0, 2.0, 3.0, 4.0],
+        [lowest] * 5,
+        [math.nan, 1.0, 2.0, 3.0, 4.0],
+    ]
     sums, tops = triton_kernels.launch_maxima(torch.tensor(rows), 2)
     expected_sums, expected_tops = kernels._plain_maxima(torch.tensor(rows), 2)
     torch.testing.assert_close(sums, expected_sums, equal_nan=True)

@@ -45,7 +45,9 @@ def value_size(score: ScoreKind) -> int:
     return 4 if score in ("dot", "scaled_dot") else 3
 
 
-def energy_of(score: ScoreKind, weights: dict[str, Tensor], query: Tensor, values: Tensor) -> Tensor:
+def energy_of(
+    score: ScoreKind, weights: dict[str, Tensor], query: Tensor, values: Tensor
+) -> Tensor:
     """The energy of one query `(Hq,)` for each position of one sentence `(S,Hm)`."""
     match score:
         case "dot" | "scaled_dot":  # Luong et al. 2015; Vaswani et al. 2017, eq. 1
@@ -54,17 +56,24 @@ def energy_of(score: ScoreKind, weights: dict[str, Tensor], query: Tensor, value
             return values @ weights["key.weight"].T @ query
         case "additive":  # Bahdanau et al. 2015, A.1.2
             own = weights["query.weight"] @ query
-            return torch.tanh(values @ weights["key.weight"].T + weights["key.bias"] + own) @ weights["energy"]
+            return (
+                torch.tanh(values @ weights["key.weight"].T + weights["key.bias"] + own)
+                @ weights["energy"]
+            )
         case "location":  # Luong et al. 2015, eq. 8
             return weights["positions.weight"][: len(values)] @ query
         case "cosine":  # Graves et al. 2014, eqs. 5 and 6
             wanted = weights["query.weight"] @ query
-            sharpness = torch.log1p(torch.exp(weights["sharpness.weight"] @ query + weights["base"]))
+            sharpness = torch.log1p(
+                torch.exp(weights["sharpness.weight"] @ query + weights["base"])
+            )
             return sharpness * (values @ wanted) / wanted.norm() / values.norm(dim=1)
     raise AssertionError(f"no formula is written down for the score {score}")
 
 
-def by_hand(energies: list[float], length: int, centre: float, half_width: int, gaussian: bool) -> list[float]:
+def by_hand(
+    energies: list[float], length: int, centre: float, half_width: int, gaussian: bool
+) -> list[float]:
     """Weights of one query: softmax over the real positions inside the window, then the Gaussian."""
     inside = [s for s in range(length) if abs(s - centre) <= half_width]
     highest = max(energies[s] for s in inside)
@@ -77,7 +86,9 @@ def by_hand(energies: list[float], length: int, centre: float, half_width: int, 
     return weights
 
 
-def random_inputs(queries: int, columns: int = SOURCE, size: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+def random_inputs(
+    queries: int, columns: int = SOURCE, size: int = 4
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, values and their mask."""
     torch.manual_seed(2)
     mask = torch.arange(columns) < LENGTHS[:, None]
@@ -87,7 +98,11 @@ def random_inputs(queries: int, columns: int = SOURCE, size: int = 4) -> tuple[T
 def test_a_monotonic_centre_is_the_position_until_the_source_ends() -> None:
     positions = torch.arange(9).expand(3, -1)
     centres = LocalM(2)(torch.zeros(3, 9, 4), positions, LENGTHS)
-    assert centres.tolist() == [[0, 1, 2, 3, 4, 5, 6, 6, 6], [0, 1, 2, 2, 2, 2, 2, 2, 2], [0, 0, 0, 0, 0, 0, 0, 0, 0]]
+    assert centres.tolist() == [
+        [0, 1, 2, 3, 4, 5, 6, 6, 6],
+        [0, 1, 2, 2, 2, 2, 2, 2, 2],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ]
     assert centres.dtype == torch.float32
 
 
@@ -97,7 +112,9 @@ def test_a_predicted_centre_is_equation_9() -> None:
     queries = torch.tensor([[[0.4, -0.9, 0.2, 1.0]]] * 3).double()
     energy = window.centre @ torch.tanh(window.hidden.weight @ queries[0, 0])
     centres = window(queries, torch.zeros(3, 1, dtype=torch.long), LENGTHS)
-    torch.testing.assert_close(centres[:, 0], LENGTHS / (1 + torch.exp(-energy)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        centres[:, 0], LENGTHS / (1 + torch.exp(-energy)), rtol=0, atol=1e-12
+    )
 
 
 SCORE_BY_WINDOW = [
@@ -111,7 +128,9 @@ SCORE_BY_WINDOW = [
 
 @torch.no_grad()
 @pytest.mark.parametrize(("score", "window", "half_width"), SCORE_BY_WINDOW)
-def test_weights_are_equations_7_and_10(score: ScoreKind, window: WindowKind, half_width: int) -> None:
+def test_weights_are_equations_7_and_10(
+    score: ScoreKind, window: WindowKind, half_width: int
+) -> None:
     """At the first word, in the middle, past the end; in a sentence shorter than the window; of a single token."""
     assert len(SCORE_BY_WINDOW) >= 6 + 5 * 2 * 3
     attention = attention_of(score, window, half_width)
@@ -146,7 +165,9 @@ def test_the_window_at_the_ends_of_a_sentence(centre: float) -> None:
 
 @pytest.mark.parametrize("queries", [1, 4, 20])
 @pytest.mark.parametrize("score", ["general", "additive"])
-def test_gathering_a_window_changes_nothing(score: ScoreKind, queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathering_a_window_changes_nothing(
+    score: ScoreKind, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Weights, contexts and gradients, in a source long enough for both ways, whichever would be taken."""
     columns, lengths = 23, torch.tensor([20, 2, 11])
     mask = torch.arange(columns) < lengths[:, None]
@@ -156,10 +177,14 @@ def test_gathering_a_window_changes_nothing(score: ScoreKind, queries: int, monk
     leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     results = []
     for choice in ((False, False), (True, False), (True, True)):
-        monkeypatch.setattr(attention.window, "should_gather", lambda queries, length, costly, choice=choice: choice)
+        monkeypatch.setattr(
+            attention.window, "should_gather", lambda queries, length, costly, choice=choice: choice
+        )
         looker, values, places = leaves
         centres = torch.sigmoid(places) * lengths[:, None]
-        contexts, weights = attention(looker, attention.score.project(values), values, mask, centres)
+        contexts, weights = attention(
+            looker, attention.score.project(values), values, mask, centres
+        )
         gradients = torch.autograd.grad(contexts.square().sum() + weights.square().sum(), leaves)
         results.append((contexts, weights, *gradients))
     assert results[0][1].count_nonzero() > 3 * queries
@@ -171,8 +196,13 @@ def test_when_windows_are_gathered() -> None:
     """A window of 21: additive energies are gathered from a source of 42 on, products from 84 on if queries are few."""
     assert [SCORES.get(score).costly for score in ("dot", "additive")] == [False, True]
     should_gather = LocalM(10).should_gather
-    assert [should_gather(1, length, False) for length in (41, 42, 83, 84)] == [(False, False)] * 3 + [(True, True)]
-    assert [should_gather(queries, 200, False) for queries in (16, 17)] == [(True, True), (False, False)]
+    assert [should_gather(1, length, False) for length in (41, 42, 83, 84)] == [
+        (False, False)
+    ] * 3 + [(True, True)]
+    assert [should_gather(queries, 200, False) for queries in (16, 17)] == [
+        (True, True),
+        (False, False),
+    ]
     assert [should_gather(17, length, True) for length in (41, 42, 200)] == [
         (False, False),
         (True, False),
@@ -189,7 +219,9 @@ def test_the_centre_learns_by_the_gaussian_alone() -> None:
     _, weights = attention(queries, attention.score.project(values), values, mask, centres)
     for s in range(7):
         (slope,) = torch.autograd.grad(weights[0, 0, s], centres, retain_graph=True)
-        assert slope[0].item() == pytest.approx(weights[0, 0, s].item() * (s - 2.3) / 1.5**2, abs=1e-12)
+        assert slope[0].item() == pytest.approx(
+            weights[0, 0, s].item() * (s - 2.3) / 1.5**2, abs=1e-12
+        )
     monotonic = attention_of("general", "local_m", 3)
     _, weights = monotonic(queries, monotonic.score.project(values), values, mask, centres)
     assert weights.requires_grad
@@ -199,7 +231,10 @@ def test_the_centre_learns_by_the_gaussian_alone() -> None:
 
 @pytest.mark.parametrize(
     ("score", "window"),
-    [*((score, "global") for score in SCORES.names()), *((s, "local_p") for s in SCORES.names() if s != "location")],
+    [
+        *((score, "global") for score in SCORES.names()),
+        *((s, "local_p") for s in SCORES.names() if s != "location"),
+    ],
 )
 def test_gradients_are_those_of_the_formula(score: ScoreKind, window: WindowKind) -> None:
     """Also where a score computes in place."""
@@ -229,7 +264,9 @@ def test_autocast_keeps_the_centre_exact() -> None:
 def test_location_refuses_a_source_that_is_too_long() -> None:
     attention = Attention(SCORES.get("location")(2, 3, 99, 4))
     attention.score.project(torch.zeros(1, 4, 3))
-    with pytest.raises(DataError, match=r"5 tokens, including its end, .* only 4 positions: leave out or split"):
+    with pytest.raises(
+        DataError, match=r"5 tokens, including its end, .* only 4 positions: leave out or split"
+    ):
         attention.score.project(torch.zeros(1, 5, 3))
 
 
@@ -240,7 +277,9 @@ def test_cosine_starts_as_sharp_as_a_scaled_dot() -> None:
     with torch.no_grad():
         energies = score(torch.randn(8, 20, 256), score.project(torch.randn(8, 50, 256)))
         assert energies.var().item() == pytest.approx(1.0, abs=0.1)
-        assert bool((score(torch.randn(1, 1, 256), score.project(torch.zeros(1, 1, 256))) == 0).all())
+        assert bool(
+            (score(torch.randn(1, 1, 256), score.project(torch.zeros(1, 1, 256))) == 0).all()
+        )
 
 
 @pytest.mark.parametrize("name", ["dot", "scaled_dot"])
@@ -253,7 +292,10 @@ def test_dot_scores_refuse_different_sizes(name: str) -> None:
 def test_a_sentence_without_words_gives_zeros_and_finite_gradients(window: WindowKind) -> None:
     """Its context has no gradient; the words that a mask hides within a sentence have a weight of zero."""
     attention = attention_of("additive", window, 2)
-    queries, values = torch.randn(3, 2, 4).double().requires_grad_(), torch.randn(3, 9, 3).double().requires_grad_()
+    queries, values = (
+        torch.randn(3, 2, 4).double().requires_grad_(),
+        torch.randn(3, 9, 3).double().requires_grad_(),
+    )
     lengths = torch.tensor([0, 4, 9])
     mask = torch.arange(9) < lengths[:, None]
     centres = attention.centres(queries, torch.tensor([[0, 5]] * 3), lengths)
@@ -290,12 +332,15 @@ def test_coverage_is_in_the_score() -> None:
     score = attention.score
     queries, values, coverage = covered_inputs()
     keys = attention.score.project(values)
-    torch.testing.assert_close(score(queries, keys, coverage), score(queries, keys), rtol=0, atol=0)  # w_c is zero yet
+    # w_c is zero yet
+    torch.testing.assert_close(score(queries, keys, coverage), score(queries, keys), rtol=0, atol=0)
     w_c = torch.nn.init.normal_(score.coverage).detach()
     hidden = score.query(queries)[:, :, None] + score.key(values)[:, None]
     energies = (hidden + coverage[..., None] * w_c).tanh() @ score.energy
     torch.testing.assert_close(score(queries, keys, coverage), energies, rtol=0, atol=1e-12)
-    _, weights = attention(queries, keys, values, torch.ones(5, 3, dtype=torch.bool), coverage=coverage)
+    _, weights = attention(
+        queries, keys, values, torch.ones(5, 3, dtype=torch.bool), coverage=coverage
+    )
     torch.testing.assert_close(weights, energies.softmax(-1), rtol=0, atol=1e-12)
 
 

@@ -43,15 +43,23 @@ class Recorder:
         self._launches.append((self._program, arguments, settings))
 
 
-def attend(programs: ModuleType, dtype: torch.dtype, covered: bool, shape: tuple[int, int, int]) -> None:
+def attend(
+    programs: ModuleType, dtype: torch.dtype, covered: bool, shape: tuple[int, int, int]
+) -> None:
     queries, length, size = shape
-    of_rows, of_keys, v = torch.ones(2, queries, size), torch.ones(2, length, size), torch.ones(size)
+    of_rows, of_keys, v = (
+        torch.ones(2, queries, size),
+        torch.ones(2, length, size),
+        torch.ones(size),
+    )
     history = (torch.ones(2, queries, length), v.to(dtype)) if covered else (None, None)
     programs.launch_energies(of_rows.to(dtype), of_keys.to(dtype), v.to(dtype), *history)
 
 
 def weigh(programs: ModuleType, dtype: torch.dtype, length: int) -> None:
-    programs.launch_softmax(torch.ones(2, 5, length, dtype=dtype), torch.ones(2, 1, length, dtype=torch.bool))
+    programs.launch_softmax(
+        torch.ones(2, 5, length, dtype=dtype), torch.ones(2, 1, length, dtype=torch.bool)
+    )
 
 
 def choose(programs: ModuleType, dtype: torch.dtype, columns: int) -> None:
@@ -77,7 +85,11 @@ def compiled(launch: Launch, capability: int) -> Any:
     program, arguments, settings = launch
     names: list[str] = program.arg_names
     constants = {name: value for name, value in settings.items() if name in names}
-    constants |= {name: 1 for name, value in zip(names, arguments, strict=False) if type(value) is int and value == 1}
+    constants |= {
+        name: 1
+        for name, value in zip(names, arguments, strict=False)
+        if type(value) is int and value == 1
+    }
     signature, attributes = {}, {}
     for place, name in enumerate(names):
         value = arguments[place] if place < len(arguments) else None
@@ -99,7 +111,9 @@ def stack_of(cubin: bytes, folder: Path) -> int:
     folder.joinpath("cubin").write_bytes(cubin)
     dump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     words = [str(dump), "-res-usage", str(folder / "cubin")]
-    found = re.search(r"STACK:(\d+)", subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    found = re.search(
+        r"STACK:(\d+)", subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    )
     assert found is not None
     return int(found[1])
 
@@ -109,7 +123,11 @@ def stack_of(cubin: bytes, folder: Path) -> int:
 @pytest.mark.parametrize("dtype", TYPES, ids=NAMES.get)
 @pytest.mark.parametrize("capability", TARGETS)
 def test_what_is_launched_compiles(
-    capability: int, dtype: torch.dtype, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capability: int,
+    dtype: torch.dtype,
+    program: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from nmtkit.layers import triton_kernels as programs
 

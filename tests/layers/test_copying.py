@@ -16,7 +16,9 @@ SRC = torch.tensor([[4, 7, 5, 7, 2, 0], [8, 6, 3, 7, 8, 2]])
 def by_hand(vocab: Tensor, attention: Tensor, p_gen: Tensor, src: Tensor) -> Tensor:
     """Probabilities `(R,X)`, word by word as the equation says it."""
     rows = []
-    for distribution, weights, gate, ids in zip(vocab.exp(), attention, p_gen[:, 0], src, strict=True):
+    for distribution, weights, gate, ids in zip(
+        vocab.exp(), attention, p_gen[:, 0], src, strict=True
+    ):
         row = [float(gate * p) for p in distribution] + [0.0] * OOV
         for weight, word in zip(weights.tolist(), ids.tolist(), strict=True):
             row[word] += (1 - float(gate)) * weight
@@ -46,37 +48,50 @@ def test_probabilities_are_those_of_the_equation(n_oov: int, lead: tuple[int, ..
     mixed = mix(vocab, attention, p_gen, src, n_oov)
     assert mixed.shape == (*lead, V + n_oov)
     ids = src.repeat_interleave(math.prod(lead) // 2, 0)
-    expected = by_hand(vocab.view(-1, V), attention.view(-1, 6), p_gen.view(-1, 1), ids)[:, : V + n_oov]
+    expected = by_hand(vocab.view(-1, V), attention.view(-1, 6), p_gen.view(-1, 1), ids)[
+        :, : V + n_oov
+    ]
     torch.testing.assert_close(mixed.view(-1, V + n_oov).exp(), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(mixed.exp().sum(-1), torch.ones(lead, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        mixed.exp().sum(-1), torch.ones(lead, dtype=torch.float64), rtol=0, atol=1e-12
+    )
 
 
 def test_rows_that_were_picked_have_a_source_each() -> None:
     vocab, attention, p_gen = drawn(2, 4)
     whole = mix(vocab, attention, p_gen, SRC, OOV)
     sentences, steps = torch.tensor([1, 0, 1]), torch.tensor([2, 0, 3])
-    picked = mix(*(part[sentences, steps] for part in (vocab, attention, p_gen)), SRC[sentences], OOV)
+    picked = mix(
+        *(part[sentences, steps] for part in (vocab, attention, p_gen)), SRC[sentences], OOV
+    )
     torch.testing.assert_close(picked, whole[sentences, steps], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("gate", [None, -100.0, 100.0])
-def test_of_one_wanted_word_probability_and_gradient_are_those_of_the_mixture(gate: float | None) -> None:
+def test_of_one_wanted_word_probability_and_gradient_are_those_of_the_mixture(
+    gate: float | None,
+) -> None:
     """Of every word of each distribution: in the source or not, in the vocabulary or not; gates of 0 and 1, too."""
     vocab, attention, p_gen = drawn(2, 4)
     sentences = torch.arange(2).repeat_interleave(4 * (V + OOV))
     gates = p_gen.logit() if gate is None else torch.full_like(p_gen, gate)
     leaves = [
-        part.flatten(0, 1).repeat_interleave(V + OOV, 0).requires_grad_() for part in (vocab, attention.log(), gates)
+        part.flatten(0, 1).repeat_interleave(V + OOV, 0).requires_grad_()
+        for part in (vocab, attention.log(), gates)
     ]
     wanted = torch.arange(V + OOV).repeat(8)
     gradients = []
 
     def of_wanted(vocab: Tensor, *others: Tensor) -> Tensor:
-        generated = vocab.gather(1, wanted.clamp(max=V - 1)[:, None])[:, 0].masked_fill(wanted >= V, -math.inf)
+        generated = vocab.gather(1, wanted.clamp(max=V - 1)[:, None])[:, 0].masked_fill(
+            wanted >= V, -math.inf
+        )
         return mix_targets(wanted, generated, *others)
 
     for mixed in (lambda *parts: mix(*parts, OOV).gather(1, wanted[:, None])[:, 0], of_wanted):
-        result = mixed(leaves[0].log_softmax(-1), leaves[1].softmax(-1), leaves[2].sigmoid(), SRC[sentences])
+        result = mixed(
+            leaves[0].log_softmax(-1), leaves[1].softmax(-1), leaves[2].sigmoid(), SRC[sentences]
+        )
         possible = result.isfinite()
         gradients.append([result, *torch.autograd.grad(result[possible].sum(), leaves)])
     assert not possible.all()
@@ -120,7 +135,9 @@ def test_never_nan(gate: float, weights: str, dtype: torch.dtype) -> None:
     if weights != "none":
         torch.testing.assert_close(mixed.exp().sum(-1), torch.ones(1, dtype=dtype))
     for column in range(V + OOV):
-        for part in torch.autograd.grad(mixed[0, column], (vocab, attention, p_gen), retain_graph=True):
+        for part in torch.autograd.grad(
+            mixed[0, column], (vocab, attention, p_gen), retain_graph=True
+        ):
             assert bool(part.isfinite().all())
 
 

@@ -42,24 +42,32 @@ def gates_of(energies: Array, used: int) -> Array:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("used", [2, 3])
-def test_gates_and_what_the_experts_say(used: int, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gates_and_what_the_experts_say(
+    used: int, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Equations 1 and 3 to 6, and the load of appendix A: expert i alone draws its noise anew."""
     layer, noise = experts(used=used).train(training), drawn(monkeypatch)
     result = layer(STATES).detach().numpy()
-    means, widths = (STATES.numpy() @ weights.weight.detach().numpy().T for weights in (layer.gate, layer.noise))
+    means, widths = (
+        STATES.numpy() @ weights.weight.detach().numpy().T for weights in (layer.gate, layer.noise)
+    )
     spread = np.log1p(np.exp(widths))
     energies = means + noise * spread * training
     use, load = np.zeros(4), np.zeros(4)
     for place in np.ndindex(2, 3):
         gates, state = gates_of(energies[place], used), STATES.numpy()[place]
         said = [linear(one.out, np.maximum(0.0, linear(one.inner, state))) for one in layer.experts]
-        np.testing.assert_allclose(result[place], sum(g * s for g, s in zip(gates, said, strict=True)), atol=1e-12)
+        np.testing.assert_allclose(
+            result[place], sum(g * s for g, s in zip(gates, said, strict=True)), atol=1e-12
+        )
         use += gates * MASK[place].item()
         for number in range(4):
             least = np.sort(np.delete(energies[place], number))[-used]
             z = (means[place][number] - least) / spread[place][number]
             load[number] += 0.5 * math.erfc(-z / math.sqrt(2)) * MASK[place].item()
-    np.testing.assert_allclose(layer.use(MASK).detach().numpy(), np.stack([use, load] if training else [use]))
+    np.testing.assert_allclose(
+        layer.use(MASK).detach().numpy(), np.stack([use, load] if training else [use])
+    )
 
 
 def test_one_expert_is_a_dense_layer() -> None:
@@ -72,6 +80,8 @@ def test_one_expert_is_a_dense_layer() -> None:
 def test_a_word_is_read_by_its_experts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     whole: Callable[[FeedForward, Tensor], Tensor] = FeedForward.forward
-    monkeypatch.setattr(FeedForward, "forward", lambda self, rows: read.append(len(rows)) or whole(self, rows))
+    monkeypatch.setattr(
+        FeedForward, "forward", lambda self, rows: read.append(len(rows)) or whole(self, rows)
+    )
     experts(count=8)(STATES)
     assert sum(read) == 2 * 6

@@ -16,7 +16,9 @@ from torch import Tensor
 from nmtkit import layers
 from nmtkit.layers import kernels
 
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
 
 
 def on_cuda(test: Callable[..., None]) -> Callable[..., None]:
@@ -49,12 +51,18 @@ def test_maxima_of_few_rows_at_a_time_are_those_of_all(monkeypatch: pytest.Monke
 
 
 @torch.no_grad()
-def test_a_device_without_triton_gives_the_shapes_and_types_of_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_triton_gives_the_shapes_and_types_of_the_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kernels, "_triton_kernels", lambda device: None)
     queries, keys, energy = (torch.ones(shape).half() for shape in ((2, 3, 8), (2, 5, 8), (8,)))
     energies = kernels._cuda_energies(queries, keys, energy, torch.ones(2, 3, 5), energy)
-    weights = kernels._on_cuda("launch_softmax", kernels._plain_softmax, 5, energies, torch.ones(2, 1, 5).bool())
-    sums, tops = kernels._on_cuda("launch_maxima", kernels._plain_maxima, 64, torch.ones(6, 130).half(), 64)
+    weights = kernels._on_cuda(
+        "launch_softmax", kernels._plain_softmax, 5, energies, torch.ones(2, 1, 5).bool()
+    )
+    sums, tops = kernels._on_cuda(
+        "launch_maxima", kernels._plain_maxima, 64, torch.ones(6, 130).half(), 64
+    )
     kinds = [(tuple(tensor.shape), tensor.dtype) for tensor in (energies, weights, sums, tops)]
     wide = torch.float32
     assert kinds == [((2, 3, 5), wide), ((2, 3, 5), wide), ((6,), wide), ((6, 3), torch.float16)]
@@ -64,13 +72,20 @@ def failing(*_: Tensor) -> Tensor:
     raise RuntimeError("no C compiler here")
 
 
-def test_triton_that_fails_is_said_once_and_the_plain_form_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "triton_kernels", SimpleNamespace(launch_softmax=failing), raising=False)
+def test_triton_that_fails_is_said_once_and_the_plain_form_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        layers, "triton_kernels", SimpleNamespace(launch_softmax=failing), raising=False
+    )
     kernels._triton_kernels.cache_clear()
     logits = torch.randn(2, 70)
     try:
         with pytest.warns(RuntimeWarning, match="no C compiler here") as warned:
-            results = [kernels._on_cuda("launch_maxima", kernels._plain_maxima, 64, logits, 64) for _ in range(2)]
+            results = [
+                kernels._on_cuda("launch_maxima", kernels._plain_maxima, 64, logits, 64)
+                for _ in range(2)
+            ]
         assert len(warned) == 1
     finally:
         kernels._triton_kernels.cache_clear()
@@ -85,16 +100,27 @@ def test_the_programs_in_tritons_interpreter() -> None:
     path = Path(__file__).with_name("interpreted_kernels.py")
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(path)]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, env=environment, cwd=path.parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, env=environment, cwd=path.parents[2], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     if " skipped" in done.stdout:
-        pytest.skip(f"this Triton's interpreter computes no loops with this NumPy: {done.stdout.splitlines()[-1]}")
+        pytest.skip(
+            f"this Triton's interpreter computes no loops with this NumPy: {done.stdout.splitlines()[-1]}"
+        )
     assert " passed" in done.stdout
 
 
 # --- On a real device, at the sizes of real models. ---
 
-SIZES = {"sentences": 64, "queries": 4, "length": 400, "attention": 512, "rows": 2048, "columns": 50_004}
+SIZES = {
+    "sentences": 64,
+    "queries": 4,
+    "length": 400,
+    "attention": 512,
+    "rows": 2048,
+    "columns": 50_004,
+}
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 Job = Callable[[], tuple[Tensor, ...]]
 
@@ -104,8 +130,12 @@ def attention_work(dtype: torch.dtype, covered: bool) -> tuple[Tensor, ...]:
     b, q, s, a = (SIZES[name] for name in ("sentences", "queries", "length", "attention"))
     made = torch.Generator("cuda").manual_seed(1)
     shapes = ((b, q, a), (b, s, a), (a,), (b, q, s), (a,))
-    queries, keys, energy, coverage, weight = (torch.randn(*shape, generator=made, device="cuda") for shape in shapes)
-    mask = torch.arange(s, device="cuda") < torch.randint(0, s + 1, (b, 1, 1), generator=made, device="cuda")
+    queries, keys, energy, coverage, weight = (
+        torch.randn(*shape, generator=made, device="cuda") for shape in shapes
+    )
+    mask = torch.arange(s, device="cuda") < torch.randint(
+        0, s + 1, (b, 1, 1), generator=made, device="cuda"
+    )
     given = [tensor.to(dtype) for tensor in (queries, keys, energy / math.sqrt(a))]
     return (*given, *((coverage.abs(), weight.to(dtype)) if covered else (None, None)), mask)
 
@@ -131,7 +161,9 @@ def test_weights_on_cuda(dtype: torch.dtype, covered: bool) -> None:
     near = 5e-5 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(energies, kernels._plain_energies(*given).float(), rtol=0, atol=near)
     weights = kernels.masked_softmax(energies, mask)
-    torch.testing.assert_close(weights, kernels._plain_softmax(energies, mask), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        weights, kernels._plain_softmax(energies, mask), rtol=1e-5, atol=1e-7
+    )
     assert bool((weights[~mask.expand_as(weights)] == 0).all())
 
 
@@ -152,7 +184,9 @@ def test_in_a_captured_graph_they_see_new_numbers() -> None:
     logits = logits_work(torch.float16, True)
 
     def job() -> tuple[Tensor, ...]:
-        return kernels.masked_softmax(kernels.additive_energies(*given), mask), *kernels.block_maxima(logits, 64)
+        return kernels.masked_softmax(
+            kernels.additive_energies(*given), mask
+        ), *kernels.block_maxima(logits, 64)
 
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())

@@ -33,7 +33,10 @@ def seen(cache: KVCache) -> list[list[list[float]]]:
     bias = cache.bias()
     assert bias is not None
     entries: Tensor = cache.read(0)[:, :, 0]
-    return [[own[row == 0].tolist() for row in rows] for own, rows in zip(entries, bias[:, 0], strict=True)]
+    return [
+        [own[row == 0].tolist() for row in rows]
+        for own, rows in zip(entries, bias[:, 0], strict=True)
+    ]
 
 
 @pytest.mark.parametrize("beam", [1, 2])
@@ -66,7 +69,9 @@ def test_sentences_with_prompts_can_be_left_out(at_once: bool) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 3, 5])
-def test_rows_of_the_bias_stand_where_attention_on_cuda_reads_them_without_a_copy(beam: int) -> None:
+def test_rows_of_the_bias_stand_where_attention_on_cuda_reads_them_without_a_copy(
+    beam: int,
+) -> None:
     for fixed in (0, 21):
         cache = KVCache(2, beam, torch.device("cpu"), width=1, capacity=17)
         for place in range(fixed or 24):

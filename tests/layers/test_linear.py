@@ -38,7 +38,8 @@ def exact(plain: nn.Linear, inputs: Tensor) -> Tensor:
 def test_a_packed_map_is_the_map(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], bias: bool, packs: bool
 ) -> None:
-    torch.set_float32_matmul_precision("highest")  # where it is lower some processors round products to bfloat16
+    # where it is lower some processors round products to bfloat16
+    torch.set_float32_matmul_precision("highest")
     monkeypatch.setattr(linear, "ALWAYS_PACKED_WEIGHTS", 0 if packs else 1 << 40)
     plain = random_linear(bias=bias)
     inputs = torch.randn(*shape, 24)
@@ -84,7 +85,9 @@ def test_what_is_packed_and_what_is_left() -> None:
     inputs = torch.randn(3, 24)
     given = {name: (part.weight, part(inputs)) for name, part in model.named_children()}
     prepare_for_inference(model, "fp32", [model.output])
-    assert [name for name, part in model.named_children() if isinstance(part, PackedLinear)] == ["map"]
+    assert [name for name, part in model.named_children() if isinstance(part, PackedLinear)] == [
+        "map"
+    ]
     for name, part in model.named_children():
         weight, expected = given[name]
         assert part.weight.data_ptr() == weight.data_ptr(), "nothing is copied before it is packed"
@@ -92,10 +95,14 @@ def test_what_is_packed_and_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_precision_without_instructions_is_refused(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_precision_without_instructions_is_refused(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(linear, "_has_onednn", lambda: False)
     assert supported_precisions(CPU) == ["fp32"]
-    with pytest.raises(RecipeError, match=f"^precision {precision}: .* on cpu; take fp32, or auto$"):
+    with pytest.raises(
+        RecipeError, match=f"^precision {precision}: .* on cpu; take fp32, or auto$"
+    ):
         prepare_for_inference(Small().eval(), precision)
 
 
@@ -107,7 +114,9 @@ def test_without_onednn_nothing_is_packed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_matrix_of_many_rows_is_padded_for_16_bits_and_nobody_sees_it() -> None:
-    model = nn.ModuleDict({"odd": nn.Linear(8, 101), "even": nn.Linear(8, 104), "small": nn.Linear(8, 5)}).eval()
+    model = nn.ModuleDict(
+        {"odd": nn.Linear(8, 101), "even": nn.Linear(8, 104), "small": nn.Linear(8, 5)}
+    ).eval()
     inputs = torch.randn(3, 2, 8)
     expected = model["odd"](inputs)
     cast_to_16_bits(model, torch.bfloat16)

@@ -11,7 +11,9 @@ from nmtkit.models.base import VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
 
 SIZES = VocabularySizes({"src": 12, "tgt": 12}, shared=True)
-CONFIG = TransformerConfig(hidden_size=8, feed_forward_size=16, heads=2, encoder_layers=2, decoder_layers=2)
+CONFIG = TransformerConfig(
+    hidden_size=8, feed_forward_size=16, heads=2, encoder_layers=2, decoder_layers=2
+)
 
 
 @pytest.fixture
@@ -35,7 +37,9 @@ def test_names_the_first_module_and_its_weights(model: Transformer, value: float
     for name in norms[2:]:
         with torch.no_grad():
             model.get_submodule(name).bias[0] = value
-    assert look(model).endswith(f"module {norms[2]} (LayerNorm), whose weights are not finite themselves")
+    assert look(model).endswith(
+        f"module {norms[2]} (LayerNorm), whose weights are not finite themselves"
+    )
 
 
 def test_what_a_module_makes_of_finite_weights(model: Transformer) -> None:

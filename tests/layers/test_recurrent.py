@@ -6,7 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.layers.elementary import Maxout
-from nmtkit.layers.recurrent import Bridge, BridgeKind, CellKind, RecurrentEncoder, StackedCells, init_weights
+from nmtkit.layers.recurrent import (
+    Bridge,
+    BridgeKind,
+    CellKind,
+    RecurrentEncoder,
+    StackedCells,
+    init_weights,
+)
 from tests.support.formulas import Array, linear, recurrent_step
 
 CELLS: list[CellKind] = ["gru", "lstm"]
@@ -74,7 +81,10 @@ def test_padding_has_no_gradient_and_changes_none(cell: CellKind, bidirectional:
             result = encoder(inputs[rows][:, : mask.shape[1]], mask, ends)
             total = (result.states**2).sum() + (result.hidden**3).sum()
             (total if result.cell is None else total + (result.cell**3).sum()).backward()
-        return [inputs.grad, *(parameter.grad for parameter in encoder.parameters() if parameter.grad is not None)]
+        return [
+            inputs.grad,
+            *(parameter.grad for parameter in encoder.parameters() if parameter.grad is not None),
+        ]
 
     together, alone = gradients([[0, 1, 2]], padding=1), gradients([[0], [1], [2]], padding=0)
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
@@ -100,12 +110,18 @@ def test_dropout_of_the_encoder_spares_the_residual_path_and_the_first_layer() -
 def test_stacked_cells_by_hand(cell: CellKind) -> None:
     torch.manual_seed(1)
     cells = StackedCells(cell, 3, 2, layers=2, dropout=0.5).double().eval()
-    inputs, hidden, kept = torch.randn(2, 3).double(), torch.randn(2, 2, 2).double(), torch.randn(2, 2, 2).double()
+    inputs, hidden, kept = (
+        torch.randn(2, 3).double(),
+        torch.randn(2, 2, 2).double(),
+        torch.randn(2, 2, 2).double(),
+    )
     new_hidden, new_kept = cells(inputs, hidden, kept if cell == "lstm" else None)
     for row in range(2):
         x = inputs[row].numpy()
         for number, layer in enumerate(cells.cells):
-            x, memory_cell = recurrent_step(layer, x, hidden[row, number].numpy(), kept[row, number].numpy())
+            x, memory_cell = recurrent_step(
+                layer, x, hidden[row, number].numpy(), kept[row, number].numpy()
+            )
             assert_near(new_hidden[row, number], x)
             if cell == "lstm":
                 assert_near(new_kept[row, number], memory_cell)
@@ -117,7 +133,8 @@ def test_stacked_cells_by_hand(cell: CellKind) -> None:
 def test_bridge_maps_the_end_of_the_top_layer_by_hand(cell: CellKind, kind: BridgeKind) -> None:
     torch.manual_seed(1)
     bridge = Bridge(kind, cell, 3, 2, layers=2).double()
-    finals = torch.randn(4, 2, 6).double()  # two encoder layers of two directions; the bridge reads the backward half
+    # two encoder layers of two directions; the bridge reads the backward half
+    finals = torch.randn(4, 2, 6).double()
     hidden, kept = bridge(finals, None)
     expected = linear(bridge.hidden, finals[:, 1, 3:].numpy())
     assert_near(hidden.view(4, 4), np.tanh(expected) if kind == "tanh" else expected)
@@ -146,7 +163,9 @@ def test_bridge_copies_or_gives_zeros(cell: CellKind) -> None:
 def test_maxout_by_hand() -> None:
     maxout = Maxout(2, 3)
     with torch.no_grad():
-        maxout.pieces.weight.copy_(torch.tensor([[1.0, 0], [0, 1], [1, 1], [0, 1], [1, 0], [-1, -1]]))
+        maxout.pieces.weight.copy_(
+            torch.tensor([[1.0, 0], [0, 1], [1, 1], [0, 1], [1, 0], [-1, -1]])
+        )
         maxout.pieces.bias.copy_(torch.tensor([0.0, 0, 0, 0.5, 0, 1]))
     # Pairs (1,4), (2,5), (3,6) of [2, -3, -1, -2.5, 2, 2].
     assert maxout(torch.tensor([[2.0, -3.0]])).tolist() == [[2.0, 2.0, 2.0]]
@@ -156,7 +175,9 @@ def test_maxout_by_hand() -> None:
 def test_initialisation() -> None:
     torch.manual_seed(1)
     for style in ("xavier", "paper"):
-        model = nn.ModuleList([nn.LSTM(30, 40), nn.GRUCell(30, 40), nn.Linear(100, 200), nn.Embedding(500, 64)])
+        model = nn.ModuleList(
+            [nn.LSTM(30, 40), nn.GRUCell(30, 40), nn.Linear(100, 200), nn.Embedding(500, 64)]
+        )
         init_weights(model, style)
         lstm, gru, linear, embedding = model
         for matrix in (*lstm.weight_hh_l0.double().chunk(4), *gru.weight_hh.double().chunk(3)):
@@ -167,8 +188,12 @@ def test_initialisation() -> None:
                 assert 0.9 * bound < matrix.abs().max().item() <= bound
             else:
                 assert matrix.std().item() == pytest.approx(0.01, rel=0.1)
-        assert linear.weight.std().item() == pytest.approx(math.sqrt(2 / 300) if style == "xavier" else 0.01, rel=0.1)
-        assert embedding.weight.std().item() == pytest.approx(0.125 if style == "xavier" else 0.01, rel=0.1)
+        assert linear.weight.std().item() == pytest.approx(
+            math.sqrt(2 / 300) if style == "xavier" else 0.01, rel=0.1
+        )
+        assert embedding.weight.std().item() == pytest.approx(
+            0.125 if style == "xavier" else 0.01, rel=0.1
+        )
         biases = lstm.bias_ih_l0 + lstm.bias_hh_l0
         assert biases[40:80].tolist() == [1.0 if style == "xavier" else 0.0] * 40
         assert biases[:40].tolist() + biases[80:].tolist() == [0.0] * 120

@@ -40,15 +40,25 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
 def test_attention_by_hand(precision: str) -> None:
     def of_energies(*energies: float) -> Tensor:
         """Keys `(1,1,S,2)` that have these energies with the query."""
-        return torch.tensor([[[[math.sqrt(2) * energy, 0.0] for energy in energies]]], dtype=torch.float64)
+        return torch.tensor(
+            [[[[math.sqrt(2) * energy, 0.0] for energy in energies]]], dtype=torch.float64
+        )
 
     query = torch.tensor([[[[1.0, 1.0]]]], dtype=torch.float64)
     values = torch.tensor([[[[4.0, 0.0], [0.0, 8.0]]]], dtype=torch.float64)
     even, uneven = of_energies(0.7, 0.7), of_energies(math.log(3), 0.0)
     first_hidden = torch.tensor([[[[False, True]]]])
-    torch.testing.assert_close(attention_weights(query, uneven, None)[0, 0, 0].tolist(), [0.75, 0.25])
-    for keys, mask, context in ((even, None, [2, 4]), (uneven, None, [3, 2]), (uneven, first_hidden, [0, 8])):
-        torch.testing.assert_close(attend(query, keys, values, mask)[0, 0, 0], torch.tensor(context).double())
+    torch.testing.assert_close(
+        attention_weights(query, uneven, None)[0, 0, 0].tolist(), [0.75, 0.25]
+    )
+    for keys, mask, context in (
+        (even, None, [2, 4]),
+        (uneven, None, [3, 2]),
+        (uneven, first_hidden, [0, 8]),
+    ):
+        torch.testing.assert_close(
+            attend(query, keys, values, mask)[0, 0, 0], torch.tensor(context).double()
+        )
 
 
 def test_causal_attention_reads_only_the_past(precision: str) -> None:
@@ -63,13 +73,20 @@ def test_causal_attention_reads_only_the_past(precision: str) -> None:
     ("name", "activation"),
     [
         ("relu", lambda x: np.maximum(0.0, x)),
-        ("gelu", lambda x: x * np.vectorize(lambda one: 0.5 * (1.0 + math.erf(one / math.sqrt(2.0))))(x)),
+        (
+            "gelu",
+            lambda x: x * np.vectorize(lambda one: 0.5 * (1.0 + math.erf(one / math.sqrt(2.0))))(x),
+        ),
         ("silu", lambda x: x / (1.0 + np.exp(-x))),
     ],
     ids=["relu", "gelu", "silu"],
 )
 def test_feed_forward_is_equation_2(name: str, activation: Callable[[Array], Array]) -> None:
-    layer = FeedForward(TransformerConfig(hidden_size=4, feed_forward_size=5, activation=name)).double().eval()
+    layer = (
+        FeedForward(TransformerConfig(hidden_size=4, feed_forward_size=5, activation=name))
+        .double()
+        .eval()
+    )
     states = random_tensor(2, 4, 4)
     expected = linear(layer.out, activation(linear(layer.inner, states.numpy())))
     np.testing.assert_allclose(layer(states).detach().numpy(), expected, atol=1e-10)
@@ -84,7 +101,9 @@ def test_sinusoids_by_the_formula(width: int) -> None:
             angle = position / 10000 ** (2 * (column // 2) / width)
             expected = math.sin(angle) if column % 2 == 0 else math.cos(angle)
             assert float(table[position, column]) == pytest.approx(expected, abs=1e-6)
-    assert torch.equal(sinusoids(40, width, "sinusoidal_halves"), torch.cat([table[:, 0::2], table[:, 1::2]], 1))
+    assert torch.equal(
+        sinusoids(40, width, "sinusoidal_halves"), torch.cat([table[:, 0::2], table[:, 1::2]], 1)
+    )
 
 
 @pytest.mark.parametrize("width", [6, 8])
@@ -98,7 +117,10 @@ def test_sinusoids_of_fairseq_by_the_formula(width: int) -> None:
 
 
 def test_the_end_of_learned_positions_has_a_remedy_in_models_without_others() -> None:
-    with pytest.raises(DataError, match="a larger max_positions or, where the model has the setting `positions`, sin"):
+    with pytest.raises(
+        DataError,
+        match="a larger max_positions or, where the model has the setting `positions`, sin",
+    ):
         LearnedPositions(4, 3)(4)
 
 
@@ -106,7 +128,9 @@ def test_sinusoidal_positions_have_no_end() -> None:
     positions = SinusoidalPositions(4)
     assert torch.equal(positions(1000), sinusoids(1000, 4))
     assert torch.equal(positions(3), sinusoids(3, 4))
-    assert torch.equal(SinusoidalPositions(4, "sinusoidal_halves")(1000), sinusoids(1000, 4, "sinusoidal_halves"))
+    assert torch.equal(
+        SinusoidalPositions(4, "sinusoidal_halves")(1000), sinusoids(1000, 4, "sinusoidal_halves")
+    )
     assert "table" not in positions.state_dict()
 
 
@@ -161,4 +185,6 @@ def test_dropout_of_weights_keeps_the_expected_context() -> None:
     query, keys, values = (torch.randn(1, 1, 4, 8) for _ in range(3))
     mean = torch.stack([attend(query, keys, values, rate=0.3) for _ in range(4000)]).mean(0)
     assert torch.allclose(mean, attend(query, keys, values), atol=0.08)
-    assert not torch.equal(attend(query, keys, values, rate=0.3), attend(query, keys, values, rate=0.3))
+    assert not torch.equal(
+        attend(query, keys, values, rate=0.3), attend(query, keys, values, rate=0.3)
+    )

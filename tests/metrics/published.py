@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "metric-outputs"
+DATA = (
+    Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    / "metric-outputs"
+)
 needs_outputs = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"no folder {DATA}; name the folder that holds metric-outputs in NMTKIT_DATA"
+    not DATA.is_dir(),
+    reason=f"no folder {DATA}; name the folder that holds metric-outputs in NMTKIT_DATA",
 )
 
 

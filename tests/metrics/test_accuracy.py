@@ -21,7 +21,9 @@ def accuracy(hyps: list[str], *refs: list[str]) -> float:
 def test_labels_count_over_the_whole_corpus() -> None:
     assert accuracy(["a", "b", "c"], ["a", "b", "b"]) == pytest.approx(100 * 2 / 3)
     # Two of three labels and one of one: not the mean of the shares of lines, 5/6.
-    assert accuracy(["DET NOUN VERB", "NOUN", ""], ["DET NOUN NOUN", "NOUN", ""]) == pytest.approx(75)
+    assert accuracy(["DET NOUN VERB", "NOUN", ""], ["DET NOUN NOUN", "NOUN", ""]) == pytest.approx(
+        75
+    )
 
 
 def test_a_label_of_any_reference_is_right() -> None:
@@ -41,14 +43,30 @@ def test_nothing_is_no_accuracy() -> None:
 
 def test_two_taggers_are_compared_with_a_test_of_significance(tmp_path: Path) -> None:
     lines = ["a b", "b a", "a a", "b b"] * 20
-    for name, text in {"ref": lines, "good": lines, "bad": ["b a", *lines[1:-10], *["a a"] * 10]}.items():
+    for name, text in {
+        "ref": lines,
+        "good": lines,
+        "bad": ["b a", *lines[1:-10], *["a a"] * 10],
+    }.items():
         write_lines(tmp_path / name, text)
-    words = ["score", "good", "bad", "--ref", "ref", "--metrics", "accuracy", "--paired-bs", "--json"]
+    words = [
+        "score",
+        "good",
+        "bad",
+        "--ref",
+        "ref",
+        "--metrics",
+        "accuracy",
+        "--paired-bs",
+        "--json",
+    ]
     words = [str(tmp_path / word) if word in ("good", "bad", "ref") else word for word in words]
     done = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     good, bad = (system["scores"][0] for system in json.loads(done.stdout)["systems"])
     assert good["value"] == 100
-    wrong = 2 + sum(one != other for line in lines[-10:] for one, other in zip(line.split(), "aa", strict=True))
+    wrong = 2 + sum(
+        one != other for line in lines[-10:] for one, other in zip(line.split(), "aa", strict=True)
+    )
     assert bad["value"] == pytest.approx(100 * (1 - wrong / 160))
     assert bad["p_value"] < 0.05

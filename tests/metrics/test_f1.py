@@ -17,7 +17,8 @@ def test_it_is_the_mean_over_the_labels() -> None:
     (score,) = score_all(GIVEN, [WANTED], ["f1"])
     assert (score.name, score.value) == ("F1", pytest.approx(100 * (4 / 6 + 2 / 4) / 4))
     assert score_all(WANTED, [WANTED], ["f1"])[0].value == pytest.approx(100)
-    assert score_all(["a x", "b"], [["a y", "b"]], ["f1"])[0].value == pytest.approx(50)  # a 1, b 1, x 0, y 0
+    # a 1, b 1, x 0, y 0
+    assert score_all(["a x", "b"], [["a y", "b"]], ["f1"])[0].value == pytest.approx(50)
 
 
 def test_of_several_references_one_with_the_label_counts() -> None:

@@ -35,4 +35,6 @@ def test_the_tokenizer_is_that_which_is_named() -> None:
 
 def test_it_is_the_mean_over_the_sentences_of_the_best_reference() -> None:
     assert gleu(["a b c d", "x"], ["a b c", "y"]) == pytest.approx(100 * (6 / 10 + 0) / 2)
-    assert gleu(["a b c d", "x"], ["a b c", "y"], ["a", "x"]) == pytest.approx(100 * (6 / 10 + 1) / 2)
+    assert gleu(["a b c d", "x"], ["a b c", "y"], ["a", "x"]) == pytest.approx(
+        100 * (6 / 10 + 1) / 2
+    )

@@ -29,7 +29,11 @@ SIX, FIVE = "a b c d e f", "a b c d e"
     ("hyps", "refs", "expected"),
     [
         # Clipped matches of orders 1 to 4: 5 of 6 ("the" counts once), 3 of 5, 2 of 4, 1 of 3; no brevity penalty.
-        (["the cat sat on the mat"], [["the cat sat on a mat"]], (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25),
+        (
+            ["the cat sat on the mat"],
+            [["the cat sat on a mat"]],
+            (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25,
+        ),
         # All precisions are 1; 4 words against 6.
         (["a b c d"], [[SIX]], math.exp(1 - 6 / 4)),
         # Counts are pooled: matches 4 + 2, 3 + 1, 2 + 0, 1 + 0 of 8, 6, 4, 2.
@@ -44,14 +48,18 @@ def test_bleu_by_hand(hyps: list[str], refs: list[list[str]], expected: float) -
     bleu = score("bleu", hyps, refs)
     assert bleu.name == "BLEU"
     assert bleu.value == pytest.approx(100 * expected, abs=1e-9)
-    assert bleu.signature.startswith(f"nrefs:{len(refs)}|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert bleu.signature.startswith(
+        f"nrefs:{len(refs)}|case:mixed|eff:no|tok:13a|smooth:exp|version:"
+    )
 
 
 def test_bleu_options() -> None:
     hyp, ref = ["The cat, it sat."], [["the cat , it sat ."]]
     assert score("bleu", hyp, ref, lowercase=True).value == pytest.approx(100.0)
     # Case kept: 5 of 6, 4 of 5, 3 of 4, 2 of 3.
-    assert score("bleu", hyp, ref).value == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
+    assert score("bleu", hyp, ref).value == pytest.approx(
+        100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25
+    )
     unsplit = score("bleu", hyp, ref, tokenize="none", lowercase=True)
     assert unsplit.value < 50
     assert "tok:none" in unsplit.signature
@@ -70,7 +78,11 @@ def test_bleu_of_shorter_n_grams() -> None:
     for resampling in (None, Resampling("bs", 20)):
         first, second = score_texts(texts, names, None, resampling)
         assert [cell.score.name for cell in first] == ["BLEU-1", "BLEU-2", "BLEU-3"]
-        values = [100 * 5 / 6, 100 * (5 / 6 * 3 / 5) ** (1 / 2), 100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3)]
+        values = [
+            100 * 5 / 6,
+            100 * (5 / 6 * 3 / 5) ** (1 / 2),
+            100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3),
+        ]
         assert [cell.score.value for cell in first] == pytest.approx(values)
         assert second[0].score.value == pytest.approx(100 * penalty * 2 / 2)
         assert second[1].score.value < second[0].score.value
@@ -85,7 +97,9 @@ def test_chrf_by_hand() -> None:
     precision, recall = 1.0, (2 / 3 + 1 / 2) / 2
     chrf = score("chrf", ["ab"], [["abc"]])
     assert chrf.name == "chrF2"
-    assert chrf.value == pytest.approx(100 * 5 * precision * recall / (4 * precision + recall), abs=1e-9)
+    assert chrf.value == pytest.approx(
+        100 * 5 * precision * recall / (4 * precision + recall), abs=1e-9
+    )
     assert score("chrf", ["AB"], [["ab"]]).value == 0
     assert score("chrf", ["AB"], [["ab"]], lowercase=True).value == pytest.approx(100)
     # Characters without spaces: order 1 has 1 of 2 and 1 of 2, order 2 has 0 of 1; words: 1 of 2, then 0 of 1.
@@ -106,7 +120,9 @@ def test_chrf_by_hand() -> None:
     ],
 )
 def test_ter_by_hand(hyp: str, refs: list[str], edits_per_word: float) -> None:
-    assert score("ter", [hyp], [[ref] for ref in refs]).value == pytest.approx(100 * edits_per_word, abs=1e-9)
+    assert score("ter", [hyp], [[ref] for ref in refs]).value == pytest.approx(
+        100 * edits_per_word, abs=1e-9
+    )
 
 
 # ---- ROUGE
@@ -114,7 +130,10 @@ def test_ter_by_hand(hyp: str, refs: list[str], edits_per_word: float) -> None:
 
 def _rouge(hyp: str, *refs: str, stem: bool = False, sentences: str = "auto") -> dict[str, float]:
     options = Options(stem=stem, sentences=sentences)
-    return {one.name: one.value for one in metrics.score_all([hyp], [[ref] for ref in refs], ["rouge"], options)}
+    return {
+        one.name: one.value
+        for one in metrics.score_all([hyp], [[ref] for ref in refs], ["rouge"], options)
+    }
 
 
 TWO_SENTENCES = "w1 w3 w8 w9 w5. w1 w2 w6 w7 w8."
@@ -149,17 +168,34 @@ def test_rouge_takes_the_best_reference_for_each_example_and_type() -> None:
 
 
 def test_rouge_is_the_mean_over_examples() -> None:
-    one, longest = (score(name, ["a b c d", "a"], [["a b x", "a b"]]) for name in ("rouge1", "rougeL"))
+    one, longest = (
+        score(name, ["a b c d", "a"], [["a b x", "a b"]]) for name in ("rouge1", "rougeL")
+    )
     assert one.precision == longest.precision == pytest.approx(100 * (2 / 4 + 1 / 1) / 2)
     assert one.recall == longest.recall == pytest.approx(100 * (2 / 3 + 1 / 2) / 2)
     assert one.value == pytest.approx(100 * (2 * 2 / 7 + 2 * 1 / 3) / 2)
-    assert one.signature.startswith("nrefs:1|agg:mean-f1|stem:porter|sents:auto|tok:a-z0-9|version:rouge-score-")
+    assert one.signature.startswith(
+        "nrefs:1|agg:mean-f1|stem:porter|sents:auto|tok:a-z0-9|version:rouge-score-"
+    )
 
 
 @pytest.mark.parametrize("stem", [False, True])
 def test_rouge_is_that_of_rouge_score_itself(stem: bool) -> None:
     random = np.random.default_rng(5)
-    words = ["The", "cats", "cat's", "running", "ran", "generalization", "U.S.", "3.5", "naïve", "skies", "dying", "-"]
+    words = [
+        "The",
+        "cats",
+        "cat's",
+        "running",
+        "ran",
+        "generalization",
+        "U.S.",
+        "3.5",
+        "naïve",
+        "skies",
+        "dying",
+        "-",
+    ]
     texts = [" ".join(random.choice(words, size=size)) for size in random.integers(0, 12, size=60)]
     hyps, refs = texts[:30], texts[30:]
     plain = RougeScorer(list(metrics.ROUGE_METRICS), use_stemmer=stem)
@@ -168,14 +204,20 @@ def test_rouge_is_that_of_rouge_score_itself(stem: bool) -> None:
         for name in metrics.ROUGE_METRICS:
             ours = score(name, [hyp], [[ref]], stem=stem, sentences="newline")
             found = (ours.precision, ours.recall, ours.value)
-            assert found == pytest.approx(tuple(100 * value for value in expected[name]), abs=1e-9), (hyp, ref, name)
+            assert found == pytest.approx(
+                tuple(100 * value for value in expected[name]), abs=1e-9
+            ), (hyp, ref, name)
 
 
 @pytest.mark.parametrize(
     ("text", "rule", "expected"),
     [
         ("One. Two! Three", "auto", ["One.", "Two!", "Three"]),
-        ('He said "no." She (too?) left. End', "auto", ['He said "no."', "She (too?)", "left.", "End"]),
+        (
+            'He said "no." She (too?) left. End',
+            "auto",
+            ['He said "no."', "She (too?)", "left.", "End"],
+        ),
         ("3.5 is a number", "auto", ["3.5 is a number"]),
         ("One. Two\nThree. Four", "auto", ["One. Two", "Three. Four"]),
         ("<t> One . </t> <t> two . three </t>", "auto", ["One .", "two . three"]),
@@ -205,13 +247,17 @@ def test_lead_is_the_first_sentences_on_one_line() -> None:
 
 
 def test_lines_with_letters_that_rouge_drops_are_noted() -> None:
-    note = text_metrics(["rougeL"])[0].note([["plain, text!", "schön", "“quotes” – only", "日本"]], Options())
+    note = text_metrics(["rougeL"])[0].note(
+        [["plain, text!", "schön", "“quotes” – only", "日本"]], Options()
+    )
     assert note.startswith("2 of 4 reference lines")
     assert text_metrics(["rougeL"])[0].note([["plain"]], Options()) == ""
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:
-    with pytest.raises(NmtkitError, match="unknown sentence rule 'newlines': did you mean 'newline'"):
+    with pytest.raises(
+        NmtkitError, match="unknown sentence rule 'newlines': did you mean 'newline'"
+    ):
         score("rouge1", ["a"], [["a"]], sentences="newlines")
     with pytest.raises(NmtkitError, match="unknown tokenizer 'int': did you mean 'intl'"):
         score("bleu", ["a"], [["a"]], tokenize="int")
@@ -246,24 +292,38 @@ def test_metric_names() -> None:
 
 def test_the_table_says_of_each_metric_what_it_is() -> None:
     names = metrics.METRICS.names()
-    assert {*(metric.name for metric in text_metrics()), "aer", "loss", "perplexity", "term-recall"} <= set(names)
+    assert {
+        *(metric.name for metric in text_metrics()),
+        "aer",
+        "loss",
+        "perplexity",
+        "term-recall",
+    } <= set(names)
     lower = {name for name in names if not metrics.METRICS.get(name).higher_is_better}
     assert lower == {"ter", "aer", "loss", "perplexity"}
     for metric in text_metrics():
         name = metric.name
         assert metrics.METRICS.get(name) is metric
         if not metric.installed:
-            with pytest.raises(NmtkitError, match=rf"{name}' is not installed; .*nmtkit\[{metric.extra}\]"):
+            with pytest.raises(
+                NmtkitError, match=rf"{name}' is not installed; .*nmtkit\[{metric.extra}\]"
+            ):
                 metrics.score_all(["a b"], [["a c"]], [name])
         elif not metric.extra:
-            output, reference = ("a b", "a c") if metric.family != "brackets" else ("(S XX )S", "(S XX )S")
+            output, reference = (
+                ("a b", "a c") if metric.family != "brackets" else ("(S XX )S", "(S XX )S")
+            )
             assert metrics.score_all([output], [[reference]], [name])[0].name == metric.title
 
 
 @pytest.mark.parametrize("name", [metric.name for metric in text_metrics()])
 def test_every_metric_refuses_lines_that_do_not_pair(name: str) -> None:
     for hyps, refs, message in (
-        (["a", "b"], [["a", "b"], ["a", "b", "c"]], "hypotheses have 2 lines, but reference 2 has 3"),
+        (
+            ["a", "b"],
+            [["a", "b"], ["a", "b", "c"]],
+            "hypotheses have 2 lines, but reference 2 has 3",
+        ),
         (["a"], list[list[str]](), "no reference"),
         (list[str](), [list[str]()], "no hypotheses"),
     ):
@@ -284,9 +344,15 @@ ALL = ["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum"]
 
 
 def compared(
-    systems: list[list[str]], refs: list[str], names: list[str], n_samples: int = 50, seed: int = 12345
+    systems: list[list[str]],
+    refs: list[str],
+    names: list[str],
+    n_samples: int = 50,
+    seed: int = 12345,
 ) -> list[list[metrics.Comparison]]:
-    return score_texts([Texts(hyps, [refs]) for hyps in systems], names, None, Resampling("bs", n_samples, seed))
+    return score_texts(
+        [Texts(hyps, [refs]) for hyps in systems], names, None, Resampling("bs", n_samples, seed)
+    )
 
 
 def test_a_bootstrap_gives_the_plain_scores_and_a_seeded_answer() -> None:

@@ -21,7 +21,9 @@ def values(hyps: list[str], refs: list[list[str]], name: str) -> float:
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
 def test_scores_are_those_of_sacrebleu_without_the_reference(name: str) -> None:
-    metric = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF, "ter": sacrebleu.TER}[name](references=WITH_NONE)
+    metric = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF, "ter": sacrebleu.TER}[name](
+        references=WITH_NONE
+    )
     (score,) = score_all(HYPS, [FIRST, SECOND], [name])
     assert score.value == metric.corpus_score(HYPS, None).score
     assert score.signature.startswith("nrefs:var|")
@@ -60,7 +62,9 @@ def test_a_note_says_how_many_and_where() -> None:
     (note,) = notes(["bleu"], [FIRST, SECOND], Options())
     assert note.startswith("2 of 6 references are empty (the first in line 1)")
     assert notes(["bleu"], [FIRST, FIRST], Options()) == []
-    assert notes(["bleu"], [["a", ""]], Options()) == [], "the only reference of a line is not missing"
+    assert notes(["bleu"], [["a", ""]], Options()) == [], (
+        "the only reference of a line is not missing"
+    )
 
 
 def test_an_empty_line_of_all_references_is_an_empty_reference() -> None:
@@ -76,7 +80,9 @@ def test_the_length_of_summaries_is_compared_with_the_references_that_exist() ->
 
 # ---- languages without spaces
 
-CHINESE, JAPANESE, THAI = ([pair[1] for pair in unspaced_pairs(language)[:50]] for language in ("zh", "ja", "th"))
+CHINESE, JAPANESE, THAI = (
+    [pair[1] for pair in unspaced_pairs(language)[:50]] for language in ("zh", "ja", "th")
+)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,9 @@ def test_a_tokenizer_that_cannot_see_the_words_is_named(
     (note,) = notes([metric, "chrf"], [lines], Options(tokenize=tokenize))
     assert f"tokenizer {tokenize} takes each line for one word" in note
     assert advice in note
-    assert score_all(lines, [lines], [metric], Options(tokenize="char"))[0].value == pytest.approx(100)
+    assert score_all(lines, [lines], [metric], Options(tokenize="char"))[0].value == pytest.approx(
+        100
+    )
 
 
 @pytest.mark.parametrize("metric", ["ter", "cider"])
@@ -117,7 +125,9 @@ def test_metrics_of_words_between_spaces_say_so_whatever_the_tokenizer(metric: s
         (["the cat sat on the mat"], "13a"),
     ],
 )
-def test_nothing_is_noted_where_the_tokenizer_sees_the_words(lines: list[str], tokenize: str) -> None:
+def test_nothing_is_noted_where_the_tokenizer_sees_the_words(
+    lines: list[str], tokenize: str
+) -> None:
     assert notes(["bleu", "chrf"], [lines], Options(tokenize=tokenize)) == []
 
 

@@ -15,13 +15,18 @@ HYPS, REFS, SOURCES = ["the cat", "a dog"], ["the cat", "the dog"], ["le chat", 
 
 
 @pytest.mark.parametrize("name", ["bertscore", "bertscore-en"])
-def test_a_metric_that_is_not_installed_says_how_to_get_it(console: Command, corpus: Path, name: str) -> None:
+def test_a_metric_that_is_not_installed_says_how_to_get_it(
+    console: Command, corpus: Path, name: str
+) -> None:
     if METRICS.get(name).installed:
         pytest.skip(f"{name} is installed")
     write_lines("hyp", HYPS)
-    remedy = f"metric '{name}' is not installed; get it: pip install 'nmtkit[{METRICS.get(name).extra}]'"
+    remedy = (
+        f"metric '{name}' is not installed; get it: pip install 'nmtkit[{METRICS.get(name).extra}]'"
+    )
     refused(console("score", "hyp", "--ref", "hyp", "-m", "bleu", name), remedy)
-    with pytest.raises(RecipeError, match="is not installed"):  # said before the training, not after it
+    # said before the training, not after it
+    with pytest.raises(RecipeError, match="is not installed"):
         config.load(corpus / "tiny.yaml", [f"evaluation.metrics=[{name}]"])
 
 
@@ -30,7 +35,9 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the library was given; it finds one translation good and the other half as good."""
     calls: list[Any] = []
 
-    def score(hyps: list[str], refs: list[list[str]]) -> tuple[list[float], list[float], list[float]]:
+    def score(
+        hyps: list[str], refs: list[list[str]]
+    ) -> tuple[list[float], list[float], list[float]]:
         calls.append((hyps, refs))
         return [0.1, 0.1], [0.2, 0.2], [0.8, 0.4]
 
@@ -49,7 +56,11 @@ def test_bertscore_is_the_mean_f1_against_all_references(given: list[Any]) -> No
 
 def test_comet_is_explained(console: Command) -> None:
     write_lines("hyp", HYPS)
-    refused(console("score", "hyp", "--ref", "hyp", "-m", "comet"), "environment of its own", "`nmtkit guide second`")
+    refused(
+        console("score", "hyp", "--ref", "hyp", "-m", "comet"),
+        "environment of its own",
+        "`nmtkit guide second`",
+    )
 
 
 def test_a_model_that_cannot_be_loaded(given: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,5 +68,7 @@ def test_a_model_that_cannot_be_loaded(given: list[Any], monkeypatch: pytest.Mon
         raise OSError("no route\nto host")
 
     monkeypatch.setattr(neural, "_bert_scorer", offline)
-    with pytest.raises(NmtkitError, match=r"roberta-large cannot be loaded \(no route to host\).*with a network"):
+    with pytest.raises(
+        NmtkitError, match=r"roberta-large cannot be loaded \(no route to host\).*with a network"
+    ):
         metrics.score_all(HYPS, [REFS], ["bertscore-en"])

@@ -18,7 +18,9 @@ pytestmark = needs_outputs
 
 
 def _official() -> list[dict[str, str]]:
-    header, *rows = (DATA / "wmt17-ende" / "official-scores.tsv").read_text(encoding="utf-8").splitlines()
+    header, *rows = (
+        (DATA / "wmt17-ende" / "official-scores.tsv").read_text(encoding="utf-8").splitlines()
+    )
     return [dict(zip(header.split("\t"), row.split("\t"), strict=True)) for row in rows]
 
 
@@ -70,13 +72,16 @@ def test_significance_of_wmt17_is_that_of_moses() -> None:
         assert cell.p_value is not None
         assert (cell.p_value < 0.05) == (p_moses < 0.05), row["system"]
         # The draws differ, and small differences leave p wide open.
-        assert cell.p_value == pytest.approx(p_moses, abs=0.015 if p_moses < 0.05 else 0.15), row["system"]
+        assert cell.p_value == pytest.approx(p_moses, abs=0.015 if p_moses < 0.05 else 0.15), row[
+            "system"
+        ]
 
 
 def test_bleu_is_that_of_multeval() -> None:
     gold = float((DATA / "multeval" / "hyps.baseline.opt0.bleu.gold").read_text())
     hyps, refs = (
-        lines(f"multeval/{name}.gz") for name in ("hyps.lc.tok.en.baseline.opt0", "refs.test2010.lc.tok.en.0")
+        lines(f"multeval/{name}.gz")
+        for name in ("hyps.lc.tok.en.baseline.opt0", "refs.test2010.lc.tok.en.0")
     )
     assert _score("bleu", hyps, [refs], tokenize="none") == pytest.approx(gold, abs=0.00501)
 
@@ -91,13 +96,19 @@ def test_bleu_of_tensorflow_nmt() -> None:
     assert _score("bleu", filled, refs, tokenize="none") == pytest.approx(22.5855084573, abs=1e-9)
 
 
-# ROUGE-1.5.5 knows irregular forms and has another stemmer, so that ours lies a little lower: recipes/results/scores.md.
+# ROUGE-1.5.5 knows irregular forms and has another stemmer, so ours is a little lower:
+# recipes/results/scores.md.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("system", "ours"), [("lead", (16.01, 1.58, 11.79)), ("ptgen", (29.34, 9.17, 23.04))])
+@pytest.mark.parametrize(
+    ("system", "ours"), [("lead", (16.01, 1.58, 11.79)), ("ptgen", (29.34, 9.17, 23.04))]
+)
 def test_rouge_of_xsum_is_near_that_of_rouge_155(system: str, ours: tuple[float, ...]) -> None:
-    hyps, refs = (lines(f"xsum-test/{name}.txt.gz") for name in (f"{system}-test-output", "gold-test-sentences"))
+    hyps, refs = (
+        lines(f"xsum-test/{name}.txt.gz")
+        for name in (f"{system}-test-output", "gold-test-sentences")
+    )
     scores = metrics.score_all(hyps, [refs], ["rouge1", "rouge2", "rougeL"])
     assert [score.value for score in scores] == pytest.approx(ours, abs=0.00501)
     text = (DATA / "xsum-test" / f"{system}-test-output.rouge").read_text()
@@ -122,5 +133,7 @@ def test_rouge_of_single_summaries_is_near_that_of_rouge_155() -> None:
             official.append([100 * system["scores"][f"rouge_{kind}_f_score"] for kind in "12l"])
     assert len(hyps) == 1400
     assert np.mean(official, axis=0) == pytest.approx([43.80, 19.97, 40.00], abs=0.00501)
-    ours = metrics.score_all(hyps, [refs], ["rouge1", "rouge2", "rougeLsum"], Options(sentences="tags"))
+    ours = metrics.score_all(
+        hyps, [refs], ["rouge1", "rouge2", "rougeLsum"], Options(sentences="tags")
+    )
     assert [score.value for score in ours] == pytest.approx([43.42, 19.87, 39.32], abs=0.00501)

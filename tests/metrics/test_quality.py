@@ -9,7 +9,10 @@ ARTICLE = "The cat sat on the mat. A dog barked at the cat. It was late."
 
 
 def test_words_are_lower_cased_and_punctuation_and_tags_are_left_out() -> None:
-    assert sentence_words("The U-turn's 3.5%. -- Äpfel!") == [["the", "u", "turn", "s", "3", "5"], ["äpfel"]]
+    assert sentence_words("The U-turn's 3.5%. -- Äpfel!") == [
+        ["the", "u", "turn", "s", "3", "5"],
+        ["äpfel"],
+    ]
     assert sentence_words("<t> one , two . </t> <t> three </t>") == [["one", "two"], ["three"]]
     assert sentence_words(" ... ") == []
 
@@ -21,9 +24,15 @@ def test_fragments_are_the_longest_runs_from_the_left() -> None:
 
 
 def test_fragments_end_with_their_sentence_and_never_overlap() -> None:
-    assert copied_fragments([["a", "b"], ["c", "d"]], ["a", "b", "c", "d"]) == [range(0, 2), range(2, 4)]
+    assert copied_fragments([["a", "b"], ["c", "d"]], ["a", "b", "c", "d"]) == [
+        range(0, 2),
+        range(2, 4),
+    ]
     # Greedy: "a b" is taken, and only "c" is left for the second, though "b c" stands in the article too.
-    assert copied_fragments([["a", "b", "c"]], ["a", "b", "x", "b", "c"]) == [range(0, 2), range(4, 5)]
+    assert copied_fragments([["a", "b", "c"]], ["a", "b", "x", "b", "c"]) == [
+        range(0, 2),
+        range(4, 5),
+    ]
     assert copied_fragments([[]], ["a"]) == copied_fragments([["a"]], []) == []
 
 
@@ -39,12 +48,15 @@ def test_an_extract_is_all_copied() -> None:
 
 def test_rates_by_hand() -> None:
     # Words: the cat slept on the mat. Fragments: "the cat", "on the mat"; "slept" is new.
-    report = quality(["The cat slept on the mat"], [ARTICLE], [["the cat rested"], ["it was the cat that slept"]])
+    report = quality(
+        ["The cat slept on the mat"], [ARTICLE], [["the cat rested"], ["it was the cat that slept"]]
+    )
     assert report.novel == pytest.approx((100 / 6, 100 * 2 / 5, 100 * 3 / 4, 100))
     assert report.copied == pytest.approx(100 * 5 / 6)
     assert report.density == pytest.approx((2**2 + 3**2) / 6)
     assert report.source_words == pytest.approx(100 * 5 / 15)
-    assert report.source_sentences == pytest.approx(100 / 3)  # "the cat" alone is too short to show its sentence
+    # "the cat" alone is too short to show its sentence
+    assert report.source_sentences == pytest.approx(100 / 3)
     assert report.length_to_reference == pytest.approx(100 * 6 / 4.5)
 
 

@@ -27,7 +27,10 @@ def test_rouge_of_other_scripts_compares_their_words(hyp: str, ref: str, share: 
 
 
 def test_rouge_of_latin_text_is_that_of_rouge_score_to_the_last_digit() -> None:
-    hyp, ref = "Le garçon a mangé 3 pommes rouges et des gâteaux", "Le garçon mange trois pommes, et des gâteaux!"
+    hyp, ref = (
+        "Le garçon a mangé 3 pommes rouges et des gâteaux",
+        "Le garçon mange trois pommes, et des gâteaux!",
+    )
     expected = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True).score(ref, hyp)
     for score in score_all([hyp], [[ref]], [*expected]):
         name = f"rouge{score.name.removeprefix('ROUGE-')}"
@@ -40,7 +43,9 @@ def test_unicode_words_can_be_asked_for() -> None:
     (score,) = score_all(["schöne Gärten"], [["schone Garten"]], ["rouge1"], options)
     assert score.value == 0
     (plain,) = score_all(["the cats were running"], [["the cat ran"]], ["rouge1"], options)
-    assert plain.value == score_all(["the cats were running"], [["the cat ran"]], ["rouge1"])[0].value
+    assert (
+        plain.value == score_all(["the cats were running"], [["the cat ran"]], ["rouge1"])[0].value
+    )
 
 
 def test_sentences_of_chinese_end_without_a_space() -> None:

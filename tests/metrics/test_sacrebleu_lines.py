@@ -45,7 +45,9 @@ COMPARED = 5 * sum(len(metrics.split()) for metrics, _, _ in (*SINGLE, *SEVERAL)
 def sacrebleu(calls: Sequence[Sequence[str]]) -> list[str]:
     """What the command prints, call by call."""
     lines = "".join(shlex.join(["sacrebleu", *call]) + "\n" for call in calls)
-    subprocess.run([sys.executable, "-W", "ignore", "-c", SACREBLEU], input=lines, text=True, check=True)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SACREBLEU], input=lines, text=True, check=True
+    )
     return [Path(f"{number}.out").read_text("utf-8") for number in range(len(calls))]
 
 
@@ -71,7 +73,8 @@ def compare(console: Command, names: Sequence[str], ref: str) -> int:
     """Compares all that both print; returns how many lines and cells there were."""
     singles = [(name, *words) for words in SINGLE for name in names]
     calls = [
-        [ref, "-i", name, "-f", "text", "-m", *metrics.split(), *theirs.split()] for name, metrics, theirs, _ in singles
+        [ref, "-i", name, "-f", "text", "-m", *metrics.split(), *theirs.split()]
+        for name, metrics, theirs, _ in singles
     ]
     calls += [
         [ref, "-i", *names, "-f", "latex", "-w", "4", "-m", *metrics.split(), *theirs.split()]
@@ -80,14 +83,23 @@ def compare(console: Command, names: Sequence[str], ref: str) -> int:
     printed = sacrebleu(calls)
     compared = 0
     for (name, metrics, _, ours), theirs in zip(singles, printed, strict=False):
-        done = succeeded(console("score", name, "--ref", ref, "-m", *metrics.split(), *ours.split()))
+        done = succeeded(
+            console("score", name, "--ref", ref, "-m", *metrics.split(), *ours.split())
+        )
         found = [line for line in done.out.splitlines() if "|nrefs:" in line]
-        assert found == [line.lstrip() for line in theirs.splitlines()]  # sacrebleu moves lines below each other's "="
+        # sacrebleu moves lines below each other's "="
+        assert found == [line.lstrip() for line in theirs.splitlines()]
         compared += len(found)
     for (metrics, _, ours), theirs in zip(SEVERAL, printed[len(singles) :], strict=True):
-        done = succeeded(console("score", *names, "--ref", ref, "--json", "-m", *metrics.split(), *ours.split()))
+        done = succeeded(
+            console("score", *names, "--ref", ref, "--json", "-m", *metrics.split(), *ours.split())
+        )
         systems = json.loads(done.out)["systems"]
-        rows = [[cell.strip(" \\") for cell in line.split("&")[1:]] for line in theirs.splitlines() if " & " in line]
+        rows = [
+            [cell.strip(" \\") for cell in line.split("&")[1:]]
+            for line in theirs.splitlines()
+            if " & " in line
+        ]
         assert [[as_theirs(score) for score in system["scores"]] for system in systems] == rows[1:]
         for score in systems[0]["scores"]:
             assert f" - {score['name']:<10} {score['signature']}\n" in theirs

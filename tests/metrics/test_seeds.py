@@ -9,7 +9,9 @@ from nmtkit.metrics.bleu import bleu_from_statistics, sentence_statistics
 from nmtkit.metrics.metric import Options
 from nmtkit.metrics.seeds import summarize_seeds
 
-REFERENCES = [f"the {number} old men saw {number % 7} red birds in the house of stone" for number in range(60)]
+REFERENCES = [
+    f"the {number} old men saw {number % 7} red birds in the house of stone" for number in range(60)
+]
 
 
 def noisy(share: float, seed: int) -> list[str]:
@@ -25,7 +27,10 @@ def test_sums_of_sentence_statistics_give_the_corpus_bleu_of_sacrebleu() -> None
     for share in (0.0, 0.2, 0.9):
         lines = noisy(share, seed=1)
         expected = sacrebleu.corpus_bleu(lines, [REFERENCES]).score
-        assert bleu_from_statistics(sentence_statistics(lines, REFERENCES, Options()).sum(axis=0)) == expected
+        assert (
+            bleu_from_statistics(sentence_statistics(lines, REFERENCES, Options()).sum(axis=0))
+            == expected
+        )
 
 
 def test_mean_and_deviation_are_those_of_the_scores() -> None:
@@ -35,7 +40,9 @@ def test_mean_and_deviation_are_those_of_the_scores() -> None:
     assert summary.scores == scores
     mean = sum(scores) / 3
     assert summary.mean == pytest.approx(mean)
-    assert summary.deviation == pytest.approx((sum((score - mean) ** 2 for score in scores) / 2) ** 0.5)
+    assert summary.deviation == pytest.approx(
+        (sum((score - mean) ** 2 for score in scores) / 2) ** 0.5
+    )
     assert summary.p_value is None
 
 
@@ -54,5 +61,7 @@ def test_systems_of_equal_quality_do_not_differ_and_others_do() -> None:
 
 def test_a_system_equals_itself_in_every_draw() -> None:
     trainings = [noisy(0.2, 1), noisy(0.2, 1)]
-    _, again = summarize_seeds([("a", trainings), ("b", trainings)], REFERENCES, Options(), draws=20)
+    _, again = summarize_seeds(
+        [("a", trainings), ("b", trainings)], REFERENCES, Options(), draws=20
+    )
     assert again.p_value == 1.0

@@ -64,7 +64,9 @@ def softmax(energies: Array) -> Array:
 
 def gru(layer: Any, inputs: Sequence[Array]) -> list[Array]:
     """The states of torch's GRU, written out: its reset gate comes after the product."""
-    w, u, b, c = map(array, (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0))
+    w, u, b, c = map(
+        array, (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
+    )
     h, states = np.zeros(u.shape[1]), []
     for x in inputs:
         (wr, wz, wn), (ur, uz, un) = np.split(w @ x + b, 3), np.split(u @ h + c, 3)
@@ -106,7 +108,9 @@ def test_the_attention_classifier_is_equations_5_to_7_over_the_text() -> None:
     vectors = array(model.src_embedding.weight)
     for row, words in enumerate([[5, 6, 7, 9], [8], [9, 10, 5]]):
         vector, own = summed_up(model.words, [vectors[one] for one in (*words, EOS)], len(words))
-        np.testing.assert_allclose(array(log_probs[row]), log_probs_of(model, vector), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            array(log_probs[row]), log_probs_of(model, vector), rtol=0, atol=1e-12
+        )
         np.testing.assert_allclose(array(weights[row, : len(words)]), own, rtol=0, atol=1e-12)
         assert float(weights[row, len(words) :].abs().sum()) == 0
 
@@ -117,9 +121,15 @@ def test_hierarchical_attention_is_equations_1_to_11() -> None:
     assert weights is not None
     vectors = array(model.src_embedding.weight)
     for row, text in enumerate(TEXTS):
-        read = [summed_up(model.words, [vectors[word] for word in words], len(words)) for words in text]
-        vector, of_sentences = summed_up(model.sentences, [sentence for sentence, _ in read], len(text))
-        np.testing.assert_allclose(array(log_probs[row]), log_probs_of(model, vector), rtol=0, atol=1e-12)
+        read = [
+            summed_up(model.words, [vectors[word] for word in words], len(words)) for words in text
+        ]
+        vector, of_sentences = summed_up(
+            model.sentences, [sentence for sentence, _ in read], len(text)
+        )
+        np.testing.assert_allclose(
+            array(log_probs[row]), log_probs_of(model, vector), rtol=0, atol=1e-12
+        )
         wanted: list[float] = []
         for share, (_, own) in zip(of_sentences, read, strict=True):
             wanted += [*(share * own), 0.0]  # its EOS has no weight
@@ -131,7 +141,11 @@ def test_hierarchical_attention_is_equations_1_to_11() -> None:
 def test_where_sentences_end_is_read_from_their_marks() -> None:
     sentences = Inputs.of_texts([[5, 6, EOS, 7], [8], [EOS, 9, EOS]]).sentences
     assert sentences is not None
-    assert sentences.tolist() == [[[1, 2], [4, 0], [0, 0]], [[1, 0], [0, 0], [0, 0]], [[1, 0], [2, 0], [4, 0]]]
+    assert sentences.tolist() == [
+        [[1, 2], [4, 0], [0, 0]],
+        [[1, 0], [0, 0], [0, 0]],
+        [[1, 0], [2, 0], [4, 0]],
+    ]
     assert Inputs.of_texts([[5, 6], []]).sentences is None
 
 
@@ -167,7 +181,10 @@ def documents(count: int, seed: int) -> tuple[list[list[list[int]]], list[int], 
     texts, labels, places = [], [], []
     for _ in range(count):
         label = draw.randrange(LABELS + 1)
-        text = [[draw.randrange(12, 40) for _ in range(draw.randrange(3, 7))] for _ in range(draw.randrange(3, 7))]
+        text = [
+            [draw.randrange(12, 40) for _ in range(draw.randrange(3, 7))]
+            for _ in range(draw.randrange(3, 7))
+        ]
         place = draw.randrange(len(text))
         if label < LABELS:
             text[place][draw.randrange(len(text[place]))] = 4 + 2 * label + draw.randrange(2)
@@ -182,7 +199,9 @@ def test_the_sentence_that_tells_gets_the_weight(record_property: Any) -> None:
     """With each of six seeds it was all of them."""
     torch.manual_seed(moved(2))
     cls = MODELS.get("hierarchical_attention")
-    config = cls.Config.model_validate({"embedding_size": 16, "hidden_size": 8, "attention_size": 16, "dropout": 0.0})
+    config = cls.Config.model_validate(
+        {"embedding_size": 16, "hidden_size": 8, "attention_size": 16, "dropout": 0.0}
+    )
     model = cls(config, VocabularySizes({"src": 40, "labels": LABELS + 1}))
     texts, labels, _ = documents(1600, moved(3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -197,7 +216,12 @@ def test_the_sentence_that_tells_gets_the_weight(record_property: Any) -> None:
     assert weights is not None
     sentences = batch_of(*unseen).inputs.sentences
     assert sentences is not None
-    of_sentences = nn.functional.pad(weights, (1, 0)).gather(1, sentences.flatten(1)).view(sentences.shape).sum(2)
+    of_sentences = (
+        nn.functional.pad(weights, (1, 0))
+        .gather(1, sentences.flatten(1))
+        .view(sentences.shape)
+        .sum(2)
+    )
     right = float((log_probs.argmax(1) == torch.tensor(wanted)).float().mean())
     tells = torch.tensor(wanted) < LABELS
     found = float((of_sentences.argmax(1) == torch.tensor(places))[tells].float().mean())

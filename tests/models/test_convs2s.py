@@ -24,7 +24,10 @@ def numbers(tensor: torch.Tensor) -> Array:
 
 def entered(model: Any, side: str, words: list[int]) -> list[Array]:
     """w_j + p_j: section 3.1."""
-    vectors, places = numbers(model.embedding(side).weight), numbers(getattr(model, f"{side}_positions").table)
+    vectors, places = (
+        numbers(model.embedding(side).weight),
+        numbers(getattr(model, f"{side}_positions").table),
+    )
     return [vectors[word] + places[place] for place, word in enumerate(words)]
 
 
@@ -37,7 +40,11 @@ def convolved(layer: Any, states: list[Array], first: int, last: int) -> list[Ar
             for offset in range(first, last + 1)
         ]
         both = linear(layer.map, np.concatenate(seen))
-        found.append(np.array([(both[i] * sigmoid(both[width + i]) + own[i]) / math.sqrt(2) for i in range(width)]))
+        found.append(
+            np.array(
+                [(both[i] * sigmoid(both[width + i]) + own[i]) / math.sqrt(2) for i in range(width)]
+            )
+        )
     return found
 
 
@@ -56,7 +63,10 @@ def by_hand(model: Any, source: list[int], target: list[int], kernel: int) -> tu
         for place, (h, g) in enumerate(zip(states, written, strict=True)):
             d = (linear(layer.query, h) + g) / math.sqrt(2)
             looks[number, place] = softmax(np.array([d @ z_j for z_j in z]))
-            c = sum(a * (z_j + e_j) / math.sqrt(2) for a, z_j, e_j in zip(looks[number, place], z, read, strict=True))
+            c = sum(
+                a * (z_j + e_j) / math.sqrt(2)
+                for a, z_j, e_j in zip(looks[number, place], z, read, strict=True)
+            )
             states[place] = (h + linear(layer.context, math.sqrt(len(z)) * c)) / math.sqrt(2)
     features = [linear(model.decoder_map, h) for h in states]
     return np.array([np.log(softmax(linear(model.output, one))) for one in features]), looks.mean(0)
@@ -72,13 +82,17 @@ def test_it_is_its_equations(kernel: int, monkeypatch: pytest.MonkeyPatch) -> No
     for row, (source, target) in enumerate([(SOURCE, TARGET), (SOURCE[:2], TARGET[:1])]):
         log_probs, looks = by_hand(model, source, target, kernel)
         places, columns = len(target) + 1, len(source) + 1
-        np.testing.assert_allclose(model.predict(output, memory)[row, :places], log_probs, atol=1e-12)
+        np.testing.assert_allclose(
+            model.predict(output, memory)[row, :places], log_probs, atol=1e-12
+        )
         np.testing.assert_allclose(output.attention[row, :places, :columns], looks, atol=1e-12)
         assert not bool(output.attention[row, :places, columns:].any())
 
 
 @pytest.mark.parametrize(("kernel", "layers"), [(3, 1), (3, 2), (5, 2), (1, 3)])
-def test_what_is_seen_counted_by_gradients(kernel: int, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_seen_counted_by_gradients(
+    kernel: int, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each layer of the encoder adds k // 2 words on either side, each of the decoder k - 1 words before."""
     monkeypatch.setattr(convs2s, "KERNEL_SIZE", kernel)
     model = build("convs2s", noise=0.3, encoder_layers=layers, decoder_layers=layers)
@@ -86,12 +100,16 @@ def test_what_is_seen_counted_by_gradients(kernel: int, layers: int, monkeypatch
     side, behind = layers * (kernel // 2), layers * (kernel - 1)
     memory = model.encode(batch)
     for place in (0, 8, 16):
-        (slope,) = torch.autograd.grad(memory.keys[0, place].sum(), model.src_positions.table, retain_graph=True)
+        (slope,) = torch.autograd.grad(
+            memory.keys[0, place].sum(), model.src_positions.table, retain_graph=True
+        )
         seen = slope.abs().sum(1).gt(1e-12).nonzero().flatten().tolist()
         assert seen == list(range(max(0, place - side), min(16, place + side) + 1))
     features = model.unroll(batch, memory).features
     for place in (0, 8, 16):
-        (slope,) = torch.autograd.grad(features[0, place].sum(), model.tgt_positions.table, retain_graph=True)
+        (slope,) = torch.autograd.grad(
+            features[0, place].sum(), model.tgt_positions.table, retain_graph=True
+        )
         seen = slope.abs().sum(1).gt(1e-12).nonzero().flatten().tolist()
         assert seen == list(range(max(0, place - behind), place + 1))
 
@@ -132,7 +150,9 @@ def test_states_vary_as_much_behind_the_layers_as_before_them(rate: float) -> No
     torch.manual_seed(1)
     states = 0.1 * torch.randn(4, 30, 128, dtype=torch.float64)
     for layer in model.encoder:
-        windows = torch.cat([dropout(states.roll(offset, 1), rate, True) for offset in (1, 0, -1)], -1)
+        windows = torch.cat(
+            [dropout(states.roll(offset, 1), rate, True) for offset in (1, 0, -1)], -1
+        )
         states = layer(windows, states)
         assert 0.7 < float(states.var()) / 0.01 < 1.4
 
@@ -140,5 +160,8 @@ def test_states_vary_as_much_behind_the_layers_as_before_them(rate: float) -> No
 def test_layers_sets_the_layers_of_both_sides() -> None:
     config = parse(convs2s.ConvS2SConfig, {"kind": "convs2s", "layers": 2}, "test")
     assert (config.encoder_layers, config.decoder_layers) == (2, 2)
-    with pytest.raises(RecipeError, match="`layers` sets encoder_layers and decoder_layers: remove decoder_layers or"):
+    with pytest.raises(
+        RecipeError,
+        match="`layers` sets encoder_layers and decoder_layers: remove decoder_layers or",
+    ):
         parse(convs2s.ConvS2SConfig, {"kind": "convs2s", "layers": 2, "decoder_layers": 3}, "test")

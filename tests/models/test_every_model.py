@@ -15,15 +15,38 @@ NOT_READ = "without reading the words there; set window to global"
 NO_HEAD = "`alignment_heads`: give mean, or the number of a head, counted from 1 "
 
 REFUSED: list[tuple[str, dict[str, object], str]] = [
-    *((kind, {"tie": "embeddings"}, r"model\.tie: `embeddings`.*set tokenizer\.joint to true") for kind in SMALL),
-    ("transformer", {"tie": "all"}, r"model\.tie: `all`.*set tokenizer\.joint to true, or model\.tie to `decoder`"),
-    ("rnnsearch", {"tie": "decoder", "embedding_size": 4}, "maxout_size 3 must equal embedding_size 4"),
-    ("rnn_encdec", {"tie": "decoder", "embedding_size": 4}, "embedding_size 4 must equal maxout_size 3"),
-    ("rnn_encdec", {"tie": "decoder", "maxout_size": None}, "embedding_size 3 must equal hidden_size 4"),
+    *(
+        (kind, {"tie": "embeddings"}, r"model\.tie: `embeddings`.*set tokenizer\.joint to true")
+        for kind in SMALL
+    ),
+    (
+        "transformer",
+        {"tie": "all"},
+        r"model\.tie: `all`.*set tokenizer\.joint to true, or model\.tie to `decoder`",
+    ),
+    (
+        "rnnsearch",
+        {"tie": "decoder", "embedding_size": 4},
+        "maxout_size 3 must equal embedding_size 4",
+    ),
+    (
+        "rnn_encdec",
+        {"tie": "decoder", "embedding_size": 4},
+        "embedding_size 4 must equal maxout_size 3",
+    ),
+    (
+        "rnn_encdec",
+        {"tie": "decoder", "maxout_size": None},
+        "embedding_size 3 must equal hidden_size 4",
+    ),
     ("luong", {"tie": "decoder"}, "hidden_size 4 must equal embedding_size 3"),
     ("lstmn_seq2seq", {"tie": "all"}, "hidden_size 4 must equal embedding_size 3"),
     ("rnnsearch", {"score": "dots"}, "did you mean 'dot'"),
-    ("rnnsearch", {"score": "dot"}, "4 numbers with encoder states of 8: set encoder_hidden_size so that they are"),
+    (
+        "rnnsearch",
+        {"score": "dot"},
+        "4 numbers with encoder states of 8: set encoder_hidden_size so that they are",
+    ),
     (
         "luong",
         {"score": "scaled_dot", "encoder_hidden_size": 3, "bridge": "tanh"},
@@ -34,10 +57,26 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("luong", {"window_size": 0}, "greater than or equal to 1"),
     ("luong", {"bidirectional": True}, "bridge: copy"),
     ("rnnsearch", {"bridge": "copy"}, "1 x 8 numbers.*but the decoder has 1 x 4"),
-    ("rnnsearch", {"bridge": "copy", "bidirectional": False, "encoder_layers": 2}, "2 x 4 numbers.*decoder has 1 x 4"),
-    ("rnn_encdec", {"feed_context": False, "bidirectional": True}, "1 x 8 numbers.*but the decoder has 1 x 4"),
-    ("rnn_encdec", {"feed_context": False, "encoder_layers": 3}, "3 x 4 numbers.*but the decoder has 1 x 4"),
-    ("rnn_encdec", {"feed_context": False, "bridge": "zero"}, "bridge: zero hides the source from the decoder; set fe"),
+    (
+        "rnnsearch",
+        {"bridge": "copy", "bidirectional": False, "encoder_layers": 2},
+        "2 x 4 numbers.*decoder has 1 x 4",
+    ),
+    (
+        "rnn_encdec",
+        {"feed_context": False, "bidirectional": True},
+        "1 x 8 numbers.*but the decoder has 1 x 4",
+    ),
+    (
+        "rnn_encdec",
+        {"feed_context": False, "encoder_layers": 3},
+        "3 x 4 numbers.*but the decoder has 1 x 4",
+    ),
+    (
+        "rnn_encdec",
+        {"feed_context": False, "bridge": "zero"},
+        "bridge: zero hides the source from the decoder; set fe",
+    ),
     ("rnnsearch", {"reverse_source": True}, BOTH_WAYS),
     ("rnn_encdec", {"bidirectional": True, "reverse_source": True}, BOTH_WAYS),
     ("luong", {"reverse_source": True, "bidirectional": True, "bridge": "tanh"}, BOTH_WAYS),
@@ -45,7 +84,11 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("transformer", {"hidden_size": 10, "heads": 4}, "not a multiple of heads"),
     ("transformer", {"dropout": 1.0}, "less than 1"),
     ("transformer", {"norm": "per"}, "did you mean 'pre'"),
-    ("transformer", {"decoder_layers": 2, "alignment_layer": 3}, "does not exist: decoder_layers is 2"),
+    (
+        "transformer",
+        {"decoder_layers": 2, "alignment_layer": 3},
+        "does not exist: decoder_layers is 2",
+    ),
     ("transformer", {"experts": {"used": 1}}, r"experts\.used`.*greater than or equal to 2"),
     ("transformer", {"alignment_heads": 4}, "alignment_heads 4 does not exist: heads is 3"),
     ("transformer", {"alignment_heads": 0}, NO_HEAD),
@@ -56,7 +99,9 @@ TWO_VOCABULARIES = VocabularySizes({"src": V + 4, "tgt": V}, shared=False)
 
 
 @pytest.mark.parametrize(("kind", "settings", "message"), REFUSED, ids=str)
-def test_what_does_not_fit_is_refused_with_the_reason(kind: str, settings: dict[str, object], message: str) -> None:
+def test_what_does_not_fit_is_refused_with_the_reason(
+    kind: str, settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(RecipeError, match=message):
         build(kind, sizes=TWO_VOCABULARIES, **settings)
 
@@ -88,7 +133,10 @@ def test_words_begin_with_given_vectors(kind: str) -> None:
     torch.testing.assert_close(model.tgt_embedding.weight[ids].square().mean(), length)
     rest = torch.ones(V, dtype=torch.bool).index_fill(0, ids, False)
     assert torch.equal(model.tgt_embedding.weight[rest], before.tgt_embedding.weight[rest])
-    assert sum(torch.equal(weight, others[name]) for name, weight in model.named_parameters()) == len(others) - 1
+    assert (
+        sum(torch.equal(weight, others[name]) for name, weight in model.named_parameters())
+        == len(others) - 1
+    )
 
 
 @torch.no_grad()
@@ -108,12 +156,19 @@ def test_attention_is_given_only_where_asked_for(kind: str) -> None:
     assert plain.attention is None
     assert torch.equal(plain.log_probs, attending.log_probs)
     assert model.has_attention == (kind != "rnn_encdec")
-    assert (attending.attention.shape == (1, 2, 3)) if model.has_attention else (attending.attention is None)
+    assert (
+        (attending.attention.shape == (1, 2, 3))
+        if model.has_attention
+        else (attending.attention is None)
+    )
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_gradient_of_a_walk_is_that_of_all_steps_at_once(kind: str) -> None:
-    model, batch = build(kind, seed=5, noise=0.2), batch_of([[5, V, 7, V + 1, 6], [V]], [[V + 1, 7, 4], [V]])
+    model, batch = (
+        build(kind, seed=5, noise=0.2),
+        batch_of([[5, V, 7, V + 1, 6], [V]], [[V + 1, 7, 4], [V]]),
+    )
     gradients = []
     for unroll in (type(model).unroll, Seq2Seq.unroll):
         model.zero_grad()

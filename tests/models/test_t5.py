@@ -19,7 +19,10 @@ def bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) 
     exact = half // 2
     if far < exact:
         return first + far
-    return first + min(half - 1, exact + int(math.log(far / exact) / math.log(max_distance / exact) * (half - exact)))
+    return first + min(
+        half - 1,
+        exact + int(math.log(far / exact) / math.log(max_distance / exact) * (half - exact)),
+    )
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -51,12 +54,22 @@ PUBLISHED = {
         {"kind": "t5", "hidden_size": 512, "feed_forward_size": 2048, "heads": 8, "layers": 6},
     ),
     "T5-base": (222_903_552, 32128, {"kind": "t5", **T5_BASE}),
-    "T5-base v1.1": (247_577_856, 32128, {"kind": "t5", **T5_BASE, "feed_forward_size": 2048, "gated": True}),
+    "T5-base v1.1": (
+        247_577_856,
+        32128,
+        {"kind": "t5", **T5_BASE, "feed_forward_size": 2048, "gated": True},
+    ),
     "BART-base": (
         139_420_416,
         50265,
         T5_BASE
-        | {"kind": "transformer", "layers": 6, "norm": "post", "embedding_norm": True, "positions": "learned"}
+        | {
+            "kind": "transformer",
+            "layers": 6,
+            "norm": "post",
+            "embedding_norm": True,
+            "positions": "learned",
+        }
         | {"max_positions": 1026},
     ),
 }
@@ -77,12 +90,22 @@ def test_it_has_as_many_parameters_as_published(name: str) -> None:
 def test_experts_begin_by_chance_and_copying_with_energies_that_are_divided() -> None:
     """Shazeer et al. 2017, appendix A; of all queries only those of heads make up for what divides no energy."""
     torch.manual_seed(1)
-    settings = {"hidden_size": 64, "heads": 2, "head_size": 16, "experts": {"every": 1}, "copying": "learned"}
-    model = MODELS.get("t5")(parse(MODELS.get("t5").Config, settings, "test"), VocabularySizes({"src": 9, "tgt": 9}))
+    settings = {
+        "hidden_size": 64,
+        "heads": 2,
+        "head_size": 16,
+        "experts": {"every": 1},
+        "copying": "learned",
+    }
+    model = MODELS.get("t5")(
+        parse(MODELS.get("t5").Config, settings, "test"), VocabularySizes({"src": 9, "tgt": 9})
+    )
     for layer in (*model.encoder, *model.decoder):
         assert not layer.feed_forward.gate.weight.any()
         assert not layer.feed_forward.noise.weight.any()
         assert layer.feed_forward.experts[0].inner.weight.std() > 0.1
     deviations = [weight.std().item() * 8 for weight in model.copy_query.weight.split(32)]
     assert deviations == pytest.approx([1.0, 1.0], rel=0.1)
-    assert model.decoder[0].cross_attention.query.weight.std().item() * 8 == pytest.approx(0.25, rel=0.1)
+    assert model.decoder[0].cross_attention.query.weight.std().item() * 8 == pytest.approx(
+        0.25, rel=0.1
+    )

@@ -17,11 +17,16 @@ build = partial(small_models.build, "transformer", seed=5, noise=0.3)
 H = 12
 
 
-@pytest.mark.parametrize(("chosen", "layers", "expected"), [(None, 3, 1), (None, 1, 0), (1, 3, 0), (3, 3, 2)])
-def test_the_alignment_is_one_layers_attention_over_heads(chosen: int | None, layers: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "layers", "expected"), [(None, 3, 1), (None, 1, 0), (1, 3, 0), (3, 3, 2)]
+)
+def test_the_alignment_is_one_layers_attention_over_heads(
+    chosen: int | None, layers: int, expected: int
+) -> None:
     model = build(alignment_layer=chosen, decoder_layers=layers)
     batch = batch_of([[4, 5, 6, 7], [8]], [[9, 4], [5]])
-    query = model.decoder[expected].cross_attention.query  # without queries it looks at all words alike
+    # without queries it looks at all words alike
+    query = model.decoder[expected].cross_attention.query
     nn.init.zeros_(query.weight)
     nn.init.zeros_(query.bias)
     even = batch.inputs.mask[:, None] / batch.inputs.lengths[:, None, None].double().expand(2, 3, 1)
@@ -44,7 +49,11 @@ def test_each_dropout_has_its_place() -> None:
     model = build(dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
     for layer in [*model.encoder, *model.decoder]:
         assert (layer.self_attention.rate, layer.feed_forward.dropout.rate) == (0.2, 0.3)
-        assert layer.around_self_attention.dropout.rate == layer.around_feed_forward.dropout.rate == 0.1
+        assert (
+            layer.around_self_attention.dropout.rate
+            == layer.around_feed_forward.dropout.rate
+            == 0.1
+        )
     assert {layer.cross_attention.rate for layer in model.decoder} == {0.2}
 
 
@@ -59,9 +68,14 @@ def mixed_by_hand(model: Transformer, attention: Tensor) -> Tensor:
     memory = model.encode(PAIR)
     readout = model.unroll(PAIR, memory)
     context = attention @ memory.states[0]  # (T,H)
-    words = model.tgt_embedding(PAIR.targets.shifted)[0] * math.sqrt(H) + model.tgt_positions(4).double()
+    words = (
+        model.tgt_embedding(PAIR.targets.shifted)[0] * math.sqrt(H)
+        + model.tgt_positions(4).double()
+    )
     gate = model.get_submodule("copy_gate")
-    p_gen = torch.sigmoid(torch.cat([context, readout.features[0], words], 1) @ gate.weight[0] + gate.bias)
+    p_gen = torch.sigmoid(
+        torch.cat([context, readout.features[0], words], 1) @ gate.weight[0] + gate.bias
+    )
     torch.testing.assert_close(readout.copy_gate[0, :, 0], p_gen, rtol=0, atol=1e-12)
     vocab = (readout.features[0] @ model.output.weight.T + model.output.bias).softmax(-1)
     mixed = torch.zeros(4, V + 2, dtype=torch.float64)
@@ -75,7 +89,9 @@ def check_copying(model: Transformer, attention: Tensor) -> None:
     """It shows this attention `(T,S)`, and copies by it."""
     output = told(model, PAIR)
     torch.testing.assert_close(output.attention[0], attention, rtol=0, atol=1e-12)
-    torch.testing.assert_close(output.log_probs[0].exp(), mixed_by_hand(model, attention), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        output.log_probs[0].exp(), mixed_by_hand(model, attention), rtol=0, atol=1e-12
+    )
     with pytest.raises(RecipeError, match="copies with the attention that it shows"):
         model.show(1, 1)
 
@@ -94,6 +110,8 @@ def test_copies_by_an_attention_learned_for_it() -> None:
     model = build(copying="learned")
     memory = model.encode(PAIR)
     states = model.unroll(PAIR, memory).features[0]
-    query = states @ model.get_parameter("copy_query.weight").T + model.get_parameter("copy_query.bias")
+    query = states @ model.get_parameter("copy_query.weight").T + model.get_parameter(
+        "copy_query.bias"
+    )
     keys = memory.states[0] @ model.get_parameter("copy_key.weight").T
     check_copying(model, (query @ keys.T / math.sqrt(H)).softmax(-1))

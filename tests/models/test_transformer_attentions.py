@@ -26,7 +26,9 @@ H, A, D = 12, 3, 4
 BATCH = batch_of([[5, 6, 7, 8], [9, 4]], [[7, 6], [5, 8, 9, 4, 11]])
 
 
-def pass_by_hand(model: Transformer, src: list[int], tgt_in: list[int]) -> tuple[list[list[Array]], Array]:
+def pass_by_hand(
+    model: Transformer, src: list[int], tgt_in: list[int]
+) -> tuple[list[list[Array]], Array]:
     """Section 3 of Vaswani et al. 2017: for one sentence the weights of every layer, and probabilities `(T,V)`.
 
     Weights are `(A,S,S)` of the encoder, `(A,T,T)` of the decoder, `(A,T,S)` between them.
@@ -46,25 +48,42 @@ def pass_by_hand(model: Transformer, src: list[int], tgt_in: list[int]) -> tuple
         decoder.append(weights)
         query = linear(layer.cross_attention.query, before(layer.around_cross_attention, states))
         keys, values = np.split(linear(layer.cross_attention.keys_values, memory), 2, -1)
-        context, weights = multi_head(query, keys, values, A, np.ones((len(tgt_in), len(src)), dtype=bool))
+        context, weights = multi_head(
+            query, keys, values, A, np.ones((len(tgt_in), len(src)), dtype=bool)
+        )
         cross.append(weights)
-        states = after(layer.around_cross_attention, states, linear(layer.cross_attention.out, context))
+        states = after(
+            layer.around_cross_attention, states, linear(layer.cross_attention.out, context)
+        )
         states = feed_forward_by_hand(layer, states)
-    return [encoder, decoder, cross], softmax(linear(model.output, final_norm(model.decoder_norm, states)))
+    return [encoder, decoder, cross], softmax(
+        linear(model.output, final_norm(model.decoder_norm, states))
+    )
 
 
 def embed(embedding: nn.Embedding, ids: list[int]) -> Array:
-    return embedding.weight.detach().numpy()[ids] * math.sqrt(H) + sinusoids(len(ids), H).double().numpy()
+    return (
+        embedding.weight.detach().numpy()[ids] * math.sqrt(H)
+        + sinusoids(len(ids), H).double().numpy()
+    )
 
 
-def self_attention_by_hand(layer: EncoderLayer | DecoderLayer, states: Array, mask: Array) -> tuple[Array, Array]:
-    packed = linear(layer.self_attention.query_keys_values, before(layer.around_self_attention, states))
+def self_attention_by_hand(
+    layer: EncoderLayer | DecoderLayer, states: Array, mask: Array
+) -> tuple[Array, Array]:
+    packed = linear(
+        layer.self_attention.query_keys_values, before(layer.around_self_attention, states)
+    )
     context, weights = multi_head(*np.split(packed, 3, -1), A, mask)
-    return after(layer.around_self_attention, states, linear(layer.self_attention.out, context)), weights
+    return after(
+        layer.around_self_attention, states, linear(layer.self_attention.out, context)
+    ), weights
 
 
 def feed_forward_by_hand(layer: EncoderLayer | DecoderLayer, states: Array) -> Array:
-    inner = np.maximum(0.0, linear(layer.feed_forward.inner, before(layer.around_feed_forward, states)))
+    inner = np.maximum(
+        0.0, linear(layer.feed_forward.inner, before(layer.around_feed_forward, states))
+    )
     return after(layer.around_feed_forward, states, linear(layer.feed_forward.out, inner))
 
 
@@ -88,12 +107,23 @@ def test_every_head_of_every_layer_and_the_words_by_hand(norm: str, precision: s
     torch.set_float32_matmul_precision(precision)
     model = build(norm=norm)
     attentions, probabilities = model.attentions(BATCH), model(BATCH).exp()
-    assert [len(side) for side in (attentions.encoder, attentions.decoder, attentions.cross)] == [2, 3, 3]
+    assert [len(side) for side in (attentions.encoder, attentions.decoder, attentions.cross)] == [
+        2,
+        3,
+        3,
+    ]
     for row in range(2):
-        src, tgt_in = BATCH.inputs.ids[row][BATCH.inputs.mask[row]], BATCH.targets.shifted[row][BATCH.targets.mask[row]]
+        src, tgt_in = (
+            BATCH.inputs.ids[row][BATCH.inputs.mask[row]],
+            BATCH.targets.shifted[row][BATCH.targets.mask[row]],
+        )
         expected, words = pass_by_hand(model, src.tolist(), tgt_in.tolist())
-        np.testing.assert_allclose(probabilities[row, : len(tgt_in)].numpy(), words, rtol=0, atol=1e-12)
-        for side, by_hand in zip((attentions.encoder, attentions.decoder, attentions.cross), expected, strict=True):
+        np.testing.assert_allclose(
+            probabilities[row, : len(tgt_in)].numpy(), words, rtol=0, atol=1e-12
+        )
+        for side, by_hand in zip(
+            (attentions.encoder, attentions.decoder, attentions.cross), expected, strict=True
+        ):
             for layer, weights in zip(side, by_hand, strict=True):
                 padded = np.zeros(layer[row].shape)
                 padded[:, : weights.shape[1], : weights.shape[2]] = weights
@@ -125,7 +155,8 @@ def test_who_does_not_ask_pays_nothing(training: bool, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(layers, "attention_weights", noted)
     model = build(dropout=0.0, alignment_layer=2, alignment_heads=3)
-    torch.set_float32_matmul_precision("highest")  # where attention is not fused it makes weights itself
+    # where attention is not fused it makes weights itself
+    torch.set_float32_matmul_precision("highest")
     model.train(training)
     model(BATCH).sum().backward()
     if not training:
@@ -137,9 +168,13 @@ def test_who_does_not_ask_pays_nothing(training: bool, monkeypatch: pytest.Monke
 
 @torch.no_grad()
 @pytest.mark.parametrize(("layer", "head"), [(None, "mean"), (1, 2), (3, 3), (2, "mean")])
-def test_a_search_shows_the_chosen_heads_as_a_forward_does(layer: int | None, head: str | int) -> None:
+def test_a_search_shows_the_chosen_heads_as_a_forward_does(
+    layer: int | None, head: str | int
+) -> None:
     model = build(alignment_layer=layer, alignment_heads=head)
-    best = beam_search(model, BATCH, BeamConfig(beam_size=3, max_length=12), n_best=1, need_attention=True)
+    best = beam_search(
+        model, BATCH, BeamConfig(beam_size=3, max_length=12), n_best=1, need_attention=True
+    )
     for source, (hypothesis,) in zip(([5, 6, 7, 8], [9, 4]), best, strict=True):
         batch = batch_of([source], [hypothesis.ids])
         cross = model.attentions(batch).cross[1 if layer is None else layer - 1][0]  # (A,T,S)
@@ -172,7 +207,9 @@ def test_who_has_heads_says_so() -> None:
     assert as_multi_head(model) is model
     assert as_multi_head(without) is None
     copying = [build(alignment_heads=2, copying=way) for way in ("head", "learned")]
-    shows_one = [shows_one_head(one.config) for one in (build(alignment_heads=2), model, without, *copying)]
+    shows_one = [
+        shows_one_head(one.config) for one in (build(alignment_heads=2), model, without, *copying)
+    ]
     assert shows_one == [True, False, False, True, False]  # a learned attention is of no head
 
 

@@ -10,10 +10,18 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 DRIVER = shutil.which("chromedriver")
 
-KEYS = {"Tab": "\ue004", "ArrowLeft": "\ue012", "ArrowUp": "\ue013", "ArrowRight": "\ue014", "ArrowDown": "\ue015"}
+KEYS = {
+    "Tab": "\ue004",
+    "ArrowLeft": "\ue012",
+    "ArrowUp": "\ue013",
+    "ArrowRight": "\ue014",
+    "ArrowDown": "\ue015",
+}
 KEYS |= {"Enter": "\ue007", "Escape": "\ue00c", "Home": "\ue011", "End": "\ue010"}
 
 
@@ -26,18 +34,28 @@ class Browser:
         with socket.socket() as place:
             place.bind(("127.0.0.1", 0))
             port = place.getsockname()[1]
-        self._driver = subprocess.Popen([DRIVER, f"--port={port}", "--log-level=OFF"], stdout=subprocess.DEVNULL)
+        self._driver = subprocess.Popen(
+            [DRIVER, f"--port={port}", "--log-level=OFF"], stdout=subprocess.DEVNULL
+        )
         self._address = f"http://127.0.0.1:{port}"
         options = {
             "binary": CHROMIUM,
-            "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"],
+            "args": [
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+            ],
         }
         capabilities = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         deadline = time.monotonic() + 120
         while True:
             try:
                 self._session = ""
-                answer = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
+                answer = self._ask(
+                    "POST", "/session", {"capabilities": {"alwaysMatch": capabilities}}
+                )
                 break
             except urllib.error.URLError:
                 if time.monotonic() > deadline:
@@ -49,7 +67,10 @@ class Browser:
     def _ask(self, method: str, path: str, data: dict[str, Any] | None = None) -> Any:
         body = None if data is None else json.dumps(data).encode()
         request = urllib.request.Request(
-            self._address + self._session + path, body, {"Content-Type": "application/json"}, method=method
+            self._address + self._session + path,
+            body,
+            {"Content-Type": "application/json"},
+            method=method,
         )
         try:
             with urllib.request.urlopen(request, timeout=60) as reply:
@@ -83,17 +104,27 @@ class Browser:
 
     def press(self, *keys: str) -> None:
         """Presses and lets go keys, one after the other, by name."""
-        actions = [{"type": kind, "value": KEYS[key]} for key in keys for kind in ("keyDown", "keyUp")]
-        self._ask("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+        actions = [
+            {"type": kind, "value": KEYS[key]} for key in keys for kind in ("keyDown", "keyUp")
+        ]
+        self._ask(
+            "POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}
+        )
         self._draw()
 
     def point(self, selector: str, click: bool = False) -> None:
         """Moves the mouse to the middle of an element, and clicks there if asked to."""
         element = self._ask("POST", "/element", {"using": "css selector", "value": selector})
-        actions: list[dict[str, Any]] = [{"type": "pointerMove", "duration": 0, "x": 0, "y": 0, "origin": element}]
+        actions: list[dict[str, Any]] = [
+            {"type": "pointerMove", "duration": 0, "x": 0, "y": 0, "origin": element}
+        ]
         if click:
             actions += [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
-        self._ask("POST", "/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": actions}]})
+        self._ask(
+            "POST",
+            "/actions",
+            {"actions": [{"type": "pointer", "id": "mouse", "actions": actions}]},
+        )
 
     def errors(self) -> list[str]:
         """What the page has complained of since the last call."""

@@ -13,7 +13,9 @@ from tests.plots.browser import CHROMIUM, DRIVER, Browser
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     if CHROMIUM is None or DRIVER is None:
-        pytest.skip("needs Chromium and chromedriver (Debian: apt-get install chromium chromium-driver)")
+        pytest.skip(
+            "needs Chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
+        )
     window = Browser()
     yield window
     window.close()
@@ -30,7 +32,9 @@ def browser(chromium: Browser) -> Iterator[Browser]:
 def draw(tmp_path: Path) -> Callable[..., Path]:
     """Saves pictures under a name, and gives the path."""
 
-    def draw(pictures: AttentionPicture | Sequence[AttentionPicture], name: str = "a.svg", **options: Any) -> Path:
+    def draw(
+        pictures: AttentionPicture | Sequence[AttentionPicture], name: str = "a.svg", **options: Any
+    ) -> Path:
         several = [pictures] if isinstance(pictures, AttentionPicture) else pictures
         save(several, tmp_path / name, **options)
         return tmp_path / name

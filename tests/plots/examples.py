@@ -19,8 +19,15 @@ COVERAGE = [0.8, 0.9, 0.6, 0.1, 0.1, 0.8, 0.6, 0.5, 0.6]
 
 def summary(**changes: object) -> AttentionPicture:
     """Five words about nine, two of them copied."""
-    facts: dict[str, object] = {"p_gen": np.array(P_GEN), "copied": frozenset({0, 2}), "title": "news", "score": -1.5}
-    return AttentionPicture(ARTICLE, SUMMARY, np.array(WEIGHTS), **{**facts, "article": True, **changes})  # type: ignore[arg-type]  # tests change one at a time
+    facts: dict[str, object] = {
+        "p_gen": np.array(P_GEN),
+        "copied": frozenset({0, 2}),
+        "title": "news",
+        "score": -1.5,
+    }
+    return AttentionPicture(
+        ARTICLE, SUMMARY, np.array(WEIGHTS), **{**facts, "article": True, **changes}
+    )  # type: ignore[arg-type]  # tests change one at a time
 
 
 def long_summary(length: int, words: int, seed: int = 0) -> AttentionPicture:
@@ -46,7 +53,9 @@ def softmax(energies: np.ndarray) -> np.ndarray:
     return shares / shares.sum(-1, keepdims=True)
 
 
-def head_pictures(src: list[str] = SRC, tgt: list[str] = TGT, title: str = "made up", seed: int = 0) -> HeadsPicture:
+def head_pictures(
+    src: list[str] = SRC, tgt: list[str] = TGT, title: str = "made up", seed: int = 0
+) -> HeadsPicture:
     draw = np.random.default_rng(seed)
     columns, rows = len(src), len(tgt)
     causal = np.where(np.tril(np.ones((rows, rows), dtype=bool)), 0.0, -np.inf)

@@ -20,7 +20,9 @@ from tests.support.markup import Page, svg_texts
 
 
 def test_entropy_by_hand() -> None:
-    weights = np.array([[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0], [0.5, 0.25, 0.25, 0.0]])
+    weights = np.array(
+        [[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0], [0.5, 0.25, 0.25, 0.0]]
+    )
     expected = [0.0, math.log(4), math.log(2), 1.5 * math.log(2)]
     np.testing.assert_allclose(entropy(weights), expected, rtol=0, atol=1e-15)
     assert not np.signbit(entropy(weights)).any()
@@ -59,7 +61,9 @@ def head_pictures(rows: int, columns: int) -> HeadsPicture:
 def test_each_head_has_its_entropy() -> None:
     encoder, decoder, cross = head_entropies([head_pictures(3, 4), head_pictures(2, 5)])
     np.testing.assert_allclose(encoder.values, [[0.0, math.log(2)]] * 3, atol=1e-12)
-    np.testing.assert_allclose(cross.values, [[0.0, math.log(2), math.log(3), math.log(4)]] * 2, atol=1e-12)
+    np.testing.assert_allclose(
+        cross.values, [[0.0, math.log(2), math.log(3), math.log(4)]] * 2, atol=1e-12
+    )
     # The decoder of the examples looks at all it may see alike, which is the most there can be: rows of 1, 2, 3; 1, 2.
     most = (0 + math.log(2) + math.log(3) + 0 + math.log(2)) / 5
     np.testing.assert_allclose(decoder.values, np.full((2, 4), most), atol=1e-12)
@@ -95,9 +99,12 @@ def test_a_large_font_has_room(tmp_path: Path) -> None:
     value = [Entropies("attention", np.array([[0.5]]), 1.0)]
     save_entropies(value, tmp_path / "a.png", "long " * 10, FigureStyle(font_size=30))
     with Image.open(tmp_path / "a.png") as image:
-        assert (np.asarray(image.convert("L"))[:, -30:] > 250).all()  # nothing is cut at the right edge
+        # nothing is cut at the right edge
+        assert (np.asarray(image.convert("L"))[:, -30:] > 250).all()
     with pytest.raises(NmtkitError, match="in this size the words have room at"):
-        save_entropies(value, tmp_path / "a.png", "long " * 10, FigureStyle(size=(3.0, None), font_size=30))
+        save_entropies(
+            value, tmp_path / "a.png", "long " * 10, FigureStyle(size=(3.0, None), font_size=30)
+        )
 
 
 def test_a_broken_model_is_told(tmp_path: Path) -> None:

@@ -18,7 +18,12 @@ def texts(path: Path) -> list[str]:
 def lines(path: Path, colour: str) -> list[list[tuple[float, float]]]:
     """The corners of every curve of one colour with more than one corner; what is higher up has a larger y."""
     tree = ET.parse(path)
-    legend = {id(node) for group in tree.iter(f"{SVG}g") if group.get("id") == "legend_1" for node in group.iter()}
+    legend = {
+        id(node)
+        for group in tree.iter(f"{SVG}g")
+        if group.get("id") == "legend_1"
+        for node in group.iter()
+    }
     found = []
     for node in tree.iter(f"{SVG}path"):
         style = node.get("style", "")
@@ -44,10 +49,18 @@ ONE = Training(
 def test_training_has_a_panel_for_each_kind_and_a_colour_for_each_run(tmp_path: Path) -> None:
     save_training([ONE, Training("second $x_1$", loss=[(10, 6.0), (40, 1.0)])], tmp_path / "a.svg")
     found = texts(tmp_path / "a.svg")
-    assert {"loss (nats a token)", "perplexity", "BLEU", "learning rate", "updates", "first"} <= set(found)
+    assert {
+        "loss (nats a token)",
+        "perplexity",
+        "BLEU",
+        "learning rate",
+        "updates",
+        "first",
+    } <= set(found)
     assert "second $x_1$" in found
     first = lines(tmp_path / "a.svg", "#1f5fbf")
-    assert [len(points) for points in first] == [3, 2, 3, 2, 2, 3]  # both losses, both perplexities, BLEU, rate
+    # both losses, both perplexities, BLEU, rate
+    assert [len(points) for points in first] == [3, 2, 3, 2, 2, 3]
     assert len(lines(tmp_path / "a.svg", "#d1580b")) == 1
 
 
@@ -62,7 +75,10 @@ def test_curves_go_where_the_numbers_say(tmp_path: Path) -> None:
 
 
 def test_a_gap_is_left_where_the_loss_was_not_finite(tmp_path: Path) -> None:
-    save_training([Training("a", loss=[(0, 5.0), (10, 4.0), (20, math.nan), (30, 2.0), (40, 1.0)])], tmp_path / "a.svg")
+    save_training(
+        [Training("a", loss=[(0, 5.0), (10, 4.0), (20, math.nan), (30, 2.0), (40, 1.0)])],
+        tmp_path / "a.svg",
+    )
     content = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "nan" not in content.lower()
     assert max(len(points) for points in lines(tmp_path / "a.svg", "#1f5fbf")) == 4
@@ -74,14 +90,21 @@ def test_nothing_to_draw_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "a.png").exists()
 
 
-@pytest.mark.parametrize(("name", "head"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.html", b"<!")])
+@pytest.mark.parametrize(
+    ("name", "head"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.html", b"<!")]
+)
 def test_formats(tmp_path: Path, name: str, head: bytes) -> None:
     save_training([ONE], tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(head)
 
 
 def test_by_length_names_every_system(tmp_path: Path) -> None:
-    save_by_length(["1-10", "11+"], ["9", "2"], [("_old", [20.0, 15.5]), ("new", [9.0, 8.0])], tmp_path / "a.svg")
+    save_by_length(
+        ["1-10", "11+"],
+        ["9", "2"],
+        [("_old", [20.0, 15.5]), ("new", [9.0, 8.0])],
+        tmp_path / "a.svg",
+    )
     assert all(f">{name}<" in (tmp_path / "a.svg").read_text() for name in ("_old", "new"))
 
 
@@ -89,7 +112,16 @@ def test_by_length(tmp_path: Path) -> None:
     systems = [("with attention", [30.0, 29.0, 28.0]), ("without", [30.0, 10.0, 10.0])]
     save_by_length(["1-10", "11-20", "21+"], ["1,000", "20", "3"], systems, tmp_path / "a.svg")
     found = texts(tmp_path / "a.svg")
-    assert {"with attention", "without", "BLEU", "1-10", "11-20", "21+", "n = 1,000", "n = 3"} <= set(found)
+    assert {
+        "with attention",
+        "without",
+        "BLEU",
+        "1-10",
+        "11-20",
+        "21+",
+        "n = 1,000",
+        "n = 3",
+    } <= set(found)
     (first,), (second,) = (lines(tmp_path / "a.svg", colour) for colour in ("#1f5fbf", "#d1580b"))
     (y0, y1, y2) = (y for _, y in first)
     assert y0 - y1 == pytest.approx(y1 - y2, rel=1e-3)
@@ -103,13 +135,20 @@ def test_stages_are_named_and_their_borders_drawn(tmp_path: Path) -> None:
     found = texts(tmp_path / "staged.svg")
     assert {"pointer", "coverage", "ROUGE-L"} <= set(found)
     assert "BLEU" not in found
-    dotted = [(tmp_path / f"{name}.svg").read_text().count("stroke-dasharray: 1.4") for name in ("staged", "plain")]
+    dotted = [
+        (tmp_path / f"{name}.svg").read_text().count("stroke-dasharray: 1.4")
+        for name in ("staged", "plain")
+    ]
     assert dotted == [4, 0]  # one border in each panel
 
 
 def test_a_look(tmp_path: Path) -> None:
     style = FigureStyle(
-        title="Both runs", size=(5.0, None), font="DejaVu Serif", font_size=9.0, colours=("navy", "#00ff00")
+        title="Both runs",
+        size=(5.0, None),
+        font="DejaVu Serif",
+        font_size=9.0,
+        colours=("navy", "#00ff00"),
     )
     save_training([ONE, replace(ONE, name="second")], tmp_path / "a.svg", style)
     root = ET.parse(tmp_path / "a.svg").getroot()
@@ -134,7 +173,9 @@ def test_the_norm_of_the_gradient_takes_the_place_of_a_score(tmp_path: Path) -> 
     save_training([pretraining], tmp_path / "a.svg")
     assert "gradient norm" in texts(tmp_path / "a.svg")
     assert "score" not in texts(tmp_path / "a.svg")
-    save_training([pretraining, Training("b", loss=[(0, 5.0)], valid_score=[(9, 1.0)])], tmp_path / "a.svg")
+    save_training(
+        [pretraining, Training("b", loss=[(0, 5.0)], valid_score=[(9, 1.0)])], tmp_path / "a.svg"
+    )
     assert "BLEU" in texts(tmp_path / "a.svg")
 
 

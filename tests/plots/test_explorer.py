@@ -17,20 +17,26 @@ def scripts(page: Page) -> list[str]:
 
 
 def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
-    values = [64 * DIGITS.index(text[i]) + DIGITS.index(text[i + 1]) for i in range(0, len(text), 2)]
+    values = [
+        64 * DIGITS.index(text[i]) + DIGITS.index(text[i + 1]) for i in range(0, len(text), 2)
+    ]
     return np.array(values).reshape(shape) / 1000
 
 
 def test_templates_are_installed() -> None:
     """An installed package has only the files that `pyproject.toml` names."""
     root = Path(__file__).resolve().parents[2]
-    patterns = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-        "package-data"
-    ]
+    patterns = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "setuptools"
+    ]["package-data"]
     files = {"nmtkit.plots": "plots/templates/*.*", "nmtkit.datacheck": "datacheck/page.*"}
     for package, files_of_pages in files.items():
         folder = root / package.replace(".", "/")
-        installed = {path for pattern in [*patterns["*"], *patterns.get(package, [])] for path in folder.glob(pattern)}
+        installed = {
+            path
+            for pattern in [*patterns["*"], *patterns.get(package, [])]
+            for path in folder.glob(pattern)
+        }
         pages = set((root / "nmtkit").glob(files_of_pages))
         assert {".css", ".html"} <= {path.suffix for path in pages}
         assert pages <= installed
@@ -62,7 +68,14 @@ def test_the_page_holds_all_words_and_weights(tmp_path: Path) -> None:
 
 
 def test_the_page_stands_alone_and_no_word_can_end_its_script(tmp_path: Path) -> None:
-    evil = ["</script><script>alert(1)</script>", "<!--", '"', "\\", "\u2028", "{{ 7 * 7 }}{% raw %}"]
+    evil = [
+        "</script><script>alert(1)</script>",
+        "<!--",
+        '"',
+        "\\",
+        "\u2028",
+        "{{ 7 * 7 }}{% raw %}",
+    ]
     save_heads([head_pictures(evil, evil, title=evil[0])], tmp_path / "a.html")
     page = Page(tmp_path / "a.html")
     page.check_stands_alone()

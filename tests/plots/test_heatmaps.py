@@ -40,12 +40,16 @@ def test_png_is_dark_where_the_weight_is(draw: Callable[..., Path]) -> None:
     def drawn(row: int, column: int) -> np.ndarray:
         weights = np.zeros((5, 5))
         weights[row, column] = 1.0
-        return pixels(draw(AttentionPicture(list("abcde"), list("vwxyz"), weights), "a.png")).mean(axis=-1)
+        return pixels(draw(AttentionPicture(list("abcde"), list("vwxyz"), weights), "a.png")).mean(
+            axis=-1
+        )
 
     difference = drawn(1, 3) - drawn(3, 0)
     first, second = np.argwhere(difference < -100), np.argwhere(difference > 100)
     # From row 1 and column 3 to row 3 and column 0, in cells of 0.42 inches at 150 dots an inch.
-    np.testing.assert_allclose(second.mean(axis=0) - first.mean(axis=0), [2 * 63, -3 * 63], atol=1.0)
+    np.testing.assert_allclose(
+        second.mean(axis=0) - first.mean(axis=0), [2 * 63, -3 * 63], atol=1.0
+    )
     assert len(first) == pytest.approx(63 * 63, rel=0.1)
 
 
@@ -61,13 +65,16 @@ def test_a_grid_lines_up_and_has_cells_of_one_size(draw: Callable[..., Path]) ->
     """Nine equal pictures make three full rows; in a grid a small one is drawn like a large one."""
     one = size_of(draw(picture(5, 5), "a.png"))
     nine = size_of(draw([picture(5, 5)] * 9, "a.png", grid=True))
-    assert nine == pytest.approx((3 * one[0], 3 * one[1]), abs=2)  # each has its gaps on both sides, as the one has
+    # each has its gaps on both sides, as the one has
+    assert nine == pytest.approx((3 * one[0], 3 * one[1]), abs=2)
     assert cell_sizes(draw([picture(20, 20), picture(4, 4)], grid=True)) == {21.6}  # 0.3 inches
     assert cell_sizes(draw([picture(20, 20), picture(4, 4)])) == {21.6, 30.24}
 
 
 @pytest.mark.parametrize(("grid", "pages"), [(False, 3), (True, 1)])
-def test_pdf_has_a_page_for_each_picture_or_for_a_grid(draw: Callable[..., Path], grid: bool, pages: int) -> None:
+def test_pdf_has_a_page_for_each_picture_or_for_a_grid(
+    draw: Callable[..., Path], grid: bool, pages: int
+) -> None:
     content = draw([picture(5, 5), picture(3, 4), picture(30, 20)], "a.pdf", grid=grid).read_bytes()
     assert content.startswith(b"%PDF-")
     assert len(re.findall(rb"/Type /Page\b", content)) == pages
@@ -79,7 +86,9 @@ def test_windows_grey_out_what_cannot_be_seen(draw: Callable[..., Path]) -> None
     local = AttentionPicture(words, ["x"], weights, windows=[SourceWindow(1.5, 0.5, 2.5)])
     assert [local.is_outside_window(0, column) for column in range(4)] == [True, False, False, True]
     # After merging a window may end before the middle of a word of which it saw a piece.
-    merged = AttentionPicture(["a", "b"], ["x"], weights[:, 1:3], windows=[SourceWindow(0.0, -0.75, 0.75)])
+    merged = AttentionPicture(
+        ["a", "b"], ["x"], weights[:, 1:3], windows=[SourceWindow(0.0, -0.75, 0.75)]
+    )
     assert not merged.is_outside_window(0, 1)
     before = pixels(draw(AttentionPicture(words, ["x"], weights), "a.png"))
     after = pixels(draw(local, "a.png"))
@@ -101,7 +110,9 @@ def cell_sizes(path: Path) -> set[float]:
 
 def test_svg_holds_the_words_as_text(draw: Callable[..., Path]) -> None:
     words = ["<script>", "a&b", "$x_1$", "chat"]
-    path = draw(AttentionPicture(words, ["le", "la"], np.full((2, 4), 0.25), title="demo", score=-0.5))
+    path = draw(
+        AttentionPicture(words, ["le", "la"], np.full((2, 4), 0.25), title="demo", score=-0.5)
+    )
     texts = [text for text, _ in svg_texts(path)]
     assert {*words, "le", "la"} <= set(texts)
     assert any("demo" in text and "-0.50" in text for text in texts)
@@ -124,12 +135,16 @@ def test_control_characters_become_visible(draw: Callable[..., Path]) -> None:
 
 @pytest.mark.parametrize("name", ["a.PNG", "a.svg", "a.pdf", "a.html"])
 def test_the_same_pictures_give_the_same_file(draw: Callable[..., Path], name: str) -> None:
-    first, second = (draw([picture(4, 5), long_summary(20, 6)], name).read_bytes() for _ in range(2))
+    first, second = (
+        draw([picture(4, 5), long_summary(20, 6)], name).read_bytes() for _ in range(2)
+    )
     assert first == second
 
 
 def test_the_settings_of_matplotlib_stay_as_they_were(draw: Callable[..., Path]) -> None:
-    with matplotlib.rc_context({"svg.fonttype": "path", "savefig.bbox": "tight", "text.usetex": True}):
+    with matplotlib.rc_context(
+        {"svg.fonttype": "path", "savefig.bbox": "tight", "text.usetex": True}
+    ):
         before = dict(matplotlib.rcParams)
         draw(picture(4, 5))
         assert dict(matplotlib.rcParams) == before
@@ -149,9 +164,12 @@ def test_matplotlib_is_loaded_on_use_only_and_pyplot_never(tmp_path: Path) -> No
 
 
 def test_letters_without_a_glyph_are_named(draw: Callable[..., Path]) -> None:
-    odd = AttentionPicture([f"a{chr(0x0378)}"], ["b"], np.ones((1, 1)))  # no script has it, so no font does
+    # no script has it, so no font does
+    odd = AttentionPicture([f"a{chr(0x0378)}"], ["b"], np.ones((1, 1)))
     for name in ("a.png", "a.pdf"):
-        with pytest.warns(PictureWarning, match=r"no installed font has a glyph for: . \(U\+0378\)"):
+        with pytest.warns(
+            PictureWarning, match=r"no installed font has a glyph for: . \(U\+0378\)"
+        ):
             draw(odd, name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -160,10 +178,16 @@ def test_letters_without_a_glyph_are_named(draw: Callable[..., Path]) -> None:
         draw(picture(3, 3), "a.png")
 
 
-@pytest.mark.parametrize(("facts", "count"), [({}, 3), ({"p_gen": np.ones(2)}, 2)], ids=["translation", "summary"])
-def test_html_escapes_everything_and_stands_alone(draw: Callable[..., Path], facts: dict[str, Any], count: int) -> None:
+@pytest.mark.parametrize(
+    ("facts", "count"), [({}, 3), ({"p_gen": np.ones(2)}, 2)], ids=["translation", "summary"]
+)
+def test_html_escapes_everything_and_stands_alone(
+    draw: Callable[..., Path], facts: dict[str, Any], count: int
+) -> None:
     evil = '"><script>alert(1)</script>{{ 7 * 7 }}{% raw %}{#'
-    odd = AttentionPicture([evil, "&amp;"], ["</td>", "'"], np.full((2, 2), 0.5), title=evil, **facts)
+    odd = AttentionPicture(
+        [evil, "&amp;"], ["</td>", "'"], np.full((2, 2), 0.5), title=evil, **facts
+    )
     page = Page(draw(odd, "a.html"))
     assert "<script>alert" not in page.html
     assert len(page.attributes("script")) == 1
@@ -177,20 +201,30 @@ def test_html_shows_every_sentence(draw: Callable[..., Path]) -> None:
     page = Page(draw([picture(2, 3, "first"), second], "a.html"))
     cells = page.attributes("td")
     assert len(page.attributes("section")) == 2
-    assert [attributes["dir"] for attributes in page.attributes("bdi")] == ["ltr", "ltr", "rtl", "ltr"]
+    assert [attributes["dir"] for attributes in page.attributes("bdi")] == [
+        "ltr",
+        "ltr",
+        "rtl",
+        "ltr",
+    ]
     assert len(page.attributes("tr")) == (1 + 2) + (1 + 1)
     assert len(cells) == (1 + 2 * 3) + (1 + 2)  # the corner and the cells
     assert cells[-2] == {"style": "--w:0.333"}  # a third of the largest weight
     assert cells[-1] == {"class": "strong", "style": "--w:1.000"}
     assert {"0.25", "0.75", "first  (score -1.50)"} <= set(page.texts())
-    assert sum(attributes.get("tabindex") == "0" for _, attributes, _ in page.elements) == 3 + 2 + 2 + 1
+    assert (
+        sum(attributes.get("tabindex") == "0" for _, attributes, _ in page.elements)
+        == 3 + 2 + 2 + 1
+    )
 
 
 def test_html_marks_windows(draw: Callable[..., Path]) -> None:
     """Row x: window 0.25 to 2.75 around 1.5; row y: all of the sentence, centre in the first column."""
     windows = [SourceWindow(1.5, 0.25, 2.75), SourceWindow(0.0, -9.0, 9.0)]
     weights = np.array([[0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])
-    page = Page(draw(AttentionPicture(list("abcd"), ["x", "y"], weights, windows=windows), "a.html"))
+    page = Page(
+        draw(AttentionPicture(list("abcd"), ["x", "y"], weights, windows=windows), "a.html")
+    )
     assert page.attributes("td")[1:] == [
         {"class": "outside"},
         {"style": "--w:0.500"},
@@ -206,13 +240,18 @@ def test_html_marks_windows(draw: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a.gif", r"'\.gif' is not a picture format; let the name end in \.png, \.svg, \.pdf, \.html"),
+        (
+            "a.gif",
+            r"'\.gif' is not a picture format; let the name end in \.png, \.svg, \.pdf, \.html",
+        ),
         ("a", "no suffix"),
         ("missing/a.png", "folder .*missing does not exist"),
         ("folder.png", r"folder\.png: cannot be written \(.*\); choose a place you may write to"),
     ],
 )
-def test_bad_paths_are_refused(tmp_path: Path, draw: Callable[..., Path], name: str, message: str) -> None:
+def test_bad_paths_are_refused(
+    tmp_path: Path, draw: Callable[..., Path], name: str, message: str
+) -> None:
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(NmtkitError, match=message):
         draw(picture(2, 2), name)
@@ -222,10 +261,22 @@ def test_bad_paths_are_refused(tmp_path: Path, draw: Callable[..., Path], name: 
     ("pictures", "message", "names"),
     [
         ([], "no sentences", "a.png a.html"),
-        ([picture(2, 2), AttentionPicture(["a"], [], np.ones((0, 1)))], "sentence 2 has no words", "a.png a.html"),
+        (
+            [picture(2, 2), AttentionPicture(["a"], [], np.ones((0, 1)))],
+            "sentence 2 has no words",
+            "a.png a.html",
+        ),
         (AttentionPicture(["a"], ["b"], np.array([[np.nan]])), "not finite", "a.png a.html"),
-        (summary(p_gen=np.array([0, 1, np.nan, 1, 1])), "sentence 1 has .* not finite", "a.png a.html"),
-        ([picture(50, 50)] * 200, r"cannot be read as PNG; draw fewer sentences, or write \.pdf", "a.png"),
+        (
+            summary(p_gen=np.array([0, 1, np.nan, 1, 1])),
+            "sentence 1 has .* not finite",
+            "a.png a.html",
+        ),
+        (
+            [picture(50, 50)] * 200,
+            r"cannot be read as PNG; draw fewer sentences, or write \.pdf",
+            "a.png",
+        ),
     ],
     ids=["none", "no words", "weights", "p_gen", "too large"],
 )
@@ -248,7 +299,9 @@ def size_and_points(path: Path) -> tuple[list[float], set[float]]:
 @pytest.mark.parametrize("grid", daily([True, False]))
 def test_a_size_and_a_font_size(draw: Callable[..., Path], grid: bool) -> None:
     def drawn(*size: Any, **style: Any) -> tuple[list[float], set[float]]:
-        return size_and_points(draw([picture(4, 5)] * 2, grid=grid, style=FigureStyle(size=size, **style)))
+        return size_and_points(
+            draw([picture(4, 5)] * 2, grid=grid, style=FigureStyle(size=size, **style))
+        )
 
     (width, height), _ = drawn(4.0, None)
     assert width == pytest.approx(4.0)
@@ -280,7 +333,11 @@ def test_another_title_or_none(draw: Callable[..., Path]) -> None:
 def test_colours_and_fonts_in_a_page(draw: Callable[..., Path]) -> None:
     style = FigureStyle(colours=("white", "#ff8000"), font="serif", font_size=14.0)
     html = Page(draw(picture(4, 5), "a.html", style=style)).html
-    rules = (":root { --hue: 255 128 0; --strong: #000000; }", 'body { font-family: "serif"; }', "font-size: 14pt")
+    rules = (
+        ":root { --hue: 255 128 0; --strong: #000000; }",
+        'body { font-family: "serif"; }',
+        "font-size: 14pt",
+    )
     assert all(rule in html for rule in rules)
 
 
@@ -288,7 +345,10 @@ def test_fonts_and_colours_that_are_none() -> None:
     FigureStyle(colours=("Grey",))
     for style, message in (
         ({"font": "DejaVu San"}, "font 'DejaVu San' is not installed: did you mean 'DejaVu Sans'"),
-        ({"colours": ("viridiss",)}, "'viridiss' is neither a colour nor a colour map: did you mean 'viridis'"),
+        (
+            {"colours": ("viridiss",)},
+            "'viridiss' is neither a colour nor a colour map: did you mean 'viridis'",
+        ),
         ({"colours": ("white", "viridis")}, "'viridis' is not a colour; give names"),
     ):
         with pytest.raises(NmtkitError, match=message):

@@ -40,7 +40,9 @@ def shown(numbers: list[str]) -> list[float]:
 @pytest.fixture
 def explorer(browser: Browser, tmp_path: Path) -> Browser:
     """A page of two sentences, the second in scripts that need care."""
-    other = head_pictures(["我", "喜欢", "猫", "</s>"], ["▁أحب", "▁القطط", "</s>"], title="zh-ar", seed=1)
+    other = head_pictures(
+        ["我", "喜欢", "猫", "</s>"], ["▁أحب", "▁القطط", "</s>"], title="zh-ar", seed=1
+    )
     save_heads([head_pictures(), other], tmp_path / "a.html")
     browser.open(tmp_path / "a.html")
     return browser
@@ -82,7 +84,9 @@ def test_a_click_keeps_a_word(explorer: Browser) -> None:
     explorer.point("#heading")
     explorer.run("document.activeElement.blur()")
     page = explorer.run(READ)
-    np.testing.assert_allclose(shown(page["rightNumbers"]), head_pictures().cross[1].mean(0)[0], atol=0.00101)
+    np.testing.assert_allclose(
+        shown(page["rightNumbers"]), head_pictures().cross[1].mean(0)[0], atol=0.00101
+    )
     assert page["selected"] == ["▁Die"]
     explorer.point("#left li:nth-child(1)", click=True)
     assert explorer.run(READ)["selected"] == []
@@ -96,7 +100,12 @@ def test_every_view_layer_and_head(explorer: Browser, view: str) -> None:
     explorer.point("input[name=head][value='1']", click=True)
     explorer.point("#left li:nth-child(3)")
     page = explorer.run(READ)
-    assert (page["view"], page["layer"], page["head"], page["pressed"]) == (view, "0", "1", "layer 1, head 2")
+    assert (page["view"], page["layer"], page["head"], page["pressed"]) == (
+        view,
+        "0",
+        "1",
+        "layer 1, head 2",
+    )
     np.testing.assert_allclose(shown(page["rightNumbers"]), weights[0, 1, 2], atol=0.00051)
     everything = explorer.run(
         """const all = (selector, use) => [...document.querySelectorAll(selector)].map(use);
@@ -128,7 +137,8 @@ def test_a_square_is_dark_where_its_head_looks(explorer: Browser) -> None:
     assert (width, height) == (len(SRC), len(TGT))
     red = np.array(pixels).reshape(len(TGT), len(SRC), 4)[..., 0]
     share = np.sqrt(head_pictures().cross[0, 2])
-    np.testing.assert_allclose(red, 255 + (20 - 255) * share, atol=2.0)  # from white to the blue of the page
+    # from white to the blue of the page
+    np.testing.assert_allclose(red, 255 + (20 - 255) * share, atol=2.0)
 
 
 def test_everything_can_be_done_by_keyboard(explorer: Browser) -> None:
@@ -140,7 +150,8 @@ def test_everything_can_be_done_by_keyboard(explorer: Browser) -> None:
             """const element = document.activeElement.closest("label:has(input)") || document.activeElement;
             return getComputedStyle(element).outlineStyle + " " + getComputedStyle(element).outlineWidth"""
         )
-        assert visited[-1] == "0" or not ("none" in outline or " 0px" in outline)  # a menu has the browser's own ring
+        # a menu has the browser's own ring
+        assert visited[-1] == "0" or not ("none" in outline or " 0px" in outline)
     # One stop each: the menu of sentences, three rows of buttons, both lists of words, all squares together.
     assert visited == ["0", "cross", "1", "mean", "▁Die", "▁The", "layer 2, mean of heads"]
 
@@ -179,8 +190,13 @@ def test_another_sentence(explorer: Browser) -> None:
     assert page["heading"] == "zh-ar  (score -1.25)"
     assert page["left"] == ["▁أحب", "▁القطط", "</s>"]
     assert page["right"] == ["我", "喜欢", "猫", "</s>"]
-    assert explorer.run("return getComputedStyle(document.querySelector('#left li span')).direction") == "rtl"
-    menu = explorer.run("return [...document.querySelectorAll('option')].map((option) => option.textContent)")
+    assert (
+        explorer.run("return getComputedStyle(document.querySelector('#left li span')).direction")
+        == "rtl"
+    )
+    menu = explorer.run(
+        "return [...document.querySelectorAll('option')].map((option) => option.textContent)"
+    )
     assert menu == ["1: The cats sat", "2: 我喜欢猫"]
     nameless = """return [...document.querySelectorAll("button, input, select, [tabindex]")].filter((element) =>
       !(element.ariaLabel || element.textContent.trim() || (element.labels && element.labels[0].textContent.trim())))"""
@@ -195,7 +211,9 @@ def test_light_and_dark(browser: Browser, tmp_path: Path) -> None:
         colours = browser.run(
             "const style = getComputedStyle(document.body); return [style.color, style.backgroundColor]"
         )
-        text, ground = (sum(map(int, colour.strip("rgb()").split(",")[:3])) / 765 for colour in colours)
+        text, ground = (
+            sum(map(int, colour.strip("rgb()").split(",")[:3])) / 765 for colour in colours
+        )
         assert abs(text - ground) > 0.7
         grounds.append(ground)
         darkest = browser.run(
@@ -224,7 +242,10 @@ def test_a_narrow_window_shows_everything(browser: Browser, tmp_path: Path) -> N
 def test_the_page_of_heatmaps(browser: Browser, tmp_path: Path) -> None:
     weights = np.array([[0.75, 0.25, 0.0], [0.0, 0.2, 0.8]])
     windows = [SourceWindow(0.5, -0.5, 1.5), SourceWindow(1.5, 0.5, 2.5)]
-    save([AttentionPicture(["a", "b", "c"], ["x", "y"], weights, windows=windows)], tmp_path / "a.html")
+    save(
+        [AttentionPicture(["a", "b", "c"], ["x", "y"], weights, windows=windows)],
+        tmp_path / "a.html",
+    )
     browser.open(tmp_path / "a.html")
     browser.point(".tgt span:nth-child(2)")
     lit = browser.run(
@@ -232,9 +253,9 @@ def test_the_page_of_heatmaps(browser: Browser, tmp_path: Path) -> None:
         word.style.getPropertyValue("--w")])"""
     )
     assert lit == [["a", "0"], ["b", "0.250"], ["c", "1.000"]]
-    assert browser.run("return document.querySelector('.hint').textContent.replace(/[\\u2068\\u2069]/g, '')") == (
-        "y ← c 0.80 · b 0.20"
-    )
+    assert browser.run(
+        "return document.querySelector('.hint').textContent.replace(/[\\u2068\\u2069]/g, '')"
+    ) == ("y ← c 0.80 · b 0.20")
     hatched = browser.run(
         """return [...document.querySelectorAll("tbody td")].map((cell) =>
         getComputedStyle(cell).backgroundImage.includes("repeating-linear-gradient"))"""

@@ -14,7 +14,9 @@ from tests.plots.examples import head_pictures, summary
 from tests.support.markup import Page
 
 SENTENCE = "The young woman does not give him the red book, and after working Nina saw a few quiet museums. </s>"
-TRANSLATION = 'La jeune femme ne lui donne pas le livre rouge, et après <b>"travailler"</b> & voir. </s>'
+TRANSLATION = (
+    'La jeune femme ne lui donne pas le livre rouge, et après <b>"travailler"</b> & voir. </s>'
+)
 
 
 def attention() -> AttentionPicture:
@@ -28,7 +30,9 @@ def search() -> SearchTree:
     pruned = TreeNode("▁<b>", 0, "pruned", -2.0, -2.0, -1.5, -2.0)
     ended = TreeNode("</s>", 0, "ended", -0.25, -0.75, 0.0, -0.375)
     best = RankedResult("La", -0.375, -0.75, True, 1, 0)
-    return SearchTree("a & b", "demo", "beam size 1", 1, [[kept, pruned], [ended]], [best], "The search stopped")
+    return SearchTree(
+        "a & b", "demo", "beam size 1", 1, [[kept, pruned], [ended]], [best], "The search stopped"
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,10 +45,13 @@ def search() -> SearchTree:
     ],
     ids=["attention", "summary", "heads", "search"],
 )
-def test_a_picture_is_a_page_in_a_frame(picture: AttentionPicture | SearchTree, words: list[str]) -> None:
+def test_a_picture_is_a_page_in_a_frame(
+    picture: AttentionPicture | SearchTree, words: list[str]
+) -> None:
     output = picture._repr_html_()
     cell = Page(output)
-    assert [name for name, _, _ in cell.elements] == ["iframe"]  # nothing of the page leaks into the notebook
+    # nothing of the page leaks into the notebook
+    assert [name for name, _, _ in cell.elements] == ["iframe"]
     (frame,) = cell.attributes("iframe")
     page = Page(frame["srcdoc"] or "")
     page.check_stands_alone()
@@ -57,7 +64,9 @@ def in_a_notebook(browser: Browser, path: Path, output: str, width: int) -> None
     """Opens a page with styles of its own that has the output in it."""
     style = "* { color: red; font-size: 30px; letter-spacing: 9px } body { margin: 0 }"
     cell = f'<div style="width:{width}px">{output}</div>'
-    path.write_text(f"<!doctype html><meta charset=utf-8><style>{style}</style>{cell}", encoding="utf-8")
+    path.write_text(
+        f"<!doctype html><meta charset=utf-8><style>{style}</style>{cell}", encoding="utf-8"
+    )
     browser.open(path)
 
 
@@ -87,8 +96,12 @@ def test_a_sentence_of_twenty_words_fits_a_telephone(browser: Browser, tmp_path:
     assert content <= width
 
 
-def test_words_beside_their_weights_are_whole_on_a_telephone(browser: Browser, tmp_path: Path) -> None:
-    picture = head_pictures(["▁young", "▁woman", "▁interesting", "</s>"], ["▁jeune", "▁femme", "▁chat", "</s>"])
+def test_words_beside_their_weights_are_whole_on_a_telephone(
+    browser: Browser, tmp_path: Path
+) -> None:
+    picture = head_pictures(
+        ["▁young", "▁woman", "▁interesting", "</s>"], ["▁jeune", "▁femme", "▁chat", "</s>"]
+    )
     in_a_notebook(browser, tmp_path / "a.html", picture._repr_html_(), width=400)
     shown = browser.run(
         f"""{INSIDE} inside.querySelector("#left li").click();
@@ -100,5 +113,7 @@ def test_words_beside_their_weights_are_whole_on_a_telephone(browser: Browser, t
 
 
 def test_the_frame_is_as_high_as_its_picture() -> None:
-    short = re.findall(r"height:(\d+)px", html.unescape(search()._repr_html_()).rpartition("</html>")[2])
+    short = re.findall(
+        r"height:(\d+)px", html.unescape(search()._repr_html_()).rpartition("</html>")[2]
+    )
     assert [200 < int(height) <= 900 for height in short] == [True]

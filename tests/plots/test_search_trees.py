@@ -28,7 +28,13 @@ def tree() -> SearchTree:
 def test_the_page_shows_every_continuation_and_where_it_comes_from(tmp_path: Path) -> None:
     save_search([tree()], tmp_path / "a.html")
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
-    assert re.findall(r'class="node ([a-z ]+)"', page) == ["kept best", "kept", "pruned", "ended best", "blocked"]
+    assert re.findall(r'class="node ([a-z ]+)"', page) == [
+        "kept best",
+        "kept",
+        "pruned",
+        "ended best",
+        "blocked",
+    ]
     assert re.findall(r'<path class="([a-z ]+)" d="([^"]+)"', page) == [
         ("blocked", "M138 51C154 51 154 109 170 109"),
         ("ended best", "M138 51C154 51 154 51 170 51"),
@@ -39,10 +45,16 @@ def test_the_page_shows_every_continuation_and_where_it_comes_from(tmp_path: Pat
         "▁&lt;b&gt; &lt;/s&gt;: ended; token -0.250, from the start -0.750, 0.500 above the last one that could end"
         in page
     )
-    assert 'left:170px;top:86px;width:138px;height:46px" title="▁&lt;b&gt; ▁two: blocked by no_repeat_ngram;' in page
+    assert (
+        'left:170px;top:86px;width:138px;height:46px" title="▁&lt;b&gt; ▁two: blocked by no_repeat_ngram;'
+        in page
+    )
     assert '<b dir="auto">▁three</b><i>-2.000</i><small>0.50 below</small>' in page
     assert '<b dir="auto">▁two</b><i>-2.000</i><small>no_repeat_ngram</small>' in page
-    assert "not among the 2 best; the second number says by how much (log-probability) it missed" in page
+    assert (
+        "not among the 2 best; the second number says by how much (log-probability) it missed"
+        in page
+    )
     assert "<td>-0.375000</td><td>-0.750000</td>" in page
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")

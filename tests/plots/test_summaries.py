@@ -31,13 +31,20 @@ def test_which_pictures_are_summaries() -> None:
     baseline = summary(p_gen=None, copied=frozenset())
     assert baseline.is_summary
     assert not replace(baseline, article=False).is_summary
-    assert not replace(baseline, windows=[SourceWindow(0, -1, 1)] * 5).is_summary  # which no summary shows
+    # which no summary shows
+    assert not replace(baseline, windows=[SourceWindow(0, -1, 1)] * 5).is_summary
 
 
 def test_the_heading_tells_what_was_not_read() -> None:
     assert summary().heading == "news  (score -1.50)"
-    assert summary(left_out=1234).heading == "news  (score -1.50)  (the last 1,234 source tokens were not read)"
-    assert summary(title="", score=None, left_out=1).heading == "(the last 1 source tokens were not read)"
+    assert (
+        summary(left_out=1234).heading
+        == "news  (score -1.50)  (the last 1,234 source tokens were not read)"
+    )
+    assert (
+        summary(title="", score=None, left_out=1).heading
+        == "(the last 1 source tokens were not read)"
+    )
 
 
 def test_stretches_between_the_most_attended_words_are_added_up() -> None:
@@ -80,7 +87,12 @@ def test_nothing_of_a_long_article_is_lost(most: int, seed: int) -> None:
         assert word == (f"word{start}" if size == 1 else f"… {size} words")
     # No stretch is beside another, and every word within a stretch has less coverage than every word that was chosen.
     assert all(1 in pair for pair in pairwise(sizes))
-    hidden = [i for start, size in zip(starts, sizes, strict=True) if size > 1 for i in range(start, start + size)]
+    hidden = [
+        i
+        for start, size in zip(starts, sizes, strict=True)
+        if size > 1
+        for i in range(start, start + size)
+    ]
     ranked = np.argsort(-picture.coverage, kind="stable")
     shown = [place for place in ranked if place not in set(hidden)]
     if shown and hidden:
@@ -97,15 +109,21 @@ def test_svg_of_a_summary(draw: Draw) -> None:
     texts = svg_texts(draw(summary()))
     words = {word for word, _ in texts}
     assert {*ARTICLE, *SUMMARY, "coverage", "p_gen", "weight", "news  (score -1.50)"} <= words
-    assert "bold: copied from the article · p_gen: blue, share of generating; orange, of copying" in words
+    assert (
+        "bold: copied from the article · p_gen: blue, share of generating; orange, of copying"
+        in words
+    )
     bold = [word for word, style in texts if "bold" in style or "700" in style]
-    assert sorted(bold) == ["Ravensmoor", "Tavares"]  # they stand in both texts, and are bold where they are copied
+    # they stand in both texts, and are bold where they are copied
+    assert sorted(bold) == ["Ravensmoor", "Tavares"]
     assert sorted(word for word, style in texts if COPIED in style) == sorted(bold)
 
 
 def test_the_strips_are_as_long_as_their_numbers(draw: Draw) -> None:
     path, strip = draw(summary()), 0.5 * 72
-    generated, copied = ([height / strip for *_, height in boxes(path, colour)] for colour in (GENERATING, COPYING))
+    generated, copied = (
+        [height / strip for *_, height in boxes(path, colour)] for colour in (GENERATING, COPYING)
+    )
     np.testing.assert_allclose(generated, P_GEN, atol=1e-4)
     np.testing.assert_allclose(np.add(generated, copied), 1.0, atol=1e-4)
     blue = boxes(path, panels.COVERAGE)  # cells may have that colour too, but bars are less high
@@ -114,13 +132,17 @@ def test_the_strips_are_as_long_as_their_numbers(draw: Draw) -> None:
 
 
 def test_a_model_that_cannot_copy_has_no_p_gen(draw: Draw) -> None:
-    svg, html = (draw(summary(p_gen=None, copied=frozenset()), name) for name in ("a.svg", "a.html"))
+    svg, html = (
+        draw(summary(p_gen=None, copied=frozenset()), name) for name in ("a.svg", "a.html")
+    )
     texts = [text for text, _ in svg_texts(svg)]
     assert "coverage" in texts
     assert not any("p_gen" in text or "copied" in text for text in texts)
     assert not boxes(svg, GENERATING)
     page = Page(html)
-    assert not any("style" in found or "aria-label" in found for _, found in words_of(page)["summary-1"])
+    assert not any(
+        "style" in found or "aria-label" in found for _, found in words_of(page)["summary-1"]
+    )
     assert "p_gen," not in page.html.partition("<script>")[0]
 
 
@@ -130,10 +152,14 @@ def test_the_heat_map_has_columns_for_the_summary_and_rows_for_the_article(draw:
     for row, column in ((0, 0), (3, 5)):
         weights = np.zeros((5, 9))
         weights[row, column] = 1.0
-        (cell,) = boxes(draw(AttentionPicture(ARTICLE, SUMMARY, weights, article=True)), drawing.BLUES[-1])
+        (cell,) = boxes(
+            draw(AttentionPicture(ARTICLE, SUMMARY, weights, article=True)), drawing.BLUES[-1]
+        )
         np.testing.assert_allclose(cell[2:], [0.34 * 72, 0.24 * 72], atol=1e-3)
         corners.append(cell[:2])
-    np.testing.assert_allclose(np.subtract(*reversed(corners)), [3 * 0.34 * 72, 5 * 0.24 * 72], atol=1e-3)
+    np.testing.assert_allclose(
+        np.subtract(*reversed(corners)), [3 * 0.34 * 72, 5 * 0.24 * 72], atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(("length", "words"), daily([(12, 6), (120, 30), (400, 60), (2000, 8)]))
@@ -148,7 +174,11 @@ def test_a_sheet_stays_readable(draw: Draw, length: int, words: int) -> None:
     texts = {text for text, _ in svg_texts(svg)}
     rows = [text for text in texts if re.fullmatch(r"word\d+|… \d+ words", text)]
     assert len(rows) <= min(length, MAX_ROWS)
-    notes = [text for text in texts if f" of {length} words of the article have rows of their own" in text]
+    notes = [
+        text
+        for text in texts
+        if f" of {length} words of the article have rows of their own" in text
+    ]
     whole = [str(sum(text.startswith("word") for text in rows))] if length > MAX_ROWS else []
     assert [note.split()[0] for note in notes] == whole
     assert {f"out{i}" for i in range(words)} <= texts
@@ -160,7 +190,9 @@ def test_a_grid_of_summaries_has_cells_of_one_size(draw: Draw) -> None:
     small, large = np.eye(5, 9), np.zeros((40, 80))
     large[0, 0] = 1.0
     both = [
-        AttentionPicture([f"s{i}" for i in range(columns)], [f"t{i}" for i in range(rows)], weights, article=True)
+        AttentionPicture(
+            [f"s{i}" for i in range(columns)], [f"t{i}" for i in range(rows)], weights, article=True
+        )
         for weights in (small[:1], large)
         for rows, columns in [weights.shape]
     ]
@@ -193,14 +225,25 @@ def test_html_shows_coverage_copies_and_p_gen_without_a_script(draw: Draw) -> No
     page = Page(draw(summary(), "a.html"))
     words = words_of(page)
     assert [word for word, _ in words["article-1"]] == ARTICLE
-    shades = [float((found["style"] or "0").removeprefix("--w:")) for _, found in words["article-1"]]
+    shades = [
+        float((found["style"] or "0").removeprefix("--w:")) for _, found in words["article-1"]
+    ]
     np.testing.assert_allclose(shades, np.array(COVERAGE) / 0.9, atol=0.0005)
     assert [found.get("class") for _, found in words["article-1"]] == [
-        "strong" if value > 0.785 * 0.9 else "lit" if value > 0.1 * 0.9 else None for value in COVERAGE
+        "strong" if value > 0.785 * 0.9 else "lit" if value > 0.1 * 0.9 else None
+        for value in COVERAGE
     ]
     assert [word for word, _ in words["summary-1"]] == SUMMARY
-    assert [found.get("class") for _, found in words["summary-1"]] == ["copied", None, "copied", None, None]
-    assert [found["style"] for _, found in words["summary-1"]] == [f"--p:{value:.3f}" for value in P_GEN]
+    assert [found.get("class") for _, found in words["summary-1"]] == [
+        "copied",
+        None,
+        "copied",
+        None,
+        None,
+    ]
+    assert [found["style"] for _, found in words["summary-1"]] == [
+        f"--p:{value:.3f}" for value in P_GEN
+    ]
     assert words["summary-1"][0][1]["aria-label"] == "Tavares, copied, p_gen 0.05"
     assert "coverage, 0 to 0.90" in page.html
     assert "copied from the article" in page.html
@@ -211,7 +254,11 @@ def test_html_shows_coverage_copies_and_p_gen_without_a_script(draw: Draw) -> No
 def test_html_of_a_summary_and_a_translation(draw: Draw) -> None:
     translation = AttentionPicture(["a", "b"], ["x"], np.array([[0.25, 0.75]]))
     page = Page(draw([summary(), translation, summary()], "a.html", grid=True))
-    assert [found.get("class") for found in page.attributes("section")] == ["summary", None, "summary"]
+    assert [found.get("class") for found in page.attributes("section")] == [
+        "summary",
+        None,
+        "summary",
+    ]
     assert set(words_of(page)) == {"summary-1", "article-1", "summary-3", "article-3"}
     assert "Attention: 3 sentences" in page.html
     assert '<main class="grid">' in page.html

@@ -135,7 +135,9 @@ def test_how_words_were_made_can_be_seen(page: Browser) -> None:
     found = page.run(style)
     assert [weight for weight, *_ in found] == ["700", "400", "700", "400", "400"]
     assert len({colour for _, colour, *_ in found}) == 2
-    np.testing.assert_allclose([float(end.rstrip("%")) / 100 for *_, end, _ in found], P_GEN, atol=0.001)
+    np.testing.assert_allclose(
+        [float(end.rstrip("%")) / 100 for *_, end, _ in found], P_GEN, atol=0.001
+    )
     assert all(size.startswith("100% 4px") for *_, size in found)
 
 
@@ -144,7 +146,9 @@ def test_every_word_can_be_read(browser: Browser, tmp_path: Path, dark: bool) ->
     """Contrast of at least 4.5 to 1 (WCAG 2, AA) between a word and what it lies on, whatever its shade."""
     weights = np.array([np.arange(201) / 200, np.zeros(201)])
     both = AttentionPicture(["word"] * 201, ["x", "y"], weights, article=True)
-    copied = AttentionPicture(["a"], ["x"] * 201, weights[:1].T, p_gen=np.zeros(201), copied=frozenset(range(201)))
+    copied = AttentionPicture(
+        ["a"], ["x"] * 201, weights[:1].T, p_gen=np.zeros(201), copied=frozenset(range(201))
+    )
     save([both, copied], tmp_path / "a.html")
     browser.open(tmp_path / "a.html", dark=dark)
     for selector in ("h1", "section:last-of-type .source span"):

@@ -11,9 +11,29 @@ from nmtkit.runs import folder as folders
 from nmtkit.runs.folder import RunFolder, RunLock, ignore, lock_run
 from tests.support.commands import contents
 
-OLD = ["recipe.yaml", "text/valid.src", "vocabulary/joint.model", "data/train.ids", "data-report.json", "metrics.jsonl"]
-OLD += ["checkpoints/last.safetensors", "checkpoints/kept.json", "average.safetensors", "result.json", "test.out"]
-NEW = ["recipe.yaml", "chosen.yaml", "origin.json", "vocabulary/joint.model", "vocabulary/more", "train.log"]
+OLD = [
+    "recipe.yaml",
+    "text/valid.src",
+    "vocabulary/joint.model",
+    "data/train.ids",
+    "data-report.json",
+    "metrics.jsonl",
+]
+OLD += [
+    "checkpoints/last.safetensors",
+    "checkpoints/kept.json",
+    "average.safetensors",
+    "result.json",
+    "test.out",
+]
+NEW = [
+    "recipe.yaml",
+    "chosen.yaml",
+    "origin.json",
+    "vocabulary/joint.model",
+    "vocabulary/more",
+    "train.log",
+]
 
 
 def write(run: Path, name: str, files: list[str]) -> None:

@@ -10,8 +10,16 @@ from nmtkit.training.events import Evaluated, Saved, Step
 
 
 def step(update: int, nll: float) -> Step:
-    numbers = {"tokens": 9, "tokens_per_second": 90.0, "lr": 0.5, "grad_norm": 1.5, "seconds": 2.0 * update}
-    return Step(update=update, epoch=1, loss=3.0, terms={"nll": nll, "ppl": 7.5}, skipped=1, **numbers)
+    numbers = {
+        "tokens": 9,
+        "tokens_per_second": 90.0,
+        "lr": 0.5,
+        "grad_norm": 1.5,
+        "seconds": 2.0 * update,
+    }
+    return Step(
+        update=update, epoch=1, loss=3.0, terms={"nll": nll, "ppl": 7.5}, skipped=1, **numbers
+    )
 
 
 def evaluated(update: int) -> Evaluated:
@@ -30,7 +38,13 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert event.metrics == evaluated(1).metrics
     assert event.best
     one, other = (json.loads(line) for line in log.path.read_text().splitlines())
-    assert {"update": 1, "event": "step", "nll": 2.0, "lr": 0.5, "seconds": 2.0}.items() <= one.items()
+    assert {
+        "update": 1,
+        "event": "step",
+        "nll": 2.0,
+        "lr": 0.5,
+        "seconds": 2.0,
+    }.items() <= one.items()
     assert other == {
         "update": 1,
         "event": "evaluated",

@@ -51,7 +51,9 @@ def open_as_translate(run: Path) -> Translator:
     return translator
 
 
-def test_a_trained_run_is_opened_without_its_recipe(trained: Path, copy: Path, reads: Counter[str]) -> None:
+def test_a_trained_run_is_opened_without_its_recipe(
+    trained: Path, copy: Path, reads: Counter[str]
+) -> None:
     _, why = find_run(str(trained))
     assert why == "as asked"
     one = open_as_translate(trained)
@@ -65,7 +67,9 @@ def test_a_trained_run_is_opened_without_its_recipe(trained: Path, copy: Path, r
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"name": 7}', "\0"])
-def test_a_damaged_inference_config_is_not_believed(content: str, copy: Path, reads: Counter[str]) -> None:
+def test_a_damaged_inference_config_is_not_believed(
+    content: str, copy: Path, reads: Counter[str]
+) -> None:
     (copy / "inference.json").write_text(content)
     open_as_translate(copy)
     assert reads == {"copy": 1}
@@ -73,7 +77,9 @@ def test_a_damaged_inference_config_is_not_believed(content: str, copy: Path, re
 
 def test_a_recipe_that_was_changed_is_read(copy: Path, reads: Counter[str]) -> None:
     path = copy / "recipe.yaml"
-    path.write_text(path.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt"))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt")
+    )
     assert open_as_translate(copy).config.length_penalty == "gnmt"
     assert reads == {"copy": 1}
 
@@ -84,7 +90,9 @@ def test_no_settings_of_training_are_loaded_to_decode(trained: Path) -> None:
         "Translator.load(sys.argv[1], device='cpu').translate(['ba zu fo'])\n"
         "sys.exit(' '.join({'nmtkit.config.schema', 'nmtkit.training.config'} & {*sys.modules}) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(trained)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(trained)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -124,7 +132,10 @@ def test_no_folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     run = Run(RunFolder(tmp_path))
     with pytest.raises(CheckpointError, match=r"it has no recipe\.yaml"):
         _ = run.recipe
-    with pytest.raises(CheckpointError, match=r"no finished run for summarization .*train demo-news-pointer-generator"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"no finished run for summarization .*train demo-news-pointer-generator",
+    ):
         find_run(task="summarization")
 
 

@@ -8,7 +8,9 @@ from nmtkit.layers.attention import SCORES, AttentionScore
 
 @SCORES.register("euclid")
 class Euclid(AttentionScore):
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+    def __init__(
+        self, query_size: int, memory_size: int, attention_size: int, max_positions: int
+    ) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         self.query = nn.Linear(query_size, memory_size)
 

@@ -36,7 +36,9 @@ class Captioner(Seq2Seq):
         self.output = nn.Linear(config.hidden_size, sizes["tgt"])
 
     def encode(self, batch):
-        return Seen(batch.inputs.mask, batch.inputs.copy, self.region(batch.inputs.features).mean(1))
+        return Seen(
+            batch.inputs.mask, batch.inputs.copy, self.region(batch.inputs.features).mean(1)
+        )
 
     def start(self, memory):
         return Hidden(memory.mean)
@@ -48,5 +50,7 @@ class Captioner(Seq2Seq):
 
 columns = (Column("features", "features"), Column("tgt", required=("train", "valid")))
 TASKS.register("picturing")(
-    GenerationTask(name="picturing", command="picture", columns=columns, validation_metrics=("chrf",))
+    GenerationTask(
+        name="picturing", command="picture", columns=columns, validation_metrics=("chrf",)
+    )
 )

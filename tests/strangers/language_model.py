@@ -23,15 +23,22 @@ class TinyLanguageModel(ParallelPrefill):
     def __init__(self, config, sizes):
         super().__init__(config, sizes)
         self.tgt_embedding = nn.Embedding(sizes["tgt"], config.hidden_size)
-        self.positions, self.attention = SinusoidalPositions(config.hidden_size), SelfAttention(config)
+        self.positions, self.attention = (
+            SinusoidalPositions(config.hidden_size),
+            SelfAttention(config),
+        )
         self.output = nn.Linear(config.hidden_size, sizes["tgt"])
 
     def advance(self, tokens, state, memory, cache, need_attention=False):
-        words = self.tgt_embedding(tokens).view(len(memory.mask), -1, self.config.hidden_size)  # (B,K,H)
+        words = self.tgt_embedding(tokens).view(
+            len(memory.mask), -1, self.config.hidden_size
+        )  # (B,K,H)
         words = words + F.embedding(cache.positions(), self.positions(cache.reach))
         return ModelOutput((words + self.attention.step(words, cache, 0)).flatten(0, 1)), state
 
 
 TASKS.register("language modelling")(
-    GenerationTask(name="language modelling", command="continue", columns=(Column("tgt"),), references="")
+    GenerationTask(
+        name="language modelling", command="continue", columns=(Column("tgt"),), references=""
+    )
 )

@@ -38,7 +38,10 @@ class Masking(Likelihood):
 
     def corrupt(self, batch, generator, tokenizers):
         (mask,) = tokenizers["src"].vocabulary.ids(["<mask>"])
-        ids, hidden = batch.inputs.ids, torch.rand(batch.inputs.ids.shape, generator=generator) < 0.2
+        ids, hidden = (
+            batch.inputs.ids,
+            torch.rand(batch.inputs.ids.shape, generator=generator) < 0.2,
+        )
         hidden &= batch.inputs.mask
         inputs = replace(batch.inputs, ids=ids.masked_fill(hidden, mask))
         return replace(batch, inputs=inputs, labels=ids.masked_fill(~hidden, -1))

@@ -29,7 +29,13 @@ training: {{lr: 0.01, max_updates: 300, validate_every: 100, save_every: 20, thr
 search: {{max_length: 8, beam_size: 3}}
 """
 STRANGERS = {
-    "language_model": ("language modelling", "tiny-lm", ("tgt",), ", block_tokens: 32", "perplexity"),
+    "language_model": (
+        "language modelling",
+        "tiny-lm",
+        ("tgt",),
+        ", block_tokens: 32",
+        "perplexity",
+    ),
     "masked_language_model": ("masking", "masked-lm", ("src",), "", "perplexity"),
     "classifier": ("sorting", "bag-of-words", ("src", "labels"), "", "accuracy"),
     "captioner": ("picturing", "captioner", ("features", "tgt"), "", "chrf"),
@@ -43,29 +49,43 @@ def write_corpus(folder: Path) -> None:
         begins = [draw.randrange(20) for _ in range(count)]
         texts = [" ".join((WORDS * 2)[begin : begin + draw.randrange(4, 8)]) for begin in begins]
         write_lines(folder / f"{split}.text", texts)
-        write_lines(folder / f"{split}.labels", ["with" if "ba" in text.split() else "without" for text in texts])
+        write_lines(
+            folder / f"{split}.labels",
+            ["with" if "ba" in text.split() else "without" for text in texts],
+        )
         colours = [draw.choices(range(3), k=3) for _ in range(count)]
         noise = np.random.default_rng(seed).normal(scale=0.05, size=(count, 3, 3))
         np.save(folder / f"{split}.npy", (np.eye(3)[colours] + noise).astype(np.float16))
-        write_lines(folder / f"{split}.captions", [" ".join(COLOURS[one] for one in sorted(row)) for row in colours])
+        write_lines(
+            folder / f"{split}.captions",
+            [" ".join(COLOURS[one] for one in sorted(row)) for row in colours],
+        )
 
 
 def recipe_of(stranger: str) -> str:
     task, model, columns, batch, metric = STRANGERS[stranger]
-    files = {"labels": "labels", "features": "npy", "tgt": "captions" if stranger == "captioner" else "text"}
+    files = {
+        "labels": "labels",
+        "features": "npy",
+        "tgt": "captions" if stranger == "captioner" else "text",
+    }
     splits = ""
     for split in SPLITS:
         named = ", ".join(f"{column}: {split}.{files.get(column, 'text')}" for column in columns)
         splits += f"  {split}: {{{named}}}\n"
     best = f"best_metric: {metric}"
     training = ", objectives: {masking: 1}" if task == "masking" else ""
-    return RECIPE.format(task=task, splits=splits.rstrip(), model=model, batch=batch, best=best, training=training)
+    return RECIPE.format(
+        task=task, splits=splits.rstrip(), model=model, batch=batch, best=best, training=training
+    )
 
 
 def started(folder: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "nmtkit", *words]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True
+    )
 
 
 def done(folder: Path, *words: str) -> str:
@@ -76,11 +96,14 @@ def done(folder: Path, *words: str) -> str:
     return out
 
 
-pytestmark = pytest.mark.slow  # tests/cli/test_user_module.py has a training and a translation that `make test` runs
+# tests/cli/test_user_module.py has a training and a translation that `make test` runs
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=STRANGERS)
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
     """The name of a stranger, and a folder with its recipe and what `train` made of it."""
     stranger, folder = request.param, tmp_path_factory.mktemp(request.param)
     write_corpus(folder)
@@ -120,15 +143,20 @@ def test_it_answers_by_its_command(trained: tuple[str, Path]) -> None:
         assert len(written) == 41
         whole = " ".join(WORDS * 2)
         goes_on = [
-            line.startswith(f"{prompt} ") and line in whole for line, prompt in zip(written, prompts, strict=False)
+            line.startswith(f"{prompt} ") and line in whole
+            for line, prompt in zip(written, prompts, strict=False)
         ]
         assert sum(goes_on) > 36
     if stranger == "classifier":
         (folder / "answers").write_text(done(folder, "sort-texts", "-m", "run", "test.text"))
         assert set(lines_in(folder / "answers")) == {"with", "without"}
-        assert "Accuracy" in done(folder, "score", "answers", "--ref", "test.labels", "--metrics", "accuracy")
+        assert "Accuracy" in done(
+            folder, "score", "answers", "--ref", "test.labels", "--metrics", "accuracy"
+        )
     if stranger == "captioner":
         (folder / "answers").write_text(done(folder, "picture", "-m", "run", "test.npy"))
         pairs = zip(lines_in(folder / "answers"), lines_in(folder / "test.captions"), strict=True)
         assert sum(answer == caption for answer, caption in pairs) >= 36
-        assert "chrF2" in done(folder, "score", "answers", "--ref", "test.captions", "--metrics", "chrf")
+        assert "chrF2" in done(
+            folder, "score", "answers", "--ref", "test.captions", "--metrics", "chrf"
+        )

@@ -15,7 +15,9 @@ class Unlikelihood(Objective):
     normalizers: ClassVar[dict[str, str]] = {"unlikelihood": "tokens"}
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        rows, steps = (places[inputs.part] for places in inputs.batch.loss_mask.nonzero(as_tuple=True))  # (M,), (M,)
+        rows, steps = (
+            places[inputs.part] for places in inputs.batch.loss_mask.nonzero(as_tuple=True)
+        )  # (M,), (M,)
         targets = inputs.batch.targets.ids[rows]  # (M,T)
         wanted = targets.gather(1, steps[:, None])  # (M,1)
         is_earlier = torch.arange(targets.shape[1]) < steps[:, None]  # (M,T)

@@ -18,9 +18,13 @@ def begin_run(
     notify: Notify = ignore,
 ) -> Run:
     """A run in a folder, open for writing and preprocessed; the caller closes it."""
-    plan, run = begin(recipe, devices.choose("cpu"), path, resume=resume, overwrite=overwrite, notify=notify)
+    plan, run = begin(
+        recipe, devices.choose("cpu"), path, resume=resume, overwrite=overwrite, notify=notify
+    )
     try:
-        for _ in processes.events_of_rank_zero(prepare(plan, run, notify, allow_new_data=allow_new_data)):
+        for _ in processes.events_of_rank_zero(
+            prepare(plan, run, notify, allow_new_data=allow_new_data)
+        ):
             continue
     except BaseException:
         run.close()

@@ -14,4 +14,6 @@ def daily(things: Iterable[Any], count: int = 1) -> list[Any]:
         count: how many are the first ones.
     """
     several = [thing if isinstance(thing, tuple) else (thing,) for thing in things]
-    return [pytest.param(*one, marks=[pytest.mark.slow] * (n >= count)) for n, one in enumerate(several)]
+    return [
+        pytest.param(*one, marks=[pytest.mark.slow] * (n >= count)) for n, one in enumerate(several)
+    ]

@@ -59,7 +59,10 @@ def run_case(command: Command, case: Case, places: Mapping[str, object] | None =
     """Runs the line of a case and compares what it printed."""
     done = command(*words_of(case.line, places), stdin=case.stdin)
     assert done.code == case.code, done
-    for text, parts, absent in ((done.out, case.out, case.not_out), (done.err, case.err, case.not_err)):
+    for text, parts, absent in (
+        (done.out, case.out, case.not_out),
+        (done.err, case.err, case.not_err),
+    ):
         unwrapped = " ".join(text.split())
         missing = [part for part in parts if part not in text and part not in unwrapped]
         unexpected = [part for part in absent if part in text or part in unwrapped]

@@ -10,7 +10,14 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.data.tokenizers.vocabulary import EOS
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.abilities import Copying
-from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
+from nmtkit.models.base import (
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    Seq2Seq,
+    VocabularySizes,
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,12 @@ class CopyModel(Copying, Seq2Seq):
         return CopyState(torch.zeros(memory.mask.shape[0], dtype=torch.long))
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
         assert isinstance(state, CopyState)
         mask = memory.mask.repeat_interleave(len(tokens) // memory.mask.shape[0], 0)  # (N,S)

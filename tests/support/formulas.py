@@ -28,9 +28,14 @@ def recurrent_step(layer: nn.Module, x: Array, hidden: Array, kept: Array) -> tu
     from_x, from_hidden, x_bias, hidden_bias = map(np.asarray, layer.state_dict().values())
     of_x, of_hidden = from_x @ x + x_bias, from_hidden @ hidden + hidden_bias
     if len(of_x) == 3 * len(hidden):
-        (reset, keep, new), (own_reset, own_keep, own_new) = np.split(of_x, 3), np.split(of_hidden, 3)
+        (reset, keep, new), (own_reset, own_keep, own_new) = (
+            np.split(of_x, 3),
+            np.split(of_hidden, 3),
+        )
         keep = sigmoid(keep + own_keep)
-        return (1 - keep) * np.tanh(new + sigmoid(reset + own_reset) * own_new) + keep * hidden, kept
+        return (1 - keep) * np.tanh(
+            new + sigmoid(reset + own_reset) * own_new
+        ) + keep * hidden, kept
     let_in, forget, new, out = np.split(of_x + of_hidden, 4)
     kept = sigmoid(forget) * kept + sigmoid(let_in) * np.tanh(new)
     return sigmoid(out) * np.tanh(kept), kept
@@ -72,10 +77,17 @@ def look_back(
     own = {name: weight.numpy() for name, weight in score.state_dict().items()}
     of_inputs, of_hidden, *biases = (one.detach().numpy() for one in weights)
     asked = own["query.weight"] @ np.concatenate([x, found])
-    energies = [own["energy"] @ np.tanh(own["key.weight"] @ h + own["key.bias"] + asked) for h, _ in tapes]
+    energies = [
+        own["energy"] @ np.tanh(own["key.weight"] @ h + own["key.bias"] + asked) for h, _ in tapes
+    ]
     shares = softmax(np.array(energies)) if tapes else np.zeros(0)
-    hidden, kept = (sum((s * tape[side] for s, tape in zip(shares, tapes, strict=True)), 0 * found) for side in (0, 1))
-    let_in, forget, new, out = np.split(of_inputs @ x + of_hidden @ (share * hidden) + sum(biases), 4)
+    hidden, kept = (
+        sum((s * tape[side] for s, tape in zip(shares, tapes, strict=True)), 0 * found)
+        for side in (0, 1)
+    )
+    let_in, forget, new, out = np.split(
+        of_inputs @ x + of_hidden @ (share * hidden) + sum(biases), 4
+    )
     cell = sigmoid(forget) * kept + sigmoid(let_in) * np.tanh(new)
     tapes.append((sigmoid(out) * np.tanh(cell), cell))
     return shares, hidden
@@ -91,7 +103,9 @@ def layer_norm(layer: nn.LayerNorm, states: Array) -> Array:
     return scaled * layer.weight.detach().numpy() + layer.bias.detach().numpy()
 
 
-def multi_head(query: Array, keys: Array, values: Array, heads: int, allowed: NDArray[np.bool_]) -> tuple[Array, Array]:
+def multi_head(
+    query: Array, keys: Array, values: Array, heads: int, allowed: NDArray[np.bool_]
+) -> tuple[Array, Array]:
     """Vaswani et al. 2017, section 3.2.2, over one sentence, head by head: contexts `(Q,H)` and weights `(A,Q,S)`."""
     width = query.shape[-1] // heads
     contexts, weights = [], []

@@ -46,20 +46,28 @@ def backward(
         counts: further counts of the whole update; by default those of the batch.
         training: what differs from the default settings.
     """
-    objectives = build_objectives(TrainingConfig.model_validate(training_settings(max_updates=1, **training)))
-    own = {name: count for objective in objectives for name, count in objective.counts(batch).items()}
+    objectives = build_objectives(
+        TrainingConfig.model_validate(training_settings(max_updates=1, **training))
+    )
+    own = {
+        name: count for objective in objectives for name, count in objective.counts(batch).items()
+    }
     of_update = {**own, "tokens": tokens, "links": links, "sentences": batch.size, **counts}
     return GradientAccumulator(model, objectives, of_update, device, chunk_bytes).backward(batch)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """The gradients by name of parameter, which the model has no longer."""
-    found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    found = {
+        name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None
+    }
     model.zero_grad(set_to_none=True)
     return found
 
 
-def assert_same_gradients(found: dict[str, Tensor], expected: dict[str, Tensor], within: float = 1e-9) -> None:
+def assert_same_gradients(
+    found: dict[str, Tensor], expected: dict[str, Tensor], within: float = 1e-9
+) -> None:
     """Compares gradients in float64."""
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():

@@ -14,7 +14,9 @@ from tests.support.reference_search import NO_REQUEST, EnsembleSentence, Request
 
 
 def same(
-    hypotheses: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]], within: float = 1e-9
+    hypotheses: Sequence[Sequence[Hypothesis]],
+    expected: Sequence[Sequence[Hypothesis]],
+    within: float = 1e-9,
 ) -> None:
     """Asserts that two searches of the same sentences found the same hypotheses."""
     assert [[(one.ids, one.finished) for one in row] for row in hypotheses] == [
@@ -24,9 +26,13 @@ def same(
         for one, other in zip(row, others, strict=True):
             assert one.score == pytest.approx(other.score, abs=within)
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=within)
-            assert one.p_gen == (None if other.p_gen is None else pytest.approx(other.p_gen, abs=within))
+            assert one.p_gen == (
+                None if other.p_gen is None else pytest.approx(other.p_gen, abs=within)
+            )
             assert (one.attention is None) == (other.attention is None)
-            assert one.attention is None or one.attention == pytest.approx(other.attention, abs=max(within, 1e-6))
+            assert one.attention is None or one.attention == pytest.approx(
+                other.attention, abs=max(within, 1e-6)
+            )
 
 
 def agree(
@@ -45,7 +51,9 @@ def agree(
         assert isinstance(config, BeamConfig)
         plain = reference_search.search(sentence, config, wanted, request)
     what = f"line {line}: {config}"
-    assert [one.ids + [EOS] * one.finished for one in hypotheses] == [list(one.tokens) for one in plain], what
+    assert [one.ids + [EOS] * one.finished for one in hypotheses] == [
+        list(one.tokens) for one in plain
+    ], what
     for one, other in zip(hypotheses, plain, strict=True):
         assert one.score == pytest.approx(other.score, abs=1e-9), what
         assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9), what

@@ -11,7 +11,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def svg_texts(path: Path) -> list[tuple[str, str]]:
     """The texts of an SVG, each with its style."""
-    return [("".join(node.itertext()), node.get("style", "")) for node in ET.parse(path).iter(f"{SVG}text")]
+    return [
+        ("".join(node.itertext()), node.get("style", ""))
+        for node in ET.parse(path).iter(f"{SVG}text")
+    ]
 
 
 def svg_shapes(path: Path, style: str) -> list[list[tuple[float, float]]]:
@@ -64,10 +67,15 @@ class Page(HTMLParser):
 
     def check_stands_alone(self) -> None:
         """Nothing is loaded from anywhere, and links lead to the page itself."""
-        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(|fetch\(|import\(", self.html)
+        assert not re.search(
+            r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(|fetch\(|import\(", self.html
+        )
         assert "default-src 'none'" in self.html
         links = [attributes.get("href") or "data:," for _, attributes, _ in self.elements]
         assert {link for link in links if not link.startswith("#")} <= {"data:,"}
         ids = [attributes.get("id") for _, attributes, _ in self.elements]
         assert all(link[1:] in ids for link in links if link.startswith("#"))
-        assert all((attributes.get("src") or "data:").startswith("data:") for _, attributes, _ in self.elements)
+        assert all(
+            (attributes.get("src") or "data:").startswith("data:")
+            for _, attributes, _ in self.elements
+        )

@@ -23,7 +23,9 @@ def tokenizers(words: int = WORDS, specials: tuple[str, ...] = ("<mask>",)) -> T
 def texts(*lengths: int, seed: int = 1, words: int = WORDS) -> Batch:
     """A stored batch of random texts of so many words."""
     draw = torch.Generator().manual_seed(seed)
-    return collate(None, [torch.randint(5, words, (length,), generator=draw).tolist() for length in lengths])
+    return collate(
+        None, [torch.randint(5, words, (length,), generator=draw).tolist() for length in lengths]
+    )
 
 
 def seeded(seed: int = 1) -> torch.Generator:

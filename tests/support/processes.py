@@ -79,7 +79,9 @@ while True:
 class Begun:
     """A command that runs beside the test: its number, its streams and its end, as `subprocess.Popen` has them."""
 
-    def __init__(self, pid: int, server: "Server", stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO) -> None:
+    def __init__(
+        self, pid: int, server: "Server", stdin: BinaryIO, stdout: BinaryIO, stderr: BinaryIO
+    ) -> None:
         self.pid = pid
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         self._server = server
@@ -151,13 +153,19 @@ class Server:
         return found
 
     @contextmanager
-    def begin(self, *words: object, cwd: Path | None = None, first: str = "", **changes: str) -> Iterator[Begun]:
+    def begin(
+        self, *words: object, cwd: Path | None = None, first: str = "", **changes: str
+    ) -> Iterator[Begun]:
         """Begins a command with pipes for its streams; ends it where the test is over."""
         (given, stdin), (stdout, printed), (stderr, said) = (os.pipe() for _ in range(3))
-        pid = self.start(words, cwd or Path.cwd(), environment(**changes), [given, printed, said], first)
+        pid = self.start(
+            words, cwd or Path.cwd(), environment(**changes), [given, printed, said], first
+        )
         for theirs in (given, printed, said):
             os.close(theirs)
-        begun = Begun(pid, self, os.fdopen(stdin, "wb", 0), os.fdopen(stdout, "rb"), os.fdopen(stderr, "rb"))
+        begun = Begun(
+            pid, self, os.fdopen(stdin, "wb", 0), os.fdopen(stdout, "rb"), os.fdopen(stderr, "rb")
+        )
         try:
             yield begun
         finally:

@@ -12,7 +12,15 @@ from nmtkit.data.tokenizers.vocabulary import EOS, PAD
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import LearnedPositions, SelfAttention
 from nmtkit.models.abilities import ParallelPrefill
-from nmtkit.models.base import Decoder, DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
+from nmtkit.models.base import (
+    Decoder,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    Seq2Seq,
+    VocabularySizes,
+)
 from nmtkit.models.transformer import TransformerConfig
 
 SIZE = 12
@@ -37,7 +45,12 @@ class AttendingModel(ParallelPrefill[Memory, DecoderState]):
         self.double().eval()
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
         places = nn.functional.embedding(cache.positions(), self.positions(cache.reach))
         states = self.tgt_embedding(tokens.view(len(memory.mask), -1)) + places  # (B,K,H)
@@ -64,7 +77,11 @@ class RecurrentModel(Decoder[Memory, HiddenState]):
     def __init__(self, size: int = SIZE) -> None:
         super().__init__(self.Config(), VocabularySizes({"tgt": size}))
         torch.manual_seed(0)
-        self.tgt_embedding, self.cell, self.output = nn.Embedding(size, 8), nn.GRUCell(8, 8), nn.Linear(8, size)
+        self.tgt_embedding, self.cell, self.output = (
+            nn.Embedding(size, 8),
+            nn.GRUCell(8, 8),
+            nn.Linear(8, size),
+        )
         with torch.no_grad():
             self.output.weight *= 9.0
             self.output.bias[EOS] += 1.0
@@ -74,7 +91,12 @@ class RecurrentModel(Decoder[Memory, HiddenState]):
         return HiddenState(self.output.weight.new_zeros(len(memory.mask), 8))
 
     def advance(
-        self, tokens: Tensor, state: HiddenState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: HiddenState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, HiddenState]:
         hidden = self.cell(self.tgt_embedding(tokens), state.hidden)
         return ModelOutput(hidden), HiddenState(hidden)
@@ -94,7 +116,11 @@ class Captioner(Seq2Seq[FeatureMemory, HiddenState]):
     def __init__(self, size: int = SIZE) -> None:
         super().__init__(self.Config(), VocabularySizes({"features": 3, "tgt": size}))
         torch.manual_seed(0)
-        self.tgt_embedding, self.cell, self.output = nn.Embedding(size, 8), nn.GRUCell(8, 8), nn.Linear(16, size)
+        self.tgt_embedding, self.cell, self.output = (
+            nn.Embedding(size, 8),
+            nn.GRUCell(8, 8),
+            nn.Linear(16, size),
+        )
         self.reading = nn.Linear(3, 8)
         with torch.no_grad():
             self.output.weight *= 5.0
@@ -108,19 +134,33 @@ class Captioner(Seq2Seq[FeatureMemory, HiddenState]):
         return HiddenState(self.output.weight.new_zeros(len(memory.mask), 8))
 
     def advance(
-        self, tokens: Tensor, state: HiddenState, memory: FeatureMemory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: HiddenState,
+        memory: FeatureMemory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, HiddenState]:
         hidden = self.cell(self.tgt_embedding(tokens), state.hidden)
         queries = hidden.view(len(memory.mask), -1, 8)  # (B,K,8)
-        weights = (queries @ memory.states.mT).masked_fill(~memory.mask[:, None], -torch.inf).softmax(-1)
+        weights = (
+            (queries @ memory.states.mT).masked_fill(~memory.mask[:, None], -torch.inf).softmax(-1)
+        )
         features = torch.cat([(weights @ memory.states).flatten(0, 1), hidden], 1)
         return ModelOutput(features, weights.flatten(0, 1)), HiddenState(hidden)
 
 
-MODELS_WITHOUT_SOURCE: dict[str, Callable[[], Decoder]] = {"attending": AttendingModel, "recurrent": RecurrentModel}
+MODELS_WITHOUT_SOURCE: dict[str, Callable[[], Decoder]] = {
+    "attending": AttendingModel,
+    "recurrent": RecurrentModel,
+}
 
 
 def prompts(*rows: list[int]) -> Batch:
     """One sentence for each prompt."""
     longest = max(map(len, rows))
-    return Batch(prompt=torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.long))
+    return Batch(
+        prompt=torch.tensor(
+            [[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.long
+        )
+    )

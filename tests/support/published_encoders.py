@@ -13,7 +13,14 @@ from nmtkit.zoo.next_sentence import NextSentence
 from tests.support.pretraining_batches import WORDS, seeded, texts, tokenizers
 
 SIZES = VocabularySizes({"src": WORDS, "tgt": WORDS}, shared=True)
-TINY = {"hidden_size": 16, "feed_forward_size": 24, "heads": 4, "layers": 2, "max_positions": 40, "norm_epsilon": 1e-12}
+TINY = {
+    "hidden_size": 16,
+    "feed_forward_size": 24,
+    "heads": 4,
+    "layers": 2,
+    "max_positions": 40,
+    "norm_epsilon": 1e-12,
+}
 THEIRS = {"vocab_size": WORDS, "type_vocab_size": 2, "pad_token_id": 0, "num_hidden_layers": 2}
 THEIRS |= {"intermediate_size": 24, "max_position_embeddings": 40, "layer_norm_eps": 1e-12}
 OF_A_LAYER = {
@@ -50,7 +57,11 @@ def take_weights(ours: nn.Module, theirs: nn.Module, heads: Mapping[str, str]) -
                 given[own + name.removeprefix(begin)] = tensor
     missing, unknown = ours.load_state_dict(given, strict=False)
     assert unknown == []
-    assert [name for name in missing if not name.startswith("generator.") and name != "output.words.weight"] == []
+    assert [
+        name
+        for name in missing
+        if not name.startswith("generator.") and name != "output.words.weight"
+    ] == []
 
 
 @torch.no_grad()
@@ -65,7 +76,11 @@ def enlarged(model: nn.Module) -> nn.Module:
 def asked(batch: Batch) -> dict[str, Tensor]:
     """As they are asked."""
     read = batch.inputs
-    return {"input_ids": read.ids, "attention_mask": read.mask.long(), "token_type_ids": read.segments}
+    return {
+        "input_ids": read.ids,
+        "attention_mask": read.mask.long(),
+        "token_type_ids": read.segments,
+    }
 
 
 def assert_close(ours: Tensor, theirs: Tensor) -> None:
@@ -73,7 +88,11 @@ def assert_close(ours: Tensor, theirs: Tensor) -> None:
 
 
 def parameters(model: nn.Module, *without: str) -> int:
-    return sum(one.numel() for name, one in model.named_parameters() if not name.startswith(without or ("-",)))
+    return sum(
+        one.numel()
+        for name, one in model.named_parameters()
+        if not name.startswith(without or ("-",))
+    )
 
 
 def batch_of_pairs(rate: float = 0.3) -> Batch:

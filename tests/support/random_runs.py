@@ -89,19 +89,25 @@ def made_run(folder: Path, settings: dict[str, Any], tokenizers: Tokenizers) -> 
 
 def run_of(kind: dict[str, Any], folder: Path) -> Run:
     """A run with these settings of the model; its two vocabularies are one unless the kind says how they differ."""
-    settings = {key: value for key, value in kind.items() if key not in ("two", "more source tokens")}
+    settings = {
+        key: value for key, value in kind.items() if key not in ("two", "more source tokens")
+    }
     if "more source tokens" in kind:
         return made_run(folder, settings, learned(joint=False, vocab_size=38, tgt_vocab_size=34))
     return made_run(folder, settings, tokenizers("two" in kind))
 
 
 def require_near(
-    found: Seq2Seq, own: Seq2Seq, step: Callable[[str, Tensor], Tensor | float] = lambda name, tensor: 0.0
+    found: Seq2Seq,
+    own: Seq2Seq,
+    step: Callable[[str, Tensor], Tensor | float] = lambda name, tensor: 0.0,
 ) -> None:
     """Every weight is the same, or as near as it can be where rounding to the given steps moves it."""
     assert len(own.state_dict()) > 30
     for name, tensor in own.state_dict().items():
-        assert bool(((found.state_dict()[name] - tensor).abs() <= step(name, tensor) * 1.001).all()), name
+        assert bool(
+            ((found.state_dict()[name] - tensor).abs() <= step(name, tensor) * 1.001).all()
+        ), name
 
 
 def read(path: Path) -> Any:
@@ -128,7 +134,9 @@ Spoil = Callable[[Path], object]
 def needs(engine: str) -> pytest.MarkDecorator:
     library = engines.LIBRARIES[engine]
     there = importlib.util.find_spec(library) is not None
-    return pytest.mark.skipif(not there, reason=f"{library} is not installed (pip install 'nmtkit[peers]')")
+    return pytest.mark.skipif(
+        not there, reason=f"{library} is not installed (pip install 'nmtkit[peers]')"
+    )
 
 
 class Harm:
@@ -177,7 +185,10 @@ def write_tokenizers(folder: Path, two: bool, pad_last: bool) -> tuple[int, int]
     """Those of a Marian model, and how many words both sides have; some pieces of the tokenizers have no id."""
     folder.mkdir()
     pair = learned(joint=False)
-    words = [[word for word in one.vocabulary.tokens[4:] if word[-1:] not in "xX"] for one in (pair.src, pair.tgt)]
+    words = [
+        [word for word in one.vocabulary.tokens[4:] if word[-1:] not in "xX"]
+        for one in (pair.src, pair.tgt)
+    ]
     sides = words if two else [[*words[0], *words[1]]] * 2
     first, last = (["</s>", "<unk>"], ["<pad>"]) if pad_last else (["</s>", "<unk>", "<pad>"], [])
     tables = ([*first, ">>de<<", *dict.fromkeys(side), *last] for side in sides)
@@ -187,7 +198,9 @@ def write_tokenizers(folder: Path, two: bool, pad_last: bool) -> tuple[int, int]
     (folder / "vocab.json").write_text(json.dumps(src), encoding="utf-8")
     if two:
         (folder / "target_vocab.json").write_text(json.dumps(tgt), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": two}), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"separate_vocabs": two}), encoding="utf-8"
+    )
     return len(src), len(tgt)
 
 
@@ -199,17 +212,42 @@ def marian(folder: Path, kind: dict[str, Any]) -> Any:
     library = engines.library("huggingface")
     library.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
-    given = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "activation_function": "swish"} | kind
-    rest = {"two": False, "bias": True, "heads": 2, "file": "", "end": 2.0, "spread": 0.4, "stops": True}
+    given = {
+        "d_model": 16,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "activation_function": "swish",
+    } | kind
+    rest = {
+        "two": False,
+        "bias": True,
+        "heads": 2,
+        "file": "",
+        "end": 2.0,
+        "spread": 0.4,
+        "stops": True,
+    }
     rest["pad_last"] = False
-    two, bias, heads, file, end, spread, stops, pad_last = (given.pop(key, other) for key, other in rest.items())
+    two, bias, heads, file, end, spread, stops, pad_last = (
+        given.pop(key, other) for key, other in rest.items()
+    )
     src, tgt = write_tokenizers(folder, two, pad_last)
     pad = src - 1 if pad_last else 2
     sides = {f"{side}_attention_heads": heads for side in ("encoder", "decoder")}
     sides |= {f"{side}_ffn_dim": 20 for side in ("encoder", "decoder")}
-    ids = {"pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad, "forced_eos_token_id": None}
+    ids = {
+        "pad_token_id": pad,
+        "eos_token_id": 0,
+        "decoder_start_token_id": pad,
+        "forced_eos_token_id": None,
+    }
     torch.manual_seed(5)
-    sizes = {"vocab_size": src, "decoder_vocab_size": tgt, "max_position_embeddings": 64, "scale_embedding": True}
+    sizes = {
+        "vocab_size": src,
+        "decoder_vocab_size": tgt,
+        "max_position_embeddings": 64,
+        "scale_embedding": True,
+    }
     config = library.MarianConfig(**sizes | sides | ids | given)
     model = library.MarianMTModel(config).eval()
     with torch.no_grad():

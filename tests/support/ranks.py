@@ -33,7 +33,10 @@ def start(function: Callable[[int, int, str], None], folder: Path, size: int) ->
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=function, args=(rank, port, str(folder)), daemon=True) for rank in range(size)]
+    processes = [
+        context.Process(target=function, args=(rank, port, str(folder)), daemon=True)
+        for rank in range(size)
+    ]
     for process in processes:
         process.start()
     for process in processes:

@@ -15,7 +15,13 @@ from nmtkit.data.batches.batch import ABSENT, Batch
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.decoding.beam_search import DIVERSITY_STRENGTH
 from nmtkit.decoding.scorers import COVERAGE_PENALTIES, LENGTH_PENALTIES, coverage_score
-from nmtkit.decoding.settings import BeamConfig, SamplingConfig, SearchConfig, max_lengths, min_lengths
+from nmtkit.decoding.settings import (
+    BeamConfig,
+    SamplingConfig,
+    SearchConfig,
+    max_lengths,
+    min_lengths,
+)
 from nmtkit.models.abilities import as_copying
 from nmtkit.models.base import Decoder, ModelOutput
 from nmtkit.models.output import log_probabilities
@@ -67,14 +73,17 @@ class Request:
             ends = [
                 end
                 for end in range(begin + size, len(tokens))
-                if list(tokens[end - size : end]) == list(term) and (tokens[end] == EOS or tokens[end] in self.starts)
+                if list(tokens[end - size : end]) == list(term)
+                and (tokens[end] == EOS or tokens[end] in self.starts)
             ]
             if not is_open or ends:
                 counts.append(None)
                 begin = min(ends, default=begin) if self.in_order else 0
             else:
                 behind = list(tokens[begin:])
-                counts.append(max(n for n in range(size + 1) if behind[len(behind) - n :] == list(term[:n])))
+                counts.append(
+                    max(n for n in range(size + 1) if behind[len(behind) - n :] == list(term[:n]))
+                )
                 is_open = not self.in_order
         return counts
 
@@ -144,7 +153,11 @@ def possible(log_prob: float) -> float:
 
 
 def more_weight(
-    log_prob: float, tokens: Sequence[int], token: int, config: SearchConfig, prompt: Sequence[int] = ()
+    log_prob: float,
+    tokens: Sequence[int],
+    token: int,
+    config: SearchConfig,
+    prompt: Sequence[int] = (),
 ) -> float:
     """How much more than its own log-probability a token weighs."""
     return (config.repetition_penalty if token in (*prompt, *tokens) else 1.0) * log_prob - log_prob
@@ -226,7 +239,9 @@ class EnsembleSentence:
     Weights sum to one; a mean `of_logs` is made a distribution again.
     """
 
-    def __init__(self, members: Sequence[Sentence], weights: Sequence[float], of_logs: bool = False) -> None:
+    def __init__(
+        self, members: Sequence[Sentence], weights: Sequence[float], of_logs: bool = False
+    ) -> None:
         self.members, self.weights, self.of_logs = members, weights, of_logs
         self.empty, self.words, self.prompt = members[0].empty, members[0].words, members[0].prompt
 
@@ -255,15 +270,23 @@ class EnsembleSentence:
 class Steps:
     """How the hypotheses of one sentence may go on, and what they are ranked by."""
 
-    def __init__(self, sentence: Sentence | EnsembleSentence, config: SearchConfig, request: Request) -> None:
+    def __init__(
+        self, sentence: Sentence | EnsembleSentence, config: SearchConfig, request: Request
+    ) -> None:
         lengths = sentence.empty.lengths
         if sentence.empty.inputs is not ABSENT:
             self.words = sentence.empty.inputs.mask[0].clone()
             if sentence.empty.reads_text:
                 self.words[int(lengths) - 1] = False  # EOS is not to be covered
         self.sentence, self.config, self.request = sentence, config, request
-        prefix, room = torch.tensor([request.prefix]), torch.tensor([sum(len(term) + 1 for term in request.required)])
-        self.limit, self.least = int(max_lengths(config, lengths, prefix, room)), int(min_lengths(config, lengths))
+        prefix, room = (
+            torch.tensor([request.prefix]),
+            torch.tensor([sum(len(term) + 1 for term in request.required)]),
+        )
+        self.limit, self.least = (
+            int(max_lengths(config, lengths, prefix, room)),
+            int(min_lengths(config, lengths)),
+        )
 
     def divisor(self, length: int) -> float:
         """What the log-probability of a hypothesis of so many tokens is divided by."""
@@ -294,7 +317,12 @@ class Steps:
             log_probs = (*one.log_probs, value)
             ranks = math.fsum(log_probs) + penalty
             score = ranks / divisor + cost
-            following.append((ranks + in_every_step, PlainHypothesis((*one.tokens, token), log_probs, score, penalty)))
+            following.append(
+                (
+                    ranks + in_every_step,
+                    PlainHypothesis((*one.tokens, token), log_probs, score, penalty),
+                )
+            )
         return following
 
 
@@ -305,7 +333,10 @@ def ranked(hypotheses: Collection[PlainHypothesis]) -> list[PlainHypothesis]:
 
 @torch.no_grad()
 def search(
-    sentence: Sentence | EnsembleSentence, config: BeamConfig, n_best: int, request: Request = NO_REQUEST
+    sentence: Sentence | EnsembleSentence,
+    config: BeamConfig,
+    n_best: int,
+    request: Request = NO_REQUEST,
 ) -> list[PlainHypothesis]:
     """The best translations of one sentence, those that ended first."""
     steps, groups = Steps(sentence, config, request), config.diversity_groups
@@ -325,7 +356,9 @@ def search(
                     token = longer.tokens[-1]
                     lowered = one.lowered - DIVERSITY_STRENGTH * taken.count(token)
                     longer = replace(longer, lowered=lowered)
-                    candidates.append((-rank - lowered, number, token, request.bank(longer.tokens), longer))
+                    candidates.append(
+                        (-rank - lowered, number, token, request.bank(longer.tokens), longer)
+                    )
             if config.at_limit == "end" and length == steps.limit:
                 met = [each for each in candidates if request.is_enough(each[-1].tokens[:-1])]
                 candidates = met or candidates
@@ -338,8 +371,13 @@ def search(
             first += best
             taken += [one.tokens[-1] for one in beam]
             last += [*ends, *beam]
-        live, whole = [one for beam in beams for one in beam], ranked([one for own in ended for one in own])
-        needed, counted = (config.beam_size, length) if stop == "huggingface" else (n_best, steps.limit)
+        live, whole = (
+            [one for beam in beams for one in beam],
+            ranked([one for own in ended for one in own]),
+        )
+        needed, counted = (
+            (config.beam_size, length) if stop == "huggingface" else (n_best, steps.limit)
+        )
         if stop in ("exact", "huggingface") and live and len(whole) >= needed:
             bound = max(one.log_prob + one.penalty for one in live) / steps.divisor(counted)
             if whole[needed - 1].score >= bound:
@@ -376,7 +414,10 @@ def drawn(log_probs: dict[int, float], key: int) -> int:
     blocks: dict[int, list[int]] = {}
     for word in log_probs:
         blocks.setdefault(word // 64, []).append(word)
-    sums = {block: math.log(math.fsum(math.exp(log_probs[word]) for word in own)) for block, own in blocks.items()}
+    sums = {
+        block: math.log(math.fsum(math.exp(log_probs[word]) for word in own))
+        for block, own in blocks.items()
+    }
     block = max(sums, key=lambda one: sums[one] + noise(key, one))
     return max(blocks[block], key=lambda word: log_probs[word] + noise(key, 2**32 + word))
 
@@ -384,7 +425,11 @@ def drawn(log_probs: dict[int, float], key: int) -> int:
 def left(values: dict[int, float], config: SamplingConfig) -> dict[int, float]:
     """The log-probabilities, less that of the best, of the words that temperature, top-k, top-p and epsilon leave."""
     best = max(values.values())
-    values = {word: (value - best) / config.temperature for word, value in values.items() if value > -math.inf}
+    values = {
+        word: (value - best) / config.temperature
+        for word, value in values.items()
+        if value > -math.inf
+    }
     order = sorted(values.values(), reverse=True)
     least = order[min(config.top_k or len(order), len(order)) - 1]
     values = {word: value for word, value in values.items() if value >= least}
@@ -401,7 +446,10 @@ def left(values: dict[int, float], config: SamplingConfig) -> dict[int, float]:
 
 @torch.no_grad()
 def sampled(
-    sentence: Sentence | EnsembleSentence, config: SamplingConfig, line: int, request: Request = NO_REQUEST
+    sentence: Sentence | EnsembleSentence,
+    config: SamplingConfig,
+    line: int,
+    request: Request = NO_REQUEST,
 ) -> list[PlainHypothesis]:
     """The samples of the sentence of this number; words that only its source has are behind those of the vocabulary."""
     steps, words = Steps(sentence, config, request), sentence.words
@@ -415,7 +463,10 @@ def sampled(
             for _, longer in steps.after(one):
                 token = longer.tokens[-1]
                 places[token if token < words else words + source.index(token)] = longer
-            weighed = {place: longer.log_probs[-1] + longer.penalty - one.penalty for place, longer in places.items()}
+            weighed = {
+                place: longer.log_probs[-1] + longer.penalty - one.penalty
+                for place, longer in places.items()
+            }
             one = places[drawn(left(weighed, config), key)]
             if one.tokens[-1] == EOS:
                 break

@@ -24,7 +24,9 @@ def main() -> None:
     pairs = sentence_pairs(200, seed=1)
     examples = [Example(src, tgt, number) for number, (src, tgt) in enumerate(pairs, start=1)]
     words = [f"w{number}" for number in range(30)]
-    hypotheses, *references = ([" ".join(draw.choices(words, k=12)) for _ in range(40)] for _ in range(3))
+    hypotheses, *references = (
+        [" ".join(draw.choices(words, k=12)) for _ in range(40)] for _ in range(3)
+    )
     results: dict[str, object] = {}
     for name in METRICS:
         if name in NEEDS_A_MODEL:
@@ -36,7 +38,9 @@ def main() -> None:
             results[f"metric {name}"] = str(fault)
     texts = [Texts(hypotheses, references), Texts(references[0], references)]
     for kind in ("bs", "ar"):
-        results[f"resampling {kind}"] = repr(score_texts(texts, ["bleu", "cider"], Options(), Resampling(kind, 50)))
+        results[f"resampling {kind}"] = repr(
+            score_texts(texts, ["bleu", "cider"], Options(), Resampling(kind, 50))
+        )
     train: list[Example] = []
     results["hold out"] = repr(choose_hold_out(examples, with_test=True, train=train.append))
     results["train"] = [pair.line for pair in train]
@@ -44,16 +48,23 @@ def main() -> None:
         config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": size, "sampling": 0})
         with tempfile.TemporaryDirectory() as folder:
             learn_tokenizers(config, examples).save(Path(folder))
-            contents = {path.name: path.read_bytes().hex() for path in sorted(Path(folder).iterdir())}
+            contents = {
+                path.name: path.read_bytes().hex() for path in sorted(Path(folder).iterdir())
+            }
         results[f"tokenizer {kind}"] = contents
     for kind, size in (("bpe", 60), ("unigram", 64)):
         config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": size, "sampling": 0.3})
         tokenizer = learn_tokenizers(config, examples).src
         results[f"sampled {kind}"] = tokenizer.encode_many([pair.src for pair in examples], seed=7)
-    corpora = [{"src": "a", "tgt": "b", "alignment": "c"}, {"src": "d", "tgt": "e", "alignment": "f"}]
+    corpora = [
+        {"src": "a", "tgt": "b", "alignment": "c"},
+        {"src": "d", "tgt": "e", "alignment": "f"},
+    ]
     results["corpora"] = repr(joined_corpora(corpora))
     try:
-        TokenizerConfig.model_validate({"joint": False, "columns": {"src": {"tgt_vocab_size": 9, "joint": True}}})
+        TokenizerConfig.model_validate(
+            {"joint": False, "columns": {"src": {"tgt_vocab_size": 9, "joint": True}}}
+        )
     except NmtkitError as fault:
         results["faults"] = str(fault)
     print(json.dumps(results))

@@ -26,7 +26,9 @@ def parts(words: list[str], sign: str) -> Iterator[list[str]]:
     yield words
 
 
-def run_in_process(line: str, console: Command, change: Callable[[list[str]], list[str]]) -> Finished:
+def run_in_process(
+    line: str, console: Command, change: Callable[[list[str]], list[str]]
+) -> Finished:
     """Runs a line as a shell would, one command of a pipe after the other; `change` may change commands of nmtkit."""
     done = Finished(0, "", "")
     for chain in parts(words_of(line), "&&"):
@@ -34,13 +36,17 @@ def run_in_process(line: str, console: Command, change: Callable[[list[str]], li
         for words in parts(chain, "|"):
             *_, target = parts(words, ">")
             source = words[words.index("<") + 1] if "<" in words else ""
-            plain = words[: min((words.index(sign) for sign in "<>" if sign in words), default=len(words))]
+            plain = words[
+                : min((words.index(sign) for sign in "<>" if sign in words), default=len(words))
+            ]
             given = Path(source).read_text(encoding="utf-8") if source else given
             if plain[0] == "nmtkit":
                 done = console(*change(plain[1:]), stdin=given)
             else:
                 assert plain[0] in PROGRAMS, f"{plain[0]} in: {line}"
-                other = subprocess.run(plain, input=given, capture_output=True, text=True, check=False)
+                other = subprocess.run(
+                    plain, input=given, capture_output=True, text=True, check=False
+                )
                 done = Finished(other.returncode, other.stdout, other.stderr)
             if done.code:
                 return done

@@ -24,7 +24,9 @@ class Told:
     copy_gate: Tensor | None = None
 
 
-def told(model: Model, batch: Batch, keep: Tensor | None = None, need_attention: bool = True) -> Told:
+def told(
+    model: Model, batch: Batch, keep: Tensor | None = None, need_attention: bool = True
+) -> Told:
     """All that a model says in teacher forcing; log-probabilities `(M,X)` of the positions in `keep`, if given."""
     output, memory = model.read(batch, need_attention)
     kept = output if keep is None else output.gather(keep)
@@ -72,7 +74,10 @@ class Walk:
         if sentences is not None:
             other.cache.select(sentences)
             rows = sentences[:, None] * self.beam + torch.arange(self.beam, device=sentences.device)
-            other.memory, other.state = self.memory.select(sentences), self.state.select(rows.flatten())
+            other.memory, other.state = (
+                self.memory.select(sentences),
+                self.state.select(rows.flatten()),
+            )
         return other
 
 

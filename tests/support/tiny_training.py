@@ -23,12 +23,19 @@ CPU = torch.device("cpu")
 WORDS = 12
 SIZES = VocabularySizes({"src": WORDS, "tgt": WORDS}, shared=False)
 TINY = RnnEncDecConfig(
-    embedding_size=8, hidden_size=8, maxout_size=None, feed_context=False, tie="decoder", dropout=0.0
+    embedding_size=8,
+    hidden_size=8,
+    maxout_size=None,
+    feed_context=False,
+    tie="decoder",
+    dropout=0.0,
 )
 Evaluate = Callable[[Seq2Seq], dict[str, float]]
 
 
-def tiny_model(seed: int = 7, dropout: float = 0.0, dtype: torch.dtype = torch.float32) -> RnnEncDec:
+def tiny_model(
+    seed: int = 7, dropout: float = 0.0, dtype: torch.dtype = torch.float32
+) -> RnnEncDec:
     """A GRU that reads the source, and another that goes on from its last state; the output layer is tied."""
     torch.manual_seed(moved(seed))
     return RnnEncDec(TINY.changed({"dropout": dropout}), SIZES).to(dtype)
@@ -161,7 +168,9 @@ def start(
     if isinstance(stream, Pace):
         clock = stream.clock
         stream.slow_down(model)
-    return train(model, stream, config, evaluate, CheckpointManager(folder), device, clock=clock, **how)
+    return train(
+        model, stream, config, evaluate, CheckpointManager(folder), device, clock=clock, **how
+    )
 
 
 def steps(events: list[Event]) -> list[Step]:
@@ -169,14 +178,24 @@ def steps(events: list[Event]) -> list[Step]:
 
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    return all(
+        torch.equal(x, y)
+        for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
 
 
 def same_states(a: Path, b: Path, but: Collection[str] = ()) -> bool:
     """Whether two folders have the same state, bit for bit; some facts may differ."""
-    (tensors, facts), (others, other_facts) = CheckpointManager(a).load_last(), CheckpointManager(b).load_last()
+    (tensors, facts), (others, other_facts) = (
+        CheckpointManager(a).load_last(),
+        CheckpointManager(b).load_last(),
+    )
     same_facts = all(facts[name] == other_facts[name] for name in facts if name not in but)
-    return same_facts and tensors.keys() == others.keys() and all(torch.equal(tensors[n], others[n]) for n in tensors)
+    return (
+        same_facts
+        and tensors.keys() == others.keys()
+        and all(torch.equal(tensors[n], others[n]) for n in tensors)
+    )
 
 
 def ended(events: list[Event]) -> tuple[str, int]:

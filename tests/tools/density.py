@@ -41,7 +41,11 @@ class Function:
 
 def is_docstring(node: ast.AST) -> bool:
     """Whether a statement is a string by itself."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def code_lines(text: str) -> set[int]:

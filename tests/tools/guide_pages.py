@@ -46,7 +46,9 @@ def steps(text: str) -> Iterator[str | Recipe]:
         kind, block = fence.groups()
         if kind in SHELL:
             yield from commands(block)
-        elif kind == "yaml" and (names := re.findall(r"`([\w-]+\.yaml)`", text[end : fence.start()])):
+        elif kind == "yaml" and (
+            names := re.findall(r"`([\w-]+\.yaml)`", text[end : fence.start()])
+        ):
             yield names[-1], block
         end = fence.end()
 
@@ -54,7 +56,12 @@ def steps(text: str) -> Iterator[str | Recipe]:
 @click.command()
 @click.argument("page")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where. Default: runs/PAGE.")
-@click.option("--begin", type=click.IntRange(1), default=1, help="Go on with this command, in the folder as it is.")
+@click.option(
+    "--begin",
+    type=click.IntRange(1),
+    default=1,
+    help="Go on with this command, in the folder as it is.",
+)
 @click.option("--count", type=click.IntRange(1), help="So many commands only. Default: all.")
 @click.option("--list", "only_list", is_flag=True, help="Print the commands and their numbers.")
 def main(page: str, folder: Path | None, begin: int, count: int | None, only_list: bool) -> None:
@@ -77,8 +84,12 @@ def main(page: str, folder: Path | None, begin: int, count: int | None, only_lis
         if code := run(line, folder):
             sys.exit(f"\ncommand {number} of the page failed with exit code {code}: {line}")
         took.append((time.monotonic() - started, line))
-    click.echo(f"\n{len(took)} commands, {sum(seconds for seconds, _ in took) / 60:.1f} minutes; the longest:")
-    click.echo("\n".join(f"{seconds:6.0f} s  {line}" for seconds, line in sorted(took, reverse=True)[:8]))
+    click.echo(
+        f"\n{len(took)} commands, {sum(seconds for seconds, _ in took) / 60:.1f} minutes; the longest:"
+    )
+    click.echo(
+        "\n".join(f"{seconds:6.0f} s  {line}" for seconds, line in sorted(took, reverse=True)[:8])
+    )
     made = sorted(path.name for path in folder.iterdir() if path.suffix in PICTURES)
     click.echo(f"pictures in {folder}: {' '.join(made)}")
 
@@ -87,7 +98,9 @@ def run(line: str, folder: Path) -> int:
     """A line of a shell, for which `nmtkit` and `python` are those of this interpreter; returns the exit code."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     words = ["bash", "-e", "-o", "pipefail", "-c", line]
-    return subprocess.run(words, cwd=folder, env={**os.environ, "PATH": path}, check=False).returncode
+    return subprocess.run(
+        words, cwd=folder, env={**os.environ, "PATH": path}, check=False
+    ).returncode
 
 
 if __name__ == "__main__":

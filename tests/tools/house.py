@@ -78,7 +78,9 @@ def names_defined_twice() -> dict[str, list[str]]:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
                 found[folder, node.name].append(name_of(path))
     return {
-        f"{folder}.{name}": where for (folder, name), where in sorted(found.items()) if where[1:] and name != "command"
+        f"{folder}.{name}": where
+        for (folder, name), where in sorted(found.items())
+        if where[1:] and name != "command"
     }
 
 
@@ -88,7 +90,11 @@ def sizes_of_rooms() -> dict[str, tuple[int, int, int]]:
     for path in FILES:
         of_room[room_of(name_of(path))].append(path)
     return {
-        room: (sum(path.name != "__init__.py" for path in paths), sum(map(length_of, paths)), sum(map(code_of, paths)))
+        room: (
+            sum(path.name != "__init__.py" for path in paths),
+            sum(map(length_of, paths)),
+            sum(map(code_of, paths)),
+        )
         for room, paths in of_room.items()
         if room in rooms()
     }
@@ -101,10 +107,16 @@ def all_functions() -> list[tuple[str, Function]]:
 
 def subclasses_of(root: str) -> list[ast.ClassDef]:
     """The classes of the package that inherit from a class of this name, also through others."""
-    classes = [node for path in FILES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    classes = [
+        node for path in FILES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)
+    ]
     names = {root}
     while True:
-        found = [node for node in classes if names & {ast.unparse(base).split("[")[0] for base in node.bases}]
+        found = [
+            node
+            for node in classes
+            if names & {ast.unparse(base).split("[")[0] for base in node.bases}
+        ]
         if names.issuperset(node.name for node in found):
             return found
         names.update(node.name for node in found)
@@ -112,7 +124,9 @@ def subclasses_of(root: str) -> list[ast.ClassDef]:
 
 def count_fields(classes: Iterable[ast.ClassDef]) -> int:
     """Fields of classes of settings; a field that is inherited counts once."""
-    fields = [part for settings in classes for part in settings.body if isinstance(part, ast.AnnAssign)]
+    fields = [
+        part for settings in classes for part in settings.body if isinstance(part, ast.AnnAssign)
+    ]
     return sum("ClassVar" not in ast.unparse(field.annotation) for field in fields)
 
 
@@ -130,7 +144,9 @@ def commands_and_options() -> tuple[int, int]:
 
     def visit(command: click.Command, context: click.Context) -> None:
         nonlocal commands
-        options.update(max(part.opts, key=len) for part in command.params if isinstance(part, click.Option))
+        options.update(
+            max(part.opts, key=len) for part in command.params if isinstance(part, click.Option)
+        )
         if not isinstance(command, click.Group):
             commands += 1
             return
@@ -148,11 +164,17 @@ BASE_CLASSES = ("Model", "Decoder", "Seq2Seq")
 
 def overridable() -> set[str]:
     """The methods and attributes of the base classes of models that a subclass may override."""
-    classes = [node for node in tree_of(PACKAGE / "models" / "base.py").body if isinstance(node, ast.ClassDef)]
+    classes = [
+        node
+        for node in tree_of(PACKAGE / "models" / "base.py").body
+        if isinstance(node, ast.ClassDef)
+    ]
     parts = [part for node in classes if node.name in BASE_CLASSES for part in node.body]
     names = set()
     for part in parts:
-        if isinstance(part, ast.FunctionDef) and not any("final" in ast.unparse(mark) for mark in part.decorator_list):
+        if isinstance(part, ast.FunctionDef) and not any(
+            "final" in ast.unparse(mark) for mark in part.decorator_list
+        ):
             names.add(part.name)
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
             names.add(part.target.id)
@@ -165,14 +187,18 @@ def complexity() -> dict[str, int]:
     commands, options = commands_and_options()
     settings, foreign_fields = count_settings()
     return {
-        "functions above 10 nodes per line": sum(size.code_lines >= SHORTEST and size.density > 10 for size in sizes),
+        "functions above 10 nodes per line": sum(
+            size.code_lines >= SHORTEST and size.density > 10 for size in sizes
+        ),
         "functions above 80 lines of code": sum(size.code_lines > 80 for size in sizes),
         "settings": settings,
         "fields of foreign files": foreign_fields,
         "options": options,
         "commands": commands,
         "overridable parts of models": len(overridable()),
-        "raise statements": sum(isinstance(node, ast.Raise) for path in FILES for node in ast.walk(tree_of(path))),
+        "raise statements": sum(
+            isinstance(node, ast.Raise) for path in FILES for node in ast.walk(tree_of(path))
+        ),
     }
 
 
@@ -213,10 +239,16 @@ class Trace(NamedTuple):
 def traced(*arguments: str, text: str = "") -> Trace:
     """Runs a command."""
     command = [sys.executable, "-c", COUNTING, *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", check=False)
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, encoding="utf-8", check=False
+    )
     assert done.returncode == 0, done.stderr
     opened, imported, entered = json.loads(done.stderr.splitlines()[-1])
-    return Trace(Counter(opened), set(imported), {name for name in entered if Path(name).is_relative_to(PACKAGE)})
+    return Trace(
+        Counter(opened),
+        set(imported),
+        {name for name in entered if Path(name).is_relative_to(PACKAGE)},
+    )
 
 
 def reads() -> dict[str, object]:
@@ -225,7 +257,15 @@ def reads() -> dict[str, object]:
         run = str(Path(folder, "run"))
         quick = ("training.max_updates=1", "evaluation.max_sentences=1", "data.test=null")
         text = traced("preprocess", "demo", "--run", run).opened
-        traced("train", "demo", "--run", run, "--device", "cpu", *(word for one in quick for word in ("--set", one)))
+        traced(
+            "train",
+            "demo",
+            "--run",
+            run,
+            "--device",
+            "cpu",
+            *(word for one in quick for word in ("--set", one)),
+        )
         line = traced("translate", "-m", run, "--device", "cpu", text="a b\n")
     return {
         "preprocess reads the text": max(text["train.en.gz"], text["train.fr.gz"]),
@@ -239,7 +279,9 @@ def main() -> None:
     lengths = sorted(((length_of(path), name_of(path)) for path in FILES), reverse=True)
     measured = all_functions()
     longest = sorted(measured, key=lambda function: -function[1].code_lines)
-    densest = sorted((one for one in measured if one[1].code_lines >= SHORTEST), key=lambda one: -one[1].density)
+    densest = sorted(
+        (one for one in measured if one[1].code_lines >= SHORTEST), key=lambda one: -one[1].density
+    )
     rows = {
         "files, lines": f"{len(lengths)}, {sum(length for length, _ in lengths):,}",
         **complexity(),
@@ -247,10 +289,15 @@ def main() -> None:
         "names defined twice in a folder": f"{len(names_defined_twice())} {names_defined_twice() or ''}",
         **reads(),
         "longest files": ", ".join(f"{name} {length}" for length, name in lengths[:10]),
-        "longest functions": ", ".join(f"{name}: {size.name} {size.code_lines}" for name, size in longest[:10]),
-        "densest functions": ", ".join(f"{name}: {size.name} {size.density:.1f}" for name, size in densest[:10]),
+        "longest functions": ", ".join(
+            f"{name}: {size.name} {size.code_lines}" for name, size in longest[:10]
+        ),
+        "densest functions": ", ".join(
+            f"{name}: {size.name} {size.density:.1f}" for name, size in densest[:10]
+        ),
         "rooms (files, lines, of code)": "; ".join(
-            f"{room} {files}, {lines:,}, {code:,}" for room, (files, lines, code) in sorted(sizes_of_rooms().items())
+            f"{room} {files}, {lines:,}, {code:,}"
+            for room, (files, lines, code) in sorted(sizes_of_rooms().items())
         ),
     }
     for name, value in rows.items():

@@ -44,7 +44,12 @@ FAULTS = (
         name="core: a wrong checksum is accepted",
         before="if facts != with_checksum(plain):",
         after="if CHECKSUM_KEY in plain:",
-        tests=("runs", "training/test_damaged_checkpoints.py", "training/test_checkpoint.py", "cli"),
+        tests=(
+            "runs",
+            "training/test_damaged_checkpoints.py",
+            "training/test_checkpoint.py",
+            "cli",
+        ),
     ),
     Fault(
         name="core: an interrupted write leaves its temporary file",
@@ -344,8 +349,8 @@ FAULTS = (
     ),
     Fault(
         name="cli: results are written in the encoding of the machine",
-        before='return io.TextIOWrapper(io.BufferedWriter(kind(number)), "utf-8", errors,',
-        after="return io.TextIOWrapper(io.BufferedWriter(kind(number)), None, errors,",
+        before='io.BufferedWriter(kind(number)), "utf-8", errors, line_buffering=by_line',
+        after="io.BufferedWriter(kind(number)), None, errors, line_buffering=by_line",
         tests=("cli/test_streams.py", "cli"),
     ),
     Fault(
@@ -369,8 +374,8 @@ FAULTS = (
     ),
     Fault(
         name="zoo: SNAIL looks one word less far back",
-        before="before = F.pad(states, (0, 0, r, 0))[:, :-r] if past is None",
-        after="before = F.pad(states, (0, 0, r - 1, 0))[:, : states.shape[1]] if past is None",
+        before="F.pad(states, (0, 0, r, 0))[:, :-r]",
+        after="F.pad(states, (0, 0, r - 1, 0))[:, : states.shape[1]]",
         tests=("zoo", "contracts/test_models.py"),
     ),
 )
@@ -401,8 +406,23 @@ def plant(fault: Fault, tree: Path) -> tuple[Path, str]:
 
 def run_tests(tree: Path, places: Sequence[str]) -> str:
     """Runs tests in a tree up to the first one that fails; returns its name, or an empty text if all pass."""
-    command = [sys.executable, "-m", "pytest", "-x", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow", *places]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'data'}"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+        *places,
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'data'}",
+    }
     try:
         done = subprocess.run(
             command,
@@ -418,7 +438,11 @@ def run_tests(tree: Path, places: Sequence[str]) -> str:
     if done.returncode in (0, NO_TESTS):
         return ""
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return failed[1] if failed else f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+    return (
+        failed[1]
+        if failed
+        else f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+    )
 
 
 def find(fault: Fault, tree: Path, whole: bool) -> str:
@@ -439,27 +463,49 @@ def find(fault: Fault, tree: Path, whole: bool) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.tools.planted_faults", description=__doc__)
-    parser.add_argument("--only", metavar="NAMES", default="", help="packages or parts of names, with commas between")
-    parser.add_argument("--whole", action="store_true", help="ask all tests where a package's own find nothing")
-    parser.add_argument("--list", action="store_true", help="show the faults and where each is planted")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.tools.planted_faults", description=__doc__
+    )
+    parser.add_argument(
+        "--only",
+        metavar="NAMES",
+        default="",
+        help="packages or parts of names, with commas between",
+    )
+    parser.add_argument(
+        "--whole", action="store_true", help="ask all tests where a package's own find nothing"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="show the faults and where each is planted"
+    )
     given = parser.parse_args()
-    wanted = [fault for fault in FAULTS if any(word in fault.name for word in given.only.split(","))]
+    wanted = [
+        fault for fault in FAULTS if any(word in fault.name for word in given.only.split(","))
+    ]
     not_found = stale = 0
     with tempfile.TemporaryDirectory(prefix="planted-faults-") as folder:
         tree = ROOT if given.list else copied_checkout(Path(folder, "tree"))
         for fault in wanted:
             started = time.monotonic()
             try:
-                found = str(place_of(fault, tree / "nmtkit")) if given.list else find(fault, tree, given.whole)
+                found = (
+                    str(place_of(fault, tree / "nmtkit"))
+                    if given.list
+                    else find(fault, tree, given.whole)
+                )
             except StaleFaultError as error:
                 stale += 1
                 print(f"STALE      {fault.name}: {error}", flush=True)
                 continue
             not_found += not found
             seconds = time.monotonic() - started
-            print(f"{'found' if found else 'NOT FOUND':11}{fault.name}  ({seconds:.0f} s)  {found}", flush=True)
-    print(f"{len(wanted)} faults: {len(wanted) - not_found - stale} found, {not_found} not found, {stale} stale")
+            print(
+                f"{'found' if found else 'NOT FOUND':11}{fault.name}  ({seconds:.0f} s)  {found}",
+                flush=True,
+            )
+    print(
+        f"{len(wanted)} faults: {len(wanted) - not_found - stale} found, {not_found} not found, {stale} stale"
+    )
     return 1 if not_found or stale else 0
 
 

@@ -5,7 +5,14 @@ from pathlib import Path
 from nmtkit import config
 from nmtkit.core.settings import key_paths
 
-FILE = Path(__file__).resolve().parents[2] / "nmtkit" / "cli" / "commands" / "options" / "recipe_keys.py"
+FILE = (
+    Path(__file__).resolve().parents[2]
+    / "nmtkit"
+    / "cli"
+    / "commands"
+    / "options"
+    / "recipe_keys.py"
+)
 HEAD = '''"""The keys of recipes for completion, which cannot wait for settings: `python -m tests.tools.recipe_keys`."""
 
 KEYS = (

@@ -50,7 +50,9 @@ def relative_difference(first: float, second: float) -> float:
     return abs(first - second) / largest if largest else 0.0
 
 
-def differences(first: Sequence[Sequence[Translation]], second: Sequence[Sequence[Translation]]) -> Differences:
+def differences(
+    first: Sequence[Sequence[Translation]], second: Sequence[Sequence[Translation]]
+) -> Differences:
     """Compares two results of `Translator.search`."""
     texts, lists, ties, beyond = [], [], [], []
     largest = 0.0
@@ -58,7 +60,10 @@ def differences(first: Sequence[Sequence[Translation]], second: Sequence[Sequenc
         if some[0].text != others[0].text:
             texts.append(line)
         same_tokens = [one.tokens for one in some] == [one.tokens for one in others]
-        distances = [relative_difference(one.score, other.score) for one, other in zip(some, others, strict=False)]
+        distances = [
+            relative_difference(one.score, other.score)
+            for one, other in zip(some, others, strict=False)
+        ]
         if not same_tokens or len(some) != len(others):
             lists.append(line)
             if len(some) == len(others) and max(distances) <= TOLERANCE:
@@ -86,8 +91,14 @@ def main() -> None:
     for assignment in given.search:
         key, _, value = assignment.partition("=")
         settings[key] = parse_value(value)
-    options = {"search_settings": settings, "to": given.to, "source_language": given.source_language}
-    own = Translator.load(given.run, engine="nmtkit", precision="fp32", n_best=given.n_best, **options)
+    options = {
+        "search_settings": settings,
+        "to": given.to,
+        "source_language": given.source_language,
+    }
+    own = Translator.load(
+        given.run, engine="nmtkit", precision="fp32", n_best=given.n_best, **options
+    )
     other = Translator.load(given.run, engine="auto", n_best=given.n_best, **options)
     assert other.external_engine is not None, "CTranslate2 does not search here"
     first, second = (translator.search(lines, given.n_best) for translator in (own, other))

@@ -14,7 +14,9 @@ from pathlib import Path
 from tests.tools import house
 
 ROOT = Path(__file__).resolve().parents[2]
-CITATION = re.compile(r"et al\.|\([A-Z][\w\s,]*(?:19|20)\d\d|[A-Z]\w+ (?:and [A-Z]\w+ )?(?:19|20)\d\d")
+CITATION = re.compile(
+    r"et al\.|\([A-Z][\w\s,]*(?:19|20)\d\d|[A-Z]\w+ (?:and [A-Z]\w+ )?(?:19|20)\d\d"
+)
 PLACES = {
     "recipe": ["recipes/*.yaml", "data/*/*.yaml", "nmtkit/config/recipes/*.yaml"],
     "guide": ["README.md", "nmtkit/guide/*.md", "recipes/README.md", "recipes/results/*.md"],
@@ -77,7 +79,13 @@ def user_of(setting: Setting, texts: dict[str, dict[str, str]]) -> str:
     in_yaml = re.compile(rf"(?:^|[\s{{,.]){name}[:=]", re.MULTILINE)
     in_text = re.compile(rf"`[^`\n]*\b{name}\b[^`\n]*`|(?:^|[\s{{,.]){name}[:=]", re.MULTILINE)
     in_code = re.compile(rf"[\"'.]{name}\b|\b{name}=")
-    patterns = {"recipe": in_yaml, "guide": in_text, "command": in_code, "preset": in_code, "import": in_code}
+    patterns = {
+        "recipe": in_yaml,
+        "guide": in_text,
+        "command": in_code,
+        "preset": in_code,
+        "import": in_code,
+    }
     for kind, pattern in patterns.items():
         for file, text in texts[kind].items():
             if pattern.search(text):

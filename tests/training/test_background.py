@@ -20,7 +20,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Until it is set, no state is written."""
     gate, write = threading.Event(), CheckpointManager.save_last
 
-    def slowly(self: CheckpointManager, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def slowly(
+        self: CheckpointManager, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
         assert gate.wait(10)
         write(self, tensors, facts)
 
@@ -49,7 +51,9 @@ def test_a_disk_that_is_full_ends_the_training_with_its_message(
 ) -> None:
     write, updates = CheckpointManager.save_last, []
 
-    def fails(self: CheckpointManager, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def fails(
+        self: CheckpointManager, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
         updates.append(facts["update"])
         if facts["update"] == 4:
             raise CheckpointError("the disk is full")

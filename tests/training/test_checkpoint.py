@@ -45,7 +45,9 @@ def test_tied_weights_are_saved_once_and_come_back_tied_and_buffers_too(tmp_path
     assert int(other.scratch) == 7
 
 
-def test_weights_are_read_from_a_full_state_and_from_files_of_other_programs(tmp_path: Path) -> None:
+def test_weights_are_read_from_a_full_state_and_from_files_of_other_programs(
+    tmp_path: Path,
+) -> None:
     model, _ = run(tmp_path, settings())
     last = CheckpointManager(tmp_path).last
     save_file(read_weights(last), tmp_path / "bare.safetensors", {"update": "4"})
@@ -57,10 +59,15 @@ def test_weights_are_read_from_a_full_state_and_from_files_of_other_programs(tmp
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_weights_of_another_precision_are_taken(tmp_path: Path, dtype: torch.dtype) -> None:
-    save_weights(tmp_path / "w.safetensors", {name: t.to(dtype) for name, t in get_weights(tiny_model(1)).items()})
+    save_weights(
+        tmp_path / "w.safetensors",
+        {name: t.to(dtype) for name, t in get_weights(tiny_model(1)).items()},
+    )
     model = tiny_model(2)
     load_weights(model, tmp_path / "w.safetensors")
-    assert torch.equal(model.decoder.weight_hh_l0, tiny_model(1).decoder.weight_hh_l0.to(dtype).float())
+    assert torch.equal(
+        model.decoder.weight_hh_l0, tiny_model(1).decoder.weight_hh_l0.to(dtype).float()
+    )
 
 
 def test_a_checkpoint_of_another_model_says_what_differs(tmp_path: Path) -> None:
@@ -88,7 +95,9 @@ def test_weights_know_their_vocabulary(tmp_path: Path) -> None:
     assert checkpoints.load_last()[1] == {"update": 1}
     assert read_weights(path, "one").keys() == read_weights(path).keys() == {"a"}
     for use in (lambda: read_weights(path, "two"), CheckpointManager(tmp_path, "two").load_last):
-        with pytest.raises(CheckpointError, match=r"\.safetensors: trained with another vocabulary"):
+        with pytest.raises(
+            CheckpointError, match=r"\.safetensors: trained with another vocabulary"
+        ):
             use()
     save_weights(tmp_path / "unknown.safetensors", {"a": torch.ones(3)})
     assert read_vocabulary_checksum(tmp_path / "unknown.safetensors") == ""
@@ -100,24 +109,36 @@ def test_a_model_takes_over_what_it_knows() -> None:
     larger.added = torch.nn.Parameter(torch.ones(3))
     assert assign_matching_weights(larger, get_weights(plain), Path("weights")) == (["added"], [])
     assert larger.added.tolist() == [1, 1, 1]
-    assert all(torch.equal(get_weights(larger)[name], tensor) for name, tensor in get_weights(plain).items())
+    assert all(
+        torch.equal(get_weights(larger)[name], tensor)
+        for name, tensor in get_weights(plain).items()
+    )
     assert assign_matching_weights(plain, get_weights(larger), Path("weights")) == ([], ["added"])
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 def test_an_optimizer_goes_on_for_the_weights_it_knows(optimizer: str) -> None:
-    config = OptimizerConfig.model_validate({"optimizer": optimizer, "lr": 0.1, "initial_accumulator": 0.1})
+    config = OptimizerConfig.model_validate(
+        {"optimizer": optimizer, "lr": 0.1, "initial_accumulator": 0.1}
+    )
     tiny = tiny_model()
     parameters = dict(tiny.named_parameters())
     first = build_optimizer(config, parameters)
     for parameter in parameters.values():
         parameter.grad = torch.full_like(parameter, 2.0)
     first.step()
-    state = {name: tensor for name, tensor in read_state(first, parameters).items() if "decoder" not in name}
+    state = {
+        name: tensor
+        for name, tensor in read_state(first, parameters).items()
+        if "decoder" not in name
+    }
     second = build_optimizer(config, parameters)
     restore_state(second, parameters, state)
     second.step()  # weights without a past are no obstacle
-    known, fresh = second.state[parameters["src_embedding.weight"]], second.state[parameters["decoder.weight_ih_l0"]]
+    known, fresh = (
+        second.state[parameters["src_embedding.weight"]],
+        second.state[parameters["decoder.weight_ih_l0"]],
+    )
     assert (float(known["step"]), float(fresh["step"])) == (2, 1)
     if optimizer == "adagrad":  # 0.1, and 4 for each gradient of 2
         assert known["sum"].flatten()[0].item() == pytest.approx(8.1)
@@ -143,7 +164,9 @@ def test_average_refuses_different_models(tmp_path: Path) -> None:
     save_weights(tmp_path / "b.safetensors", {"a": torch.zeros(3)})
     with pytest.raises(CheckpointError, match=r"b\.safetensors: belongs to another model than"):
         average_weights([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
-    with pytest.raises(CheckpointError, match=r"a\.safetensors: the checkpoint belongs to another model"):
+    with pytest.raises(
+        CheckpointError, match=r"a\.safetensors: the checkpoint belongs to another model"
+    ):
         average_weights([tmp_path / "a.safetensors"] * 2, tiny_model())
 
 
@@ -160,14 +183,23 @@ def test_average_refuses_different_models(tmp_path: Path) -> None:
         ({"keep_best": 2, "best_metric": "loss"}, [3, 2, 2, 2], [2, 3], 3),
         ({"keep_recent": 10}, [8, 7, 6], [0, 1, 2], 0),
     ],
-    ids=["defaults", "the best", "the best alone", "best and newest", "the lowest, of equals the newer", "too few yet"],
+    ids=[
+        "defaults",
+        "the best",
+        "the best alone",
+        "best and newest",
+        "the lowest, of equals the newer",
+        "too few yet",
+    ],
 )
 def test_the_best_and_the_newest_stay(
     tmp_path: Path, given: dict[str, Any], values: list[int], kept: list[int], best: int
 ) -> None:
     checkpoints = CheckpointManager(tmp_path)
     for update, value in enumerate(values):
-        checkpoints.keep({"a": torch.tensor([float(update)])}, update, float(value), settings(**given))
+        checkpoints.keep(
+            {"a": torch.tensor([float(update)])}, update, float(value), settings(**given)
+        )
         is_kept = update in [entry.update for entry in checkpoints.kept()]
         assert checkpoints.weights_path(update).exists() == is_kept
     files = [checkpoints.weights_path(update) for update in kept]
@@ -208,7 +240,9 @@ def test_a_list_of_an_earlier_version_has_no_losses(tmp_path: Path) -> None:
     assert checkpoints.best()[0] == checkpoints.weights_path(2)
 
 
-def test_repeating_an_update_replaces_it_and_what_came_after_and_another_metric_starts_anew(tmp_path: Path) -> None:
+def test_repeating_an_update_replaces_it_and_what_came_after_and_another_metric_starts_anew(
+    tmp_path: Path,
+) -> None:
     checkpoints, weights = CheckpointManager(tmp_path), {"a": torch.zeros(1)}
     for update, value in [(1, 1.0), (2, 9.0), (3, 8.0), (2, 2.0)]:
         checkpoints.keep(weights, update, value, settings(keep_best=3))
@@ -223,7 +257,11 @@ def test_a_lost_list_is_made_anew(tmp_path: Path) -> None:
     for update, value in enumerate([3.0, 5.0, 1.0], start=1):
         checkpoints.keep({"a": torch.ones(3)}, update, value, settings(keep_best=9))
     (tmp_path / "kept.json").unlink()
-    assert checkpoints.kept() == [KeptCheckpoint(1, 3.0), KeptCheckpoint(2, 5.0), KeptCheckpoint(3, 1.0)]
+    assert checkpoints.kept() == [
+        KeptCheckpoint(1, 3.0),
+        KeptCheckpoint(2, 5.0),
+        KeptCheckpoint(3, 1.0),
+    ]
     assert checkpoints.best()[0] == checkpoints.weights_path(2)
     checkpoints.keep({"a": torch.ones(3)}, 4, 2.0, settings(keep_best=9))
     assert [entry.update for entry in checkpoints.kept()] == [1, 2, 3, 4]
@@ -246,7 +284,9 @@ def a_crash_while_moving_into_place() -> Iterator[None]:
 def a_full_disk() -> Iterator[None]:
     """A limit on the size of files makes the write itself fail."""
     before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN, "Python ends no program for a file that is too large"
+    assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN, (
+        "Python ends no program for a file that is too large"
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
     try:
         yield
@@ -255,10 +295,17 @@ def a_full_disk() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fault", [a_crash_while_moving_into_place, a_full_disk])
-def test_a_write_that_fails_leaves_the_old_state(tmp_path: Path, fault: Callable[..., object]) -> None:
+def test_a_write_that_fails_leaves_the_old_state(
+    tmp_path: Path, fault: Callable[..., object]
+) -> None:
     checkpoints = CheckpointManager(tmp_path)
     checkpoints.save_last({"weights/a": torch.ones(2)}, {"update": 1})
-    with fault(), pytest.raises(CheckpointError, match=r"last\.safetensors: cannot write it .*free some space"):
+    with (
+        fault(),
+        pytest.raises(
+            CheckpointError, match=r"last\.safetensors: cannot write it .*free some space"
+        ),
+    ):
         checkpoints.save_last({"weights/a": torch.zeros(100_000)}, {"update": 2})
     tensors, facts = checkpoints.load_last()
     assert tensors["weights/a"].tolist() == [1.0, 1.0]
@@ -268,7 +315,9 @@ def test_a_write_that_fails_leaves_the_old_state(tmp_path: Path, fault: Callable
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CheckpointError, match=r"last\.safetensors: cannot write it .*name another folder"):
+    with pytest.raises(
+        CheckpointError, match=r"last\.safetensors: cannot write it .*name another folder"
+    ):
         run(tmp_path / "file" / "checkpoints", settings())
     with pytest.raises(NmtkitError, match="a folder; name a file"):
         save_weights(tmp_path, {"a": torch.ones(3)})

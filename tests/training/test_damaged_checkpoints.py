@@ -14,7 +14,13 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.training.checkpoints.manager import CheckpointManager
-from nmtkit.training.checkpoints.weights import average_weights, get_weights, load_weights, read_weights, save_weights
+from nmtkit.training.checkpoints.weights import (
+    average_weights,
+    get_weights,
+    load_weights,
+    read_weights,
+    save_weights,
+)
 from nmtkit.training.config import TrainingConfig
 from tests.support.tiny_training import run, settings, tiny_model
 
@@ -28,12 +34,16 @@ def trained(tmp_path: Path) -> tuple[CheckpointManager, TrainingConfig]:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"nothing\.safetensors: not found; name a checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"nothing\.safetensors: not found; name a checkpoint"
+    ):
         read_weights(tmp_path / "nothing.safetensors")
 
 
 @pytest.mark.parametrize("length", [0, 5, 300, -7])
-def test_files_that_are_cut_short(trained: tuple[CheckpointManager, TrainingConfig], length: int) -> None:
+def test_files_that_are_cut_short(
+    trained: tuple[CheckpointManager, TrainingConfig], length: int
+) -> None:
     checkpoints, config = trained
     for path, use in (
         (checkpoints.best()[0], lambda path: read_weights(path)),
@@ -54,7 +64,11 @@ def test_weights_alone_cannot_be_resumed_from(tmp_path: Path) -> None:
 def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path, kind: str) -> None:
     checkpoints = CheckpointManager(tmp_path)
     torch.manual_seed(1)
-    tensors = {"weights/a": torch.randn(40, 40), "weights/b": torch.arange(5), "weights/c": torch.randn(3).half()}
+    tensors = {
+        "weights/a": torch.randn(40, 40),
+        "weights/b": torch.arange(5),
+        "weights/c": torch.randn(3).half(),
+    }
     if kind == "state":
         checkpoints.save_last(tensors, {"update": 5, "seconds": 1.5})
         path = checkpoints.last
@@ -64,7 +78,9 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path, kind: str) -> Non
     whole = path.read_bytes()
     begin = 8 + int.from_bytes(whole[:8], "little")
     for place in (*range(0, begin, 3), *range(begin, len(whole), 101), len(whole) - 1):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :]
+        )
         with suppress(CheckpointError):
             found = checkpoints.load_last()[0] if kind == "state" else read_weights(path)
             # Only the names by which the head itself is known may change what is looked at, and that loses nothing.
@@ -81,7 +97,9 @@ def test_blocks_that_change_places_are_found(tmp_path: Path) -> None:
     one, two = slice(-8192, -4096), slice(-16 * 8192, -16 * 8192 + 4096)
     data[one], data[two] = data[two], data[one]
     path.write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"w\.safetensors: damaged .*'a' is not as it was written"):
+    with pytest.raises(
+        CheckpointError, match=r"w\.safetensors: damaged .*'a' is not as it was written"
+    ):
         read_weights(path)
 
 
@@ -90,22 +108,30 @@ def test_blocks_that_change_places_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
+def test_weights_that_are_not_finite_are_refused(
+    tmp_path: Path, value: float, dtype: torch.dtype
+) -> None:
     good, bad = tmp_path / "good.safetensors", tmp_path / "bad.safetensors"
-    weights = {"a": torch.full((50,), 60000.0, dtype=dtype), "b": torch.ones(3, dtype=dtype)}  # the sum may be infinite
+    # the sum may be infinite
+    weights = {"a": torch.full((50,), 60000.0, dtype=dtype), "b": torch.ones(3, dtype=dtype)}
     save_weights(good, weights)
     assert read_weights(good).keys() == {"a", "b"}
     weights["a"][49] = value
     save_weights(bad, weights)
     for use in (lambda: read_weights(bad), lambda: average_weights([good, bad])):
-        with pytest.raises(CheckpointError, match=r"bad\.safetensors: 'a' holds .*not finite.*use another checkpoint"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"bad\.safetensors: 'a' holds .*not finite.*use another checkpoint",
+        ):
             use()
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn])
 def test_weights_of_another_kind_of_number_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     path = tmp_path / "w.safetensors"
-    save_file({name: tensor.clone().to(dtype) for name, tensor in get_weights(tiny_model()).items()}, path)
+    save_file(
+        {name: tensor.clone().to(dtype) for name, tensor in get_weights(tiny_model()).items()}, path
+    )
     for use in (
         lambda: load_weights(tiny_model(), path),
         lambda: average_weights([path, path]),
@@ -123,7 +149,9 @@ ODD = ["", "null", "[]", "{}", "5", DEEP, "another value", "no checksum", "link"
 
 
 @pytest.mark.parametrize("text", ODD, ids=lambda text: text[:20])
-def test_an_odd_list_is_refused(trained: tuple[CheckpointManager, TrainingConfig], text: str) -> None:
+def test_an_odd_list_is_refused(
+    trained: tuple[CheckpointManager, TrainingConfig], text: str
+) -> None:
     checkpoints, _ = trained
     listed = checkpoints.folder / "kept.json"
     content = json.loads(listed.read_text())
@@ -135,7 +163,10 @@ def test_an_odd_list_is_refused(trained: tuple[CheckpointManager, TrainingConfig
     elif text == "pipe":
         os.mkfifo(listed)
     else:
-        changed = {"another value": {**content, "metric": "loss"}, "no checksum": {"kept": content["kept"]}}
+        changed = {
+            "another value": {**content, "metric": "loss"},
+            "no checksum": {"kept": content["kept"]},
+        }
         listed.write_text(json.dumps(changed[text]) if text in changed else text)
     for use in (checkpoints.best, checkpoints.kept, checkpoints.recent):
         with pytest.raises(CheckpointError, match=r"kept\.json: cannot read it .*delete it"):

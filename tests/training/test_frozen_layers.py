@@ -11,12 +11,30 @@ from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training.events import Step
 from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.optimizers import freeze, layers_below_top
-from tests.support.tiny_training import SIZES, TinyStream, run, same_states, settings, start, tiny_batch
+from tests.support.tiny_training import (
+    SIZES,
+    TinyStream,
+    run,
+    same_states,
+    settings,
+    start,
+    tiny_batch,
+)
 
-SMALL = TransformerConfig(hidden_size=8, feed_forward_size=12, heads=2, dropout=0.0, encoder_layers=2, decoder_layers=2)
+SMALL = TransformerConfig(
+    hidden_size=8, feed_forward_size=12, heads=2, dropout=0.0, encoder_layers=2, decoder_layers=2
+)
 
 
-MODULES = ["tgt_embedding", "src_embedding", "encoder", "decoder", "encoder_norm", "decoder_norm", "output"]
+MODULES = [
+    "tgt_embedding",
+    "src_embedding",
+    "encoder",
+    "decoder",
+    "encoder_norm",
+    "decoder_norm",
+    "output",
+]
 
 
 def model() -> Transformer:
@@ -34,7 +52,11 @@ def gradients() -> dict[str, Tensor]:
     one, batch = model(), tiny_batch(0)
     total, _ = likelihood(one(batch, keep=batch.targets.mask), batch, SIZES["tgt"])
     torch.autograd.backward(total / batch.n_tokens)
-    return {name: parameter.grad for name, parameter in one.named_parameters() if parameter.grad is not None}
+    return {
+        name: parameter.grad
+        for name, parameter in one.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def test_the_rate_falls_with_every_layer_below_the_top(tmp_path: Path) -> None:
@@ -42,23 +64,39 @@ def test_the_rate_falls_with_every_layer_below_the_top(tmp_path: Path) -> None:
     config = settings(optimizer="sgd", lr=0.5, layer_decay=0.5, max_updates=1)
     trained, _ = run(tmp_path, config, model())
     moved, full = change(model(), trained), gradients()
-    powers = {"encoder.0.": 1, "encoder.1.": 0, "decoder.0.": 1, "src_embedding": 2, "tgt_embedding": 2, "output.b": 0}
+    powers = {
+        "encoder.0.": 1,
+        "encoder.1.": 0,
+        "decoder.0.": 1,
+        "src_embedding": 2,
+        "tgt_embedding": 2,
+        "output.b": 0,
+    }
     for name, gradient in full.items():
         power = next((power for start, power in powers.items() if name.startswith(start)), 0)
         torch.testing.assert_close(moved[name], 0.5 * 0.5**power * gradient, rtol=1e-9, atol=1e-13)
 
 
 def test_layers_of_recurrent_models_are_counted_by_their_names() -> None:
-    names = ["encoder.layers.0.weight_ih_l0", "decoder.weight_hh_l0", "decoder.weight_hh_l1", "attention.key", "tgt_x"]
+    names = [
+        "encoder.layers.0.weight_ih_l0",
+        "decoder.weight_hh_l0",
+        "decoder.weight_hh_l1",
+        "attention.key",
+        "tgt_x",
+    ]
     assert [*layers_below_top(names).values()] == [0, 1, 0, 0, 2]
 
 
 @pytest.mark.parametrize(
     ("names", "below"),
     [
-        (["decoder.weight_ih_l0", "decoder_heads.0.weight", "decoder_heads.1.weight"], [0, 0, 0]),  # ntm
-        ([f"encoder.{way}_layers.0.weight_ih_l0" for way in ("forward", "backward")], [1, 1]),  # gnmt
-        (["src_embedding.weight", "segment_embedding.weight", "src_positions.table"], [2, 2, 2]),  # bert
+        # ntm
+        (["decoder.weight_ih_l0", "decoder_heads.0.weight", "decoder_heads.1.weight"], [0, 0, 0]),
+        # gnmt
+        ([f"encoder.{way}_layers.0.weight_ih_l0" for way in ("forward", "backward")], [1, 1]),
+        # bert
+        (["src_embedding.weight", "segment_embedding.weight", "src_positions.table"], [2, 2, 2]),
     ],
 )
 def test_heads_are_no_layers_and_what_stands_beside_the_lowest_layer_is_as_low(
@@ -69,12 +107,16 @@ def test_heads_are_no_layers_and_what_stands_beside_the_lowest_layer_is_as_low(
 
 
 def test_frozen_weights_have_no_gradient_and_the_others_move_as_before(tmp_path: Path) -> None:
-    config = settings(optimizer="sgd", lr=0.5, freeze=["encoder", "src_embedding", "decoder.0"], max_updates=1)
+    config = settings(
+        optimizer="sgd", lr=0.5, freeze=["encoder", "src_embedding", "decoder.0"], max_updates=1
+    )
     one = model()
     trained, _ = run(tmp_path, config, one)
     moved, full = change(model(), trained), gradients()
     frozen = {name for name, parameter in one.named_parameters() if not parameter.requires_grad}
-    assert {name for name in full if name.startswith(("encoder.", "src_embedding", "decoder.0."))} == frozen
+    assert {
+        name for name in full if name.startswith(("encoder.", "src_embedding", "decoder.0."))
+    } == frozen
     for name, gradient in full.items():
         expected = torch.zeros_like(gradient) if name in frozen else 0.5 * gradient
         torch.testing.assert_close(moved[name], expected, rtol=1e-9, atol=1e-13)
@@ -85,14 +127,26 @@ def test_all_but_the_output_can_be_frozen(tmp_path: Path) -> None:
     config = settings(optimizer="sgd", max_updates=1, freeze=MODULES[:-1])
     untied = Transformer(SMALL.changed({"tie": "none"}), SIZES)
     trained, events = run(tmp_path, config, untied)
-    assert [name for name, p in trained.named_parameters() if p.requires_grad] == ["output.weight", "output.bias"]
+    assert [name for name, p in trained.named_parameters() if p.requires_grad] == [
+        "output.weight",
+        "output.bias",
+    ]
     assert [event.update for event in events if isinstance(event, Step)] == [1]
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
-def test_layers_join_from_the_top_and_a_resumed_training_is_the_same(tmp_path: Path, optimizer: str) -> None:
+def test_layers_join_from_the_top_and_a_resumed_training_is_the_same(
+    tmp_path: Path, optimizer: str
+) -> None:
     """Howard and Ruder 2018, section 3.3."""
-    config = settings(optimizer=optimizer, unfreeze_every=2, layer_decay=0.5, max_updates=6, ema_decay=0.9, log_every=1)
+    config = settings(
+        optimizer=optimizer,
+        unfreeze_every=2,
+        layer_decay=0.5,
+        max_updates=6,
+        ema_decay=0.9,
+        log_every=1,
+    )
     one, before, first = model(), model(), {}
     for event in start(tmp_path / "whole", config, one, TinyStream()):
         if isinstance(event, Step):
@@ -112,7 +166,10 @@ def test_layers_join_from_the_top_and_a_resumed_training_is_the_same(tmp_path: P
 
 @pytest.mark.parametrize(
     ("names", "said"),
-    [(["encodr"], "no 'encodr'; it has tgt_embedding, src_embedding, encoder"), (["encoder.7"], "no 'encoder.7'")],
+    [
+        (["encodr"], "no 'encodr'; it has tgt_embedding, src_embedding, encoder"),
+        (["encoder.7"], "no 'encoder.7'"),
+    ],
 )
 def test_unknown_names_are_refused_with_those_that_there_are(names: list[str], said: str) -> None:
     with pytest.raises(RecipeError, match=said):

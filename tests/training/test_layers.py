@@ -38,7 +38,9 @@ def learned(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        backward(model, LABELLED if as_decoder(model) is None else BATCH, 10, 1000, label_smoothing=0.1)
+        backward(
+            model, LABELLED if as_decoder(model) is None else BATCH, 10, 1000, label_smoothing=0.1
+        )
     return gradients(model), sum(kept.values()), model
 
 
@@ -104,13 +106,20 @@ def test_without_a_compiler_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("key", layers.LAYER_KEYS)
 def test_models_without_such_layers_are_refused(key: str) -> None:
-    recipe = partial(Recipe, name="one", data={"train": {"src": "a", "tgt": "b"}, "valid": {"src": "a", "tgt": "b"}})
+    recipe = partial(
+        Recipe,
+        name="one",
+        data={"train": {"src": "a", "tgt": "b"}, "valid": {"src": "a", "tgt": "b"}},
+    )
     for kind in ("rnnsearch", "transformer"):
         one = recipe(model={"kind": kind, **SMALL[kind]}, training={"max_updates": 1, key: True})
         if kind == "transformer":
             require_fitting_stages(one)
         else:
-            with pytest.raises(RecipeError, match=f"training.{key} is for models of Transformer layers, and rnnsearch"):
+            with pytest.raises(
+                RecipeError,
+                match=f"training.{key} is for models of Transformer layers, and rnnsearch",
+            ):
                 require_fitting_stages(one)
 
 

@@ -53,14 +53,21 @@ class Scores:
 
 def joined(*batches: Batch) -> Batch:
     """One batch of the rows of several of equal widths."""
-    parts = iter([torch.cat(several) for several in zip(*(batch.tensors() for batch in batches), strict=True)])
+    parts = iter(
+        [
+            torch.cat(several)
+            for several in zip(*(batch.tensors() for batch in batches), strict=True)
+        ]
+    )
     return batches[0].mapped(lambda tensor: next(parts))
 
 
 def mean_gradient(model: Seq2Seq, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """The gradient of the mean loss per token, as one vector."""
     model.zero_grad()
-    total, _ = likelihood(model(batch, keep=batch.targets.mask), batch, model.sizes["tgt"], smoothing)
+    total, _ = likelihood(
+        model(batch, keep=batch.targets.mask), batch, model.sizes["tgt"], smoothing
+    )
     torch.autograd.backward(total / batch.n_tokens)
     gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
     model.zero_grad()
@@ -110,10 +117,22 @@ def test_a_loss_per_sentence_sums_over_words_and_the_log_shows_it_per_word(tmp_p
     model, halves = tiny_model(dtype=torch.float64), [tiny_batch(0, size=3), tiny_batch(1, size=5)]
     before, whole = vector(model), joined(*halves)
     _, nll = likelihood(model(whole, keep=whole.targets.mask), whole, model.sizes["tgt"])
-    total = -model(whole).gather(2, whole.targets.ids[..., None]).squeeze(2)[whole.targets.mask].sum() / 8
-    gradient = torch.cat([one.flatten() for one in torch.autograd.grad(total, [*model.parameters()])])
+    total = (
+        -model(whole).gather(2, whole.targets.ids[..., None]).squeeze(2)[whole.targets.mask].sum()
+        / 8
+    )
+    gradient = torch.cat(
+        [one.flatten() for one in torch.autograd.grad(total, [*model.parameters()])]
+    )
     norm = float(gradient.norm())
-    config = settings(optimizer="sgd", lr=0.5, max_updates=1, accumulate=2, loss_unit="sentence", clip_norm=norm / 2)
+    config = settings(
+        optimizer="sgd",
+        lr=0.5,
+        max_updates=1,
+        accumulate=2,
+        loss_unit="sentence",
+        clip_norm=norm / 2,
+    )
     _, events = run(tmp_path, config, model, FromList(halves))
     expected = before - 0.5 * gradient * (norm / 2) / (norm + 1e-6)
     torch.testing.assert_close(vector(model), expected, rtol=1e-12, atol=1e-12)
@@ -129,7 +148,9 @@ def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path: Path
         batch = tiny_batch(number)
         _, nll = likelihood(model(batch, keep=batch.targets.mask), batch, model.sizes["tgt"])
         total, tokens = total + nll.item(), tokens + batch.n_tokens
-    _, events = run(tmp_path, settings(optimizer="sgd", lr=1e-30, max_updates=4, log_every=4), model, stream)
+    _, events = run(
+        tmp_path, settings(optimizer="sgd", lr=1e-30, max_updates=4, log_every=4), model, stream
+    )
     assert [step.update for step in steps(events)] == [1, 4]
     assert math.isclose(steps(events)[1].terms["nll"], total / tokens, rel_tol=1e-12)
     assert steps(events)[1].tokens == tokens
@@ -137,7 +158,8 @@ def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path: Path
 
 def test_accumulating_two_halves_is_one_whole_batch(tmp_path: Path) -> None:
     halves = [tiny_batch(n, size=2) for n in range(8)]
-    assert len({int(batch.targets.mask.sum()) for batch in halves}) > 1  # a mean of means would differ
+    # a mean of means would differ
+    assert len({int(batch.targets.mask.sum()) for batch in halves}) > 1
     wholes = [joined(*halves[n : n + 2]) for n in range(0, 8, 2)]
     one, two = tiny_model(dtype=torch.float64), tiny_model(dtype=torch.float64)
     run(tmp_path / "one", settings(max_updates=4), one, FromList(wholes))
@@ -150,7 +172,9 @@ def test_clipping_scales_a_longer_gradient_down_to_the_norm(tmp_path: Path, shar
     model = tiny_model(dtype=torch.float64)
     before, gradient = vector(model), mean_gradient(model, tiny_batch(0))
     norm = float(gradient.norm())
-    _, events = run(tmp_path, settings(optimizer="sgd", lr=1.0, max_updates=1, clip_norm=share * norm), model)
+    _, events = run(
+        tmp_path, settings(optimizer="sgd", lr=1.0, max_updates=1, clip_norm=share * norm), model
+    )
     # torch adds 1e-6 to the norm, so that a gradient of zero is no division by zero
     scale = min(1.0, share * norm / (norm + 1e-6))
     torch.testing.assert_close(vector(model), before - gradient * scale, rtol=1e-10, atol=1e-12)
@@ -163,7 +187,10 @@ def test_clipping_scales_a_longer_gradient_down_to_the_norm(tmp_path: Path, shar
 @pytest.mark.parametrize(
     ("schedule", "rates"),
     [
-        ({"kind": "inverse_sqrt", "warmup": 4}, [1 / 4, 2 / 4, 3 / 4, 1, math.sqrt(4 / 5), math.sqrt(4 / 6)]),
+        (
+            {"kind": "inverse_sqrt", "warmup": 4},
+            [1 / 4, 2 / 4, 3 / 4, 1, math.sqrt(4 / 5), math.sqrt(4 / 6)],
+        ),
         ({"kind": "plateau"}, [1.0, 1.0, 1.0, 0.5, 0.5, 0.25]),
         ({"kind": "luong_halving", "after": 1}, [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]),
     ],
@@ -173,7 +200,9 @@ def test_the_schedule_sets_the_rate_of_every_update(
     tmp_path: Path, schedule: dict[str, int | str] | dict[str, str], rates: list[float]
 ) -> None:
     config = settings(lr=1.0, schedule=schedule, log_every=1, validate_every=1)
-    _, events = run(tmp_path, config, stream=TinyStream(per_epoch=2), evaluate=Scores([1, 2, 1, 3, 2, 1]))
+    _, events = run(
+        tmp_path, config, stream=TinyStream(per_epoch=2), evaluate=Scores([1, 2, 1, 3, 2, 1])
+    )
     assert [step.lr for step in steps(events)] == pytest.approx(rates)
 
 
@@ -197,11 +226,19 @@ def linear_rates(
     **given: Any,
 ) -> tuple[list[float], str]:
     schedule = {"kind": "linear", "over": "budget", "warmup_share": warmup_share}
-    _, events = run(folder, settings(**{**BUDGET, "schedule": schedule, **given}), None, pace, evaluate, resume=resume)
+    _, events = run(
+        folder,
+        settings(**{**BUDGET, "schedule": schedule, **given}),
+        None,
+        pace,
+        evaluate,
+        resume=resume,
+    )
     return [step.lr for step in steps(events)], events[-1].reason
 
 
-USED = [n * (n + 1) / 2 for n in range(11)]  # seconds after n updates that slow down; the coming one takes the mean
+# seconds after n updates that slow down; the coming one takes the mean
+USED = [n * (n + 1) / 2 for n in range(11)]
 BUDGETS = {
     # The share is update / 10, and 60 s are never used up.
     "fast": (Pace(1), {"max_updates": 10}, [1 - n / 10 for n in range(1, 11)], "max_updates"),
@@ -226,24 +263,41 @@ BUDGETS = {
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_a_schedule_over_the_budget_ends_at_zero_on_every_machine(tmp_path: Path, name: str) -> None:
+def test_a_schedule_over_the_budget_ends_at_zero_on_every_machine(
+    tmp_path: Path, name: str
+) -> None:
     pace, given, rates, reason = BUDGETS[name]
-    assert linear_rates(tmp_path, pace, max_minutes=1, **given) == (pytest.approx(rates, abs=1e-12), reason)
+    assert linear_rates(tmp_path, pace, max_minutes=1, **given) == (
+        pytest.approx(rates, abs=1e-12),
+        reason,
+    )
     assert rates[-1] < 0.01
 
 
 def test_validations_use_up_the_budget_as_well(tmp_path: Path) -> None:
     pace = Pace(1)
-    rates, reason = linear_rates(tmp_path, pace, pace.evaluation(10), max_updates=99, max_minutes=0.5, validate_every=4)
+    rates, reason = linear_rates(
+        tmp_path, pace, pace.evaluation(10), max_updates=99, max_minutes=0.5, validate_every=4
+    )
     # 4 s, a validation: what follows it begins at 14 s, its share still rests on the 4 s before. From now on 10 s are
     # left for the last validation.
-    shares = [1 / 99, 2 / 30, 3 / 30, 4 / 30, 15 / 30, (10 + 15 * 6 / 5) / 30, (10 + 16 * 7 / 6) / 30]
+    shares = [
+        1 / 99,
+        2 / 30,
+        3 / 30,
+        4 / 30,
+        15 / 30,
+        (10 + 15 * 6 / 5) / 30,
+        (10 + 16 * 7 / 6) / 30,
+    ]
     shares += [(10 + 17 * 8 / 7) / 30, 1, 1]
     assert rates == pytest.approx([1 - share for share in shares], abs=1e-12)
     assert (reason, pace.spent) == ("max_minutes", 30)
 
 
-def test_a_training_whose_last_validation_would_be_its_first_ends_within_its_minutes(tmp_path: Path) -> None:
+def test_a_training_whose_last_validation_would_be_its_first_ends_within_its_minutes(
+    tmp_path: Path,
+) -> None:
     pace = Pace(1)
     config = settings(max_updates=None, max_minutes=1, validate_every=1000)
     _, events = run(tmp_path, config, None, pace, pace.evaluation(10))
@@ -251,7 +305,9 @@ def test_a_training_whose_last_validation_would_be_its_first_ends_within_its_min
     assert (ended(events)[0], pace.spent) == ("max_minutes", 60)
 
 
-def test_after_a_validation_that_leaves_no_time_for_a_second_one_training_ends(tmp_path: Path) -> None:
+def test_after_a_validation_that_leaves_no_time_for_a_second_one_training_ends(
+    tmp_path: Path,
+) -> None:
     pace, schedule = Pace(1), {"kind": "linear", "over": "budget"}
     config = settings(max_updates=None, max_minutes=1, validate_every=1000, schedule=schedule)
     _, events = run(tmp_path, config, None, pace, pace.evaluation(20))
@@ -261,10 +317,14 @@ def test_after_a_validation_that_leaves_no_time_for_a_second_one_training_ends(t
     assert (ended(events), events[-1].seconds) == (("max_minutes", 31), 51)
 
 
-def test_a_validation_that_would_take_the_rest_of_the_time_is_left_to_the_end(tmp_path: Path) -> None:
+def test_a_validation_that_would_take_the_rest_of_the_time_is_left_to_the_end(
+    tmp_path: Path,
+) -> None:
     """Updates of 10 seconds, a validation of 15 after each second one: the one after update 6 is the last."""
     pace, schedule = Pace(10), {"kind": "linear", "over": "budget"}
-    config = settings(max_updates=None, max_minutes=100 / 60, schedule=schedule, validate_every=2, save_every=50)
+    config = settings(
+        max_updates=None, max_minutes=100 / 60, schedule=schedule, validate_every=2, save_every=50
+    )
     _, events = run(tmp_path, config, None, pace, pace.evaluation(15))
     assert [event.update for event in events if isinstance(event, Evaluated)] == [2, 4, 6]
     assert ended(events) == ("max_minutes", 6)
@@ -306,13 +366,21 @@ def test_the_end_says_how_much_of_the_schedule_is_done(
 
 def test_over_the_budget_three_updates_and_three_are_six_bit_for_bit(tmp_path: Path) -> None:
     schedule = {"kind": "cosine", "over": "budget", "warmup_share": 0.25}
-    given = {"max_updates": 9, "max_minutes": 1.0, "save_every": 2, "validate_every": 4, "log_every": 1}
+    given = {
+        "max_updates": 9,
+        "max_minutes": 1.0,
+        "save_every": 2,
+        "validate_every": 4,
+        "log_every": 1,
+    }
     config = settings(optimizer="adam", schedule=schedule, **given)
     straight, expected = run(tmp_path / "a", config, tiny_model(dropout=0.3), Pace(10))
     assert ended(expected) == ("max_minutes", 6)
 
     asked = iter(range(9))
-    _, before = run(tmp_path / "b", config, tiny_model(dropout=0.3), Pace(10), stop=lambda: next(asked) == 3)
+    _, before = run(
+        tmp_path / "b", config, tiny_model(dropout=0.3), Pace(10), stop=lambda: next(asked) == 3
+    )
     assert ended(before) == ("interrupted", 3)
     resumed, after = run(tmp_path / "b", config, tiny_model(99, 0.3), Pace(10), resume=True)
     assert ended(after) == ("max_minutes", 6)
@@ -336,7 +404,10 @@ def test_where_the_limits_are_raised_the_schedule_runs_over_the_new_budget(tmp_p
 
 def adam_steps(g: Tensor, h: Tensor) -> Tensor:
     first = g / (g.abs() + 1e-8)
-    mean, square = (0.9 * 0.1 * g + 0.1 * h) / (1 - 0.9**2), (0.98 * 0.02 * g**2 + 0.02 * h**2) / (1 - 0.98**2)
+    mean, square = (
+        (0.9 * 0.1 * g + 0.1 * h) / (1 - 0.9**2),
+        (0.98 * 0.02 * g**2 + 0.02 * h**2) / (1 - 0.98**2),
+    )
     return first + mean / (square.sqrt() + 1e-8)
 
 
@@ -360,9 +431,14 @@ def test_two_updates_of_every_optimizer_by_its_formula(
 ) -> None:
     """With a rate so small that the second gradient is that of the first weights."""
     model = tiny_model(dtype=torch.float64)
-    before, gradients = vector(model), [mean_gradient(model, tiny_batch(number)) for number in range(2)]
+    before, gradients = (
+        vector(model),
+        [mean_gradient(model, tiny_batch(number)) for number in range(2)],
+    )
     run(tmp_path, settings(optimizer=optimizer, lr=1e-9, max_updates=2), model)
-    torch.testing.assert_close((before - vector(model)) / 1e-9, both_steps(*gradients), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        (before - vector(model)) / 1e-9, both_steps(*gradients), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_weight_decay_shrinks_matrices_only(tmp_path: Path) -> None:
@@ -376,7 +452,9 @@ def test_weight_decay_shrinks_matrices_only(tmp_path: Path) -> None:
     )
     plain = tiny_model(dtype=torch.float64)
     run(tmp_path / "plain", settings(optimizer="adamw", lr=0.1, max_updates=1), plain)
-    torch.testing.assert_close(after["decoder.bias_hh_l0"], dict(plain.named_parameters())["decoder.bias_hh_l0"])
+    torch.testing.assert_close(
+        after["decoder.bias_hh_l0"], dict(plain.named_parameters())["decoder.bias_hh_l0"]
+    )
 
 
 def test_ema_by_its_formula(tmp_path: Path) -> None:
@@ -400,16 +478,24 @@ def test_ema_by_its_formula(tmp_path: Path) -> None:
     assert same_weights(plain, model)  # averaging does not touch the training
     for path in (CheckpointManager(tmp_path).best()[0], CheckpointManager(tmp_path).last):
         saved = read_weights(path)
-        assert torch.equal(torch.cat([saved[name].flatten() for name, _ in model.named_parameters()]), seen[0])
+        assert torch.equal(
+            torch.cat([saved[name].flatten() for name, _ in model.named_parameters()]), seen[0]
+        )
 
 
 # -- ends and validations -------------------------------------------------------------------------------------------
 
 
 def test_stops_after_epochs_or_when_the_time_is_up(tmp_path: Path) -> None:
-    _, events = run(tmp_path / "epochs", settings(max_updates=None, max_epochs=2), stream=TinyStream(per_epoch=3))
+    _, events = run(
+        tmp_path / "epochs",
+        settings(max_updates=None, max_epochs=2),
+        stream=TinyStream(per_epoch=3),
+    )
     assert ended(events) == ("max_epochs", 6)
-    _, events = run(tmp_path / "minutes", settings(max_updates=None, max_minutes=0.5), stream=Pace(4))
+    _, events = run(
+        tmp_path / "minutes", settings(max_updates=None, max_minutes=0.5), stream=Pace(4)
+    )
     assert ended(events) == ("max_minutes", 8)
     assert events[-1].seconds == 32
 
@@ -418,8 +504,18 @@ def test_stops_after_epochs_or_when_the_time_is_up(tmp_path: Path) -> None:
     ("scores", "given", "is_best", "end"),
     [
         # Of two scores of 2 the newer is the best, but patience counts from the first.
-        ([1, 2, 2, 1.5, 1.9, 9], {"patience": 3, "max_updates": None}, [1, 1, 1, 0, 0], ("patience", 10)),
-        ([3.0, 2.0, 2.5, 2.25], {"patience": 2, "best_metric": "loss"}, [1, 1, 0, 0], ("patience", 8)),
+        (
+            [1, 2, 2, 1.5, 1.9, 9],
+            {"patience": 3, "max_updates": None},
+            [1, 1, 1, 0, 0],
+            ("patience", 10),
+        ),
+        (
+            [3.0, 2.0, 2.5, 2.25],
+            {"patience": 2, "best_metric": "loss"},
+            [1, 1, 0, 0],
+            ("patience", 8),
+        ),
         ([math.nan, 1.0, math.nan], {"max_updates": 6}, [0, 1, 0], ("max_updates", 6)),
     ],
     ids=["patience", "lower is better", "not a number"],
@@ -435,7 +531,9 @@ def test_the_best_validation(
     _, events = run(tmp_path, config, evaluate=Scores(scores))
     assert (best_of(events), ended(events)) == (is_best, end)
     last_best = max(number for number, best in enumerate(is_best, start=1) if best)
-    assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(2 * last_best)
+    assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(
+        2 * last_best
+    )
 
 
 def test_of_equal_scores_the_lower_loss_is_the_best_and_counts_for_patience(tmp_path: Path) -> None:
@@ -521,7 +619,9 @@ def test_a_bad_batch_is_skipped_without_a_trace(tmp_path: Path, optimizer: str) 
     assert all(math.isfinite(step.loss) and math.isfinite(step.grad_norm) for step in steps(events))
     batches = [next(stream) for stream in [Poisoned(set())] for _ in range(6)]
     without = FromList([batches[number] for number in (0, 2, 3, 5)])
-    plain, _ = run(tmp_path / "b", settings(optimizer=optimizer, max_updates=4), poisoned_model(), without)
+    plain, _ = run(
+        tmp_path / "b", settings(optimizer=optimizer, max_updates=4), poisoned_model(), without
+    )
     assert same_weights(skipping, plain)
 
 
@@ -538,7 +638,8 @@ def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_pa
         assert part in str(caught.value)
     good, _ = run(tmp_path / "good", settings(max_updates=4), poisoned_model(), Poisoned(set()))
     assert same_weights(model, good)
-    saved = load_file(CheckpointManager(tmp_path).last)  # a word of them is infinite, which read_weights refuses
+    # a word of them is infinite, which read_weights refuses
+    saved = load_file(CheckpointManager(tmp_path).last)
     assert all(torch.equal(saved[f"weights/{name}"], p) for name, p in good.named_parameters())
 
 
@@ -549,8 +650,17 @@ def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_pa
     "given",
     daily(
         [
-            {"optimizer": "adam", "schedule": {"kind": "inverse_sqrt", "warmup": 5}, "ema_decay": 0.9},
-            {"optimizer": "adamw", "weight_decay": 0.1, "accumulate": 2, "schedule": {"kind": "plateau"}},
+            {
+                "optimizer": "adam",
+                "schedule": {"kind": "inverse_sqrt", "warmup": 5},
+                "ema_decay": 0.9,
+            },
+            {
+                "optimizer": "adamw",
+                "weight_decay": 0.1,
+                "accumulate": 2,
+                "schedule": {"kind": "plateau"},
+            },
             {"optimizer": "sgd", "schedule": {"kind": "luong_halving", "after": 1}},
             {"optimizer": "adadelta", "lr": 1.0, "loss_unit": "sentence"},
             {"optimizer": "adagrad"},
@@ -566,7 +676,9 @@ def test_resumed_training_is_the_same_bit_for_bit(
     | dict[str, float | str]
     | dict[str, str],
 ) -> None:
-    config = settings(max_updates=16, validate_every=4, log_every=1, keep_best=2, keep_recent=1, **given)
+    config = settings(
+        max_updates=16, validate_every=4, log_every=1, keep_best=2, keep_recent=1, **given
+    )
 
     def evaluate(model: Seq2Seq) -> dict[str, float]:
         return {"bleu": float(torch.round(vector(model).sum(), decimals=3))}
@@ -575,32 +687,44 @@ def test_resumed_training_is_the_same_bit_for_bit(
 
     stop = threading.Event()
     first_part = []
-    broken = start(tmp_path / "b", config, tiny_model(dropout=0.3), TinyStream(), evaluate, stop=stop.is_set)
+    broken = start(
+        tmp_path / "b", config, tiny_model(dropout=0.3), TinyStream(), evaluate, stop=stop.is_set
+    )
     for event in broken:
         first_part.append(event)
-        if type(event).__name__ == "Step" and event.update == 7:  # in the middle of the second epoch
+        # in the middle of the second epoch
+        if type(event).__name__ == "Step" and event.update == 7:
             stop.set()
     assert ended(first_part) == ("interrupted", 7)
     assert first_part[-2] == Saved(str(CheckpointManager(tmp_path / "b").last), 7)
 
     torch.rand(17)
     random.random()
-    resumed, second_part = run(tmp_path / "b", config, tiny_model(99, 0.3), evaluate=evaluate, resume=True)
+    resumed, second_part = run(
+        tmp_path / "b", config, tiny_model(99, 0.3), evaluate=evaluate, resume=True
+    )
     assert same_weights(straight, resumed)
     assert same_states(tmp_path / "a", tmp_path / "b", but=("seconds", "used", "validating"))
-    has_state = any(name.startswith("optimizer/") for name in CheckpointManager(tmp_path / "a").load_last()[0])
+    has_state = any(
+        name.startswith("optimizer/") for name in CheckpointManager(tmp_path / "a").load_last()[0]
+    )
     assert has_state == (given["optimizer"] != "sgd")
     assert CheckpointManager(tmp_path / "a").kept() == CheckpointManager(tmp_path / "b").kept()
 
     def numbers(parts: list[Event]) -> list[tuple[Any, ...]]:
-        return [(s.update, s.epoch, s.loss, s.terms["nll"], s.tokens, s.lr, s.grad_norm) for s in steps(parts)]
+        return [
+            (s.update, s.epoch, s.loss, s.terms["nll"], s.tokens, s.lr, s.grad_norm)
+            for s in steps(parts)
+        ]
 
     assert numbers(first_part + second_part) == numbers(events)
     assert steps(second_part)[0].seconds > steps(first_part)[-1].seconds
 
 
 @pytest.mark.parametrize(("after", "saved"), [(Saved, 0), (Evaluated, 3)])
-def test_a_killed_training_resumes_from_its_last_save(tmp_path: Path, after: type[Event], saved: int) -> None:
+def test_a_killed_training_resumes_from_its_last_save(
+    tmp_path: Path, after: type[Event], saved: int
+) -> None:
     config = settings(max_updates=10, validate_every=4, save_every=3)
     straight, _ = run(tmp_path / "a", config, tiny_model(dropout=0.3))
     events = start(tmp_path / "b", config, tiny_model(dropout=0.3), TinyStream())
@@ -614,7 +738,9 @@ def test_a_killed_training_resumes_from_its_last_save(tmp_path: Path, after: typ
     assert CheckpointManager(tmp_path / "b").kept() == CheckpointManager(tmp_path / "a").kept()
 
 
-def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(tmp_path: Path) -> None:
+def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(
+    tmp_path: Path,
+) -> None:
     run(tmp_path, settings(max_updates=4), tiny_model())
     _, events = run(tmp_path, settings(max_updates=4), tiny_model(), resume=True)
     assert [type(event).__name__ for event in events] == ["Resumed", "Stopped"]
@@ -624,13 +750,17 @@ def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(tm
     assert same_weights(longer, straight)
 
 
-def test_resuming_nothing_overwriting_something_and_another_optimizer_are_errors(tmp_path: Path) -> None:
+def test_resuming_nothing_overwriting_something_and_another_optimizer_are_errors(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(CheckpointError, match="nothing to resume"):
         run(tmp_path, settings(), resume=True)
     run(tmp_path, settings())
     with pytest.raises(CheckpointError, match="an earlier training is saved here"):
         run(tmp_path, settings())
-    with pytest.raises(CheckpointError, match="saved with optimizer 'adam', but the recipe says 'sgd'"):
+    with pytest.raises(
+        CheckpointError, match="saved with optimizer 'adam', but the recipe says 'sgd'"
+    ):
         run(tmp_path, settings(optimizer="sgd", max_updates=9), resume=True)
 
 
@@ -643,10 +773,20 @@ def test_bf16_trains_on_the_cpu(tmp_path: Path) -> None:
 # -- CUDA -----------------------------------------------------------------------------------------------------------
 
 
-def on_cuda(folder: Path, dropout: float = 0.0, resume: bool = False, **given: Any) -> tuple[RnnEncDec, list[Event]]:
+def on_cuda(
+    folder: Path, dropout: float = 0.0, resume: bool = False, **given: Any
+) -> tuple[RnnEncDec, list[Event]]:
     """The model and events of a training on a CUDA device."""
     model, cuda = tiny_model(dropout=dropout), torch.device("cuda")
-    events = train(model, TinyStream(), settings(**given), constant_score, CheckpointManager(folder), cuda, resume)
+    events = train(
+        model,
+        TinyStream(),
+        settings(**given),
+        constant_score,
+        CheckpointManager(folder),
+        cuda,
+        resume,
+    )
     return model, list(events)
 
 
@@ -663,7 +803,9 @@ def test_training_on_cuda(tmp_path: Path, precision: str) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_deterministic_training_on_cuda_is_resumed_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deterministic_training_on_cuda_is_resumed_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     straight, _ = on_cuda(tmp_path / "a", 0.3, max_updates=40, deterministic=True)
     on_cuda(tmp_path / "b", 0.3, max_updates=20, deterministic=True)

@@ -7,12 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.training import optimizers
-from nmtkit.training.optimizers import OptimizerConfig, build_optimizer, read_state, restore_state, skippable_step
+from nmtkit.training.optimizers import (
+    OptimizerConfig,
+    build_optimizer,
+    read_state,
+    restore_state,
+    skippable_step,
+)
 
 DEVICES = [
     "cpu",
     pytest.param(
-        "cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+        "cuda",
+        marks=[
+            pytest.mark.cuda,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+        ],
     ),
 ]
 FUSED: list[dict[str, Any]] = [
@@ -25,8 +35,14 @@ FUSED: list[dict[str, Any]] = [
 def after(config: OptimizerConfig, device: str, steps: str) -> dict[str, Tensor]:
     """Weights and running means after steps that are good or, for `-`, called off; half way with a new optimizer."""
     draw = torch.Generator().manual_seed(1)
-    weights = {name: nn.Parameter(torch.randn(3, 2, generator=draw).to(device)) for name in ("first", "second")}
-    optimizer, gradient = build_optimizer(config, weights), torch.randn(3, 2, generator=draw).to(device)
+    weights = {
+        name: nn.Parameter(torch.randn(3, 2, generator=draw).to(device))
+        for name in ("first", "second")
+    }
+    optimizer, gradient = (
+        build_optimizer(config, weights),
+        torch.randn(3, 2, generator=draw).to(device),
+    )
     for number, step in enumerate(steps):
         if number == len(steps) // 2:
             state, optimizer = read_state(optimizer, weights), build_optimizer(config, weights)
@@ -41,7 +57,10 @@ def after(config: OptimizerConfig, device: str, steps: str) -> dict[str, Tensor]
         finally:
             if device == "cuda":
                 torch.cuda.set_sync_debug_mode("default")
-    return {**{name: weight.detach().cpu() for name, weight in weights.items()}, **read_state(optimizer, weights)}
+    return {
+        **{name: weight.detach().cpu() for name, weight in weights.items()},
+        **read_state(optimizer, weights),
+    }
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -34,7 +34,9 @@ class Crowded:
         return self.read(batch, need_attention)
 
 
-def trained(folder: Path, room: int | None = None, share: float = 1.0, **given: Any) -> tuple[Any, list[Event], Any]:
+def trained(
+    folder: Path, room: int | None = None, share: float = 1.0, **given: Any
+) -> tuple[Any, list[Event], Any]:
     model = tiny_model(dtype=torch.float64)
     crowded = Crowded(model, 1000 if room is None else room, share)
     _, events = run(folder, settings(max_updates=UPDATES, **given), model, TinyStream(size=5))
@@ -46,7 +48,17 @@ TOGETHER = {"accumulate": 2, "clip_norm": 0.1, "label_smoothing": 0.1, "loss_uni
 
 @pytest.mark.parametrize(
     ("room", "share", "given"),
-    daily([(3, 1.0, {}), (2, 0.5, TOGETHER), (1, 1.0, {}), (3, 1.0, TOGETHER), (1, 1.0, TOGETHER), (2, 0.5, {})], 3),
+    daily(
+        [
+            (3, 1.0, {}),
+            (2, 0.5, TOGETHER),
+            (1, 1.0, {}),
+            (3, 1.0, TOGETHER),
+            (1, 1.0, TOGETHER),
+            (2, 0.5, {}),
+        ],
+        3,
+    ),
 )
 def test_weights_are_those_of_an_undisturbed_training(
     tmp_path: Path, room: int, share: float, given: dict[str, Any]
@@ -56,14 +68,20 @@ def test_weights_are_those_of_an_undisturbed_training(
     assert crowded.refused > 3
     for one, other in zip(model.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
-    assert [step.loss for step in steps(events)] == pytest.approx([step.loss for step in steps(undisturbed)])
+    assert [step.loss for step in steps(events)] == pytest.approx(
+        [step.loss for step in steps(undisturbed)]
+    )
     assert 0 < sum(step.halved for step in steps(events)) <= UPDATES
     assert not any(step.halved for step in steps(undisturbed))
 
 
-def test_what_another_process_has_no_memory_for_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_process_has_no_memory_for_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Process 0 alone speaks."""
-    monkeypatch.setattr(processes, "max_over_ranks", lambda own: [2.0] if len(own) == 1 else [*map(float, own)])
+    monkeypatch.setattr(
+        processes, "max_over_ranks", lambda own: [2.0] if len(own) == 1 else [*map(float, own)]
+    )
     assert {step.halved for step in steps(trained(tmp_path)[1])} == {2}
 
 
@@ -78,7 +96,9 @@ def test_all_gradients_of_the_update_are_made_anew(tmp_path: Path) -> None:
     whole, _, _ = trained(tmp_path / "whole", accumulate=2)
     model = tiny_model(dtype=torch.float64)
     crowded = OnlyTheFirst(model, 1)
-    _, events = run(tmp_path / "parts", settings(max_updates=UPDATES, accumulate=2), model, TinyStream(size=5))
+    _, events = run(
+        tmp_path / "parts", settings(max_updates=UPDATES, accumulate=2), model, TinyStream(size=5)
+    )
     assert crowded.refused >= UPDATES
     for one, other in zip(model.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
@@ -86,7 +106,9 @@ def test_all_gradients_of_the_update_are_made_anew(tmp_path: Path) -> None:
 
 
 def test_one_example_that_does_not_fit_is_a_fault_with_its_size(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"update 1: even one example .*has \d+ positions in all.*max_length"):
+    with pytest.raises(
+        TrainingError, match=r"update 1: even one example .*has \d+ positions in all.*max_length"
+    ):
         trained(tmp_path, 0)
 
 
@@ -96,7 +118,9 @@ def test_a_device_whose_memory_is_full_makes_the_same_updates(tmp_path: Path) ->
     """The limit is half of what the updates take beyond the weights, so that the allocator really gives up."""
     place = torch.device("cuda", torch.cuda.current_device())
     sizes = VocabularySizes({"src": 12, "tgt": 12}, shared=True)
-    network = TransformerConfig(hidden_size=64, feed_forward_size=256, heads=4, encoder_layers=2, decoder_layers=2)
+    network = TransformerConfig(
+        hidden_size=64, feed_forward_size=256, heads=4, encoder_layers=2, decoder_layers=2
+    )
     found, halved, peak = [], [], 0
     for limited in (False, True):
         torch.manual_seed(1)
@@ -108,8 +132,11 @@ def test_a_device_whose_memory_is_full_makes_the_same_updates(tmp_path: Path) ->
             total = torch.cuda.get_device_properties(place).total_memory
             torch.cuda.set_per_process_memory_fraction((held + (peak - held) // 2) / total, place)
         try:
-            config = settings(optimizer="sgd", lr=0.1)  # Adam makes much of how small gradients are rounded
-            events = list(start(tmp_path / str(limited), config, model, TinyStream(size=20_000), device=place))
+            # Adam makes much of how small gradients are rounded
+            config = settings(optimizer="sgd", lr=0.1)
+            events = list(
+                start(tmp_path / str(limited), config, model, TinyStream(size=20_000), device=place)
+            )
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, place)
         peak = torch.cuda.max_memory_allocated(place)

@@ -19,8 +19,20 @@ from tests.support.gradients import assert_same_gradients, backward, gradients
 from tests.support.step_by_step import told
 
 SMALL = {
-    "rnnsearch": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4, "maxout_size": 6, "tie": "decoder"},
-    "luong": {"embedding_size": 5, "hidden_size": 5, "window": "local_p", "window_size": 1, "tie": "decoder"},
+    "rnnsearch": {
+        "embedding_size": 6,
+        "hidden_size": 5,
+        "attention_size": 4,
+        "maxout_size": 6,
+        "tie": "decoder",
+    },
+    "luong": {
+        "embedding_size": 5,
+        "hidden_size": 5,
+        "window": "local_p",
+        "window_size": 1,
+        "tie": "decoder",
+    },
     "rnn_encdec": {"embedding_size": 6, "hidden_size": 5, "maxout_size": 4},
     "gnmt": {"embedding_size": 6, "hidden_size": 5, "layers": 3},
     "lstmn_seq2seq": {"embedding_size": 6, "hidden_size": 5, "layers": 2},
@@ -30,7 +42,13 @@ SMALL = {
     "show_and_tell": {"embedding_size": 6, "hidden_size": 5, "cnn": [4, 3]},
     "show_attend_tell": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4, "cnn": [4, 3]},
     "transformer": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "tie": "all"},
-    "t5": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
+    "t5": {
+        "hidden_size": 8,
+        "feed_forward_size": 12,
+        "heads": 2,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+    },
     "transformer_lm": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
     "rnn_lm": {"hidden_size": 5, "layers": 1},
     "pointer_sentinel": {"hidden_size": 5, "layers": 1, "window": 2},
@@ -47,21 +65,30 @@ SMALL = {
 }
 LINKS = [[0, 0, 2, 1, 1, 1], [], [0, 3, 0, 0]]  # 4 target tokens have links
 LINKED = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]], alignment=LINKS)
-BATCH = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]])  # 10 target tokens, EOS counted
+# 10 target tokens, EOS counted
+BATCH = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]])
 PICTURES = [np.random.default_rng(number).random((5, 21), dtype=np.float32) for number in range(3)]
 SEEN = collate(None, [[7, 6], [5], [9, 9, 8, 4]], features=PICTURES)
 """Pictures of 5 x 7 pixels, and 10 target tokens."""
 READ = Inputs.of_texts([[5, 6, 7], [8, 9], [4]])
 PLACES = torch.arange(4).repeat(3, 1)
-LABELLED = Batch(READ, labels=READ.ids.masked_fill(~READ.mask, -1)).with_extra(Order((PLACES + 1) * READ.mask, PLACES))
+LABELLED = Batch(READ, labels=READ.ids.masked_fill(~READ.mask, -1)).with_extra(
+    Order((PLACES + 1) * READ.mask, PLACES)
+)
 """For models that write nothing."""
 
 
 def build(name: str, settings: dict[str, object] | None = None) -> Any:
     torch.manual_seed(3)
     kind = MODELS.get(name)
-    config = parse(kind.Config, {"kind": name, "dropout": 0.0, **SMALL[name], **(settings or {})}, "test")
-    sizes = {"features": 21, "tgt": 10} if "cnn" in SMALL[name] else {"src": 10, "tgt": 10, "labels": 10}
+    config = parse(
+        kind.Config, {"kind": name, "dropout": 0.0, **SMALL[name], **(settings or {})}, "test"
+    )
+    sizes = (
+        {"features": 21, "tgt": 10}
+        if "cnn" in SMALL[name]
+        else {"src": 10, "tgt": 10, "labels": 10}
+    )
     return kind(config, VocabularySizes(sizes, shared=True)).double()
 
 
@@ -96,7 +123,11 @@ def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int, smoothing:
         *(
             (name, settings, {"guided_alignment": {"loss": loss, "weight": 0.3}})
             for loss in get_args(AlignmentLoss)
-            for name, settings in (("transformer", {}), ("transformer", {"alignment_heads": 2}), ("luong", {}))
+            for name, settings in (
+                ("transformer", {}),
+                ("transformer", {"alignment_heads": 2}),
+                ("luong", {}),
+            )
         ),
         ("rnnsearch", {}, {"guided_alignment": {"weight": 0.3}}),
         ("rnnsearch", {}, {"coverage_weight": 0.7}),
@@ -116,22 +147,33 @@ def test_losses_of_attention_add_exactly_their_gradient(
     total, nll = likelihood(output.log_probs, batch, 10, 0.1)
     if "doubly_stochastic" in losses:
         term, scale = "doubly_stochastic_loss", 0.7 / 3
-        places = [12, 12, 12] if "features" in whole.sizes else [3, 2, 1]  # regions, or words without </s>
+        # regions, or words without </s>
+        places = [12, 12, 12] if "features" in whole.sizes else [3, 2, 1]
         loss = sum(
             (1 - row[:length, :last].sum(0)).square().sum()
             for row, length, last in zip(output.attention, [3, 2, 5], places, strict=True)
         )
     elif "coverage_weight" in losses:
-        term, loss, scale = "coverage_loss", coverage_loss(output.attention, LINKED.targets.mask), 0.7 / 10
+        term, loss, scale = (
+            "coverage_loss",
+            coverage_loss(output.attention, LINKED.targets.mask),
+            0.7 / 10,
+        )
     else:
         kind = losses["guided_alignment"].get("loss", "cross_entropy")
-        term, loss, scale = "alignment_loss", alignment_loss(output.attention, LINKED.alignment, kind), 0.3 / 4
+        term, loss, scale = (
+            "alignment_loss",
+            alignment_loss(output.attention, LINKED.alignment, kind),
+            0.3 / 4,
+        )
     torch.autograd.backward(total / 10 + scale * loss)
 
     parted = build(name, settings)
     sums = backward(parted, batch, 10, rows * 4 * 10, links=4, label_smoothing=0.1, **losses)
     expected = {term: loss.item(), "loss": total.item(), "nll": nll.item()}
-    assert {name: value.item() for name, value in sums.items()} == pytest.approx(expected, rel=1e-12)
+    assert {name: value.item() for name, value in sums.items()} == pytest.approx(
+        expected, rel=1e-12
+    )
     assert_same_gradients(gradients(parted), gradients(whole))
 
 

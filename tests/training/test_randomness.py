@@ -13,10 +13,17 @@ from nmtkit.training import randomness
 def switches() -> tuple[bool, ...]:
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     fused = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
-    return torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark, *fused
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        cudnn.deterministic,
+        cudnn.benchmark,
+        *fused,
+    )
 
 
-def test_deterministic_turns_the_switches_and_turns_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deterministic_turns_the_switches_and_turns_them_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     before = switches()
@@ -32,7 +39,9 @@ def test_deterministic_turns_the_switches_and_turns_them_back(monkeypatch: pytes
             assert switches() == before
 
 
-def test_the_workspace_of_cublas_is_fixed_in_time_or_said_to_be_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workspace_of_cublas_is_fixed_in_time_or_said_to_be_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(TrainingError, match="start again with CUBLAS_WORKSPACE_CONFIG="):

@@ -47,7 +47,9 @@ def test_goes_on_where_a_state_was_taken_and_not_where_it_had_read_to() -> None:
         assert draw(ahead, 4) == expected
 
 
-def shares(size: int, monkeypatch: pytest.MonkeyPatch, per_update: int = 3, count: int = 4) -> list[Any]:
+def shares(
+    size: int, monkeypatch: pytest.MonkeyPatch, per_update: int = 3, count: int = 4
+) -> list[Any]:
     """Of each process its batches in some updates, each update after the state that it begins with."""
     found = []
     for rank in range(size):
@@ -66,9 +68,14 @@ def test_the_same_batches_make_an_update_whatever_the_number_of_processes(
     alone = shares(1, monkeypatch)[0]
     for update, *parts in zip(alone, *shares(size, monkeypatch), strict=True):
         assert all(state == update[0] for state, _ in parts)
-        dealt = [batch for turn in zip(*(batches for _, batches in parts), strict=True) for batch in turn]
+        dealt = [
+            batch for turn in zip(*(batches for _, batches in parts), strict=True) for batch in turn
+        ]
         assert dealt[3:] == [None] * (len(dealt) - 3)
-        assert all(torch.equal(a.targets.ids, b.targets.ids) for a, b in zip(update[1], dealt[:3], strict=True))
+        assert all(
+            torch.equal(a.targets.ids, b.targets.ids)
+            for a, b in zip(update[1], dealt[:3], strict=True)
+        )
 
 
 def test_a_fault_comes_with_the_batch_that_is_not_there() -> None:
@@ -90,7 +97,9 @@ def test_no_thread_is_left_in_a_pause_and_threads_of_torch_stay_as_they_were() -
     assert torch.get_num_threads() == computing
 
 
-def test_for_cuda_batches_are_pinned_by_the_thread_that_prepares_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_cuda_batches_are_pinned_by_the_thread_that_prepares_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pinned = []
 
     def pin(tensor: Tensor) -> Tensor:

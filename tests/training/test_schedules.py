@@ -36,7 +36,11 @@ BASE = [1, 1000, 4000, 16000, 100_000]
         (InverseSqrt(warmup=100), [1, 50, 100, 400, 10000], [0.02, 1.0, 2.0, 1.0, 0.2]),
         (LinearDecay(updates=10, warmup=2), UPDATES, LINEAR),
         (CosineDecay(updates=10, warmup=2), UPDATES, COSINE),
-        (LuongHalving(after=4, every=2, unit="update"), range(1, 10), [2, 2, 2, 2, 1, 1, 0.5, 0.5, 0.25]),
+        (
+            LuongHalving(after=4, every=2, unit="update"),
+            range(1, 10),
+            [2, 2, 2, 2, 1, 1, 0.5, 0.5, 0.25],
+        ),
     ],
     ids=str,
 )
@@ -61,13 +65,18 @@ def test_plateau_counts_validations_without_a_new_best() -> None:
 
 
 def test_linear_and_cosine_over_the_budget_by_hand() -> None:
-    linear, cosine = LinearDecay(over="budget", warmup_share=0.2), CosineDecay(over="budget", warmup_share=0.2)
+    linear, cosine = (
+        LinearDecay(over="budget", warmup_share=0.2),
+        CosineDecay(over="budget", warmup_share=0.2),
+    )
     shares = [0.001, 0.1, 0.2, 0.4, 0.6, 0.9, 1.0]
     climb = [0.005, 0.5, 1, 1, 1, 1, 1]
     done = [0, 0, 0, 0.25, 0.5, 0.875, 1]  # (share - 0.2) / 0.8
     for number, share in enumerate(shares):
         progress = TrainingProgress(7, share=share)  # the number of the update says nothing here
-        assert math.isclose(linear.rate(2.0, progress), 2 * climb[number] * (1 - done[number]), abs_tol=1e-15)
+        assert math.isclose(
+            linear.rate(2.0, progress), 2 * climb[number] * (1 - done[number]), abs_tol=1e-15
+        )
         half = (1 + math.cos(math.pi * done[number])) / 2
         assert math.isclose(cosine.rate(2.0, progress), 2 * climb[number] * half, abs_tol=1e-15)
     assert LinearDecay(over="budget").rate(1.0, TrainingProgress(1, share=0.25)) == 0.75
@@ -93,8 +102,12 @@ def test_every_schedule_can_be_chosen_in_a_recipe() -> None:
     kinds = [cls.model_fields["kind"].default for cls in get_args(get_args(Schedule)[0])]
     assert len(kinds) == 7
     for kind in kinds:
-        extra = {"noam": {"size": 8}, "linear": {"updates": 9}, "cosine": {"updates": 9}}.get(kind, {})
-        config = parse(TrainingConfig, {"max_updates": 9, "schedule": {"kind": kind, **extra}}, "here")
+        extra = {"noam": {"size": 8}, "linear": {"updates": 9}, "cosine": {"updates": 9}}.get(
+            kind, {}
+        )
+        config = parse(
+            TrainingConfig, {"max_updates": 9, "schedule": {"kind": kind, **extra}}, "here"
+        )
         assert config.schedule.kind == kind
         assert config.schedule.rate(config.lr, TrainingProgress(3)) > 0
 
@@ -106,11 +119,15 @@ LINEAR_BUDGET = {"kind": "linear", "over": "budget"}
     ("schedule", "training", "message"),
     [
         ({"kind": "linear"}, {}, "it needs `updates`, where the rate reaches zero"),
-        ({"kind": "cosine", "updates": 9, "warmup_share": 0.1}, {}, "no `warmup_share`; or `over: budget`"),
+        (
+            {"kind": "cosine", "updates": 9, "warmup_share": 0.1},
+            {},
+            "no `warmup_share`; or `over: budget`",
+        ),
         ({**LINEAR_BUDGET, "updates": 9}, {}, "leave out `updates`"),
         ({**LINEAR_BUDGET, "warmup": 9}, {}, "give `warmup_share`, e.g. 0.1"),
         (LINEAR_BUDGET, {"max_updates": None, "max_epochs": 2}, "set max_updates or max_minutes"),
-        ({"kind": "cosine", "over": "minutes"}, {}, "not one of its values"),
+        ({"kind": "cosine", "over": "minutes"}, {}, "not a valid value"),
         ({"kind": "plateu"}, {}, "did you mean 'plateau'"),
         ({"kind": "noam"}, {}, r"schedule\.size` is missing"),
         ({"kind": "constant"}, {"max_updates": None}, "never end: set max_updates"),
@@ -121,7 +138,9 @@ LINEAR_BUDGET = {"kind": "linear", "over": "budget"}
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(schedule: Any, training: dict[str, Any], message: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(
+    schedule: Any, training: dict[str, Any], message: str
+) -> None:
     with pytest.raises(RecipeError, match=message):
         parse(TrainingConfig, {"max_updates": 9, **training, "schedule": schedule}, "here")
 

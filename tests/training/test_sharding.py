@@ -62,7 +62,9 @@ def score(model: Seq2Seq) -> dict[str, float]:
     return {"bleu": float(model.predict(output, memory).sum())}
 
 
-def training(folder: str | Path, name: str, kind: str = "transformer", resume: bool = False, **given: Any) -> Any:
+def training(
+    folder: str | Path, name: str, kind: str = "transformer", resume: bool = False, **given: Any
+) -> Any:
     config = settings(**{**LOSS, "clip_norm": 0.05, "max_updates": 4, **KINDS[kind], **given})
     return run(Path(folder, name), config, build(kind), FromList(BATCHES), score, resume=resume)
 
@@ -78,18 +80,24 @@ def assert_same_state(folder: str | Path, one: str, other: str) -> None:
     for name, tensor in first.items():
         # Attention does not depend on the bias of its keys: its gradient is rounding noise, which Adam scales up.
         atol = 1e-10 if name.endswith("keys_values.bias") else 1e-12
-        torch.testing.assert_close(second[name], tensor, rtol=1e-9, atol=atol, msg=f"{other}: {name}")
+        torch.testing.assert_close(
+            second[name], tensor, rtol=1e-9, atol=atol, msg=f"{other}: {name}"
+        )
 
 
 def one_of_two(rank: int, port: int, folder: str) -> None:
     join_as(rank, port)
-    gradients._CHUNK_BYTES["cpu"] = 160 if rank else 320  # the output layer in other parts than the other process
+    # the output layer in other parts than the other process
+    gradients._CHUNK_BYTES["cpu"] = 160 if rank else 320
     for kind in KINDS:
         _, plain = training(folder, kind, kind)
         sharded, events = training(folder, f"{kind}-sharded", kind, shard=True)
         for ours, theirs in zip(numbers(events), numbers(plain), strict=True):
             assert ours == pytest.approx(theirs, rel=1e-9)
-        own, every = (sum(map(count, sharded.parameters())) for count in (lambda p: p.to_local().numel(), torch.numel))
+        own, every = (
+            sum(map(count, sharded.parameters()))
+            for count in (lambda p: p.to_local().numel(), torch.numel)
+        )
         assert own < 0.6 * every
     assert ended(training(folder, "resumed", max_updates=2, shard=True)[1]) == ("max_updates", 2)
     training(folder, "resumed", resume=True, shard=True)
@@ -107,7 +115,9 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
 
 def one_of_three(rank: int, port: int, folder: str) -> None:
     join_as(rank, port, 3)
-    with pytest.raises(TrainingError, match="an update has 4 batches, which 3 processes cannot share equally"):
+    with pytest.raises(
+        TrainingError, match="an update has 4 batches, which 3 processes cannot share equally"
+    ):
         training(folder, "to-one", resume=True, shard=True)
     processes.leave()
 
@@ -157,7 +167,9 @@ def test_a_model_in_pieces_has_the_same_gradients_and_comes_together_again(alone
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_each_process_has_a_part_of_the_first_axis(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+def test_each_process_has_a_part_of_the_first_axis(
+    monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
     """As torch cuts it: the last ones may have less, or nothing."""
     monkeypatch.setattr(processes, "size", lambda: 3)
     monkeypatch.setattr(processes, "rank", lambda: rank)
@@ -173,7 +185,13 @@ def test_each_process_has_a_part_of_the_first_axis(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     "other",
-    [{"compile": True}, {"freeze": ["encoder"]}, {"unfreeze_every": 2}, {"coverage_weight": 1.0}, {"reinforce": {}}],
+    [
+        {"compile": True},
+        {"freeze": ["encoder"]},
+        {"unfreeze_every": 2},
+        {"coverage_weight": 1.0},
+        {"reinforce": {}},
+    ],
 )
 def test_what_some_processes_would_do_alone_is_refused(other: dict[str, Any]) -> None:
     sharded = partial(settings, shard=True)
@@ -184,15 +202,35 @@ def test_what_some_processes_would_do_alone_is_refused(other: dict[str, Any]) ->
 
 def train(folder: Path, size: int, run: str, *changes: str) -> Finished:
     """`nmtkit train` as torchrun or, one process, a shell starts it."""
-    small = ("model={kind: transformer, hidden_size: 8, feed_forward_size: 12, heads: 2, layers: 1, dropout: 0}",)
-    small += tuple(f"training.{one}" for one in ("precision=fp32", "log_every=1", "validate_every=2", "save_every=1"))
+    small = (
+        "model={kind: transformer, hidden_size: 8, feed_forward_size: 12, heads: 2, layers: 1, dropout: 0}",
+    )
+    small += tuple(
+        f"training.{one}"
+        for one in ("precision=fp32", "log_every=1", "validate_every=2", "save_every=1")
+    )
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(size), "-m", "--"]
-    words = [*(torchrun if size > 1 else []), "nmtkit", "train", "r.yaml", "--run", run, "--resume", "auto"]
+    words = [
+        *(torchrun if size > 1 else []),
+        "nmtkit",
+        "train",
+        "r.yaml",
+        "--run",
+        run,
+        "--resume",
+        "auto",
+    ]
     return command(folder, *words, *sets("search.max_length=4", *small, *changes))
 
 
 def command(folder: Path, *words: object, stdin: str = "") -> Finished:
-    given = {"cwd": folder, "env": environment(), "input": stdin, "capture_output": True, "text": True}
+    given = {
+        "cwd": folder,
+        "env": environment(),
+        "input": stdin,
+        "capture_output": True,
+        "text": True,
+    }
     done = subprocess.run([sys.executable, "-m", *words], **given, check=False, timeout=300)
     return Finished(done.returncode, done.stdout, done.stderr)
 
@@ -213,8 +251,15 @@ def test_torchrun_trains_a_model_in_pieces_that_any_number_goes_on_with(tmp_path
     expected = [step["loss"] for step in logged(tmp_path / "alone", "step")]
     assert len(expected) == 6
     for name in ("one", "whole", "two"):
-        assert [step["loss"] for step in logged(tmp_path / name, "step")] == pytest.approx(expected, rel=1e-5)
-        assert succeeded(command(tmp_path, "nmtkit", "translate", "-m", name, stdin="ba ce\n")).out.count("\n") == 1
+        assert [step["loss"] for step in logged(tmp_path / name, "step")] == pytest.approx(
+            expected, rel=1e-5
+        )
+        assert (
+            succeeded(
+                command(tmp_path, "nmtkit", "translate", "-m", name, stdin="ba ce\n")
+            ).out.count("\n")
+            == 1
+        )
     done = train(tmp_path, 3, "two", "training.shard=true", "training.max_updates=9")
     assert "an update has 2 batches, which 3 processes cannot share equally" in done.err
     frozen = train(tmp_path, 1, "frozen", "training.shard=true", "training.freeze=[encoder]")

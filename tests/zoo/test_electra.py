@@ -39,17 +39,29 @@ def generator_of_half_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def electra() -> tuple[Electra, nn.Module, nn.Module]:
     """Ours with the weights of a published generator and discriminator, and these."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.ElectraConfig(embedding_size=12, hidden_size=16, num_attention_heads=4, **THEIRS)
+    config = transformers.ElectraConfig(
+        embedding_size=12, hidden_size=16, num_attention_heads=4, **THEIRS
+    )
     smaller = {**THEIRS, "intermediate_size": 12}
-    of_generator = transformers.ElectraConfig(embedding_size=12, hidden_size=8, num_attention_heads=2, **smaller)
+    of_generator = transformers.ElectraConfig(
+        embedding_size=12, hidden_size=8, num_attention_heads=2, **smaller
+    )
     discriminator = enlarged(transformers.ElectraForPreTraining(config))
     generator = enlarged(transformers.ElectraForMaskedLM(of_generator))
     generator.electra.embeddings.load_state_dict(discriminator.electra.embeddings.state_dict())
     ours = Electra(ElectraConfig(**TINY, embedding_size=12), SIZES).eval()
-    heads = {"discriminator_predictions.dense.": "dense.", "discriminator_predictions.dense_prediction": "replaced"}
+    heads = {
+        "discriminator_predictions.dense.": "dense.",
+        "discriminator_predictions.dense_prediction": "replaced",
+    }
     take_weights(ours, discriminator, heads)
-    heads = {"generator_predictions.dense": "output.dense", "generator_predictions.LayerNorm": "output.norm"}
-    take_weights(ours.generator, generator, {**heads, "generator_lm_head.bias": "output.words.bias"})
+    heads = {
+        "generator_predictions.dense": "output.dense",
+        "generator_predictions.LayerNorm": "output.norm",
+    }
+    take_weights(
+        ours.generator, generator, {**heads, "generator_lm_head.bias": "output.words.bias"}
+    )
     return ours, discriminator, generator
 
 
@@ -59,11 +71,17 @@ def test_electra_is_the_published_one() -> None:
     real = batch.inputs.mask
     with torch.no_grad():
         output, memory = ours.read(batch)
-        assert_close(output.features[real], generator.electra(**asked(batch)).last_hidden_state[real])
+        assert_close(
+            output.features[real], generator.electra(**asked(batch)).last_hidden_state[real]
+        )
         logits = generator(**asked(batch)).logits
         assert_close(ours.logits(output, memory)[real], logits[real])
-        assert_close(ours.encode(batch)[real], discriminator.electra(**asked(batch)).last_hidden_state[real])
-        assert_close(ours.auxiliary_logits(batch, output)[real], discriminator(**asked(batch)).logits[real])
+        assert_close(
+            ours.encode(batch)[real], discriminator.electra(**asked(batch)).last_hidden_state[real]
+        )
+        assert_close(
+            ours.auxiliary_logits(batch, output)[real], discriminator(**asked(batch)).logits[real]
+        )
         torch.manual_seed(5)
         chosen = batch.loss_mask
         ids = batch.inputs.ids.masked_scatter(chosen, draw_words(logits[chosen]))
@@ -94,7 +112,9 @@ def test_the_discriminator_learns_from_every_real_token_and_from_nothing_else() 
         model.generator.output.words.bias[word] = 100.0  # the only one that is drawn
     plain = texts(4, 9, 17, 2)
     plain.targets.ids[0, 1] = word
-    batch = MaskedWords(settings=MaskedWordsConfig(rate=0.99)).corrupt(plain, seeded(), tokenizers())
+    batch = MaskedWords(settings=MaskedWordsConfig(rate=0.99)).corrupt(
+        plain, seeded(), tokenizers()
+    )
     assert batch.labels[0, 2] == word
     seen: list[Tensor] = []
 
@@ -104,7 +124,9 @@ def test_the_discriminator_learns_from_every_real_token_and_from_nothing_else() 
 
     model.replaced.register_forward_hook(look)
     n_read = int(batch.inputs.mask.sum())
-    sums = backward(model, batch, batch.n_tokens, counts={"read": n_read}, masked_words={}, replaced_tokens=50.0)
+    sums = backward(
+        model, batch, batch.n_tokens, counts={"read": n_read}, masked_words={}, replaced_tokens=50.0
+    )
     logits, gradient = seen[0][..., 0].detach(), seen[0].grad[..., 0]
     # 1 where another word was drawn; drawn but the same is original, and so are BOS, EOS and words that were kept.
     replaced = (batch.labels >= 0) & (batch.labels != word)
@@ -120,7 +142,9 @@ def test_the_discriminator_learns_from_every_real_token_and_from_nothing_else() 
 
 def test_words_are_drawn_by_their_probabilities() -> None:
     torch.manual_seed(2)
-    logits = torch.tensor([[math.log(p) if p else -math.inf for p in (0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0)]])
+    logits = torch.tensor(
+        [[math.log(p) if p else -math.inf for p in (0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0)]]
+    )
     counts = torch.bincount(draw_words(logits.expand(200_000, -1)), minlength=7).double()
     assert counts[[0, 2, 6]].tolist() == [0, 0, 0]
     expected = 200_000 * logits.exp()[0].double()
@@ -131,19 +155,32 @@ def test_words_are_drawn_by_their_probabilities() -> None:
 def test_published_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo_electra, "GENERATOR_SHARE", 0.25)
     sizes = VocabularySizes({"src": 30522, "tgt": 30522}, shared=True)
-    small = {"hidden_size": 256, "feed_forward_size": 1024, "heads": 4, "layers": 12, "embedding_size": 128}
+    small = {
+        "hidden_size": 256,
+        "feed_forward_size": 1024,
+        "heads": 4,
+        "layers": 12,
+        "embedding_size": 128,
+    }
     with torch.device("meta"):
         electra = Electra(ElectraConfig(**small, max_positions=512), sizes)
-    assert parameters(electra, "generator.", "dense.", "replaced.") == 13_483_008  # ElectraModel: the discriminator
+    # ElectraModel: the discriminator
+    assert parameters(electra, "generator.", "dense.", "replaced.") == 13_483_008
     generator = electra.config.generator
     assert (generator.hidden_size, generator.heads, generator.feed_forward_size) == (64, 1, 256)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_names_of_the_encoder_are_those_of_the_transformer(norm: str) -> None:
-    translator = Transformer(TransformerConfig(norm=norm, positions="learned", embedding_norm=True), SIZES)
+    translator = Transformer(
+        TransformerConfig(norm=norm, positions="learned", embedding_norm=True), SIZES
+    )
     weights = translator.state_dict()
-    wanted = {name: weights[name].shape for name in weights if name.startswith(("src_embedding", "encoder"))}
+    wanted = {
+        name: weights[name].shape
+        for name in weights
+        if name.startswith(("src_embedding", "encoder"))
+    }
     given = Electra(ElectraConfig(layers=3, norm=norm), SIZES).state_dict()
     assert {name: given[name].shape for name in wanted} == wanted
     assert "src_positions.table" in given
@@ -175,7 +212,8 @@ SMALL = {"hidden_size": 16, "feed_forward_size": 16, "heads": 4, "layers": 1}
 def test_an_electra_whose_encoder_learns_nothing_is_refused(tmp_path: Path) -> None:
     given = "model={kind: electra}", "training.objectives.masked_words.mask=1"
     with pytest.raises(
-        RecipeError, match=r"objectives.replaced_tokens`: without it electra trains its generator alone"
+        RecipeError,
+        match=r"objectives.replaced_tokens`: without it electra trains its generator alone",
     ):
         require_fitting_stages(loaded(tmp_path, *given))
     require_fitting_stages(loaded(tmp_path, *given, "training.objectives.replaced_tokens=50"))
@@ -190,7 +228,9 @@ def fresh_electra() -> Electra:
 
 def test_a_resumed_training_draws_the_same_words(tmp_path: Path) -> None:
     masking = MaskedWords(settings=MaskedWordsConfig(mask=1.0, rate=0.3))
-    stream = [masking.corrupt(texts(4, 9, 6, seed=seed), seeded(seed), tokenizers()) for seed in range(4)]
+    stream = [
+        masking.corrupt(texts(4, 9, 6, seed=seed), seeded(seed), tokenizers()) for seed in range(4)
+    ]
     config = settings(masked_words={}, replaced_tokens=50.0)
     straight, events = run(tmp_path / "straight", config, fresh_electra(), FromList(stream))
     run(tmp_path / "stopped", config.changed({"max_updates": 3}), fresh_electra(), FromList(stream))

@@ -61,9 +61,13 @@ def layers_by_hand(context: nn.Module, ids: list[int]) -> list[list[Tensor]]:
     sides = []
     for side, read in ((0, words), (1, words[::-1])):
         lower = lstm(context.layers[0][side], read)
-        upper = [new + old for new, old in zip(lstm(context.layers[1][side], lower), lower, strict=True)]
+        upper = [
+            new + old for new, old in zip(lstm(context.layers[1][side], lower), lower, strict=True)
+        ]
         sides.append([layer if side == 0 else layer[::-1] for layer in (read, lower, upper)])
-    return [[torch.cat(pair) for pair in zip(*both, strict=True)] for both in zip(*sides, strict=True)]
+    return [
+        [torch.cat(pair) for pair in zip(*both, strict=True)] for both in zip(*sides, strict=True)
+    ]
 
 
 @torch.no_grad()
@@ -71,7 +75,10 @@ def test_both_directions_of_a_text_are_as_by_hand() -> None:
     elmo, words = model(), [7, 5, 9]
     batch = told(collate(None, [words, [6]]))
     text, log_probs = [BOS, *words, EOS], elmo(batch)
-    top, none = layers_by_hand(elmo.src_embedding["context"], text)[2], torch.zeros(3, dtype=torch.float64)
+    top, none = (
+        layers_by_hand(elmo.src_embedding["context"], text)[2],
+        torch.zeros(3, dtype=torch.float64),
+    )
     ahead = [none, *(state[:3] for state in top[:-1])]
     back = [*(state[3:] for state in top[1:]), none]
     for side, states in enumerate((ahead, back)):
@@ -92,9 +99,13 @@ def test_no_direction_sees_what_it_is_to_tell_or_what_lies_behind_that(layers: i
     features = elmo.read(batch)[0].features  # (B,2,S,H)
     places = torch.arange(features.shape[2])
     for side, row, place in (batch.labels >= 0).transpose(0, 1).nonzero().tolist():
-        (gradient,) = torch.autograd.grad(features[row, side, place].square().sum(), vectors, retain_graph=True)
+        (gradient,) = torch.autograd.grad(
+            features[row, side, place].square().sum(), vectors, retain_graph=True
+        )
         seen = places < place if side == 0 else (places > place) & batch.inputs.mask[row]
-        assert torch.equal(gradient[row].abs().amax(-1) > 0, seen), "exactly zero where it is not on its side"
+        assert torch.equal(gradient[row].abs().amax(-1) > 0, seen), (
+            "exactly zero where it is not on its side"
+        )
         assert not gradient[1 - row].any()
 
 
@@ -103,10 +114,14 @@ def test_the_loss_is_the_mean_over_both_directions() -> None:
     assert batch.n_tokens == 2 * (7 + 3 + 5)
     assert OBJECTIVE.replaces_likelihood
     log_probs = elmo(batch)
-    each = [log_probs[:, side].flatten(0, 1)[batch.labels[:, side].flatten() >= 0] for side in (0, 1)]
+    each = [
+        log_probs[:, side].flatten(0, 1)[batch.labels[:, side].flatten() >= 0] for side in (0, 1)
+    ]
     wanted = [batch.labels[:, side][batch.labels[:, side] >= 0] for side in (0, 1)]
     means = [nn.functional.nll_loss(one, ids) for one, ids in zip(each, wanted, strict=True)]
-    whole = nn.functional.nll_loss(elmo(batch, batch.loss_mask), batch.loss_targets()[batch.loss_mask])
+    whole = nn.functional.nll_loss(
+        elmo(batch, batch.loss_mask), batch.loss_targets()[batch.loss_mask]
+    )
     torch.testing.assert_close(whole, sum(means, torch.zeros(())).double() / 2)
 
 
@@ -121,7 +136,10 @@ def test_a_source_word_is_its_vector_and_the_mixture_of_equation_1() -> None:
     for row, text in enumerate(([7, 5, 9, EOS], [6, EOS])):
         layers = layers_by_hand(made.context, [BOS, *text])
         for place, word in enumerate(text):
-            mixed = sum(weight / sum(weights) * layer[place + 1] for weight, layer in zip(weights, layers, strict=True))
+            mixed = sum(
+                weight / sum(weights) * layer[place + 1]
+                for weight, layer in zip(weights, layers, strict=True)
+            )
             by_hand = words.weight[word] + made.gamma * (made.map.weight @ mixed)
             torch.testing.assert_close(found[row, place], by_hand, rtol=1e-12, atol=1e-12)
     found.sum().backward()
@@ -139,6 +157,8 @@ def test_the_target_has_no_context_where_both_sides_share_one_matrix(tie: str) -
         "src_embedding": {"kind": "elmo", "hidden_size": 3},
     }
     cls = MODELS.get("transformer")
-    built = cls(cls.Config.model_validate(settings), VocabularySizes({"src": V, "tgt": V}, shared=True))
+    built = cls(
+        cls.Config.model_validate(settings), VocabularySizes({"src": V, "tgt": V}, shared=True)
+    )
     assert (built.embedding("src").weight is built.embedding("tgt").weight) == (tie == "all")
     assert type(built.embedding("tgt")) is nn.Embedding

@@ -37,9 +37,9 @@ def test_a_pair_is_a_text_cut_in_two_or_of_two_texts() -> None:
         end = row.index(EOS)
         first, second = row[1:end], row[end + 1 : -1]
         assert (row[0], row[-1], len(first) > 0, len(second) > 0) == (BOS, EOS, True, True)
-        assert batch.inputs.segments[number].tolist() == [0] * (end + 1) + [1] * (len(row) - end - 1) + [0] * (
-            batch.inputs.ids.shape[1] - len(row)
-        )
+        assert batch.inputs.segments[number].tolist() == [0] * (end + 1) + [1] * (
+            len(row) - end - 1
+        ) + [0] * (batch.inputs.ids.shape[1] - len(row))
         assert words[number][: len(first)] == first
         ends = [text for text in words if text[-len(second) :] == second]
         assert (words[number] in ends) == (label == 0)
@@ -84,7 +84,10 @@ def loaded(folder: Path, *changes: str) -> Recipe:
             "training.objectives.next_sentence=1",
             "`training.objectives.next_sentence`: this bert has no head for it; see the settings of `mod",
         ),
-        ("training.next_sentence=1", "`training.objectives.next_sentence`: this bert has no head for it"),
+        (
+            "training.next_sentence=1",
+            "`training.objectives.next_sentence`: this bert has no head for it",
+        ),
     ],
 )
 def test_recipes_that_do_not_fit(change: str, message: str, tmp_path: Path) -> None:
@@ -95,5 +98,8 @@ def test_recipes_that_do_not_fit(change: str, message: str, tmp_path: Path) -> N
 def test_a_recipe_that_fits(tmp_path: Path) -> None:
     given = "model={kind: bert, next_sentence: true}"
     require_fitting_stages(loaded(tmp_path, given, "training.objectives.next_sentence=1"))
-    with pytest.raises(RecipeError, match=r"objectives.next_sentence`: without it the head .* remains random; set it"):
+    with pytest.raises(
+        RecipeError,
+        match=r"objectives.next_sentence`: without it the head .* remains random; set it",
+    ):
         require_fitting_stages(loaded(tmp_path, given))

@@ -40,12 +40,21 @@ def head_by_hand(told: Array, before: Array, memory: Array, shift: int) -> Array
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("controller", "heads", "shift"), [("lstm", 1, 1), ("feedforward", 2, 1), ("lstm", 2, 2)])
-def test_the_machine_is_its_equations(controller: Any, heads: int, shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("controller", "heads", "shift"), [("lstm", 1, 1), ("feedforward", 2, 1), ("lstm", 2, 2)]
+)
+def test_the_machine_is_its_equations(
+    controller: Any, heads: int, shift: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ntm, "SHIFT", shift)
     torch.manual_seed(1)
     config = NtmConfig(
-        embedding_size=4, controller=controller, hidden_size=6, memory_slots=S, memory_width=W, heads=heads
+        embedding_size=4,
+        controller=controller,
+        hidden_size=6,
+        memory_slots=S,
+        memory_width=W,
+        heads=heads,
     )
     model = Ntm(config, VocabularySizes({"tgt": 11})).double().eval()
     for parameter in model.parameters():
@@ -65,7 +74,9 @@ def test_the_machine_is_its_equations(controller: Any, heads: int, shift: int, m
                 top = hidden[layer] = sigmoid(out) * np.tanh(cell[layer])
         else:
             top = np.tanh(linear(model.decoder, top))
-        erases, adds, moves = np.split(linear(model.decoder_heads[0], top).reshape(heads, -1), [W, 2 * W], 1)
+        erases, adds, moves = np.split(
+            linear(model.decoder_heads[0], top).reshape(heads, -1), [W, 2 * W], 1
+        )
         moves = [*moves, *linear(model.decoder_heads[1], top).reshape(heads, -1)]
         before = memory
         for head in range(heads):
@@ -84,7 +95,9 @@ def test_the_machine_is_its_equations(controller: Any, heads: int, shift: int, m
         read = np.concatenate(found)
         features = linear(model.decoder_last, np.concatenate([top, read]))
         expected.append(np.log(softmax(linear(model.output, features))))
-    np.testing.assert_allclose(model(Batch(targets=Targets.of_texts([TEXT])))[0], expected, atol=1e-12)
+    np.testing.assert_allclose(
+        model(Batch(targets=Targets.of_texts([TEXT])))[0], expected, atol=1e-12
+    )
 
 
 OFF, ON = -60.0, 60.0
@@ -99,21 +112,31 @@ TWO = math.log(math.e - 1)
 @pytest.mark.parametrize(
     ("key", "beta", "g", "gamma", "shifts", "before", "after"),
     [
-        ([0, 5], ON, ON, OFF, HERE, LAST, [0, 1, 0, 0]),  # to the slot of this direction, whatever its length
+        # to the slot of this direction, whatever its length
+        ([0, 5], ON, ON, OFF, HERE, LAST, [0, 1, 0, 0]),
         ([0, 5], OFF, ON, OFF, HERE, LAST, [0.25] * 4),  # without strength everywhere
         ([0, 5], ON, OFF, OFF, HERE, LAST, LAST),  # the gate is closed
         ([0, 5], ON, OFF, OFF, ON_BY_ONE, LAST, [1, 0, 0, 0]),  # round the ring
         ([0, 5], ON, OFF, OFF, ON_BY_ONE[::-1], LAST, [0, 0, 1, 0]),
-        ([0, 5], ON, ON, OFF, ON_BY_ONE, LAST, [0, 0, 1, 0]),  # to the slot behind the one that resembles the key
+        # to the slot behind the one that resembles the key
+        ([0, 5], ON, ON, OFF, ON_BY_ONE, LAST, [0, 0, 1, 0]),
         ([0, 5], ON, 2.0, OFF, HERE, LAST, [0, 0.5, 0, 0.5]),
         ([0, 5], ON, OFF, TWO, HERE, BOTH, [0.64 / 0.68, 0.04 / 0.68, 0, 0]),  # sharper: squares
         ([0, 5], ON, OFF, OFF, [math.log(0.5), OFF, math.log(0.5)], BOTH, [0.1, 0.4, 0.1, 0.4]),
     ],
 )
 def test_a_head_moves_as_by_hand(
-    key: list[float], beta: float, g: float, gamma: float, shifts: list[float], before: list[float], after: list[float]
+    key: list[float],
+    beta: float,
+    g: float,
+    gamma: float,
+    shifts: list[float],
+    before: list[float],
+    after: list[float],
 ) -> None:
-    moves = torch.tensor([[[*key, beta, g, gamma, *shifts]]], dtype=torch.float64, requires_grad=True)
+    moves = torch.tensor(
+        [[[*key, beta, g, gamma, *shifts]]], dtype=torch.float64, requires_grad=True
+    )
     weights = move(torch.tensor([[before]], dtype=torch.float64), moves, ROWS)
     np.testing.assert_allclose(weights[0, 0].detach(), after, atol=1e-12)
     weights[0, 0, 1].backward()

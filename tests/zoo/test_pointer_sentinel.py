@@ -45,9 +45,16 @@ def test_the_pointer_sentinel_is_its_equations(window: int) -> None:
     tops = lstm_states(model, words)
     for now, top in enumerate(tops):
         query = np.tanh(linear(model.query, top))
-        places = [place for place in range(max(0, now - window + 1), now + 1) if words[place] != BOS]
+        places = [
+            place for place in range(max(0, now - window + 1), now + 1) if words[place] != BOS
+        ]
         weights = softmax(
-            np.array([*(query @ tops[place] for place in places), query @ model.sentinel.detach().numpy()])
+            np.array(
+                [
+                    *(query @ tops[place] for place in places),
+                    query @ model.sentinel.detach().numpy(),
+                ]
+            )
         )
         by_word = weights[-1] * softmax(linear(model.output, top))
         for place, weight in zip(places, weights, strict=False):
@@ -73,7 +80,9 @@ def test_a_repeated_word_is_learned_by_pointing() -> None:
     """Words that never came before in training are repeated by pointing alone: a text is one new word, said again."""
     torch.manual_seed(2)
     sizes = VocabularySizes({"tgt": 60})
-    model = PointerSentinel(PointerSentinelConfig(hidden_size=24, layers=1, window=4, dropout=0.0), sizes)
+    model = PointerSentinel(
+        PointerSentinelConfig(hidden_size=24, layers=1, window=4, dropout=0.0), sizes
+    )
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     for _ in range(90):
         rows = torch.randint(4, 40, (32, 1)).expand(-1, 3)

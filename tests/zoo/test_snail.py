@@ -29,18 +29,25 @@ def test_snail_is_its_blocks() -> None:
         for dilation in (1, 2):
             before = [np.zeros_like(found[0])] * dilation + found[:-dilation]
             of_both = next(maps)
-            halves = [np.split(linear(of_both, np.concatenate(pair)), 2) for pair in zip(before, found, strict=True)]
+            halves = [
+                np.split(linear(of_both, np.concatenate(pair)), 2)
+                for pair in zip(before, found, strict=True)
+            ]
             new = [np.tanh(of_filter) * sigmoid(of_gate) for of_filter, of_gate in halves]
             found = [np.concatenate(pair) for pair in zip(found, new, strict=True)]
         of_states = next(maps)
-        queries, keys, values = zip(*(np.split(linear(of_states, state), 3) for state in found), strict=True)
+        queries, keys, values = zip(
+            *(np.split(linear(of_states, state), 3) for state in found), strict=True
+        )
         reads = []
         for place, query in enumerate(queries):
             shares = softmax(np.array([query @ key for key in keys[: place + 1]]) / math.sqrt(5))
             reads.append(sum(share * value for share, value in zip(shares, values, strict=False)))
         found = [np.concatenate(pair) for pair in zip(found, reads, strict=True)]
     expected = [np.log(softmax(linear(model.output, linear(model.last, state)))) for state in found]
-    np.testing.assert_allclose(model(Batch(targets=Targets.of_texts([TEXT])))[0], expected, atol=1e-12)
+    np.testing.assert_allclose(
+        model(Batch(targets=Targets.of_texts([TEXT])))[0], expected, atol=1e-12
+    )
 
 
 KEYS, VALUES, PAIRS = 6, 6, 16
@@ -71,8 +78,15 @@ def test_it_learns_within_a_text(record_property: Callable[[str, object], None])
     with torch.no_grad():
         said = model.eval()(Batch(targets=Targets.of_texts(unseen.tolist())))[:, 1:-1:2].argmax(-1)
     right, keys = (said == unseen[:, 1::2]).double(), unseen[:, ::2]
-    told = (keys[:, :, None] == keys[:, None]).tril(-1).any(2)  # (B,PAIRS): whether the key stood before
-    shares = {"first pair": right[:, 0], "last pair": right[:, -1], "new": right[~told], "told": right[told]}
+    told = (
+        (keys[:, :, None] == keys[:, None]).tril(-1).any(2)
+    )  # (B,PAIRS): whether the key stood before
+    shares = {
+        "first pair": right[:, 0],
+        "last pair": right[:, -1],
+        "new": right[~told],
+        "told": right[told],
+    }
     means = {name: round(float(share.mean()), 3) for name, share in shares.items()}
     record_property("share of right values", means)
     print(means)

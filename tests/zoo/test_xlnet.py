@@ -18,7 +18,9 @@ from tests.support.pretraining_batches import seeded, tokenizers
 from tests.support.seeds import moved
 
 V = 11
-TINY = XLNetConfig(hidden_size=12, feed_forward_size=16, heads=2, layers=2, dropout=0.0, norm_epsilon=1e-12)
+TINY = XLNetConfig(
+    hidden_size=12, feed_forward_size=16, heads=2, layers=2, dropout=0.0, norm_epsilon=1e-12
+)
 
 
 def model(config: XLNetConfig = TINY) -> XLNet:
@@ -46,10 +48,14 @@ def test_a_word_depends_on_those_before_it_in_the_order_and_on_no_other(norm: st
     xlnet.src_embedding.forward = lambda ids: embedded  # type: ignore[method-assign]  # to have its gradient
     output, _ = xlnet.read(batch(ids, orders, torch.arange(4).expand(24, -1)))
     for place in range(4):
-        (gradient,) = torch.autograd.grad(output.features[:, place].square().sum(), embedded, retain_graph=True)
+        (gradient,) = torch.autograd.grad(
+            output.features[:, place].square().sum(), embedded, retain_graph=True
+        )
         reached = gradient.abs().amax(-1)  # (24,4)
         before = orders < orders[:, place, None]
-        assert torch.equal(reached == 0, ~before), "exactly zero where it is not before, and else never"
+        assert torch.equal(reached == 0, ~before), (
+            "exactly zero where it is not before, and else never"
+        )
 
 
 def test_the_likelihood_of_the_plain_order_is_that_of_words_told_one_after_the_other() -> None:
@@ -89,13 +95,17 @@ def copied(theirs: dict[str, Tensor], xlnet: XLNet) -> None:
         old, new = f"transformer.layer.{number}.", f"encoder.{number}."
         attention = new + "self_attention."
         ours[attention + "query.weight"] = flat[old + "rel_attn.q"].T
-        ours[attention + "keys_values.weight"] = torch.cat([flat[old + f"rel_attn.{name}"].T for name in "kv"])
+        ours[attention + "keys_values.weight"] = torch.cat(
+            [flat[old + f"rel_attn.{name}"].T for name in "kv"]
+        )
         ours[attention + "distance.weight"] = flat[old + "rel_attn.r"].T
         ours[attention + "out.weight"] = flat[old + "rel_attn.o"]
         ours[attention + "u"] = theirs[old + "rel_attn.r_w_bias"][:, None]
         ours[attention + "v"] = theirs[old + "rel_attn.r_r_bias"][:, None]
         for kind in ("weight", "bias"):
-            ours[f"{new}around_self_attention.norm.{kind}"] = theirs[f"{old}rel_attn.layer_norm.{kind}"]
+            ours[f"{new}around_self_attention.norm.{kind}"] = theirs[
+                f"{old}rel_attn.layer_norm.{kind}"
+            ]
             ours[f"{new}around_feed_forward.norm.{kind}"] = theirs[f"{old}ff.layer_norm.{kind}"]
             ours[f"{new}feed_forward.inner.{kind}"] = theirs[f"{old}ff.layer_1.{kind}"]
             ours[f"{new}feed_forward.out.{kind}"] = theirs[f"{old}ff.layer_2.{kind}"]
@@ -104,7 +114,14 @@ def copied(theirs: dict[str, Tensor], xlnet: XLNet) -> None:
 
 def test_it_is_the_published_one() -> None:
     transformers = pytest.importorskip("transformers")
-    shape = {"vocab_size": V, "d_model": 12, "n_layer": 2, "n_head": 2, "d_inner": 16, "dropout": 0.0}
+    shape = {
+        "vocab_size": V,
+        "d_model": 12,
+        "n_layer": 2,
+        "n_head": 2,
+        "d_inner": 16,
+        "dropout": 0.0,
+    }
     torch.manual_seed(moved(1))
     theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**shape)).eval()
     with torch.no_grad():
@@ -132,7 +149,8 @@ def test_it_is_the_published_one() -> None:
     torch.testing.assert_close(log_probs, found.logits.log_softmax(-1), rtol=1e-5, atol=1e-5)
     mean = -log_probs.gather(-1, given.labels[..., None]).mean()
     torch.testing.assert_close(mean, found.loss, rtol=1e-5, atol=1e-5)
-    content, query = found.hidden_states[2:4]  # of both streams before the first layer, then behind it
+    # of both streams before the first layer, then behind it
+    content, query = found.hidden_states[2:4]
     real = given.inputs.mask
     torch.testing.assert_close(ends[0][:, :6][real], content[real], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(ends[0][:, 6:], query, rtol=1e-5, atol=1e-5)
@@ -142,7 +160,9 @@ def test_the_base_model_has_the_published_size() -> None:
     base = {"hidden_size": 768, "feed_forward_size": 3072, "heads": 12, "layers": 12}
     with torch.device("meta"):
         xlnet = XLNet(XLNetConfig.model_validate(base), VocabularySizes({"tgt": 32_000}))
-    count = sum(parameter.numel() for name, parameter in xlnet.named_parameters() if name != "output.bias")
+    count = sum(
+        parameter.numel() for name, parameter in xlnet.named_parameters() if name != "output.bias"
+    )
     # 116,718,336 in XLNet-base, of which the segment encodings of a layer are 2 x 768 and 768.
     assert count == 116_718_336 - 12 * 3 * 768
 
@@ -151,9 +171,15 @@ def corrupted(texts: list[list[int]]) -> Batch:
     return Permutation().corrupt(Batch(targets=Targets.of_texts(texts)), seeded(), tokenizers())
 
 
-def test_a_permutation_asks_for_the_last_words_of_a_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_permutation_asks_for_the_last_words_of_a_random_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     draw = random.Random(moved(1))
-    texts = [[], [140], *([draw.randrange(4, 140) for _ in range(draw.randint(0, 60))] for _ in range(200))]
+    texts = [
+        [],
+        [140],
+        *([draw.randrange(4, 140) for _ in range(draw.randint(0, 60))] for _ in range(200)),
+    ]
     batch = corrupted(texts)
     for number, text in enumerate(texts):
         assert batch.inputs.ids[number, batch.inputs.mask[number]].tolist() == [*text, EOS]
@@ -165,7 +191,10 @@ def test_a_permutation_asks_for_the_last_words_of_a_random_order(monkeypatch: py
         count = min(len(text), max(1, len(text) // xlnet.PREDICT_ONE_IN))
         asked = places[row, :count].tolist()
         assert len({*asked}) == count
-        assert batch.labels[row].tolist() == [*(text[one] for one in asked), *[-1] * (places.shape[1] - count)]
+        assert batch.labels[row].tolist() == [
+            *(text[one] for one in asked),
+            *[-1] * (places.shape[1] - count),
+        ]
         expected = [0] * ranks.shape[1]
         for number, place in enumerate(asked, start=1):
             expected[place] = number

@@ -28,7 +28,18 @@ _FITTING = {
 }
 _UNFIT = {
     "kin": ("tall", "shy", "hard-working"),
-    "baby": ("new", "bad", "good", "rich", "poor", "honest", "polite", "proud", "serious", "hard-working"),
+    "baby": (
+        "new",
+        "bad",
+        "good",
+        "rich",
+        "poor",
+        "honest",
+        "polite",
+        "proud",
+        "serious",
+        "hard-working",
+    ),
     "grocery": ("new", "old"),
     "dish": ("ripe", "sweet", "new", "old"),
     "drink": ("ripe", "sweet", "new", "old"),
@@ -71,7 +82,11 @@ def nouns(kinds: tuple[str, ...]) -> list[Noun]:
 @cache
 def verbs_of(frame: str, subject: str = "") -> list[Verb]:
     """Verbs of a frame, for subjects of a kind if it is given."""
-    return [verb for verb in lexicon.VERBS if verb.frame == frame and (not subject or subject in verb.subjects)]
+    return [
+        verb
+        for verb in lexicon.VERBS
+        if verb.frame == frame and (not subject or subject in verb.subjects)
+    ]
 
 
 @cache
@@ -85,7 +100,9 @@ def kin(male_owner: bool, plural: bool) -> list[Noun]:
     """Relatives that somebody may have."""
     several = ("brother", "sister", "son", "daughter", "uncle", "aunt", "cousin", "nephew", "niece")
     unfit = "husband" if male_owner else "wife"
-    return [noun for noun in nouns(("kin",)) if noun.en != unfit and (not plural or noun.en in several)]
+    return [
+        noun for noun in nouns(("kin",)) if noun.en != unfit and (not plural or noun.en in several)
+    ]
 
 
 @cache

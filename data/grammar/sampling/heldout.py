@@ -20,15 +20,28 @@ class Sampler(SentenceSampler):
             verb = self._verb_of(lemma)
             subject = self._subject_of(verb, max(2, size // 4))
             pred = self._with_object(verb, subject, size - len(subject.en) - 2)
-            tense = self.asked(self.tense(verb, self.weighted(present=5, past=4, future=2), subject))
-            adjunct = self.fill(EMPTY, size - len(subject.en) - len(pred.en_after) - 3, verb, tense, subject, "person")
+            tense = self.asked(
+                self.tense(verb, self.weighted(present=5, past=4, future=2), subject)
+            )
+            adjunct = self.fill(
+                EMPTY,
+                size - len(subject.en) - len(pred.en_after) - 3,
+                verb,
+                tense,
+                subject,
+                "person",
+            )
             return clauses.yes_no(subject, pred, tense, adjunct=adjunct)
         first = size - 1 if size < 14 else max(6, size * (3 + self.below(3)) // 8)
         core = self._wanted(family, lemma, first)
         left = size - 1 - len(core.en)
         if left >= 4:
             rest = self.statement(left - 2)
-            core = join(core, self.connective(), rest) if self.chance(0.5) else join(rest, self.connective(), core)
+            core = (
+                join(core, self.connective(), rest)
+                if self.chance(0.5)
+                else join(rest, self.connective(), core)
+            )
         return join(core, phrase(".", "."))
 
     def _wanted(self, family: str, lemma: str, size: int) -> Pair:
@@ -38,12 +51,20 @@ class Sampler(SentenceSampler):
             return self._clause_about(lexicon.noun(about), size, lexicon.adjective(adjective))
         if family == "comparison":
             subject = self.subject("person", max(2, size // 3))
-            pred = clauses.compared(lexicon.adjective(lemma), subject, self.degree(), self.other(subject))
+            pred = clauses.compared(
+                lexicon.adjective(lemma), subject, self.degree(), self.other(subject)
+            )
             when = self.weighted(present=3, past=2)
-            return self.in_tense(subject, pred, self.tense(pred.verb, when, subject), self.chance(0.15))
+            return self.in_tense(
+                subject, pred, self.tense(pred.verb, when, subject), self.chance(0.15)
+            )
         verb = self._verb_of(lemma)
         if family == "object-relative":
-            possible = [noun for noun in nouns(verb.objects) if noun.kind != "kin" and self._doing(noun, verb)]
+            possible = [
+                noun
+                for noun in nouns(verb.objects)
+                if noun.kind != "kin" and self._doing(noun, verb)
+            ]
             noun = self.common(possible)
             return self._clause_about(noun, size, verb=verb)
         subject = self._subject_of(verb, max(2, size // 3))
@@ -83,7 +104,9 @@ class Sampler(SentenceSampler):
     @staticmethod
     def _doing(noun: Noun, other: Verb | None) -> list[Verb]:
         """Verbs that take the noun, other than the one of the relative clause."""
-        return [verb for verb in taking("direct", noun) if verb != other and "generic" not in verb.flags]
+        return [
+            verb for verb in taking("direct", noun) if verb != other and "generic" not in verb.flags
+        ]
 
     def _subject_of(self, verb: Verb, room: int) -> Nominal:
         """A subject that the verb is used with."""
@@ -95,7 +118,9 @@ class Sampler(SentenceSampler):
         """The verb with this French infinitive (the first in the lexicon)."""
         return next(verb for verb in lexicon.VERBS if verb.fr == fr)
 
-    def _with_object(self, verb: Verb, subject: Nominal, room: int, negated: bool = False) -> Predicate:
+    def _with_object(
+        self, verb: Verb, subject: Nominal, room: int, negated: bool = False
+    ) -> Predicate:
         """The verb with an object if it takes one."""
         if verb.frame == "direct":
             return clauses.transitive(verb, self.thing(verb, subject, room, negated))

@@ -5,7 +5,16 @@ from abc import ABC, abstractmethod
 
 from grammar import lexicon
 from grammar.lexicon import Adjective, Noun, Verb
-from grammar.nominals import PRONOUNS, Nominal, country, enumeration, noun_phrase, person, plain, pronoun
+from grammar.nominals import (
+    PRONOUNS,
+    Nominal,
+    country,
+    enumeration,
+    noun_phrase,
+    person,
+    plain,
+    pronoun,
+)
 from grammar.sampling.fitting import HUMAN, fitting, kin, nouns
 from grammar.sampling.times import Times
 from grammar.text import EMPTY, Pair, bracket, join, mark, new_link, phrase, spell
@@ -19,7 +28,8 @@ class NounSampler(Times, ABC):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self._plural_gender = "m"  # of the last plural subject: what "they" means
-        self._head: Noun | None = None  # the noun of the last subject that is a thing, for the passive
+        # the noun of the last subject that is a thing, for the passive
+        self._head: Noun | None = None
 
     @abstractmethod
     def relative(self, noun: Noun, number: str, room: int, described: bool) -> Pair:
@@ -54,7 +64,9 @@ class NounSampler(Times, ABC):
             return pronoun(self._key(subject))
         if self.chance(0.6):
             return self.name()
-        noun = self.common([noun for noun in nouns(("person",)) if noun.en not in ("child", "boy", "girl")])
+        noun = self.common(
+            [noun for noun in nouns(("person",)) if noun.en not in ("child", "boy", "girl")]
+        )
         return noun_phrase(noun, "p" if self.chance(0.15) else "s", "the")
 
     def relation(self, room: int, subject: Nominal | None, plural: float = 0.15) -> Nominal:
@@ -105,8 +117,15 @@ class NounSampler(Times, ABC):
             if room >= 5 and before is None and self.chance(0.2):
                 other = self.common(seconds)
                 after = after if other.en == after[0].en else (*after, other)
-        if room >= 5 and not plain_only and noun.kind != "kin" and self.chance(min(0.7, (room - 3) / 12)):
-            modifier = self.relative(noun, number, room - 2, described=before is not None or bool(after))
+        if (
+            room >= 5
+            and not plain_only
+            and noun.kind != "kin"
+            and self.chance(min(0.7, (room - 3) / 12))
+        ):
+            modifier = self.relative(
+                noun, number, room - 2, described=before is not None or bool(after)
+            )
         count = self.count() if determiner == "number" else 0
         digits = count > 20 and count % 10 > 0 and count not in SPELLED
         if digits and noun.kind in HUMAN:
@@ -124,7 +143,9 @@ class NounSampler(Times, ABC):
         if kind == "animal":
             noun = self.common(nouns(("animal",)))
             number = self.number(0.3)
-            result = self.described(noun, number, self.weighted(the=6, this=1, owner=1), room, owner=self.own(None))
+            result = self.described(
+                noun, number, self.weighted(the=6, this=1, owner=1), room, owner=self.own(None)
+            )
         elif kind != "person":
             noun = self._head = self.common(nouns((kind,)))
             number = self.number(0.25) if noun.en_plural else "s"
@@ -145,22 +166,40 @@ class NounSampler(Times, ABC):
         """Paul, Marie and the doctor."""
         parts = [self.name()]
         while len(parts) < n:
-            other = self.name() if self.chance(0.7) else noun_phrase(self.common(nouns(("person",))), "s", "the")
+            other = (
+                self.name()
+                if self.chance(0.7)
+                else noun_phrase(self.common(nouns(("person",))), "s", "the")
+            )
             if all(other.en[-1].text != part.en[-1].text for part in parts):
                 parts.append(other)
         return enumeration(tuple(parts))
 
-    def thing(self, verb: Verb, subject: Nominal, room: int, negated: bool = False, definite: bool = False) -> Nominal:
+    def thing(
+        self, verb: Verb, subject: Nominal, room: int, negated: bool = False, definite: bool = False
+    ) -> Nominal:
         """An object that fits a verb."""
         if "person" in verb.objects and self.chance(0.4):
             return self.somebody(verb, subject, room, negated)
         kinds = tuple(kind for kind in verb.objects if kind != "person") or verb.objects
-        if verb.frame == "direct" and "state" not in verb.flags and not negated and room >= 8 and self.chance(0.3):
+        if (
+            verb.frame == "direct"
+            and "state" not in verb.flags
+            and not negated
+            and room >= 8
+            and self.chance(0.3)
+        ):
             return self.things(verb, kinds, subject, room)
         return self.one_thing(self.common(nouns(kinds)), verb, subject, room, negated, definite)
 
     def one_thing(
-        self, noun: Noun, verb: Verb, subject: Nominal, room: int, negated: bool = False, definite: bool = False
+        self,
+        noun: Noun,
+        verb: Verb,
+        subject: Nominal,
+        room: int,
+        negated: bool = False,
+        definite: bool = False,
     ) -> Nominal:
         """A noun as an object."""
         mass = not noun.en_plural
@@ -182,17 +221,31 @@ class NounSampler(Times, ABC):
         else:
             few = 0 if negated else 1
             det = self.weighted(
-                the=4, some=1.5, bare=1, number=2, owner=1.5, this=1, several=few, a_few=0.7 * few, many=1
+                the=4,
+                some=1.5,
+                bare=1,
+                number=2,
+                owner=1.5,
+                this=1,
+                several=few,
+                a_few=0.7 * few,
+                many=1,
             )
         # No relative clause on "not ... a": it would need the subjunctive.
         alone = det in ("generic", "owner") or (negated and det in ("a", "some", "bare"))
-        return self.described(noun, number, det.replace("_", " "), room, owner=owner, plain_only=alone)
+        return self.described(
+            noun, number, det.replace("_", " "), room, owner=owner, plain_only=alone
+        )
 
     def measure(self, drink: Noun) -> Nominal:
         """A glass of water, two cups of tea."""
-        vessel = {"coffee": "cup", "tea": "cup", "wine": "bottle", "beer": "bottle"}.get(drink.en, "glass")
+        vessel = {"coffee": "cup", "tea": "cup", "wine": "bottle", "beer": "bottle"}.get(
+            drink.en, "glass"
+        )
         link, of = new_link(), new_link()
-        content = Pair(spell("of", of) + spell(drink.en, link), spell("de", of) + spell(drink.fr, link))
+        content = Pair(
+            spell("of", of) + spell(drink.en, link), spell("de", of) + spell(drink.fr, link)
+        )
         number = self.number(0.4)
         det = "a" if number == "s" else "number"
         count = 2 + self.below(4) if number == "p" else 0
@@ -219,7 +272,11 @@ class NounSampler(Times, ABC):
             return noun_phrase(self.common(nouns(("person",))), "p", "generic")
         if how == "pronoun":
             keys = ["he", "she", "they-m"]
-            keys += [key for key in ("I", "you", "we") if not self._same_person(subject.slot, PRONOUNS[key].slot)]
+            keys += [
+                key
+                for key in ("I", "you", "we")
+                if not self._same_person(subject.slot, PRONOUNS[key].slot)
+            ]
             return pronoun(self.pick(keys))
         if how == "name":
             return self.name()
@@ -237,9 +294,18 @@ class NounSampler(Times, ABC):
         if how in ("city", "country"):
             return self.country_or_city()
         noun = self.common(nouns((how,)))
-        place = self.described(noun, "s", self.weighted(the=8, this=1, owner=0.7, a=1), 2, owner=self.own(None))
+        place = self.described(
+            noun, "s", self.weighted(the=8, this=1, owner=0.7, a=1), 2, owner=self.own(None)
+        )
         if how == "building":
-            en, fr = self.pick([("in", "dans"), ("near", "près de"), ("behind", "derrière"), ("in front of", "devant")])
+            en, fr = self.pick(
+                [
+                    ("in", "dans"),
+                    ("near", "près de"),
+                    ("behind", "derrière"),
+                    ("in front of", "devant"),
+                ]
+            )
             return self.preposition(en, fr, place)
         return self.preposition("in", "dans", place)
 
@@ -253,15 +319,27 @@ class NounSampler(Times, ABC):
         """Where somebody lives."""
         if self.chance(0.6):
             return self.country_or_city()
-        noun = self.common(nouns(("village", "city", "house", "castle", "farm", "forest", "hotel", "street")))
-        return self.preposition("in", "dans", self.described(noun, "s", self.weighted(the=7, a=2, this=1), 2))
+        noun = self.common(
+            nouns(("village", "city", "house", "castle", "farm", "forest", "hotel", "street"))
+        )
+        return self.preposition(
+            "in", "dans", self.described(noun, "s", self.weighted(the=7, a=2, this=1), 2)
+        )
 
     def spot(self) -> Pair:
         """Where a thing lies: on the table, under the bed, in the box."""
         noun = self.common(nouns(("furniture",)))
-        place = self.described(noun, "s", self.weighted(the=8, this=1, owner=1), 2, owner=self.own(None))
+        place = self.described(
+            noun, "s", self.weighted(the=8, this=1, owner=1), 2, owner=self.own(None)
+        )
         en, fr = self.pick(
-            [("on", "sur"), ("under", "sous"), ("behind", "derrière"), ("next to", "à côté de"), ("near", "près de")]
+            [
+                ("on", "sur"),
+                ("under", "sous"),
+                ("behind", "derrière"),
+                ("next to", "à côté de"),
+                ("near", "près de"),
+            ]
         )
         if noun.en == "carpet":
             en, fr = "on", "sur"
@@ -276,7 +354,11 @@ class NounSampler(Times, ABC):
             return self.preposition("to", "à", country(self.common(lexicon.CITIES)))
         if how == "country":
             return self.country_place("to")
-        noun = self.common(nouns(("building",))) if how == "building" else self.pick(nouns(("market", "beach", "park")))
+        noun = (
+            self.common(nouns(("building",)))
+            if how == "building"
+            else self.pick(nouns(("market", "beach", "park")))
+        )
         return self.preposition("to", "à", noun_phrase(noun, "s", "the"))
 
     def origin(self) -> Pair:
@@ -285,7 +367,9 @@ class NounSampler(Times, ABC):
             return self.country_place("from")
         if self.chance(0.3):
             return self.preposition("from", "de", country(self.common(lexicon.CITIES)))
-        return self.preposition("from", "de", noun_phrase(self.common(nouns(("building",))), "s", "the"))
+        return self.preposition(
+            "from", "de", noun_phrase(self.common(nouns(("building",))), "s", "the")
+        )
 
     def country_place(self, en: str) -> Pair:
         """in/to France -> en France, in Japan -> au Japon; from France -> de France, from Japan -> du Japon."""

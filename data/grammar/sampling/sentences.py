@@ -8,9 +8,28 @@ from grammar.clauses import Predicate, Tense
 from grammar.lexicon import Verb
 from grammar.nominals import Nominal, country, noun_phrase, plain, pronoun
 from grammar.nominals import superlative as superlative_phrase
-from grammar.sampling.fitting import common_form, fitting, nouns, rare_form, same_in_past, taking, verbs_of
+from grammar.sampling.fitting import (
+    common_form,
+    fitting,
+    nouns,
+    rare_form,
+    same_in_past,
+    taking,
+    verbs_of,
+)
 from grammar.sampling.verbs import VerbSampler
-from grammar.text import EMPTY, Pair, adjunct, bracket, constituent, join, mark, new_link, phrase, spell
+from grammar.text import (
+    EMPTY,
+    Pair,
+    adjunct,
+    bracket,
+    constituent,
+    join,
+    mark,
+    new_link,
+    phrase,
+    spell,
+)
 
 _MANNER = [
     ("slowly", "lentement"),
@@ -29,7 +48,14 @@ _OPENERS = [
     ("of course", "bien sûr"),
     ("in general", "en général"),
 ]
-_WITH_PURPOSE = {("come", "back"), ("leave", ""), ("go", "out"), ("get", "up"), ("stay", ""), ("hurry", "")}
+_WITH_PURPOSE = {
+    ("come", "back"),
+    ("leave", ""),
+    ("go", "out"),
+    ("get", "up"),
+    ("stay", ""),
+    ("hurry", ""),
+}
 _IN_COMPANY = {"eat", "drink", "visit", "prepare", "build", "study", "clean", "repair"}
 _TIMELESS = {"adjective", "price", "age", "inf"}  # frames that stand without an expression of time
 _NOT_AFTER_GETTING = {"look", "wait", "hear", "see", "write", "build", "rent", "steal"}
@@ -42,7 +68,9 @@ class SentenceSampler(VerbSampler):
     def sentence(self, size: int) -> Pair:
         """A sentence of about `size` English words with its final mark."""
         self._plural_gender = "m"
-        how = self.weighted(statement=8, question=1.5 if size <= 24 else 0.3, order=0.5 if size <= 20 else 0)
+        how = self.weighted(
+            statement=8, question=1.5 if size <= 24 else 0.3, order=0.5 if size <= 20 else 0
+        )
         if how == "question" and size >= 4:
             return self.question(size)
         if how == "order" and size >= 4:
@@ -70,7 +98,10 @@ class SentenceSampler(VerbSampler):
         how = self.weighted(and_=5, but=4, so=1.5, semicolon=1)
         if how == "semicolon":
             return mark(";")
-        return join(mark(","), phrase(*{"and_": ("and", "et"), "but": ("but", "mais"), "so": ("so", "donc")}[how]))
+        return join(
+            mark(","),
+            phrase(*{"and_": ("and", "et"), "but": ("but", "mais"), "so": ("so", "donc")}[how]),
+        )
 
     def unit(self, size: int, when: str = "") -> Pair:
         """A simple or complex clause of about `size` words."""
@@ -91,7 +122,9 @@ class SentenceSampler(VerbSampler):
                 return join(opener, self.simple(size - len(opener.en), when))
             if self.chance(0.12):
                 when = self.weighted(past=2, future=1)
-                opener = join(adjunct(self.past(dated=True) if when == "past" else self.future()), mark(","))
+                opener = join(
+                    adjunct(self.past(dated=True) if when == "past" else self.future()), mark(",")
+                )
                 return join(opener, self.simple(size - len(opener.en), when, timed=True))
             return self.simple(size, when)
         if how == "subordinate":
@@ -109,7 +142,13 @@ class SentenceSampler(VerbSampler):
     def subordinate(self, size: int) -> Pair:
         """Two clauses joined by because, when, if, although or while."""
         how = self.weighted(
-            because=4, when_past=2.5, when_future=1.5, whenever=1, condition=3, although=1.5, meanwhile=1.2
+            because=4,
+            when_past=2.5,
+            when_future=1.5,
+            whenever=1,
+            condition=3,
+            although=1.5,
+            meanwhile=1.2,
         )
         first = max(3, size * (3 + self.below(4)) // 9)
         second = max(3, size - first - 2)
@@ -122,9 +161,15 @@ class SentenceSampler(VerbSampler):
             word = phrase("although", "bien que")
             if self.chance(0.6):
                 one = self.dependent(first, Tense.SUBJUNCTIVE)
-                return join(constituent("SBAR", word, one), mark(","), self.simple(second, "present", linked=True))
+                return join(
+                    constituent("SBAR", word, one),
+                    mark(","),
+                    self.simple(second, "present", linked=True),
+                )
             one = self.dependent(first, Tense.PAST_SUBJUNCTIVE)
-            return join(constituent("SBAR", word, one), mark(","), self.simple(second, "past", linked=True))
+            return join(
+                constituent("SBAR", word, one), mark(","), self.simple(second, "past", linked=True)
+            )
         if how == "condition":
             one = self.dependent(first, Tense.PRESENT)
             start = constituent("SBAR", phrase("if", "si"), one)
@@ -155,7 +200,11 @@ class SentenceSampler(VerbSampler):
         room = max(1, size - len(subject.en))
 
         def timeless(pred: Predicate) -> bool:
-            return pred.verb.en == "be" and pred.verb.frame != "place" and tense is not Tense.SUBJUNCTIVE
+            return (
+                pred.verb.en == "be"
+                and pred.verb.frame != "place"
+                and tense is not Tense.SUBJUNCTIVE
+            )
 
         for _ in range(50):
             pred = self.predicate(subject, "person", room)
@@ -163,8 +212,16 @@ class SentenceSampler(VerbSampler):
             lasting = "lasting" in verb.flags or tense not in (Tense.WAS_DOING, Tense.PROGRESSIVE)
             action = not verb.state or tense not in (Tense.PAST, Tense.PAST_SUBJUNCTIVE)
             past_or_future = tense in (Tense.WAS_DOING, Tense.WHEN_FUTURE)
-            shown = not same_in_past(verb, subject) and not (past_or_future and rare_form(verb, subject))
-            if lasting and action and shown and not verb.flags & {"modal", "would"} and not timeless(pred):
+            shown = not same_in_past(verb, subject) and not (
+                past_or_future and rare_form(verb, subject)
+            )
+            if (
+                lasting
+                and action
+                and shown
+                and not verb.flags & {"modal", "would"}
+                and not timeless(pred)
+            ):
                 break
         else:
             pred = clauses.predicate(lexicon.verb("work", "none"))
@@ -185,7 +242,9 @@ class SentenceSampler(VerbSampler):
         pred = self.action(subject, first, definite=True, pronouns=False)
         if how == "before":
             inner = clauses.infinitive(pred, subject.slot)
-            start = Pair(spell("before", link) + clauses.gerund(pred), spell("avant de", link) + inner.fr)
+            start = Pair(
+                spell("before", link) + clauses.gerund(pred), spell("avant de", link) + inner.fr
+            )
         else:
             fr = clauses.past_infinitive(pred, subject)
             start = Pair(spell("after", link) + clauses.gerund(pred), spell("après", link) + fr)
@@ -197,11 +256,16 @@ class SentenceSampler(VerbSampler):
         subject = self.subject("person", 3)
         when = self.weighted(present=3, past=4, future=1.5)
         tense = {"present": Tense.PRESENT, "past": Tense.PAST, "future": Tense.FUTURE}[when]
-        getting = [lexicon.verb(en, "direct") for en in ("buy", "find", "take", "bring", "choose", "receive")]
+        getting = [
+            lexicon.verb(en, "direct")
+            for en in ("buy", "find", "take", "bring", "choose", "receive")
+        ]
         first = self.pick(getting)
         kinds = ("thing", "food", "dish", "drink", "clothes", "vehicle", "text")
         noun = self.common([noun for noun in nouns(kinds) if first.takes(noun)])
-        verbs = [v for v in taking("direct", noun) if not v.state and v.en not in _NOT_AFTER_GETTING]
+        verbs = [
+            v for v in taking("direct", noun) if not v.state and v.en not in _NOT_AFTER_GETTING
+        ]
         second = self.common([verb for verb in verbs if verb not in getting])
         if not (common_form(first, subject) and common_form(second, subject)):
             subject = self.name()
@@ -232,23 +296,39 @@ class SentenceSampler(VerbSampler):
 
     def superlative(self, size: int) -> Pair:
         """Paul is the tallest boy in the school -> Paul est le plus grand garçon de l'école."""
-        place = noun_phrase(self.common(nouns(("school", "village", "city", "hotel", "university"))), "s", "the")
+        place = noun_phrase(
+            self.common(nouns(("school", "village", "city", "hotel", "university"))), "s", "the"
+        )
         link = new_link()
         modifier = Pair(bracket("PP", spell("in", link) + place.en), place.fr_after("de", link))
         subject = self.name()
-        people = [n for n in nouns(("person",)) if n.gender == subject.gender and n.en not in ("king", "queen")]
+        people = [
+            n
+            for n in nouns(("person",))
+            if n.gender == subject.gender and n.en not in ("king", "queen")
+        ]
         noun = self.common(people)
         before, after = fitting(noun)
-        adjectives = [a for a in (*before, *after) if a.group in ("any", "person") and a.en not in ("bad", "new")]
+        adjectives = [
+            a
+            for a in (*before, *after)
+            if a.group in ("any", "person") and a.en not in ("bad", "new")
+        ]
         best = superlative_phrase(self.common(adjectives), noun, "s", modifier)
         be = clauses.located(lexicon.verb("be", "adjective"), Pair(best.en, best.fr))
-        return clauses.clause(subject, be, Tense.PRESENT if self.chance(0.6) else Tense.PAST).statement
+        return clauses.clause(
+            subject, be, Tense.PRESENT if self.chance(0.6) else Tense.PAST
+        ).statement
 
     def _kind(self, room: int) -> str:
         """What kind of subject a clause has."""
         thing = 1.0 if room >= 4 else 0.0
-        kind = self.weighted(person=17, animal=1.6, thing=2 * thing, text=0.7 * thing, building=0.8 * thing)
-        return self.weighted(thing=3, vehicle=3, clothes=2, furniture=2) if kind == "thing" else kind
+        kind = self.weighted(
+            person=17, animal=1.6, thing=2 * thing, text=0.7 * thing, building=0.8 * thing
+        )
+        return (
+            self.weighted(thing=3, vehicle=3, clothes=2, furniture=2) if kind == "thing" else kind
+        )
 
     def simple(self, size: int, when: str = "", linked: bool = False, timed: bool = False) -> Pair:
         """A clause of about `size` words, without final mark.
@@ -267,18 +347,26 @@ class SentenceSampler(VerbSampler):
         subject = self.subject(kind, max(1, min(size // 2, size - 3)))
         room = max(1, size - len(subject.en))
         if kind == "person" and when == "past" and room >= 3 and self.chance(0.02):
-            pred = clauses.predicate(lexicon.verb("be", "born", "born")).with_complement(self._birth(room))
+            pred = clauses.predicate(lexicon.verb("be", "born", "born")).with_complement(
+                self._birth(room)
+            )
             return clauses.clause(subject, pred, Tense.PAST).statement
         if kind == "person" and when == "present" and room >= 5 and self.chance(0.04):
             return self._since(subject)
         if kind == "person" and negated and self.chance(0.06):
             return self._nothing(subject, when)
-        pred = self.predicate(subject, kind, self.below(room) + 1 if self.chance(0.3) else room, negated)
+        pred = self.predicate(
+            subject, kind, self.below(room) + 1 if self.chance(0.3) else room, negated
+        )
         if timed and pred.verb.flags & {"modal", "would"}:
             pred = self.action(subject, room)
         tense = self.tense(pred.verb, when, subject)
         if (linked or timed) and pred.verb.frame != "price":
-            plainer = {Tense.PERFECT: Tense.PAST, Tense.USED_TO: Tense.PAST, Tense.JUST: Tense.PRESENT}
+            plainer = {
+                Tense.PERFECT: Tense.PAST,
+                Tense.USED_TO: Tense.PAST,
+                Tense.JUST: Tense.PRESENT,
+            }
             tense = plainer.get(tense, tense)
         pair = self.in_tense(subject, pred, tense, negated)
         return self.fill(pair, size, pred.verb, tense, subject, kind, timed)
@@ -286,7 +374,8 @@ class SentenceSampler(VerbSampler):
     def _nothing(self, subject: Nominal, when: str) -> Pair:
         """Does not eat anything -> ne mange rien."""
         verbs = [
-            lexicon.verb(en, "direct") for en in ("see", "eat", "buy", "find", "drink", "hear", "understand", "read")
+            lexicon.verb(en, "direct")
+            for en in ("see", "eat", "buy", "find", "drink", "hear", "understand", "read")
         ]
         verb = self.pick([verb for verb in verbs if common_form(verb, subject)])
         tense = {"present": Tense.PRESENT, "past": Tense.PAST, "future": Tense.FUTURE}[when]
@@ -306,16 +395,26 @@ class SentenceSampler(VerbSampler):
             live = clauses.located(lexicon.verb("live", "place"), self.home())
             return join(clauses.clause(subject, live, Tense.HAS_BEEN).statement, adjunct(since))
         lasting = [verb for verb in verbs_of("none", "person") if "lasting" in verb.flags]
-        pred = clauses.predicate(self.common([verb for verb in lasting if common_form(verb, subject)]))
+        pred = clauses.predicate(
+            self.common([verb for verb in lasting if common_form(verb, subject)])
+        )
         return join(clauses.clause(subject, pred, Tense.SINCE).statement, adjunct(since))
 
     def _impersonal(self, size: int, when: str) -> Pair:
         """Weather, or what there is somewhere."""
         if size >= 5 and self.chance(0.6):
-            noun = self.common(nouns(("thing", "food", "animal", "person", "clothes", "dish", "drink")))
+            noun = self.common(
+                nouns(("thing", "food", "animal", "person", "clothes", "dish", "drink"))
+            )
             mass = not noun.en_plural
             number = "s" if mass else self.number(0.55)
-            det = "some" if mass else "a" if number == "s" else self.weighted(number=3, some=2, many=1, several=1)
+            det = (
+                "some"
+                if mass
+                else "a"
+                if number == "s"
+                else self.weighted(number=3, some=2, many=1, several=1)
+            )
             thing = self.described(noun, number, det, min(size - 4, 4), plain_only=True)
             there, pred = clauses.existential(thing)
             tense = {"present": Tense.PRESENT, "past": Tense.PAST, "future": Tense.FUTURE}[when]
@@ -329,7 +428,14 @@ class SentenceSampler(VerbSampler):
         return join(pair, adjunct(self.time(tense)) if size >= 5 else EMPTY)
 
     def fill(
-        self, pair: Pair, size: int, verb: Verb, tense: Tense, subject: Nominal, kind: str, timed: bool = False
+        self,
+        pair: Pair,
+        size: int,
+        verb: Verb,
+        tense: Tense,
+        subject: Nominal,
+        kind: str,
+        timed: bool = False,
     ) -> Pair:
         """Add manner, place, company, purpose and time until the length is about right."""
         active = not verb.state and kind == "person" and verb.frame != "adjective"
@@ -337,9 +443,14 @@ class SentenceSampler(VerbSampler):
         lasting = "lasting" in verb.flags
         options = {
             "manner": active and lasting and verb.en != "sleep",
-            "company": active and (moving or (lasting and (verb.frame == "none" or verb.en in _IN_COMPANY))),
-            "place": (active or (kind == "animal" and lasting)) and verb.frame in ("none", "direct"),
-            "time": not timed and verb.frame not in _TIMELESS and not verb.fr_tail and "generic" not in verb.flags,
+            "company": active
+            and (moving or (lasting and (verb.frame == "none" or verb.en in _IN_COMPANY))),
+            "place": (active or (kind == "animal" and lasting))
+            and verb.frame in ("none", "direct"),
+            "time": not timed
+            and verb.frame not in _TIMELESS
+            and not verb.fr_tail
+            and "generic" not in verb.flags,
             "purpose": active and moving,
         }
         if verb.frame == "direct" and verb.state:
@@ -375,7 +486,10 @@ class SentenceSampler(VerbSampler):
     def purpose(self, subject: Nominal, room: int) -> Pair:
         """To buy some bread -> pour acheter du pain."""
         link = new_link()
-        verbs = [lexicon.verb(en, "direct") for en in ("buy", "see", "eat", "find", "prepare", "visit", "sell", "help")]
+        verbs = [
+            lexicon.verb(en, "direct")
+            for en in ("buy", "see", "eat", "find", "prepare", "visit", "sell", "help")
+        ]
         verb = self.pick([*verbs, lexicon.verb("look", "direct", "for")])
         action = clauses.transitive(verb, self.thing(verb, subject, room - 2))
         if self.chance(0.3):
@@ -389,33 +503,45 @@ class SentenceSampler(VerbSampler):
 
     def question(self, size: int) -> Pair:
         """A yes-no question or one with a question word."""
-        how = self.weighted(yes=4, where=1, when=0.6, why=1, what=1.2, which=1, many=0.8, who=1.2, old=0.4, much=0.4)
+        how = self.weighted(
+            yes=4, where=1, when=0.6, why=1, what=1.2, which=1, many=0.8, who=1.2, old=0.4, much=0.4
+        )
         if how == "old":
             return clauses.how_old(self.name() if self.chance(0.5) else self.human(size - 4))
         if how == "much":
             kind = self.weighted(clothes=1, vehicle=1, thing=1)
-            return clauses.how_much(self.described(self.common(nouns((kind,))), self.number(0.3), "the", size - 5))
+            return clauses.how_much(
+                self.described(self.common(nouns((kind,))), self.number(0.3), "the", size - 5)
+            )
         when = self.weighted(present=5, past=4, future=2)
         if how == "who":
             subject = clauses.who()
             pred = self.predicate(subject, "person", size - 2)
             tense = self.tense(pred.verb, when, subject)
             pair = clauses.clause(subject, pred, tense).statement
-            return join(self.fill(pair, size - 1, pred.verb, tense, subject, "person"), phrase("?", "?"))
+            return join(
+                self.fill(pair, size - 1, pred.verb, tense, subject, "person"), phrase("?", "?")
+            )
         subject = self.subject("person", 2 if size < 10 else size // 2)
         room = size - len(subject.en) - 2
         if how in ("what", "which", "many"):
             return self._object_question(how, subject, when, room)
         pred = self.predicate(subject, "person", max(1, room))
         if how == "where" or (how == "when" and pred.verb.state):
-            verbs = [verb for verb in verbs_of("none", "person") if "lasting" in verb.flags] + verbs_of("place")
+            verbs = [
+                verb for verb in verbs_of("none", "person") if "lasting" in verb.flags
+            ] + verbs_of("place")
             verbs = [verb for verb in verbs if common_form(verb, subject)]
             pred = clauses.predicate(self.common(verbs))
         tense = self.asked(self.tense(pred.verb, when, subject))
         if how != "yes":
             return clauses.wh_adverb(how, subject, pred, tense)
-        negation = "not" if self.chance(0.05) and tense is Tense.PRESENT and pred.verb.en != "be" else ""
-        more = self.fill(EMPTY, max(0, room - len(pred.en_after) - 1), pred.verb, tense, subject, "person")
+        negation = (
+            "not" if self.chance(0.05) and tense is Tense.PRESENT and pred.verb.en != "be" else ""
+        )
+        more = self.fill(
+            EMPTY, max(0, room - len(pred.en_after) - 1), pred.verb, tense, subject, "person"
+        )
         return clauses.yes_no(subject, pred, tense, negation, more)
 
     @staticmethod
@@ -425,7 +551,9 @@ class SentenceSampler(VerbSampler):
 
     def _object_question(self, how: str, subject: Nominal, when: str, room: int) -> Pair:
         people = {"person", "kin", "animal"}
-        things = [v for v in verbs_of("direct", "person") if not people & set(v.objects) and not v.state]
+        things = [
+            v for v in verbs_of("direct", "person") if not people & set(v.objects) and not v.state
+        ]
         verb = self.common([verb for verb in things if common_form(verb, subject)])
         kinds = tuple(kind for kind in verb.objects if kind not in ("dish", "drink"))
         if how == "what" or not kinds:
@@ -444,7 +572,11 @@ class SentenceSampler(VerbSampler):
         """An imperative to "you"."""
         you = pronoun("you")
         negated = self.chance(0.3)
-        verbs = [verb for verb in verbs_of("direct", "person") if not verb.state and verb.en not in _NEVER_ORDERED]
+        verbs = [
+            verb
+            for verb in verbs_of("direct", "person")
+            if not verb.state and verb.en not in _NEVER_ORDERED
+        ]
         verbs = [verb for verb in verbs if common_form(verb, you)]
         verb = self.common(verbs)
         kinds = tuple(kind for kind in verb.objects if kind != "person") or ("kin",)

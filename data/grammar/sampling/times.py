@@ -49,7 +49,11 @@ class Times(Chance):
             return self._habit()
         if name == "progressive":
             return self.expression(
-                [("now", "maintenant"), ("at the moment", "en ce moment"), ("this:1 morning:2", "ce:1 matin:2")]
+                [
+                    ("now", "maintenant"),
+                    ("at the moment", "en ce moment"),
+                    ("this:1 morning:2", "ce:1 matin:2"),
+                ]
             )
         if name in ("past", "past progressive"):
             return self.past(name == "past") if not state else self._long_ago()
@@ -110,7 +114,9 @@ class Times(Chance):
         if year is None:
             return pair
         last = new_link()
-        return Pair(pair.en + spell(",", last) + spell(str(year), last), pair.fr + spell(str(year), last))
+        return Pair(
+            pair.en + spell(",", last) + spell(str(year), last), pair.fr + spell(str(year), last)
+        )
 
     def span(self) -> tuple[str, str, str, str]:
         """A number and a unit of time in both languages: two, days, deux, jours."""
@@ -120,7 +126,9 @@ class Times(Chance):
 
     def past(self, dated: bool) -> Pair:
         """When something happened; `dated` also allows "two days ago" and years."""
-        how = self.weighted(fixed=5, day=2, ago=2.5 if dated else 0, date=1.5, year=1.5 if dated else 0)
+        how = self.weighted(
+            fixed=5, day=2, ago=2.5 if dated else 0, date=1.5, year=1.5 if dated else 0
+        )
         if how == "day":
             en, fr = self.pick(_DAYS)
             return phrase(f"last:1 {en}:2", f"{fr}:2 dernier:1")
@@ -149,7 +157,10 @@ class Times(Chance):
         if self.chance(0.3):
             return self.year()
         return self.expression(
-            [("last:1 year:2", "l':1 année:2 dernière:1"), ("at:1 that:2 time:3", "à:1 cette:2 époque:3")]
+            [
+                ("last:1 year:2", "l':1 année:2 dernière:1"),
+                ("at:1 that:2 time:3", "à:1 cette:2 époque:3"),
+            ]
         )
 
     def year(self) -> Pair:

@@ -6,11 +6,26 @@ from grammar import clauses, lexicon
 from grammar.clauses import Predicate, Tense
 from grammar.lexicon import Noun, Verb
 from grammar.nominals import Nominal, noun_phrase, plain, pronoun
-from grammar.sampling.fitting import HUMAN, common_form, fitting, kin, nouns, rare_form, same_in_past, taking, verbs_of
+from grammar.sampling.fitting import (
+    HUMAN,
+    common_form,
+    fitting,
+    kin,
+    nouns,
+    rare_form,
+    same_in_past,
+    taking,
+    verbs_of,
+)
 from grammar.sampling.nouns import SPELLED, NounSampler
 from grammar.text import EMPTY, Pair, phrase
 
-_FREQUENCY = [("often", "souvent"), ("always", "toujours"), ("sometimes", "parfois"), ("rarely", "rarement")]
+_FREQUENCY = [
+    ("often", "souvent"),
+    ("always", "toujours"),
+    ("sometimes", "parfois"),
+    ("rarely", "rarement"),
+]
 _DEGREES = [("very", "très"), ("too", "trop"), ("quite", "assez"), ("really", "vraiment")]
 _LANGUAGES = [
     ("French", "français"),
@@ -39,12 +54,18 @@ class VerbSampler(NounSampler):
             if verb.state:
                 return Tense.PAST
             lasting = lasting and not rare_form(verb, subject)
-            name = self.weighted(PAST=8, PERFECT=1.2, WAS_DOING=1.2 * lasting, USED_TO=0.6 * lasting)
+            name = self.weighted(
+                PAST=8, PERFECT=1.2, WAS_DOING=1.2 * lasting, USED_TO=0.6 * lasting
+            )
         elif when == "future":
             name = "FUTURE" if verb.state else self.weighted(FUTURE=7, GOING_TO=3)
             name = "GOING_TO" if rare_form(verb, subject) else name
         else:
-            name = "PRESENT" if verb.state else self.weighted(PRESENT=6, PROGRESSIVE=4 * lasting, JUST=0.5)
+            name = (
+                "PRESENT"
+                if verb.state
+                else self.weighted(PRESENT=6, PROGRESSIVE=4 * lasting, JUST=0.5)
+            )
             if name == "PRESENT" and same_in_past(verb, subject) and verb.frame != "price":
                 name = "PROGRESSIVE"
         return Tense[name]
@@ -96,7 +117,9 @@ class VerbSampler(NounSampler):
         if self.chance(0.85):
             return clauses.oblique(verb, self.somebody(verb, subject, room - 2))
         other = tuple(k for k in verb.objects if k not in human) or human
-        return clauses.oblique(verb, self.one_thing(self.common(nouns(other)), verb, subject, room - 2, definite=True))
+        return clauses.oblique(
+            verb, self.one_thing(self.common(nouns(other)), verb, subject, room - 2, definite=True)
+        )
 
     def _genitive(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         verb = self.verb("de", subject)
@@ -104,14 +127,18 @@ class VerbSampler(NounSampler):
         noun = self.common(nouns(verb.objects))
         if noun.kind == "person" and self.chance(0.5):
             return clauses.oblique(verb, self.name())
-        return clauses.oblique(verb, self.one_thing(noun, verb, subject, room - 2, definite=definite))
+        return clauses.oblique(
+            verb, self.one_thing(noun, verb, subject, room - 2, definite=definite)
+        )
 
     def _give(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         frame = self.weighted(give=6, tell=1, ask=1)
         verb = self.verb(frame, subject)
         receiver = self.somebody(verb, subject, 2)
         noun = self.common(nouns(verb.objects))
-        return clauses.ditransitive(verb, self.one_thing(noun, verb, subject, min(room - 4, 3), negated), receiver)
+        return clauses.ditransitive(
+            verb, self.one_thing(noun, verb, subject, min(room - 4, 3), negated), receiver
+        )
 
     def _motion(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         frame = self.weighted(to=6, origin=3, into=1.5)
@@ -120,7 +147,9 @@ class VerbSampler(NounSampler):
         if frame == "origin":
             return clauses.located(self.pick(verbs_of("from")), self.origin())
         inside = self.described(self.common(nouns(("room", "building"))), "s", "the", room - 3)
-        return clauses.located(self.pick(verbs_of("into")), self.preposition("into", "dans", inside))
+        return clauses.located(
+            self.pick(verbs_of("into")), self.preposition("into", "dans", inside)
+        )
 
     def _live(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         verb = self.pick(verbs_of("place"))
@@ -134,13 +163,21 @@ class VerbSampler(NounSampler):
         return clauses.being(self.spot() if small and self.chance(0.7) else self.place())
 
     def _adjective(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
-        verb = self.verb("adjective", subject, "") if kind == "person" else lexicon.verb("be", "adjective")
-        example = {"person": "man" if subject.gender == "m" else "woman", "animal": "dog", "building": "house"}.get(
-            kind
-        ) or nouns((kind,))[0].en
+        verb = (
+            self.verb("adjective", subject, "")
+            if kind == "person"
+            else lexicon.verb("be", "adjective")
+        )
+        example = {
+            "person": "man" if subject.gender == "m" else "woman",
+            "animal": "dog",
+            "building": "house",
+        }.get(kind) or nouns((kind,))[0].en
         before, after = fitting(lexicon.noun(example))
         before = [
-            entry for entry in before if kind not in ("person", "animal") or entry.en not in ("good", "bad", "new")
+            entry
+            for entry in before
+            if kind not in ("person", "animal") or entry.en not in ("good", "bad", "new")
         ]
         after = [entry for entry in after if entry.en != "hungry"]  # is hungry -> a faim
         adjective = self.common(after if self.chance(0.7) or not before else before)
@@ -184,7 +221,13 @@ class VerbSampler(NounSampler):
         return clauses.age(years, digits=years > 20 and years % 10 > 0 and years not in SPELLED)
 
     def _language(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
-        speak = replace(lexicon.verb("talk", "à", "to"), en="speak", past="spoke", en_participle="spoken", en_tail="")
+        speak = replace(
+            lexicon.verb("talk", "à", "to"),
+            en="speak",
+            past="spoke",
+            en_participle="spoken",
+            en_tail="",
+        )
         return clauses.predicate(speak).with_complement(phrase(*self.common(_LANGUAGES)))
 
     def _price(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
@@ -192,10 +235,18 @@ class VerbSampler(NounSampler):
 
     def _passive(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         noun = self._head
-        verbs = [verb for verb in (taking("direct", noun) if noun else []) if "passive" in verb.flags]
+        verbs = [
+            verb for verb in (taking("direct", noun) if noun else []) if "passive" in verb.flags
+        ]
         if not verbs:
             return self._adjective(subject, kind, room, negated)
-        agent = None if self.chance(0.3) else self.name() if self.chance(0.5) else self.human(room - 3, plain_only=True)
+        agent = (
+            None
+            if self.chance(0.3)
+            else self.name()
+            if self.chance(0.5)
+            else self.human(room - 3, plain_only=True)
+        )
         return clauses.passive(self.common(verbs), subject, agent)
 
     def _belong(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
@@ -220,19 +271,34 @@ class VerbSampler(NounSampler):
         receiver = self.somebody(lexicon.verb("help", "direct"), subject, 2)
         return clauses.asked_to(verb, receiver, self.action(receiver, room - 4, pronouns=False))
 
-    def action(self, subject: Nominal, room: int, definite: bool = False, pronouns: bool = True) -> Predicate:
+    def action(
+        self, subject: Nominal, room: int, definite: bool = False, pronouns: bool = True
+    ) -> Predicate:
         """Something that one can want, try or refuse to do."""
-        how = self.weighted(none=3, direct=7 if room >= 2 else 0, dative=1 if room >= 2 and pronouns else 0, motion=1)
+        how = self.weighted(
+            none=3,
+            direct=7 if room >= 2 else 0,
+            dative=1 if room >= 2 and pronouns else 0,
+            motion=1,
+        )
         if how == "motion" and room >= 3:
             return clauses.located(self.pick(verbs_of("to")), self.goal())
         if how == "dative":
-            verb = self.common([verb for verb in verbs_of("à", "person") if "full" not in verb.flags])
+            verb = self.common(
+                [verb for verb in verbs_of("à", "person") if "full" not in verb.flags]
+            )
             return clauses.oblique(verb, self.name())
         if how == "none" or how == "motion":
             verbs = [
-                verb for verb in verbs_of("none", "person") if "lasting" in verb.flags and verb.en not in ("cry", "lie")
+                verb
+                for verb in verbs_of("none", "person")
+                if "lasting" in verb.flags and verb.en not in ("cry", "lie")
             ]
-            verbs += [lexicon.verb("leave", "none"), lexicon.verb("go", "none", "out"), lexicon.verb("rest", "none")]
+            verbs += [
+                lexicon.verb("leave", "none"),
+                lexicon.verb("go", "none", "out"),
+                lexicon.verb("rest", "none"),
+            ]
             return clauses.predicate(self.common(verbs))
         verbs = [
             verb
@@ -244,7 +310,9 @@ class VerbSampler(NounSampler):
             things = tuple(kind for kind in verb.objects if kind not in HUMAN)
             if not things:
                 return clauses.transitive(verb, self.name())
-            return clauses.transitive(verb, self.one_thing(self.common(nouns(things)), verb, subject, room - 1))
+            return clauses.transitive(
+                verb, self.one_thing(self.common(nouns(things)), verb, subject, room - 1)
+            )
         return clauses.transitive(verb, self.thing(verb, subject, room - 1, definite=definite))
 
     def definite_action(self, subject: Nominal, room: int) -> Predicate:
@@ -252,7 +320,10 @@ class VerbSampler(NounSampler):
         verbs = [verb for verb in verbs_of("direct", "person") if not verb.state]
         verb = self.common(verbs)
         return clauses.transitive(
-            verb, self.one_thing(self.common(nouns(verb.objects)), verb, subject, room - 2, definite=True)
+            verb,
+            self.one_thing(
+                self.common(nouns(verb.objects)), verb, subject, room - 2, definite=True
+            ),
         )
 
     def negation(self, verb: Verb, tense: Tense, often: float = 0.17) -> str:
@@ -309,9 +380,13 @@ class VerbSampler(NounSampler):
             return self.finish(subject, pred, when)
         if kind == "state":
             subject = clauses.relative_subject(head, human=False)
-            adjective = self.common([*fitting(noun)[1], *fitting(noun)[0]] or fitting(lexicon.noun("book"))[1])
+            adjective = self.common(
+                [*fitting(noun)[1], *fitting(noun)[0]] or fitting(lexicon.noun("book"))[1]
+            )
             be = lexicon.verb("be", "adjective")
-            return clauses.clause(subject, clauses.adjectival(be, adjective, subject), Tense.PRESENT).statement
+            return clauses.clause(
+                subject, clauses.adjectival(be, adjective, subject), Tense.PRESENT
+            ).statement
         if kind == "whose":
             if self.chance(0.5):
                 owned = self.common(kin(noun.gender == "m", plural=False))
@@ -321,8 +396,16 @@ class VerbSampler(NounSampler):
             subject = clauses.whose(owned, self.number(0.2))
             be = lexicon.verb("be", "adjective")
             adjective = self.common(fitting(owned)[1])
-            return clauses.clause(subject, clauses.adjectival(be, adjective, subject), Tense.PRESENT).statement
-        who = self.name() if self.chance(0.4) else self.any_pronoun() if self.chance(0.6) else self.human(2)
+            return clauses.clause(
+                subject, clauses.adjectival(be, adjective, subject), Tense.PRESENT
+            ).statement
+        who = (
+            self.name()
+            if self.chance(0.4)
+            else self.any_pronoun()
+            if self.chance(0.6)
+            else self.human(2)
+        )
         if who.slot == 6 and who.pronoun:
             who = pronoun("they-m") if self._plural_gender == "m" else pronoun("we")
         if kind == "place":

@@ -20,7 +20,16 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import write_errors
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.config import SplitFiles
-from nmtkit.data.text.faults import BINARY, COLUMN, ENCODING, FORMAT, LINE_COUNTS, SHIFT, UNCLEAR_LANGUAGE, UTF16
+from nmtkit.data.text.faults import (
+    BINARY,
+    COLUMN,
+    ENCODING,
+    FORMAT,
+    LINE_COUNTS,
+    SHIFT,
+    UNCLEAR_LANGUAGE,
+    UTF16,
+)
 from nmtkit.data.text.files.encodings import EncodingGuess
 from nmtkit.data.text.files.json_records import JSON_ENDS
 from nmtkit.data.text.files.names import has_given_encoding, split_reference, text_path
@@ -29,7 +38,13 @@ from nmtkit.datacheck import report
 from nmtkit.datacheck.examine import examine
 from nmtkit.datacheck.findings import Diagnosis, SplitDiagnosis
 from nmtkit.datacheck.html import diagnosis_page
-from nmtkit.datacheck.repair import LOG_NAME, RepairedSplit, recognize_encodings, repair, require_new
+from nmtkit.datacheck.repair import (
+    LOG_NAME,
+    RepairedSplit,
+    recognize_encodings,
+    repair,
+    require_new,
+)
 from nmtkit.datacheck.report import ReportTable
 
 WIDTH = 80
@@ -72,7 +87,9 @@ def run_check(
     if fix_path:
         require_new(fixed)
     if "" in (fix_path, html_path, json_path):
-        raise click.UsageError("--fix, --html and --json have an empty name: name the folder or the file")
+        raise click.UsageError(
+            "--fix, --html and --json have an empty name: name the folder or the file"
+        )
     if html_path and json_path and Path(html_path).resolve() == Path(json_path).resolve():
         raise click.UsageError(f"--html and --json are both {html_path}: name two files")
     _require_report_path(html_path, b"<!")
@@ -92,7 +109,9 @@ def run_check(
     )  # before anything is shown: who reads it may stop
     if html_path:
         files = ", ".join(path for split in corpus.splits.values() for path in split.texts())
-        _write_report(html_path, diagnosis_page(diagnosis, f"Data check: {corpus.title}", files, tables))
+        _write_report(
+            html_path, diagnosis_page(diagnosis, f"Data check: {corpus.title}", files, tables)
+        )
         tell(f"wrote {html_path}")
     if json_path:
         values = report.as_json(diagnosis, strict) | {"tokens": tokens}
@@ -124,20 +143,34 @@ def _find_corpus(
                 "--encoding is for text files; in a recipe, set the encoding of its text: "
                 "--set data.train.encoding=NAME"
             )
-        checked = importlib.import_module("nmtkit.experiment.checks").open_data_check(name, overrides, run_path)
-        paths = dict.fromkeys(path for one in checked.recipe.texts().values() for path in one.data.paths())
+        checked = importlib.import_module("nmtkit.experiment.checks").open_data_check(
+            name, overrides, run_path
+        )
+        paths = dict.fromkeys(
+            path for one in checked.recipe.texts().values() for path in one.data.paths()
+        )
         if unseen := [path for path in paths if path not in checked.recipe.data.paths()]:
-            tell(f"texts of single stages are not checked with a recipe; check them as files: {', '.join(unseen)}")
-        return CheckedCorpus(checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).monolingual, checked)
+            tell(
+                f"texts of single stages are not checked with a recipe; check them as files: {', '.join(unseen)}"
+            )
+        return CheckedCorpus(
+            checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).monolingual, checked
+        )
     if overrides or run_path:
         raise click.UsageError("--set and --run go with a recipe, not with files")
     given = {"train" if any(others.values()) else "data": names, **others}
     splits = {split: _files(split, paths) for split, paths in given.items() if paths}
-    missing = [path for files in splits.values() for path in files.paths() if not Path(path).exists()]
+    missing = [
+        path for files in splits.values() for path in files.paths() if not Path(path).exists()
+    ]
     if missing:
         raise DataError(f"{', '.join(missing)}: no such file; name files that exist")
-    summaries = any(files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values())
-    return CheckedCorpus(" and ".join(names), splits, TASKS.get(task).monolingual if task else summaries)
+    summaries = any(
+        files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values()
+    )
+    return CheckedCorpus(
+        " and ".join(names), splits, TASKS.get(task).monolingual if task else summaries
+    )
 
 
 def _files(split: str, names: Sequence[str]) -> SplitFiles:
@@ -151,13 +184,19 @@ def _files(split: str, names: Sequence[str]) -> SplitFiles:
         return SplitFiles(stories=list(names))
     if len(names) == 1 and names[0].endswith(JSON_ENDS):
         return SplitFiles(jsonl=list(names))
-    (src_file, src_field), (tgt_file, tgt_field) = split_reference(names[0]), split_reference(names[-1])
-    if src_file == tgt_file and src_file.endswith(JSON_ENDS) and len(names) == 2:  # --fix writes one file then
+    (src_file, src_field), (tgt_file, tgt_field) = (
+        split_reference(names[0]),
+        split_reference(names[-1]),
+    )
+    # --fix writes one file then
+    if src_file == tgt_file and src_file.endswith(JSON_ENDS) and len(names) == 2:
         return SplitFiles(jsonl=[src_file], src_field=src_field, tgt_field=tgt_field)
     return SplitFiles(src=list(names[:1]), tgt=list(names[1:]))
 
 
-def _count_tokens(corpus: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[ReportTable], dict[str, Any] | None, bool]:
+def _count_tokens(
+    corpus: CheckedCorpus, diagnosis: Diagnosis
+) -> tuple[list[ReportTable], dict[str, Any] | None, bool]:
     """Statistics of a recipe's tokens, as tables and for JSON; and whether only the tokenizer failed."""
     if corpus.recipe is None:
         return [], None, False
@@ -181,10 +220,16 @@ def _recognize_encodings(corpus: CheckedCorpus, diagnosis: Diagnosis) -> dict[st
 def _show_encodings(encodings: Mapping[str, EncodingGuess], corrected: bool) -> None:
     for path, guess in encodings.items():
         if guess.certain:
-            remedy = "" if corrected else f"; --fix converts it, --encoding {guess.names[0]} reads it as it is"
+            remedy = (
+                ""
+                if corrected
+                else f"; --fix converts it, --encoding {guess.names[0]} reads it as it is"
+            )
             terminal.say(f"{path}: {guess.title} ({guess.evidence}){remedy}")
             continue
-        candidates = f"perhaps {guess.title}" if guess.names else "in an encoding that is not recognized"
+        candidates = (
+            f"perhaps {guess.title}" if guess.names else "in an encoding that is not recognized"
+        )
         name = guess.names[0] if guess.names else "NAME"
         reason = f" ({guess.evidence})" if guess.evidence else ""
         terminal.say(
@@ -205,7 +250,9 @@ def _repair(
     return done, corpus.recipe.write(out, {name: split.files for name, split in done.items()})
 
 
-def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | None, stderr: bool) -> bool:
+def _show_repair(
+    out: Path, done: Mapping[str, RepairedSplit], recipe: Path | None, stderr: bool
+) -> bool:
     """Prints a table of the cleaned files; returns whether a split was refused."""
     rows = []
     for name, split in done.items():
@@ -218,7 +265,9 @@ def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | No
             rows += [[name, what, f"{count:,}", kind] for kind, count in counts.most_common()]
     terminal.say("", stderr)
     if rows:
-        terminal.table(f"written to {out}", ["split", "done", "pairs", "files, or fault"], rows, stderr)
+        terminal.table(
+            f"written to {out}", ["split", "done", "pairs", "files, or fault"], rows, stderr
+        )
     refused = {name: split.refused for name, split in done.items() if split.refused}
     for name, why in refused.items():
         terminal.say(f"{name}: not written: {why}", stderr)
@@ -227,15 +276,21 @@ def _show_repair(out: Path, done: Mapping[str, RepairedSplit], recipe: Path | No
         return True
     if any(split.dropped or split.mended or split.converted for split in done.values()):
         terminal.say(
-            f"every pair that was left out or mended, and every converted file, is in {out / LOG_NAME}", stderr
+            f"every pair that was left out or mended, and every converted file, is in {out / LOG_NAME}",
+            stderr,
         )
     if recipe is not None:
-        terminal.say(f"the recipe for it is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}", stderr)
+        terminal.say(
+            f"the recipe for it is {recipe}; next: nmtkit train {shlex.quote(str(recipe))}", stderr
+        )
     return bool(refused)
 
 
 def _show_examination(
-    diagnosis: Diagnosis, tables: Sequence[ReportTable], encodings: Mapping[str, EncodingGuess], corrected: bool
+    diagnosis: Diagnosis,
+    tables: Sequence[ReportTable],
+    encodings: Mapping[str, EncodingGuess],
+    corrected: bool,
 ) -> None:
     for number, split in enumerate(diagnosis.splits.values()):
         _show_lengths(split, plots=number == 0)
@@ -252,7 +307,9 @@ def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
     """Lengths and scripts of a split; the caller plots the first split only, since splits are alike."""
     for histogram in report.histograms(split):
         if plots:
-            terminal.histogram(f"{split.name}: {histogram.title}", histogram.labels, histogram.series, WIDTH)
+            terminal.histogram(
+                f"{split.name}: {histogram.title}", histogram.labels, histogram.series, WIDTH
+            )
         else:
             terminal.say(f"{split.name}: {histogram.title}")
         for note in histogram.notes:
@@ -288,7 +345,9 @@ def _show_places(diagnosis: Diagnosis) -> None:
                 UNCLEAR_LANGUAGE,
             ):  # not an example but sentences, which are told whole
                 terminal.say(f"    {name}")
-                for line in textwrap.wrap(report.visible(place.text, len(place.text) * 9), WIDTH - 6):
+                for line in textwrap.wrap(
+                    report.visible(place.text, len(place.text) * 9), WIDTH - 6
+                ):
                     terminal.say(f"      {line}")
                 continue
             terminal.say(
@@ -308,7 +367,9 @@ def _say_wrapped(text: str) -> None:
 def _require_report_path(path: str | None, begin: bytes) -> None:
     """Refuses a file that is no earlier report, and a missing folder, before the text is read."""
     if path and not Path(path).parent.is_dir():
-        raise NmtkitError(f"{path}: the folder {Path(path).parent} does not exist; make it first or choose another")
+        raise NmtkitError(
+            f"{path}: the folder {Path(path).parent} does not exist; make it first or choose another"
+        )
     if path and Path(path).is_file():
         with write_errors(path), open(path, "rb") as file:
             if file.read(len(begin)) not in (b"", begin):

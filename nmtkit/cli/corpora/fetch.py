@@ -19,7 +19,13 @@ CORPORA = Path("corpora")
 
 
 def run_fetch(
-    name: str | None, lists: bool, show: bool, to: Path | None, yes: bool, overwrite: bool, catalogue: Path | None
+    name: str | None,
+    lists: bool,
+    show: bool,
+    to: Path | None,
+    yes: bool,
+    overwrite: bool,
+    catalogue: Path | None,
 ) -> None:
     """Carries out `nmtkit fetch`."""
     known = Catalogue(catalogue)
@@ -33,12 +39,15 @@ def run_fetch(
     if show:
         _show(corpus, stderr=False)
         for key, parameter in corpus.entry.parameters.items():
-            terminal.say(f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}")
+            terminal.say(
+                f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}"
+            )
         return
     card = None if overwrite else find_fetched(corpus, folder)
     if card is not None:
         terminal.say(
-            f"{folder} is there already, fetched {card['fetched']} (--overwrite fetches it again)", stderr=True
+            f"{folder} is there already, fetched {card['fetched']} (--overwrite fetches it again)",
+            stderr=True,
         )
     else:
         _show(corpus, stderr=True)
@@ -84,7 +93,10 @@ def _fetch(corpus: Corpus, folder: Path) -> dict[str, Any]:
             display.update(f"{done / 1e6:,.1f}{of_all} MB", done / total if total else None)
 
         context = FetchContext(
-            cache_folder(), display.message, show_bytes, lambda count: display.update(f"{count:,} pairs for training")
+            cache_folder(),
+            display.message,
+            show_bytes,
+            lambda count: display.update(f"{count:,} pairs for training"),
         )
         return fetch(corpus, folder, context, shlex.join(["nmtkit", *sys.argv[1:]]))
 
@@ -96,6 +108,9 @@ def _say_what_next(folder: Path, card: Mapping[str, Any]) -> None:
     ]
     terminal.table(f"{folder}", ["split", "pairs", "source words", "target words"], rows)
     if dropped := Counter(card["dropped"]):
-        terminal.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common()))
+        terminal.say(
+            "left out: "
+            + ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common())
+        )
     recipe = shlex.quote(str(folder / f"{card['name']}.yaml"))
     terminal.say(f"\nnext:\n  nmtkit check {recipe}\n  nmtkit train {recipe}")

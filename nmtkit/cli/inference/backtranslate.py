@@ -31,7 +31,10 @@ def run_backtranslate(
 ) -> None:
     """Carries out `nmtkit backtranslate`."""
     translator = model_options.open_model(how, TRANSLATION.name)
-    search, members = translator.config.model_dump(mode="json"), find_run(how.model, task=TRANSLATION.name)[0].members()
+    search, members = (
+        translator.config.model_dump(mode="json"),
+        find_run(how.model, task=TRANSLATION.name)[0].members(),
+    )
     beside = "source_language", "lm", "lm_weight", "ensemble_weights", "shortlist"
     settings = {
         "model": translator.name,

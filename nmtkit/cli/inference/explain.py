@@ -31,7 +31,11 @@ from nmtkit.plots.trees import SearchTree, save_search
 
 @model_options.opens_model
 def run_explain(
-    how: DecodingOptions, sentence: str | None, output: Path | None, as_json: bool, steps: int | None
+    how: DecodingOptions,
+    sentence: str | None,
+    output: Path | None,
+    as_json: bool,
+    steps: int | None,
 ) -> None:
     """Runs `nmtkit explain`."""
     if output is not None:
@@ -39,12 +43,16 @@ def run_explain(
             raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
         require_html(output)
     if steps and (as_json or output is not None):
-        raise click.UsageError("--steps is for the terminal: --json and -o have every step; leave it out")
+        raise click.UsageError(
+            "--steps is for the terminal: --json and -o have every step; leave it out"
+        )
     lines = [sentence] if sentence is not None else stdin_sentences("explain")
     translator = model_options.open_scorer(how)
     results = []
     for number, line in enumerate(lines, start=1):
-        tree, translations = search_tree(translator, line, place=f"line {number}", number=number - 1)
+        tree, translations = search_tree(
+            translator, line, place=f"line {number}", number=number - 1
+        )
         left_out = translations[0].src_left_out
         if left_out:
             tell(f"line {number}: the last {left_out:,} source tokens were not read")
@@ -61,7 +69,9 @@ def run_explain(
             show_search(tree, steps)
 
 
-def _record(printer: Printer, number: int, tree: SearchTree, translations: Sequence[Translation]) -> dict[str, Any]:
+def _record(
+    printer: Printer, number: int, tree: SearchTree, translations: Sequence[Translation]
+) -> dict[str, Any]:
     """Returns a tree as a JSON object; `best` and `others` are the same as in `translate --json`."""
     steps = []
     for nodes in tree.steps:
@@ -92,13 +102,17 @@ Any other line is translated; put a blank before one that begins with a colon.""
 
 def converse(translator: Translator, n_best: int) -> None:
     """Translates lines that the user types, and shows `n_best` results of each; commands begin with a colon."""
-    with suppress(ImportError):  # some builds of Python lack it; then lines cannot be edited, and there is no history
+    # some builds of Python lack it; then lines cannot be edited, and there is no history
+    with suppress(ImportError):
         importlib.import_module("readline")
     note(":help shows the commands, Ctrl-D ends.")
     if not translator.outline.has_attention:
-        tell(f"{translator.name} ({translator.outline.config.kind}) has no attention: alignments are not shown")
+        tell(
+            f"{translator.name} ({translator.outline.config.kind}) has no attention: alignments are not shown"
+        )
     last_line = ""
-    last_translator = translator  # translated the last line; `:set` may have changed the search since
+    # translated the last line; `:set` may have changed the search since
+    last_translator = translator
     while True:
         try:
             line = input("> ")
@@ -159,7 +173,9 @@ def _show(translator: Translator, line: str, n_best: int) -> None:
     (results,) = translator.search([line], min(n_best, translator.config.n_hypotheses))
     texts = []
     for result in results:
-        texts.append(result.text if result.finished else f"{result.text}  (cut at the length limit)")
+        texts.append(
+            result.text if result.finished else f"{result.text}  (cut at the length limit)"
+        )
     terminal.say(texts[0])
     if translator.outline.has_attention and results[0].text:
         alignment = _describe_alignment(translator, line, results[0].text)

@@ -40,7 +40,12 @@ def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer
     setting = SEARCH_FIELDS[key]
     if values := get_args(setting.annotation):
         return click.Choice(values)
-    bounds = {end: getattr(one, end) for one in setting.metadata for end in ("ge", "le") if hasattr(one, end)}
+    bounds = {
+        end: getattr(one, end)
+        for one in setting.metadata
+        for end in ("ge", "le")
+        if hasattr(one, end)
+    }
     return Number(bounds["ge"], bounds.get("le", math.inf), whole=setting.annotation is int)
 
 
@@ -52,7 +57,9 @@ def parse_search(assignments: Iterable[str]) -> tuple[dict[str, object], Combina
         if not sign or not key.strip():
             raise RecipeError(f"--search {text!r}: expected KEY=VALUE, e.g. --search stop=exact")
         settings[key.strip().removeprefix("search.")] = parse_value(value)
-    combination = {key: settings.pop(key) for key in CombinationSettings.model_fields.keys() & settings.keys()}
+    combination = {
+        key: settings.pop(key) for key in CombinationSettings.model_fields.keys() & settings.keys()
+    }
     return settings, parse(CombinationSettings, combination, "--search")
 
 
@@ -74,15 +81,21 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
         try:
             settings |= {"length_penalty": kind, "alpha": float(alpha)}
         except ValueError:
-            raise click.BadParameter(f"{alpha!r} is not a number", param_hint="--length-penalty") from None
-    if "n_best" in given and given["n_best"] is None:  # all samples, unless one of them is chosen by its risk
+            raise click.BadParameter(
+                f"{alpha!r} is not a number", param_hint="--length-penalty"
+            ) from None
+    # all samples, unless one of them is chosen by its risk
+    if "n_best" in given and given["n_best"] is None:
         drawn = settings.get("samples") if settings.get("mbr", "none") == "none" else None
         given["n_best"] = drawn if drawn and isinstance(drawn, int) else 1
     other = [name for name in _OTHER_FORMS if given.get(name)]
     if given.get("form") == "moses" and other:
         option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
         raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
-    values = {key: given.pop(key) for key in {field.name for field in fields(DecodingOptions)} & given.keys()}
+    values = {
+        key: given.pop(key)
+        for key in {field.name for field in fields(DecodingOptions)} & given.keys()
+    }
     return DecodingOptions(**(combination.model_dump() | values), search_settings=settings)
 
 

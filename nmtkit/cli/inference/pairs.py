@@ -44,17 +44,22 @@ def run_align(
 ) -> None:
     """Carries out `nmtkit align`."""
     if threshold is not None and (method is not None or reverse_model is not None):
-        raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
+        raise click.UsageError(
+            "--threshold keeps several links a word; it does not go with --symmetrize"
+        )
     read = source, target, source_words, target_words
     results.require_other(soft, read, "--soft")
     results.require_other(likely, (*read, soft), "--shortlist")
     if how.search_settings:
-        raise click.UsageError(f"--search {next(iter(how.search_settings))} is for a search, and align makes none")
+        raise click.UsageError(
+            f"--search {next(iter(how.search_settings))} is for a search, and align makes none"
+        )
     file = nullcontext() if soft is None else alignments.soft_alignment_writer(soft)
     translator = model_options.open_scorer(how)
     backward = None
     if reverse_model is not None:
-        other = replace(how, to=None, source_language=None)  # languages are those of the first direction
+        # languages are those of the first direction
+        other = replace(how, to=None, source_language=None)
         other = replace(other, model=reverse_model, ensemble="probabilities", ensemble_weights=None)
         backward = model_options.open_scorer(other)
         method = method or "grow-diag"
@@ -63,7 +68,9 @@ def run_align(
         counting = shortlist_writer(likely, translator.tokenizers, BEST, FREQUENT)
     half_empty = 0
     with results.progress("pairs") as display, file as write, counting as counts:
-        for one, reverse in _aligned(translator, backward, (source, target), (source_words, target_words)):
+        for one, reverse in _aligned(
+            translator, backward, (source, target), (source_words, target_words)
+        ):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
             results.write_line(alignments.format_pharaoh(links))
@@ -86,20 +93,30 @@ def _aligned(
     count = 0
     for window in pair_windows(*files):
         src, tgt = [pair.src for pair in window], [pair.tgt or "" for pair in window]
-        src_words, tgt_words = (None if lines is None else list(islice(lines, len(window))) for lines in word_lines)
+        src_words, tgt_words = (
+            None if lines is None else list(islice(lines, len(window))) for lines in word_lines
+        )
         for path, words in zip(word_files, (src_words, tgt_words), strict=True):
             if words is not None and len(words) < len(window):
-                raise DataError(f"{path} ends after line {count + len(words)}, but {files[0]} goes on")
+                raise DataError(
+                    f"{path} ends after line {count + len(words)}, but {files[0]} goes on"
+                )
         try:
             aligned = translator.align(src, tgt, src_words, tgt_words, count + 1)
-            others = backward.align(tgt, src, tgt_words, src_words, count + 1) if backward else [None] * len(src)
+            others = (
+                backward.align(tgt, src, tgt_words, src_words, count + 1)
+                if backward
+                else [None] * len(src)
+            )
         except DataError as fault:
             raise DataError(f"{files[0]} and {files[1]}: {fault}") from fault
         yield from zip(aligned, others, strict=True)
         count += len(window)
     for path, lines in zip(word_files, word_lines, strict=True):
         if lines is not None and next(lines, None) is not None:
-            raise DataError(f"{path} has more than the {count} lines of {files[0]}: they must be pairs")
+            raise DataError(
+                f"{path} has more than the {count} lines of {files[0]}: they must be pairs"
+            )
 
 
 @results.into_output
@@ -122,7 +139,9 @@ def run_rescore(how: DecodingOptions, source: Path | None, target: Path, as_json
                 log_prob, n_tokens = log_prob + one.log_prob, n_tokens + len(one.token_log_probs)
                 if as_json:
                     numbers = {"line": n_pairs, "score": one.score, "log_prob": one.log_prob}
-                    results.write_json_line(numbers | {"tokens": one.tokens, "token_log_probs": one.token_log_probs})
+                    results.write_json_line(
+                        numbers | {"tokens": one.tokens, "token_log_probs": one.token_log_probs}
+                    )
                 else:
                     results.write_line(f"{one.score:.6f}\t{one.log_prob:.6f}")
             display.advance(len(scored))
@@ -134,11 +153,15 @@ def run_rescore(how: DecodingOptions, source: Path | None, target: Path, as_json
         tell(f"{n_pairs} {unit}, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}")
 
 
-def _rescored(translator: Translator, source: Path | None, target: Path) -> Iterator[list[Translation]]:
+def _rescored(
+    translator: Translator, source: Path | None, target: Path
+) -> Iterator[list[Translation]]:
     in_json = target.name.endswith(JSON_ENDS)
     for window in pair_windows(source, target, in_json):
         targets: list[str | Translation] = [
-            _read_translation(pair.tgt or "", f"{target}, line {pair.line}") if in_json else pair.tgt or ""
+            _read_translation(pair.tgt or "", f"{target}, line {pair.line}")
+            if in_json
+            else pair.tgt or ""
             for pair in window
         ]
         try:

@@ -18,7 +18,11 @@ from nmtkit.runs.run import find_run
 
 @model_options.opens_model
 def run_perplexity(
-    how: DecodingOptions, files: tuple[Path, ...], frequencies: Path | None, as_json: bool, block_tokens: int | None
+    how: DecodingOptions,
+    files: tuple[Path, ...],
+    frequencies: Path | None,
+    as_json: bool,
+    block_tokens: int | None,
 ) -> None:
     """Carries out `nmtkit perplexity`."""
     run = find_run(how.model, task=None if how.model else LANGUAGE_MODELLING.name)[0]
@@ -34,17 +38,33 @@ def run_perplexity(
         counts = count_words(tokenizer, map(tokenizer.encode, known))
     elif manifest_path(run.folder.data, "train").is_file():
         store = Store.open(run.folder.data, "train")
-        counts = count_words(tokenizer, (store.ids("tgt", number).tolist() for number in range(len(store))))
+        counts = count_words(
+            tokenizer, (store.ids("tgt", number).tolist() for number in range(len(store)))
+        )
     else:
-        tell("no table by frequency: the run has no training text; --frequencies FILE names a text to count words in")
+        tell(
+            "no table by frequency: the run has no training text; --frequencies FILE names a text to count words in"
+        )
     config = run.newest_stage().recipe.batch
-    across = config.across_documents and config.block_tokens is not None  # else each line was an example
-    config = config.changed({"block_tokens": block_tokens or config.block_tokens, "across_documents": across})
-    tables = dict(zip(("by_unit", "by_frequency"), fit_text(system, lines, config, counts), strict=True))
+    # else each line was an example
+    across = config.across_documents and config.block_tokens is not None
+    config = config.changed(
+        {"block_tokens": block_tokens or config.block_tokens, "across_documents": across}
+    )
+    tables = dict(
+        zip(("by_unit", "by_frequency"), fit_text(system, lines, config, counts), strict=True)
+    )
     if as_json:
-        results.write_json_line({name: [vars(one) | one.figures for one in fits] for name, fits in tables.items()})
+        results.write_json_line(
+            {name: [vars(one) | one.figures for one in fits] for name, fits in tables.items()}
+        )
         return
-    for title, fits in zip(("perplexity", "words by their number in the training text"), tables.values(), strict=True):
-        rows = [[one.unit, f"{one.count:,}", *(f"{value:.3f}" for value in one.figures.values())] for one in fits]
+    for title, fits in zip(
+        ("perplexity", "words by their number in the training text"), tables.values(), strict=True
+    ):
+        rows = [
+            [one.unit, f"{one.count:,}", *(f"{value:.3f}" for value in one.figures.values())]
+            for one in fits
+        ]
         if rows:
             terminal.table(title, ["unit", "number", *fits[0].figures], rows)

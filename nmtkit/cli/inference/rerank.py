@@ -21,7 +21,13 @@ from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.core.settings import parse
 from nmtkit.inference.inputs import require_pairs
 from nmtkit.inference.loading.options import DecodingOptions
-from nmtkit.inference.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
+from nmtkit.inference.reranking import (
+    Candidate,
+    ChannelWeights,
+    rerank,
+    score_candidates,
+    tune_weights,
+)
 from nmtkit.inference.translator import Translator
 from nmtkit.metrics import metric_names
 from nmtkit.runs.run import find_run
@@ -43,7 +49,9 @@ def run_rerank(
     if tune is not None and (tuned is not None or as_json):
         raise click.UsageError("--tune prints weights: leave --weights and --json out")
     if tune is not None and output_folder() is not None:
-        raise click.UsageError("--tune prints one set of weights: write it with -o, not with --output-dir")
+        raise click.UsageError(
+            "--tune prints one set of weights: write it with -o, not with --output-dir"
+        )
     if tune is None and metric is not None:
         raise click.UsageError("--metrics is for --tune; give both")
     names = metric_names([metric or "bleu"])
@@ -52,11 +60,17 @@ def run_rerank(
     references = [] if tune is None else read_texts(tune, "--tune")
     chosen = parse(ChannelWeights, {} if tuned is None else load_yaml(tuned)[0], str(tuned))
     if speaker is None and "lm" in chosen.model_fields_set and chosen.lm:
-        raise click.UsageError(f"{tuned} has a weight of a language model, {chosen.lm:g}: name its run with --lm")
+        raise click.UsageError(
+            f"{tuned} has a weight of a language model, {chosen.lm:g}: name its run with --lm"
+        )
     translator = model_options.open_model(how, TRANSLATION.name)
     other = DecodingOptions(device=how.device, precision=how.precision, threads=how.threads)
     back = model_options.open_scorer(replace(other, model=channel), TRANSLATION.name)
-    lm = model_options.open_scorer(replace(other, model=speaker), LANGUAGE_MODELLING.name) if speaker else None
+    lm = (
+        model_options.open_scorer(replace(other, model=speaker), LANGUAGE_MODELLING.name)
+        if speaker
+        else None
+    )
     text = text_windows(files, model_options.window_lines(translator))
     scored = _score_windows(text, translator, how.n_best, back, lm)
     if tune is not None:
@@ -71,19 +85,28 @@ def run_rerank(
 
     def write(candidates: Sequence[Candidate]) -> None:
         ranked = rerank(candidates, chosen)
-        printer.lines, printer.unfinished = printer.lines + 1, printer.unfinished + (not ranked[0].finished)
+        printer.lines, printer.unfinished = (
+            printer.lines + 1,
+            printer.unfinished + (not ranked[0].finished),
+        )
         if as_json:
             best, *others = [asdict(one) | {"score": one.score(chosen)} for one in ranked]
             results.write_json_line({"line": printer.number, "best": best, "others": others})
         else:
             results.write_line(ranked[0].text)
 
-    results.write_stream(scored, write, "lines", "" if files else "type a sentence on each line; it is translated")
+    results.write_stream(
+        scored, write, "lines", "" if files else "type a sentence on each line; it is translated"
+    )
     printer.report("translations", "--search max_length=N or --search max_length_ratio=R")
 
 
 def _score_windows(
-    text: Iterator[list[str]], translator: Translator, n_best: int, back: Translator, lm: Translator | None
+    text: Iterator[list[str]],
+    translator: Translator,
+    n_best: int,
+    back: Translator,
+    lm: Translator | None,
 ) -> Generator[list[list[Candidate]], None, None]:
     """The candidates of each window; the lines of all are numbered together, since samples depend on it."""
     waiting: deque[list[str]] = deque()

@@ -28,12 +28,19 @@ INVITATION = "type an example on each line"
 @results.into_output
 @model_options.opens_model
 def run_writing_task(
-    how: DecodingOptions, task: Task, files: tuple[Path, ...], form: str, scores: bool, as_json: bool
+    how: DecodingOptions,
+    task: Task,
+    files: tuple[Path, ...],
+    form: str,
+    scores: bool,
+    as_json: bool,
 ) -> None:
     """Carries out the command of a task whose models search for a text."""
     system = model_options.open_model(how, task.name)
     may_repeat = not system.config.no_repeat_ngram
-    printer = results.Printer(system.tokenizers.tgt, how.n_best, as_json, scores, form, may_repeat=may_repeat)
+    printer = results.Printer(
+        system.tokenizers.tgt, how.n_best, as_json, scores, form, may_repeat=may_repeat
+    )
     windows = map(partial(read_examples, task), _windows(task, files, system))
     stream = system.stream(windows, how.n_best, need_copies=as_json)
     results.write_stream(stream, printer.write, "lines", "" if files else INVITATION)
@@ -45,7 +52,9 @@ def run_writing_task(
 
 @results.into_output
 @model_options.opens_model
-def run_labelling_task(how: DecodingOptions, task: Task, files: tuple[Path, ...], as_json: bool = False) -> None:
+def run_labelling_task(
+    how: DecodingOptions, task: Task, files: tuple[Path, ...], as_json: bool = False
+) -> None:
     """Carries out the command of a task whose models answer with labels."""
     system = load_from_options(how, task.name, note)
     lines = count(1)
@@ -56,7 +65,9 @@ def run_labelling_task(how: DecodingOptions, task: Task, files: tuple[Path, ...]
         shown = ranked[: how.n_best if how.n_best > 1 else None]
         if as_json:
             probabilities = {label.label: label.probability for label in shown}
-            results.write_json_line({"line": number, **asdict(shown[0]), "probabilities": probabilities})
+            results.write_json_line(
+                {"line": number, **asdict(shown[0]), "probabilities": probabilities}
+            )
             return
         for label in shown:
             results.write_line(f"{number}\t{label.probability:.6f}\t{label.label}")
@@ -90,4 +101,7 @@ def _examples(task: Task, files: tuple[Path, ...], most: int) -> Iterator[list[E
     numbers = count(1)
     for lines in text_windows(files, most):
         numbered = zip(lines, numbers, strict=False)
-        yield [Example("", line, n) if name == "tgt" else Example(line, None, n) for line, n in numbered]
+        yield [
+            Example("", line, n) if name == "tgt" else Example(line, None, n)
+            for line, n in numbered
+        ]

@@ -65,11 +65,17 @@ def run_translate(
                 "--scores, --json, --split-sentences, --prefix, --jsonl, --terms and --engine out"
             )
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
-            raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
+            raise click.UsageError(
+                "--interactive needs a terminal; files and pipes are translated without it"
+            )
         how = model_options.without_ctranslate2(how, "alignments, which --interactive shows")
         converse(_open(how, terms, replace_unknown, dictionary), how.n_best)
         return
-    lacking = {"prefixes": prefix, "terms": terms is not None, "unknown words to replace": replace_unknown}
+    lacking = {
+        "prefixes": prefix,
+        "terms": terms is not None,
+        "unknown words to replace": replace_unknown,
+    }
     asked = [what for what, is_asked in lacking.items() if is_asked]
     if asked:
         how = model_options.without_ctranslate2(how, ", no ".join(asked))
@@ -92,7 +98,9 @@ def run_translate(
         may_repeat=not translator.config.no_repeat_ngram,
     )
     invitation = "" if files else "type a sentence on each line; it is translated"
-    text = text_windows(files, model_options.window_lines(translator), "" if jsonl else EXTRACT_HINT, tables=prefix)
+    text = text_windows(
+        files, model_options.window_lines(translator), "" if jsonl else EXTRACT_HINT, tables=prefix
+    )
     lines: Iterable[Sequence[str | Request]]
     if constrained:
         lines = _requests(text, prefix, jsonl)
@@ -123,12 +131,16 @@ def _requests(text: Iterable[list[str]], prefix: bool, jsonl: bool) -> Iterator[
     return ([read(line, place()) for line in window] for window in text)
 
 
-def _warn_of_costly_terms(translator: Translator, forced: Sequence[tuple[str, Translation]]) -> None:
+def _warn_of_costly_terms(
+    translator: Translator, forced: Sequence[tuple[str, Translation]]
+) -> None:
     """Warns of translations which the terms have made far less probable; they are compared with free ones."""
     if not forced:
         return
     costs = translator.cost_of_terms([translation for _, translation in forced])
-    costly = [(cost, place) for cost, (place, _) in zip(costs, forced, strict=True) if cost >= COSTLY_NATS]
+    costly = [
+        (cost, place) for cost, (place, _) in zip(costs, forced, strict=True) if cost >= COSTLY_NATS
+    ]
     if costly:
         cost, place = max(costly)
         extent = ""
@@ -140,10 +152,14 @@ def _warn_of_costly_terms(translator: Translator, forced: Sequence[tuple[str, Tr
         )
 
 
-def _open(how: DecodingOptions, terms: Path | None, replace_unknown: bool, dictionary: Path | None) -> Translator:
+def _open(
+    how: DecodingOptions, terms: Path | None, replace_unknown: bool, dictionary: Path | None
+) -> Translator:
     if dictionary is not None and not replace_unknown:
         raise click.UsageError("--dictionary is for --replace-unknown; give both")
-    entries = None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
+    entries = (
+        None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
+    )
     translator = model_options.open_model(how, TRANSLATION.name)
     if replace_unknown:
         if translator.config.forbid_unknown:
@@ -160,13 +176,17 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
     return _noted(text, output_folder(), is_quiet())
 
 
-def _noted(text: Iterable[list[str]], folder: OutputFolder | None, warned: bool) -> Iterator[list[str]]:
+def _noted(
+    text: Iterable[list[str]], folder: OutputFolder | None, warned: bool
+) -> Iterator[list[str]]:
     numbers = count(1)
     for window in text:
         for line, number in zip(window, numbers, strict=False):
             if not warned and looks_like_paragraph(line):
                 place = f"line {number}" if folder is None else folder.place_of(number)
-                tell(f"{place} looks like a paragraph: --split-sentences translates it sentence by sentence")
+                tell(
+                    f"{place} looks like a paragraph: --split-sentences translates it sentence by sentence"
+                )
                 warned = True
         yield window
 
@@ -196,10 +216,16 @@ def run_summarize(
         raise click.UsageError("--window reads whole articles: leave --max-source-tokens out")
     translator = model_options.open_model(how, SUMMARIZATION.name)
     if window is not None and isinstance(translator.config, SamplingConfig) and how.n_best > 1:
-        raise click.UsageError("--window draws a single sample of each window: give --samples 1 without --n-best")
+        raise click.UsageError(
+            "--window draws a single sample of each window: give --samples 1 without --n-best"
+        )
     may_repeat = not translator.config.no_repeat_ngram
-    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form, may_repeat=may_repeat)
-    invitation = "" if files or stories or per_file else "type an article on each line; it is summarized"
+    printer = results.Printer(
+        translator.tokenizers.tgt, how.n_best, as_json, form=form, may_repeat=may_repeat
+    )
+    invitation = (
+        "" if files or stories or per_file else "type an article on each line; it is summarized"
+    )
     articles = source.windows(model_options.window_lines(translator))
     files_of_lines = () if per_file else files
     if window is None:
@@ -211,8 +237,12 @@ def run_summarize(
     else:
         summarizer = Summarizer(translator, window, sentences, words)
         summaries = summarizer.stream(articles, as_json, how.n_best)
-        results.write_stream(summaries, printer.write_joined, "articles", invitation, files_of_lines)
-    results.tell_cut(printer.cut, printer.lines, "articles", translator, "; --window reads them whole")
+        results.write_stream(
+            summaries, printer.write_joined, "articles", invitation, files_of_lines
+        )
+    results.tell_cut(
+        printer.cut, printer.lines, "articles", translator, "; --window reads them whole"
+    )
     printer.report("summaries", "--max-length or --search max_length_ratio=R")
 
 
@@ -221,19 +251,27 @@ def _shortened(
 ) -> Generator[list[list[Translation]], None, None]:
     """The summaries with texts within the limit; their tokens still belong to the whole text of the search."""
     for group in stream:
-        yield [[replace(one, text=limit.shorten([one])) for one in summaries] for summaries in group]
+        yield [
+            [replace(one, text=limit.shorten([one])) for one in summaries] for summaries in group
+        ]
 
 
-def _print_lead(how: DecodingOptions, source: "_Articles", count: int, has_other_options: bool) -> None:
+def _print_lead(
+    how: DecodingOptions, source: "_Articles", count: int, has_other_options: bool
+) -> None:
     """Prints the first sentences of each article."""
     if how != DecodingOptions(search_settings={}) or has_other_options:
-        raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
+        raise click.UsageError(
+            "--lead copies sentences without a model: leave the options of a model out"
+        )
     from nmtkit.metrics import lead as lead_of
 
     def write(article: str) -> None:
         results.write_line(lead_of(article, count))
 
-    invitation = "" if source.has_files else "type an article on each line; its first sentences are printed"
+    invitation = (
+        "" if source.has_files else "type an article on each line; its first sentences are printed"
+    )
     results.write_stream(source.windows(), write, "articles", invitation)
 
 

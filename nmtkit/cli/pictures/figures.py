@@ -37,7 +37,9 @@ def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]
     terminal.table("BLEU by length", ["words", "lines", *names], rows)
 
 
-def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path) -> None:
+def draw_lengths(
+    names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path
+) -> None:
     """The same as a figure, a line for each system."""
     columns = _filled_columns(buckets)
     scores = [_scores(column) for column in columns]
@@ -53,7 +55,9 @@ def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]
 
 def _filled_columns(buckets: Sequence[Sequence[LengthBucket]]) -> list[Sequence[LengthBucket]]:
     """For each range of lengths that has lines, the bucket of each system."""
-    return [column for column in zip(*buckets, strict=True) if any(bucket.count for bucket in column)]
+    return [
+        column for column in zip(*buckets, strict=True) if any(bucket.count for bucket in column)
+    ]
 
 
 def _words(column: Sequence[LengthBucket]) -> str:

@@ -30,7 +30,13 @@ from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.abilities import as_multi_head
 from nmtkit.plots.attention import AttentionPicture, SentencePicture
-from nmtkit.plots.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
+from nmtkit.plots.colour_tables import (
+    Entropies,
+    head_entropies,
+    save_entropies,
+    save_positions,
+    word_entropies,
+)
 from nmtkit.plots.curves import Points, Training, save_training
 from nmtkit.plots.documents import save_documents
 from nmtkit.plots.drawing import FigureStyle
@@ -47,7 +53,9 @@ HEAT_MAPS = ("attention", "grid")
 WIDE_SUMMARY_WORDS = 40
 """Words of a summary from which a page is advised instead of a figure."""
 
-_makes_style = pass_as("style", lambda given: FigureStyle(title=given.pop("title"), **given.pop("style")))
+_makes_style = pass_as(
+    "style", lambda given: FigureStyle(title=given.pop("title"), **given.pop("style"))
+)
 """Passes --title and --style to a command as one `FigureStyle`."""
 
 
@@ -64,7 +72,9 @@ def run_plot_attention(
 ) -> None:
     """Carries out `nmtkit plot-attention`."""
     if subwords and what not in HEAT_MAPS:
-        raise click.UsageError(f"--subwords is for heat-maps of words; --what {what} shows subwords anyway")
+        raise click.UsageError(
+            f"--subwords is for heat-maps of words; --what {what} shows subwords anyway"
+        )
     _require_fitting_options(output, what, source, bool(how.layer or how.head), style)
     system, save = (
         load_from_options(replace(how, engine="nmtkit"), notify=note),
@@ -72,7 +82,9 @@ def run_plot_attention(
     )
     reads_source = system.tokenizers.labels is None and system.reads == "text"
     if subwords and not reads_source:
-        raise click.UsageError("--subwords is for models that read a text and write another; leave it out")
+        raise click.UsageError(
+            "--subwords is for models that read a text and write another; leave it out"
+        )
     if system.tokenizers.labels is not None:
         if target or what != "attention" or how.layer or how.head:
             raise click.UsageError(
@@ -83,11 +95,16 @@ def run_plot_attention(
         return
     if system.reads == "features":
         if source is None or not output or what != "attention":
-            raise click.UsageError("a captioner is drawn by PICTURES NUMBER -o FILE, without --what")
+            raise click.UsageError(
+                "a captioner is drawn by PICTURES NUMBER -o FILE, without --what"
+            )
         file = FeaturesFile(source)
         why = "".join(fault.message for fault in file.new_faults())
         if not (target := target or "1").isdecimal() or not 1 <= int(target) <= file.count:
-            raise DataError(why or f"{source} has {file.count:,} pictures: {target!r} is the number of none of them")
+            raise DataError(
+                why
+                or f"{source} has {file.count:,} pictures: {target!r} is the number of none of them"
+            )
         rows = file.read(int(target) - 1)
         caption = as_translator(system).search([rows], need_attention=True)[0][0]
         picture = attention_views.EXAMPLE_PICTURES.get(system.reads).of(system, rows, caption)
@@ -95,7 +112,9 @@ def run_plot_attention(
         return
     if system.reads == "prompt" and what in (*HEAT_MAPS, "layers"):
         if target or what == "layers":
-            raise click.UsageError("TARGET and layers are for models that read a source, and this one reads none")
+            raise click.UsageError(
+                "TARGET and layers are for models that read a source, and this one reads none"
+            )
         looks = attention_views.look_back_pictures(system, _read_pairs(source, None)[0])
         _draw(looks, output, style, show_attention, save)
         return
@@ -128,7 +147,9 @@ def _draw(
 
 def _note_wide_summaries(drawn: Sequence[Picture], output: Sequence[Path]) -> None:
     """Advises a page for a long summary, since a figure has a column for each word."""
-    pictures = [picture for picture in drawn if isinstance(picture, AttentionPicture) and picture.is_summary]
+    pictures = [
+        picture for picture in drawn if isinstance(picture, AttentionPicture) and picture.is_summary
+    ]
     longest = max((len(picture.tgt_words) for picture in pictures), default=0)
     has_page = any(path.suffix.lower() == ".html" for path in output)
     if longest > WIDE_SUMMARY_WORDS and not has_page:
@@ -145,10 +166,22 @@ def _require_fitting_options(
     has_style = replace(style, title=None) != FigureStyle()
     only_html = output and all(path.suffix.lower() == ".html" for path in output)
     for wrong, fault in (
-        (what == "layers" and not only_html, "--what layers writes a page with buttons: name it with -o FILE.html"),
-        (what in ("grid", "positions") and not output, f"--what {what} draws a picture: name it with -o FILE"),
-        (what == "positions" and source is not None, "--what positions reads no sentence: leave SOURCE out"),
-        (chosen and what not in HEAT_MAPS, "--layer and --head choose one attention; this draws all of them"),
+        (
+            what == "layers" and not only_html,
+            "--what layers writes a page with buttons: name it with -o FILE.html",
+        ),
+        (
+            what in ("grid", "positions") and not output,
+            f"--what {what} draws a picture: name it with -o FILE",
+        ),
+        (
+            what == "positions" and source is not None,
+            "--what positions reads no sentence: leave SOURCE out",
+        ),
+        (
+            chosen and what not in HEAT_MAPS,
+            "--layer and --head choose one attention; this draws all of them",
+        ),
         (has_style and not output, "--style is of a figure: give -o FILE"),
     ):
         if wrong:
@@ -157,14 +190,18 @@ def _require_fitting_options(
         plots.picture_format(path)
 
 
-def _picture_saver(translator: Translator, pairs: Pairs, what: str, style: FigureStyle) -> Callable[[Path], object]:
+def _picture_saver(
+    translator: Translator, pairs: Pairs, what: str, style: FigureStyle
+) -> Callable[[Path], object]:
     if what == "positions":
         table, title = attention_views.positions(translator, POSITIONS)
         return partial(save_positions, table, title=title, style=style)
     if what == "entropy":
         parts, title = _entropies(translator, pairs)
         return partial(save_entropies, parts, title=title, style=style)
-    pages = [page.with_title(style.title) for page in _warn_unread(translator.head_pictures(*pairs))]
+    pages = [
+        page.with_title(style.title) for page in _warn_unread(translator.head_pictures(*pairs))
+    ]
     return partial(save_heads, pages, css=style.css())
 
 
@@ -190,14 +227,19 @@ def _read_pairs(source: str | None, target: str | None) -> Pairs:
     return sources, targets
 
 
-def _entropies(translator: Translator, pairs: Pairs, title: str | None = None) -> tuple[list[Entropies], str]:
+def _entropies(
+    translator: Translator, pairs: Pairs, title: str | None = None
+) -> tuple[list[Entropies], str]:
     """The entropy of each attention, and a title if none is given."""
     if as_multi_head(translator.outline) is not None:
         parts = head_entropies(_warn_unread(translator.head_pictures(*pairs)))
     else:
         parts = word_entropies(_warn_unread(translator.pictures(*pairs)))
     count = "1 sentence" if len(pairs[0]) == 1 else f"{len(pairs[0]):,} sentences"
-    return parts, f"{translator.name}: entropy of attention over {count}" if title is None else title
+    return (
+        parts,
+        f"{translator.name}: entropy of attention over {count}" if title is None else title,
+    )
 
 
 def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
@@ -212,18 +254,27 @@ def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
 
 
 @_makes_style
-def run_plot_training(runs: tuple[str, ...], output: tuple[Path, ...], what: str, style: FigureStyle) -> None:
+def run_plot_training(
+    runs: tuple[str, ...], output: tuple[Path, ...], what: str, style: FigureStyle
+) -> None:
     """Carries out `nmtkit plot-training`."""
     for path in output:
         plots.picture_format(path)
     if (what == "report" or not output) and style != FigureStyle():
-        raise click.UsageError("--title and --style are of a figure of curves: give -o FILE, without --what report")
+        raise click.UsageError(
+            "--title and --style are of a figure of curves: give -o FILE, without --what report"
+        )
     if what == "report":
         if len(runs) != 1 or not output:
-            raise click.UsageError("a report is about one run: name the run, and the page with -o FILE.html")
+            raise click.UsageError(
+                "a report is about one run: name the run, and the page with -o FILE.html"
+            )
         save_pictures(output, partial(save_report, find_training(runs[0])))
         return
-    trainings = [training_curves(find_training(run), name) for name, run in zip(titles(runs), runs, strict=True)]
+    trainings = [
+        training_curves(find_training(run), name)
+        for name, run in zip(titles(runs), runs, strict=True)
+    ]
     if output:
         save_pictures(output, partial(save_training, trainings, style=style))
     else:
@@ -246,7 +297,9 @@ def _print_trainings(trainings: Sequence[Training]) -> None:
         for training in trainings
     ]
     score = f"best {min(metrics)}" if len(metrics) == 1 else "best score"
-    terminal.table("", ["run", "updates", "loss", "best valid. loss", "best perplexity", score], rows)
+    terminal.table(
+        "", ["run", "updates", "loss", "best valid. loss", "best perplexity", score], rows
+    )
 
 
 def _best(points: Points, choose: Callable[..., tuple[int, float]], digits: str) -> str:

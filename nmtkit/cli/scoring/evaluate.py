@@ -62,16 +62,25 @@ def run_evaluate(
     saved, _ = find_run(how.model)
     task = TASKS.get(saved.inference.task)
     if source is None and test_set is None and [column.name for column in task.columns] == ["tgt"]:
-        beside = {"-o": output, "--metrics": metrics, "--tokenize": tokenize, "--[no-]lowercase": lowercase}
+        beside = {
+            "-o": output,
+            "--metrics": metrics,
+            "--tokenize": tokenize,
+            "--[no-]lowercase": lowercase,
+        }
         _evaluate_language_model(saved, how, ref, as_json, {**beside, "--plot": plot})
         return
     _require_pairs(task, source, ref, test_set, plot)
-    names = metric_names(saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split())
+    names = metric_names(
+        saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split()
+    )
     if source is None:
         sources, refs = load_sacrebleu_set(test_set or "")
     else:
         sources = scoring.read_texts(source, scoring.JSON_REMEDY, scoring.ARTICLE_FIELD, joint=" ")
-        refs = [scoring.read_texts(path, scoring.JSON_REMEDY, scoring.SUMMARY_FIELD) for path in ref]
+        refs = [
+            scoring.read_texts(path, scoring.JSON_REMEDY, scoring.SUMMARY_FIELD) for path in ref
+        ]
         require_equal_counts([(str(source), sources), *zip(map(str, ref), refs, strict=True)])
         if task.monolingual:
             refuse_empty(zip(map(str, ref), refs, strict=True))
@@ -83,7 +92,10 @@ def run_evaluate(
         seconds = time.monotonic() - begun
         if kept is not None:
             kept.writelines(text + "\n" for text in texts)
-    cut, unfinished = sum(one.src_left_out > 0 for one in outputs), sum(not one.finished for one in outputs)
+    cut, unfinished = (
+        sum(one.src_left_out > 0 for one in outputs),
+        sum(not one.finished for one in outputs),
+    )
     results.tell_cut(cut, len(outputs), "sources", system)
     if unfinished:
         tell(
@@ -94,7 +106,10 @@ def run_evaluate(
     for translation in outputs:
         read.add(translation.src_tokens)
     read.tell_if_many()
-    runs, test_name = " + ".join(str(one.folder.path) for one in saved.members()), test_set or str(source)
+    runs, test_name = (
+        " + ".join(str(one.folder.path) for one in saved.members()),
+        test_set or str(source),
+    )
     defaults = saved.recipe.evaluation.options
     lowercase = defaults.lowercase if lowercase is None else lowercase
     chosen = replace(defaults, tokenize=tokenize or defaults.tokenize, lowercase=lowercase)
@@ -108,56 +123,93 @@ def run_evaluate(
         save_pictures([plot], draw)
     if as_json:
         facts = {"run": runs, "test_set": test_name, "lines": len(texts), "seconds": seconds}
-        record = facts | {"sources_cut": cut, "unfinished": unfinished, "scores": [asdict(score) for score in scores]}
-        record |= {} if table is None else {"labels": table.labels, "confusion": table.counts.tolist()}
+        record = facts | {
+            "sources_cut": cut,
+            "unfinished": unfinished,
+            "scores": [asdict(score) for score in scores],
+        }
+        record |= (
+            {} if table is None else {"labels": table.labels, "confusion": table.counts.tolist()}
+        )
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
         return
     for score in scores:
         note(Comparison(score).line(width=2))
-    click.echo("  ".join([runs, test_name, *(f"{score.name} {score.value:.2f}" for score in scores)]))
+    click.echo(
+        "  ".join([runs, test_name, *(f"{score.name} {score.value:.2f}" for score in scores)])
+    )
     if table is not None:
         terminal.table("", ["wanted, and given:", *table.labels], table.rows)
 
 
-def _answers(task: Task, system: TextModel, sources: Sequence[str]) -> tuple[list[str], list[Translation]]:
+def _answers(
+    task: Task, system: TextModel, sources: Sequence[str]
+) -> tuple[list[str], list[Translation]]:
     """The answer to each source, and all that is known of those that a search has found."""
     if not isinstance(system, Translator):
         examples = [Example(line, None, number) for number, line in enumerate(sources, start=1)]
         return answer(task, system, examples).texts, []
     outputs: list[Translation] = []
-    stream = system.stream(windows(sources, model_options.window_lines(system)))  # in batches as by `translate`
+    # in batches as by `translate`
+    stream = system.stream(windows(sources, model_options.window_lines(system)))
     results.write_stream(stream, lambda ranked: outputs.append(ranked[0]), "lines", "")
     return [one.text for one in outputs], outputs
 
 
 def _require_pairs(
-    task: Task, source: Path | None, ref: tuple[Path, ...], test_set: str | None, confusion: Path | None
+    task: Task,
+    source: Path | None,
+    ref: tuple[Path, ...],
+    test_set: str | None,
+    confusion: Path | None,
 ) -> None:
     if confusion is not None and label_type(task.columns) is None:
         raise click.UsageError(f"--plot is for labels, and a {task.name} has none: leave it out")
     if confusion is not None:
         picture_format(confusion)
-    if (test_set is None) != (source is not None and bool(ref)) or (test_set is not None and (source or ref)):
+    if (test_set is None) != (source is not None and bool(ref)) or (
+        test_set is not None and (source or ref)
+    ):
         raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
     if not task.references or task.columns[0].name != "src":
-        raise NmtkitError(f"evaluate compares answers to texts with references, and a {task.name} has no such ones")
+        raise NmtkitError(
+            f"evaluate compares answers to texts with references, and a {task.name} has no such ones"
+        )
 
 
 def _evaluate_language_model(
-    saved: Run, how: DecodingOptions, ref: tuple[Path, ...], as_json: bool, beside: Mapping[str, object]
+    saved: Run,
+    how: DecodingOptions,
+    ref: tuple[Path, ...],
+    as_json: bool,
+    beside: Mapping[str, object],
 ) -> None:
     """Loss and perplexity on a text; refuses what is given `beside`, by the names of the options."""
     beside = {**beside, "what a search needs": how.search_settings or how.shortlist or None}
     if ignored := [name for name, value in beside.items() if value is not None]:
-        raise click.UsageError(f"a language model has loss and perplexity alone: leave {', '.join(ignored)} out")
+        raise click.UsageError(
+            f"a language model has loss and perplexity alone: leave {', '.join(ignored)} out"
+        )
     files = SplitFiles(tgt=[*map(str, ref)]) if ref else saved.recipe.data.splits().get("test")
     if files is None:
-        raise NmtkitError(f"{saved.folder.path}: its recipe names no test set; name a text with --ref FILE")
+        raise NmtkitError(
+            f"{saved.folder.path}: its recipe names no test set; name a text with --ref FILE"
+        )
     lines = [str(one.tgt) for one in read_pairs(files)]
-    (tokens, words, _), _ = fit_text(model_options.open_scorer(how), lines, saved.newest_stage().recipe.batch)
+    (tokens, words, _), _ = fit_text(
+        model_options.open_scorer(how), lines, saved.newest_stage().recipe.batch
+    )
     fit, run, test_set = tokens.figures, str(saved.folder.path), " + ".join(files.paths())
-    scores = {"loss": fit["nats"], "perplexity": fit["perplexity"], "word perplexity": words.figures["perplexity"]}
+    scores = {
+        "loss": fit["nats"],
+        "perplexity": fit["perplexity"],
+        "word perplexity": words.figures["perplexity"],
+    }
     if as_json:
-        results.write_json_line({"run": run, "test_set": test_set, "lines": len(lines), "scores": scores})
+        results.write_json_line(
+            {"run": run, "test_set": test_set, "lines": len(lines), "scores": scores}
+        )
     else:
-        click.echo("  ".join([run, test_set, *(f"{name} {value:.2f}" for name, value in scores.items())]))
+        click.echo(
+            "  ".join([run, test_set, *(f"{name} {value:.2f}" for name, value in scores.items())])
+        )

@@ -12,7 +12,12 @@ from nmtkit.cli.pictures.figures import draw_lengths, show_lengths
 from nmtkit.cli.scoring import scoring
 from nmtkit.cli.terminal.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.data.text.alignments import AlignmentFile, GoldAlignment, parse_alignments, reverse_links
+from nmtkit.data.text.alignments import (
+    AlignmentFile,
+    GoldAlignment,
+    parse_alignments,
+    reverse_links,
+)
 from nmtkit.data.text.files.json_records import EXTRACT_HINT
 from nmtkit.data.tokenizers.vocabulary import UNK
 from nmtkit.metrics import METRICS, Options, Resampling, aer, by_length
@@ -41,7 +46,9 @@ def run_score(
     """Carries out `nmtkit score`."""
     form = chosen_format(table_format, as_json)
     if form in ("latex", "csv") and lengths_shown and plot is None:
-        raise click.UsageError(f"--format {form} has no table by length: leave --by-length out, or draw it with --plot")
+        raise click.UsageError(
+            f"--format {form} has no table by length: leave --by-length out, or draw it with --plot"
+        )
     needs_source = any(METRICS.get(name).needs == "texts and sources" for name in metrics)
     if source is not None and not (lengths_shown or needs_source or known_by):
         raise click.UsageError(
@@ -49,7 +56,9 @@ def run_score(
             "--source out"
         )
     if known_by is not None and source is None:
-        raise click.UsageError("--known-by looks for unknown words in the source too: give it with --source")
+        raise click.UsageError(
+            "--known-by looks for unknown words in the source too: give it with --source"
+        )
     if plot is not None:
         if not lengths_shown:
             raise click.UsageError("--plot draws --by-length; give both or neither")
@@ -69,11 +78,15 @@ def run_score(
     systems = score_systems(outputs, refs, metrics, options, draws, source_lines)
     names = [system.title for system in systems]
     measured = refs[0] if source_lines is None else source_lines
-    buckets = [by_length(lines, refs, measured, options=options) for _, lines in outputs if lengths_shown]
+    buckets = [
+        by_length(lines, refs, measured, options=options) for _, lines in outputs if lengths_shown
+    ]
     for note in notes(metrics, refs, options):
         tell(f"note: {note}")
     if form == "json":
-        ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [{} for _ in systems]
+        ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [
+            {} for _ in systems
+        ]
         records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]
         scoring.print_json(ref_paths, **facts, systems=records)
     elif form == "latex":
@@ -94,18 +107,29 @@ def _known_lines(path: str, texts: Sequence[Sequence[str]]) -> list[int]:
     pair = run.load_tokenizers()
     tokenizers = [*[pair.tgt] * (len(texts) - 1), pair.src]
     ids = [tokenizer.encode_many(lines) for tokenizer, lines in zip(tokenizers, texts, strict=True)]
-    kept = [number for number, row in enumerate(zip(*ids, strict=True)) if not any(UNK in one for one in row)]
+    kept = [
+        number
+        for number, row in enumerate(zip(*ids, strict=True))
+        if not any(UNK in one for one in row)
+    ]
     if not kept:
         raise DataError(
             f"--known-by {path}: each of the {len(texts[0]):,} lines has a word that this run does not know, so that "
             "none is left to score; take a run with a larger vocabulary, or leave the option out"
         )
-    tell(f"{len(kept):,} of {len(texts[0]):,} lines have no word that {path} does not know: these are scored")
+    tell(
+        f"{len(kept):,} of {len(texts[0]):,} lines have no word that {path} does not know: these are scored"
+    )
     return kept
 
 
 def run_score_alignments(
-    hyps: tuple[str, ...], ref: str, hyp_base: int | None, ref_base: int | None, reverse_hyp: bool, as_json: bool
+    hyps: tuple[str, ...],
+    ref: str,
+    hyp_base: int | None,
+    ref_base: int | None,
+    reverse_hyp: bool,
+    as_json: bool,
 ) -> None:
     """Carries out `nmtkit score-alignments`."""
     scoring.require_one_stdin(*hyps, ref)
@@ -117,16 +141,34 @@ def run_score_alignments(
     records, rows = [], []
     for path, title, system in zip(hyps, titles(hyps), systems, strict=True):
         links = [pair.possible for pair in _filled(system, n_pairs)]
-        scores = aer([reverse_links(one) for one in links] if reverse_hyp else links, _filled(gold, n_pairs))
+        scores = aer(
+            [reverse_links(one) for one in links] if reverse_hyp else links, _filled(gold, n_pairs)
+        )
         count = sum(map(len, links))
-        record = {"system": named(path), "scores": [asdict(score) for score in scores], "links": count}
+        record = {
+            "system": named(path),
+            "scores": [asdict(score) for score in scores],
+            "links": count,
+        }
         records.append(record | {"format": system.format, "base": system.base})
-        rows.append([title, *(f"{score.value:.2f}" for score in scores), str(count), system.format, str(system.base)])
+        rows.append(
+            [
+                title,
+                *(f"{score.value:.2f}" for score in scores),
+                str(count),
+                system.format,
+                str(system.base),
+            ]
+        )
     if as_json:
         facts = {"sure": n_sure, "possible": n_possible, "format": gold.format, "base": gold.base}
         scoring.print_json([ref], gold=facts, systems=records)
         return
-    terminal.table("alignments", ["system", "AER", "precision", "recall", "links", "format", "counts from"], rows)
+    terminal.table(
+        "alignments",
+        ["system", "AER", "precision", "recall", "links", "format", "counts from"],
+        rows,
+    )
     terminal.say(
         f"against {ref} ({gold.format}, counts from {gold.base}): {n_pairs} sentence pairs, {n_sure} sure links and "
         f"{n_possible - n_sure} that are only possible; a lower AER is better"
@@ -149,11 +191,15 @@ def _number_of_pairs(files: Sequence[tuple[str, AlignmentFile]]) -> int:
     lined = [(path, one.pairs) for path, one in files if one.format == "pharaoh"]
     if not lined:
         return max(len(one.pairs) for _, one in files)
-    require_equal_counts(lined, "each needs a line for every sentence pair, an empty one where it has no link")
+    require_equal_counts(
+        lined, "each needs a line for every sentence pair, an empty one where it has no link"
+    )
     first, n_pairs = named(lined[0][0]), len(lined[0][1])
     for path, one in files:
         if len(one.pairs) > n_pairs:
-            raise DataError(f"{named(path)} has a sentence pair {len(one.pairs)}, but {first} ends with pair {n_pairs}")
+            raise DataError(
+                f"{named(path)} has a sentence pair {len(one.pairs)}, but {first} ends with pair {n_pairs}"
+            )
     return n_pairs
 
 

@@ -32,12 +32,23 @@ def run_score_summaries(
 ) -> None:
     """Carries out `nmtkit score-summaries`."""
     outputs, refs = (
-        [(path, scoring.read_texts(path, scoring.JSON_REMEDY, scoring.SUMMARY_FIELD)) for path in paths]
+        [
+            (path, scoring.read_texts(path, scoring.JSON_REMEDY, scoring.SUMMARY_FIELD))
+            for path in paths
+        ]
         for paths in (hyps, ref_paths)
     )
-    articles = None if source is None else scoring.read_texts(source, scoring.JSON_REMEDY, scoring.ARTICLE_FIELD)
+    articles = (
+        None
+        if source is None
+        else scoring.read_texts(source, scoring.JSON_REMEDY, scoring.ARTICLE_FIELD)
+    )
     term_lists = None if terms is None else _read_terms(terms)
-    beside = [(path, lines) for path, lines in ((source, articles), (terms, term_lists)) if path and lines is not None]
+    beside = [
+        (path, lines)
+        for path, lines in ((source, articles), (terms, term_lists))
+        if path and lines is not None
+    ]
     require_equal_counts([*outputs, *refs, *beside])
     refuse_empty(refs)
     ref_lines = [lines for _, lines in refs]
@@ -45,7 +56,9 @@ def run_score_summaries(
     if term_lists is not None:
         for system, (_, lines) in zip(systems, outputs, strict=True):
             system.scores.append(Comparison(term_recall(lines, term_lists, options.lowercase)))
-    reports = [] if articles is None else [quality(lines, articles, ref_lines) for _, lines in outputs]
+    reports = (
+        [] if articles is None else [quality(lines, articles, ref_lines) for _, lines in outputs]
+    )
     ref_reports = [] if articles is None else [quality(lines, articles) for lines in ref_lines]
 
     empty = [sum(not split_sentences(line) for line in lines) for _, lines in outputs]
@@ -59,14 +72,22 @@ def run_score_summaries(
         tell(f"note: {note}")
     if as_json:
         records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]
-        for record, report in zip(records, reports, strict=False):  # there are none without articles
+        # there are none without articles
+        for record, report in zip(records, reports, strict=False):
             record["quality"] = asdict(report)
-        more = {"quality_of_references": [asdict(report) for report in ref_reports]} if ref_reports else {}
+        more = (
+            {"quality_of_references": [asdict(report) for report in ref_reports]}
+            if ref_reports
+            else {}
+        )
         scoring.print_json(ref_paths, systems=records, **more)
         return
     scoring.show_scores(systems, draws, width)
     if ref_reports:
-        names = [*(system.title for system in systems), *(("reference",) if len(ref_paths) == 1 else ref_paths)]
+        names = [
+            *(system.title for system in systems),
+            *(("reference",) if len(ref_paths) == 1 else ref_paths),
+        ]
         _show_quality([*reports, *ref_reports], names)
     _advise_against_repetitions(hyps, reports, ref_reports)
 
@@ -79,7 +100,9 @@ def _show_quality(reports: Sequence[QualityReport], names: Sequence[str]) -> Non
         rows.append([label, *(column[number][1] for column in columns), hint])
     terminal.say("")
     terminal.table("copying, repetition and length", ["of the summaries", *names, "good is"], rows)
-    terminal.say("copied fragments: sequences of words that also occur in the article (Grusky et al. 2018)")
+    terminal.say(
+        "copied fragments: sequences of words that also occur in the article (Grusky et al. 2018)"
+    )
     terminal.say(f"quality|{reports[0].signature}")
 
 
@@ -133,7 +156,11 @@ def _quality_cells(report: QualityReport) -> list[tuple[str, str, str]]:
     return [
         *rows,
         ("words in copied fragments", cell(report.copied), "as the reference; 100: only copied"),
-        ("mean fragment length (density)", cell(report.density, ""), "as the reference; high: copied sentences"),
+        (
+            "mean fragment length (density)",
+            cell(report.density, ""),
+            "as the reference; high: copied sentences",
+        ),
         ("repeated trigrams", cell(report.repeated_trigrams), "near 0"),
         ("words", cell(report.words, ""), "as the reference"),
         ("length vs. reference", cell(report.length_to_reference), "near 100"),

@@ -23,7 +23,9 @@ from nmtkit.metrics.systems import ScoredSystem, named
 def require_one_stdin(*paths: str | Path | None) -> None:
     """Refuses standard input as two of the files that are read."""
     if [*map(str, paths)].count("-") > 1:
-        raise click.UsageError("standard input (-) is read once, so only one of the files can be it")
+        raise click.UsageError(
+            "standard input (-) is read once, so only one of the files can be it"
+        )
 
 
 def names_of_metrics() -> set[str]:
@@ -38,7 +40,9 @@ def passes_settings(summaries: bool) -> Decorator:
     """Passes the options of comparing texts: `metrics`, `options`, and `draws`, which is None without a test."""
 
     def draws(given: dict[str, Any]) -> metrics.Resampling | None:
-        significance, paired_ar, n_samples, seed = map(given.pop, ("significance", "paired_ar", "n_samples", "seed"))
+        significance, paired_ar, n_samples, seed = map(
+            given.pop, ("significance", "paired_ar", "n_samples", "seed")
+        )
         require_one_stdin(*given["hyps"], *given["ref_paths"], given["source"])
         several = len(given["hyps"]) > 1
         if paired_ar and not several:
@@ -49,14 +53,20 @@ def passes_settings(summaries: bool) -> Decorator:
             return metrics.Resampling("ar", n_samples or 10_000, seed)
         wanted = (summaries or several) if significance is None else significance
         if n_samples and not wanted:
-            raise click.UsageError("--n-samples are draws of a test, and none is made: give --paired-bs, or not this")
+            raise click.UsageError(
+                "--n-samples are draws of a test, and none is made: give --paired-bs, or not this"
+            )
         return metrics.Resampling("bs", n_samples or 1_000, seed) if wanted else None
 
     def chosen(given: dict[str, Any]) -> list[str]:
         listed = given.pop("metrics")
-        return metrics.metric_names(name.strip() for names in listed for name in names.split(",") if name.strip())
+        return metrics.metric_names(
+            name.strip() for names in listed for name in names.split(",") if name.strip()
+        )
 
-    return together(pass_as("metrics", chosen), collect(metrics.Options, "options"), pass_as("draws", draws))
+    return together(
+        pass_as("metrics", chosen), collect(metrics.Options, "options"), pass_as("draws", draws)
+    )
 
 
 ARTICLE_FIELD, SUMMARY_FIELD, TERMS_FIELD = "article", "summary", "unseen"
@@ -64,7 +74,9 @@ ARTICLE_FIELD, SUMMARY_FIELD, TERMS_FIELD = "article", "summary", "unseen"
 JSON_REMEDY = "give a file whose name ends in .jsonl, or name the field as FILE.jsonl#FIELD"
 
 
-def read_texts(path: str | Path, remedy: str, field: str | None = None, joint: str = "\n") -> list[str]:
+def read_texts(
+    path: str | Path, remedy: str, field: str | None = None, joint: str = "\n"
+) -> list[str]:
     """The lines of a text file or of FILE#COLUMN, or of standard input for "-".
 
     `remedy` is the advice if a text file holds JSON lines. `field` is the field of FILE.jsonl that is read without
@@ -83,12 +95,18 @@ def read_texts(path: str | Path, remedy: str, field: str | None = None, joint: s
     return lines
 
 
-def show_scores(systems: Sequence[ScoredSystem], draws: metrics.Resampling | None, width: int) -> None:
+def show_scores(
+    systems: Sequence[ScoredSystem], draws: metrics.Resampling | None, width: int
+) -> None:
     """The table of scores, what its marks mean, and the scores on a line each, which are never wrapped."""
     columns = zip(*(system.scores for system in systems), strict=True)
     rows = [[cells[0].score.name, *(_cell(cell, width) for cell in cells)] for cells in columns]
     terminal.table("scores", ["metric", *(system.title for system in systems)], rows)
-    marks = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
+    marks = (
+        ["± is half the 95% confidence interval"]
+        if systems[0].scores[0].interval is not None
+        else []
+    )
     if draws is not None and len(systems) > 1:
         test = "approximate randomization" if draws.kind == "ar" else "paired bootstrap"
         marks.append(f"* p < {SIGNIFICANCE_LEVEL} against {systems[0].title} ({test})")
@@ -113,7 +131,9 @@ def print_latex(systems: Sequence[ScoredSystem], width: int) -> None:
                 cell += "*"
             cells.append(cell)
         rows.append(cells)
-    tables.print_latex(["system", *(comparison.score.name for comparison in systems[0].scores)], rows)
+    tables.print_latex(
+        ["system", *(comparison.score.name for comparison in systems[0].scores)], rows
+    )
 
 
 def print_csv(systems: Sequence[ScoredSystem]) -> None:
@@ -122,7 +142,10 @@ def print_csv(systems: Sequence[ScoredSystem]) -> None:
     for system in systems:
         for comparison in system.scores:
             score = comparison.score
-            tested = ["" if value is None else value for value in (comparison.interval, comparison.p_value)]
+            tested = [
+                "" if value is None else value
+                for value in (comparison.interval, comparison.p_value)
+            ]
             rows.append([system.title, score.name, score.value, *tested, score.signature])
     tables.print_csv(["system", "metric", "score", "interval", "p_value", "signature"], rows)
 
@@ -132,7 +155,9 @@ def _cell(comparison: metrics.Comparison, width: int) -> str:
     if comparison.interval is not None:
         text += f" ± {comparison.interval:.{width}f}"
     if comparison.p_value is not None:
-        text += f" (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANCE_LEVEL else ''})"
+        text += (
+            f" (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANCE_LEVEL else ''})"
+        )
     return text
 
 

@@ -24,7 +24,9 @@ Chart = tuple[str, dict[str, Curve]]
 """A title, and curves by what they mean."""
 
 
-def show_charts(look: Callable[[], tuple[str, Sequence[Chart]]], goes_on: Callable[[], bool], seconds: float) -> None:
+def show_charts(
+    look: Callable[[], tuple[str, Sequence[Chart]]], goes_on: Callable[[], bool], seconds: float
+) -> None:
     """Shows what `look` gives, a line and charts, again and again while it `goes_on` or until Ctrl-C.
 
     Where standard output is no terminal it is shown once.
@@ -54,7 +56,9 @@ def _frame(facts: str, charts: Sequence[Chart], width: int, height: int) -> Iter
             heading.append(f"  {meaning} {points[-1][1]:.4g}" if points else "", colour)
         yield heading
         if any(len(points) > 1 for points, _ in curves.values()):
-            yield from line_chart([*curves.values()], width, max(4, (height - 4) // len(charts) - 2))
+            yield from line_chart(
+                [*curves.values()], width, max(4, (height - 4) // len(charts) - 2)
+            )
 
 
 def line_chart(curves: Sequence[Curve], width: int, height: int) -> list[Text]:
@@ -82,7 +86,10 @@ def line_chart(curves: Sequence[Curve], width: int, height: int) -> list[Text]:
         for (x, y), (to_x, to_y) in pairwise([places[0], *places]) if places else ():
             steps = max(abs(to_x - x), abs(to_y - y), 1)
             for step in range(steps + 1):
-                column, row = x + round((to_x - x) * step / steps), y + round((to_y - y) * step / steps)
+                column, row = (
+                    x + round((to_x - x) * step / steps),
+                    y + round((to_y - y) * step / steps),
+                )
                 bits, _ = cells[row // 4][column // 2]
                 cells[row // 4][column // 2] = bits | DOTS[row % 4][column % 2], colour
     lines = []

@@ -50,7 +50,9 @@ class _Display(ABC):
 
     _shows_first_and_last = False  # where there is no terminal
 
-    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = SECONDS_BETWEEN_LINES) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, seconds_between_lines: float = SECONDS_BETWEEN_LINES
+    ) -> None:
         """Shows nothing yet; without a `stream` it will write to stderr."""
         self._file = stream or sys.stderr
         console = plain_console(self._file)
@@ -63,7 +65,9 @@ class _Display(ABC):
         self._share: float | None = None
         # What the program writes to stdout stays there unless it is the same terminal.
         redirect = sys.stdout.isatty()
-        self._frame = _Frame(*self._columns(), console=console, auto_refresh=False, redirect_stdout=redirect)
+        self._frame = _Frame(
+            *self._columns(), console=console, auto_refresh=False, redirect_stdout=redirect
+        )
         self._frame.add_task("", text="", facts="")
 
     @abstractmethod
@@ -126,7 +130,9 @@ class TrainingDisplay(_Display):
 
     _shows_first_and_last = True
 
-    def update(self, update: int, share: float | None, metrics: Mapping[str, float], seconds: float = 0.0) -> None:
+    def update(
+        self, update: int, share: float | None, metrics: Mapping[str, float], seconds: float = 0.0
+    ) -> None:
         """Shows that `update` optimizer steps are done, earlier runs included, and their metrics.
 
         The `share` is of the training, or of its stage, from 0 to 1; None if its end is not known. It took so many
@@ -143,11 +149,21 @@ class TrainingDisplay(_Display):
         return "  ".join([f"update {self._update}{share}", *self._facts(), self._time_left()])
 
     def _fields(self) -> dict[str, str]:
-        return {"text": f"update {self._update:,}", "left": self._time_left(), "facts": "  ".join(self._facts())}
+        return {
+            "text": f"update {self._update:,}",
+            "left": self._time_left(),
+            "facts": "  ".join(self._facts()),
+        }
 
     def _facts(self) -> list[str]:
-        known = [form.format(self._metrics[name]) for name, form in FORMATS.items() if name in self._metrics]
-        return known + [f"{name} {value:.4g}" for name, value in self._metrics.items() if name not in FORMATS]
+        known = [
+            form.format(self._metrics[name])
+            for name, form in FORMATS.items()
+            if name in self._metrics
+        ]
+        return known + [
+            f"{name} {value:.4g}" for name, value in self._metrics.items() if name not in FORMATS
+        ]
 
     def _time_left(self) -> str:
         if not self._share or not self._seconds_taken:

@@ -41,7 +41,9 @@ def show_document(picture: DocumentPicture) -> None:
     """Prints a text that was classified: each sentence behind its weight, and its words shaded by theirs."""
 
     def lines(width: int, coloured: bool) -> Iterator[Text]:
-        for words, shades, weight in zip(picture.sentences, picture.shades, picture.of_sentences.tolist(), strict=True):
+        for words, shades, weight in zip(
+            picture.sentences, picture.shades, picture.of_sentences.tolist(), strict=True
+        ):
             shown = _shaded_words(list(map(printable, words)), shades.tolist(), width - 5, coloured)
             for number, line in enumerate(shown):
                 yield Text(" " * 5 if number else f"{weight:.2f} ").append_text(line)
@@ -53,7 +55,11 @@ def _print(picture: SentencePicture, lines: Callable[[int, bool], Iterable[Text]
     """Prints the heading of a picture and its `lines`, for a width and with or without colours."""
     console = plain_console(sys.stdout)
     width, heading = console.width, printable(picture.heading)
-    coloured = console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
+    coloured = (
+        console.is_terminal
+        and not console.no_color
+        and console.color_system in ("256", "truecolor")
+    )
     above = Text(heading, style="bold").wrap(console, width) if heading else ()
     for line in (*above, *lines(width, coloured)):
         console.print(line, soft_wrap=True)
@@ -64,7 +70,9 @@ def _level(share: float, coloured: bool) -> int:
     return round(share * (len(COLOURS if coloured else BLOCKS) - 1))
 
 
-def _shaded_words(words: Sequence[str], shares: Sequence[float], width: int, coloured: bool) -> list[Text]:
+def _shaded_words(
+    words: Sequence[str], shares: Sequence[float], width: int, coloured: bool
+) -> list[Text]:
     """The words in lines, each shaded by its share: in a colour of its own, or by blocks in a line below."""
     pieces: list[Text] = []
     blocks: list[str] = []
@@ -103,7 +111,9 @@ class _HeatMap(_Shaded):
 
     def __init__(self, picture: AttentionPicture, width: int, coloured: bool) -> None:
         super().__init__(picture, width, coloured)
-        self.numbered = any(cell_len(word) > MAX_LABEL_HEIGHT or not _can_stand(word) for word in self.src_words)
+        self.numbered = any(
+            cell_len(word) > MAX_LABEL_HEIGHT or not _can_stand(word) for word in self.src_words
+        )
         cell = max(3 if coloured else 2, len(str(len(self.src_words))) + 1 if self.numbered else 0)
         self.cell = cell + bool(picture.windows)  # for the "+"
 
@@ -131,7 +141,11 @@ class _HeatMap(_Shaded):
         """The lines above the cells: words that stand upright with their last letter lowest, or numbers."""
         indent = " " * (self.margin + 1)
         if self.numbered:
-            return [Text(indent + "".join(str(s + 1).rjust(self.cell - 1) + " " for s in shown).rstrip())]
+            return [
+                Text(
+                    indent + "".join(str(s + 1).rjust(self.cell - 1) + " " for s in shown).rstrip()
+                )
+            ]
         height = max(len(self.src_words[s]) for s in shown)
         pad = " " * ((self.cell - 1) // 2)
         rows = zip(*(self.src_words[s].rjust(height) for s in shown), strict=True)
@@ -149,11 +163,14 @@ class _HeatMap(_Shaded):
         hundredths = f"{weight * 100:.0f}"
         number = hundredths if hundredths != "0" else ""
         width = self.cell - bool(windows)
-        return Text((number.rjust(width - 1).ljust(width)[:width] + mark).ljust(self.cell), _style(level))
+        return Text(
+            (number.rjust(width - 1).ljust(width)[:width] + mark).ljust(self.cell), _style(level)
+        )
 
     def _legend(self) -> list[Text]:
         entries = [
-            Text(f"{number} {_left_to_right_after(word)}") for number, word in enumerate(self.src_words, start=1)
+            Text(f"{number} {_left_to_right_after(word)}")
+            for number, word in enumerate(self.src_words, start=1)
         ]
         lines = (Text("  ").join(parts).plain for parts in flow(entries, self.width, 2))
         return [Text(piece) for line in lines for piece in chop_cells(line, self.width)]
@@ -180,14 +197,20 @@ class _Summary(_Shaded):
         line = Text("" if picture.p_gen is None else f"{picture.p_gen[row]:.2f} ")
         line.append(_fit(self.tgt_words[row], self.margin), "bold" if copied else None)
         line.append("* " if copied else "  ")
-        for rank, column in enumerate(sorted(range(len(weights)), key=lambda column: -weights[column])):
+        for rank, column in enumerate(
+            sorted(range(len(weights)), key=lambda column: -weights[column])
+        ):
             name, weight = self.src_words[column], f" {weights[column]:.2f} "
             free = self.width - cell_len(line.plain) - 1 - len(weight)
             if rank == 0 and free > 1:  # the best word is always there, if not all of its letters
                 name = cut(name, free)
             if weights[column] < MIN_WEIGHT or cell_len(name) > free:
                 break
-            style = _style(_level(weights[column] / picture.max_weight, True)) if self.coloured else None
+            style = (
+                _style(_level(weights[column] / picture.max_weight, True))
+                if self.coloured
+                else None
+            )
             line.append(f" {_left_to_right_after(name)}{weight}", style)
         line.rstrip()
         return line
@@ -206,9 +229,14 @@ def _fit(word: str, width: int) -> str:
 
 def _left_to_right_after(word: str) -> str:
     """Ends a Hebrew or Arabic word with an invisible mark, lest a terminal reverse the numbers that follow it."""
-    return word + "\u200e" if any(unicodedata.bidirectional(c) in ("R", "AL") for c in word) else word
+    return (
+        word + "\u200e" if any(unicodedata.bidirectional(c) in ("R", "AL") for c in word) else word
+    )
 
 
 def _can_stand(word: str) -> bool:
     """Whether the word can be written from top to bottom: its letters do not join, and have no marks around them."""
-    return all(cell_len(c) and unicodedata.bidirectional(c) != "AL" and unicodedata.category(c) != "Mc" for c in word)
+    return all(
+        cell_len(c) and unicodedata.bidirectional(c) != "AL" and unicodedata.category(c) != "Mc"
+        for c in word
+    )

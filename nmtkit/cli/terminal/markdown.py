@@ -22,7 +22,9 @@ def rendered_page(text: str, width: int | None = None) -> str:
     """
     width = width or shutil.get_terminal_size().columns
     buffer = StringIO()
-    out = Console(file=buffer, width=width, force_terminal=True, highlight=False, markup=False, emoji=False)
+    out = Console(
+        file=buffer, width=width, force_terminal=True, highlight=False, markup=False, emoji=False
+    )
     position = 0
     for fence in _FENCED.finditer(text):
         out.print(Markdown(text[position : fence.start()], hyperlinks=False))
@@ -49,7 +51,10 @@ def fold_code(line: str, language: str, width: int) -> list[str]:
 def _fold_command(line: str, width: int) -> list[str]:
     command, hash_mark, comment = line.partition("  # ")
     if hash_mark:  # nothing may follow a backslash
-        return [*fold_code(f"# {comment}", "comment", width), *fold_code(command.rstrip(), "", width)]
+        return [
+            *fold_code(f"# {comment}", "comment", width),
+            *fold_code(command.rstrip(), "", width),
+        ]
     lines = [""]
     for word in _SHELL_PART.findall(line):
         longer = f"{lines[-1]} {word}" if lines[-1].strip() else lines[-1] + word
@@ -84,7 +89,11 @@ def _fold_in_brackets(line: str, width: int) -> list[str]:
     start = 0
     prefix = ""
     while cell_len(prefix + line[start:]) > width:
-        fitting = [place for place in breaks if place > start and cell_len(prefix + line[start:place]) <= width]
+        fitting = [
+            place
+            for place in breaks
+            if place > start and cell_len(prefix + line[start:place]) <= width
+        ]
         if not fitting:
             break
         lines.append(prefix + line[start : fitting[-1]])

@@ -19,7 +19,11 @@ def schedule_warning(stopped: Stopped, stage: Stage | None = None) -> str | None
     """A warning if a limit cut the learning rate's schedule short, which of a stage may be its own."""
     if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
         return None
-    cause = "the clock stopped training" if stopped.reason == "max_minutes" else f"{stopped.reason} ended training"
+    cause = (
+        "the clock stopped training"
+        if stopped.reason == "max_minutes"
+        else f"{stopped.reason} ended training"
+    )
     limit = f"training.{stopped.reason}"
     if stage is not None and limit in dict(stage.changed_keys()):
         limit = f"stages.{stage.name}.{limit}"
@@ -36,7 +40,9 @@ TOO_LARGE = (
 )
 
 
-def show_event(display: terminal.TrainingDisplay, event: Event, recipe: Recipe, stage: StageStarted | None) -> None:
+def show_event(
+    display: terminal.TrainingDisplay, event: Event, recipe: Recipe, stage: StageStarted | None
+) -> None:
     """Shows what the training loop yields."""
     config = recipe.training if stage is None else stage.training
     if isinstance(event, Step | Resumed):
@@ -44,9 +50,13 @@ def show_event(display: terminal.TrainingDisplay, event: Event, recipe: Recipe, 
         if stage is not None:
             updates, seconds = updates - stage.updates_before, seconds - stage.seconds_before
         share = config.share(updates, seconds, event.epoch)
-        display.update(event.update, share, _step_figures(event) if isinstance(event, Step) else {}, seconds)
+        display.update(
+            event.update, share, _step_figures(event) if isinstance(event, Step) else {}, seconds
+        )
         if isinstance(event, Step) and event.skipped:
-            display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
+            display.message(
+                f"update {event.update}: {event.skipped} updates left out, their loss was not finite"
+            )
         if isinstance(event, Step) and event.halved:
             display.message(TOO_LARGE, once=True)
     elif isinstance(event, Evaluated):
@@ -56,7 +66,9 @@ def show_event(display: terminal.TrainingDisplay, event: Event, recipe: Recipe, 
         )
     elif isinstance(event, Stopped) and stage is not None:
         display.message(f"stage {stage.name} is over after {describe_end(event)}")
-        if warning := schedule_warning(event, next(one for one in recipe.stages if one.name == stage.name)):
+        if warning := schedule_warning(
+            event, next(one for one in recipe.stages if one.name == stage.name)
+        ):
             display.message(warning)
 
 
@@ -70,6 +82,10 @@ def _step_figures(step: Step) -> dict[str, float]:
 def _validation_figures(metrics: Mapping[str, float], best_metric: str) -> str:
     """The figures of a validation; the loss, the logarithm of `ppl`, only if it chooses the best weights."""
     hidden = {"seconds"} if best_metric == "loss" else {"seconds", "loss"}
-    figures = {"ppl" if key == "perplexity" else key: value for key, value in metrics.items() if key not in hidden}
+    figures = {
+        "ppl" if key == "perplexity" else key: value
+        for key, value in metrics.items()
+        if key not in hidden
+    }
     seconds = [f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else []
     return "  ".join([*(f"{name} {value:.2f}" for name, value in figures.items()), *seconds])

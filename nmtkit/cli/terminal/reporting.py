@@ -30,5 +30,7 @@ def confirm(question: str, agreed: bool) -> None:
     if agreed:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise NmtkitError(f"nothing was done: there is no terminal to ask on ({question}); to agree, give --yes")
+        raise NmtkitError(
+            f"nothing was done: there is no terminal to ask on ({question}); to agree, give --yes"
+        )
     click.confirm(question, abort=True, err=True)

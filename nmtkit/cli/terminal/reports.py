@@ -24,19 +24,33 @@ def show_diagnosis(diagnosis: Diagnosis, stderr: bool = True) -> None:
 def show_report(report: DataReport) -> None:
     """Prints the report of preprocessing on stderr."""
     tell(report.line())
-    faults = [(name, kind, fault) for name, kind, fault in report.faults() if fault.action != "kept"]
-    rows = [[name, kind, f"{fault.count:,}", str(fault.first_line), fault.action] for name, kind, fault in faults]
+    faults = [
+        (name, kind, fault) for name, kind, fault in report.faults() if fault.action != "kept"
+    ]
+    rows = [
+        [name, kind, f"{fault.count:,}", str(fault.first_line), fault.action]
+        for name, kind, fault in faults
+    ]
     if rows:
-        terminal.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stderr=True)
+        terminal.table(
+            "left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stderr=True
+        )
 
 
 def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
     """Prints the scores before and after fine-tuning, and warns of forgetting; `mixed`: with general text."""
     if not changes:
         return
-    rows = [[one.text, f"{one.before:.2f}", f"{one.after:.2f}", f"{one.after - one.before:+.2f}"] for one in changes]
+    rows = [
+        [one.text, f"{one.before:.2f}", f"{one.after:.2f}", f"{one.after - one.before:+.2f}"]
+        for one in changes
+    ]
     terminal.say("")
-    terminal.table(f"{changes[0].metric} before and after fine-tuning", ["test set", "before", "after", "change"], rows)
+    terminal.table(
+        f"{changes[0].metric} before and after fine-tuning",
+        ["test set", "before", "after", "change"],
+        rows,
+    )
     if not any(one.of_general_text for one in changes):
         tell(
             "forgetting was not measured without a test set of general text: name one with "
@@ -47,6 +61,15 @@ def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
             continue
         fault, remedy = "fine-tuning made it worse", "Lower training.lr, or bring more text"
         if one.of_general_text:
-            more = "more general text (data.train.weights)" if mixed else "general text (--general SRC TGT)"
-            fault, remedy = "catastrophic forgetting", f"Mix in {more}, lower training.lr, or make fewer updates"
-        tell(f"warning: {fault}: {one.metric} on {one.text} fell from {one.before:.2f} to {one.after:.2f}. {remedy}")
+            more = (
+                "more general text (data.train.weights)"
+                if mixed
+                else "general text (--general SRC TGT)"
+            )
+            fault, remedy = (
+                "catastrophic forgetting",
+                f"Mix in {more}, lower training.lr, or make fewer updates",
+            )
+        tell(
+            f"warning: {fault}: {one.metric} on {one.text} fell from {one.before:.2f} to {one.after:.2f}. {remedy}"
+        )

@@ -100,7 +100,9 @@ def write_line(text: str, file: TextIO, copied: str | None = None) -> None:
     copy(text if copied is None else copied)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stderr: bool = False) -> None:
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stderr: bool = False
+) -> None:
     """Prints a table; columns of numbers are aligned to the right.
 
     Long cells are wrapped between words, so that the table fits into the terminal, or else into COLUMNS, or 100
@@ -114,7 +116,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         console.width = WIDTH
     _fit(grid, [list(columns), *cells], console)
     if not console.is_terminal:
-        console.width = max(console.width, Console(width=_WIDEST).measure(grid).maximum, cell_len(title))
+        console.width = max(
+            console.width, Console(width=_WIDEST).measure(grid).maximum, cell_len(title)
+        )
     for line in _rendered(grid, console):
         file.write(line + "\n")
     file.flush()
@@ -130,7 +134,11 @@ _WIDEST = 1_000_000
 
 def _grid(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
     grid = Table(
-        title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
+        title=Text(title) if title else None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
     )
     for index, name in enumerate(columns):
         numeric = bool(cells) and all(_is_number(row[index]) for row in cells)
@@ -178,7 +186,9 @@ def print_latex(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     """Prints a table for LaTeX's package booktabs; columns of numbers are aligned to the right."""
     alignment = ""
     for index in range(len(columns)):
-        is_numeric = index > 0 and all(_is_number(str(row[index]).split(" ")[0].rstrip("*")) for row in rows)
+        is_numeric = index > 0 and all(
+            _is_number(str(row[index]).split(" ")[0].rstrip("*")) for row in rows
+        )
         alignment += "r" if is_numeric else "l"
     write_line(f"\\begin{{tabular}}{{{alignment}}}", sys.stdout)
     write_line("\\toprule", sys.stdout)
@@ -197,10 +207,17 @@ def _latex_row(cells: Sequence[object]) -> str:
 
 def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
     """Narrows the widest columns until the table fits, or only words would be left to break."""
-    columns = [[line for cell in column for line in (cell.splitlines() or [""])] for column in zip(*cells, strict=True)]
+    columns = [
+        [line for cell in column for line in (cell.splitlines() or [""])]
+        for column in zip(*cells, strict=True)
+    ]
     widths = [max(map(cell_len, lines)) for lines in columns]
     least = [  # short lines are not broken, and longer ones between words only
-        max(cell_len(part) for line in lines for part in ([line] if cell_len(line) <= SHORT_CELL else line.split()))
+        max(
+            cell_len(part)
+            for line in lines
+            for part in ([line] if cell_len(line) <= SHORT_CELL else line.split())
+        )
         for lines in columns
     ]
     too_many = Console(width=_WIDEST).measure(grid).maximum - console.width
@@ -224,7 +241,9 @@ def _is_number(cell: str) -> bool:
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def histogram(title: str, labels: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], width: int) -> None:
+def histogram(
+    title: str, labels: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], width: int
+) -> None:
     """Prints horizontal bars with their shares, a line for each label, several series side by side.
 
     A series is a name and a count for each label.
@@ -240,7 +259,8 @@ def histogram(title: str, labels: Sequence[str], series: Sequence[tuple[str, Seq
         for _, counts in series:
             total, most = sum(counts) or 1, max(counts) or 1
             part = f"{counts[index] / total:.1%}" if counts[index] else ""
-            eighths = max(round(counts[index] / most * longest * 8), 1 if counts[index] else 0)  # of a column
+            # of a column
+            eighths = max(round(counts[index] / most * longest * 8), 1 if counts[index] else 0)
             bar = EIGHTHS[-1] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
             line += "  " + bar.ljust(longest) + part.rjust(len(" 100.0%"))
         say(line.rstrip())

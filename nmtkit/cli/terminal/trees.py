@@ -53,7 +53,9 @@ def show_search(tree: SearchTree, steps: int | None = None, see_all: str = SEE_A
     layout = _Layout(tree, width)
     rows = [layout.lines(step) for step in range(len(tree.steps))]
     results = [_result(rank, tree, width) for rank in range(len(tree.results))]
-    shown = _fitting(rows, height - FRAME_LINES - len(results)) if steps is None else steps or len(rows)
+    shown = (
+        _fitting(rows, height - FRAME_LINES - len(results)) if steps is None else steps or len(rows)
+    )
     left_out = max(0, len(rows) - shown)
     first, last = _ends(rows, shown)
     lines = [*first]
@@ -88,7 +90,10 @@ def _fitting(rows: Sequence[Sequence[Text]], height: int) -> int:
     """The number of steps that fit into so many lines, at least one."""
     if sum(map(len, rows)) <= height + 1:  # then no line says that steps are left out
         return len(rows)
-    return max((shown for shown in range(1, len(rows)) if sum(map(len, _ends(rows, shown))) <= height), default=1)
+    return max(
+        (shown for shown in range(1, len(rows)) if sum(map(len, _ends(rows, shown))) <= height),
+        default=1,
+    )
 
 
 def _result(rank: int, tree: SearchTree, width: int) -> Text:
@@ -105,16 +110,28 @@ class _Layout:
         kept = [one for step in tree.steps for one in step if one.fate == "kept"]
         self._lane = self._sign + max((cell_len(_label(one)) for one in kept), default=0) + 2
         fitting = max(1, (width - 5 - MIN_OTHERS_WIDTH) // self._lane)
-        self._beside = tree.beam_size <= fitting  # whether tokens that were not kept stand beside the lanes, not below
-        self._count = tree.beam_size if self._beside else max(1, min(tree.beam_size, (width - 5) // self._lane))
+        # whether tokens that were not kept stand beside the lanes, not below
+        self._beside = tree.beam_size <= fitting
+        self._count = (
+            tree.beam_size
+            if self._beside
+            else max(1, min(tree.beam_size, (width - 5) // self._lane))
+        )
 
     def heading(self) -> list[Text]:
         tree = self._tree
         indent = " " * (2 if tree.beam_size < 3 else 3)
-        lanes = "".join(set_cell_size(f"{indent}kept {lane + 1}", self._lane) for lane in range(self._count))
+        lanes = "".join(
+            set_cell_size(f"{indent}kept {lane + 1}", self._lane) for lane in range(self._count)
+        )
         return [
             Text(cut(printable(tree.source), self._width), "bold"),
-            Text(cut(f"{printable(tree.name)}, {tree.settings}; log-probabilities in nats", self._width)),
+            Text(
+                cut(
+                    f"{printable(tree.name)}, {tree.settings}; log-probabilities in nats",
+                    self._width,
+                )
+            ),
             Text(f"step {lanes}{'not kept' if self._beside else ''}".rstrip(), "underline"),
         ]
 
@@ -122,7 +139,9 @@ class _Layout:
         """A step: one line, or more where it does not fit."""
         tokens = list(enumerate(self._tree.steps[step]))
         lanes = [self._kept(step, number) for number, one in tokens if one.fate == "kept"]
-        lines = [Text().join(lanes[at : at + self._count]) for at in range(0, len(lanes), self._count)] or [Text()]
+        lines = [
+            Text().join(lanes[at : at + self._count]) for at in range(0, len(lanes), self._count)
+        ] or [Text()]
         indent = self._lane * self._count if self._beside else 0
         width = self._width - 5 - indent
         others = [self._other(step, number) for number, one in tokens if one.fate != "kept"]
@@ -135,25 +154,35 @@ class _Layout:
         lines += [Text(" " * indent) + line for line in below]
         for line in lines:
             line.rstrip()
-        return [Text(f"{step + 1:>4} " if not number else " " * 5) + line for number, line in enumerate(lines)]
+        return [
+            Text(f"{step + 1:>4} " if not number else " " * 5) + line
+            for number, line in enumerate(lines)
+        ]
 
     def _kept(self, step: int, number: int) -> Text:
         one, best = self._tree.steps[step][number], (step, number) in self._tree.best
         text = f"{self._edge(step, number, one.parent)}{'*' if best else ' '}{_label(one)}"
-        return Text().append(text, "bold" if best else "").append(" " * (self._lane - cell_len(text)))
+        return (
+            Text().append(text, "bold" if best else "").append(" " * (self._lane - cell_len(text)))
+        )
 
     def _edge(self, step: int, number: int, parent: int) -> str:
         if not step:
             return " " * (self._sign - 1)
         sign = "│" if parent == number else "╲" if parent < number else "╱"
-        return f"{parent + 1 if self._sign > 2 and parent != number else '':>{self._sign - 2}}{sign}"
+        return (
+            f"{parent + 1 if self._sign > 2 and parent != number else '':>{self._sign - 2}}{sign}"
+        )
 
     def _other(self, step: int, number: int) -> Text:
         one = self._tree.steps[step][number]
         best = (step, number) in self._tree.best
         start = f"{MARKS[one.fate]}{one.parent + 1 if step else ''} "
         if one.fate == "ended":
-            return Text(f"{start}{'*' if best else ''}score {one.score:.3f}", "bold green" if best else STYLES["ended"])
+            return Text(
+                f"{start}{'*' if best else ''}score {one.score:.3f}",
+                "bold green" if best else STYLES["ended"],
+            )
         if one.fate == "blocked":
             remark = f" {one.rule}"
         elif one.margin is not None:

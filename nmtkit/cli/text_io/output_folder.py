@@ -39,9 +39,13 @@ class OutputFolder:
 
     def __init__(self, folder: Path, inputs: Sequence[Path], open_output: OpenOutput) -> None:
         if not inputs:
-            raise click.UsageError("--output-dir writes one output for each FILE: name the files, or use -o")
+            raise click.UsageError(
+                "--output-dir writes one output for each FILE: name the files, or use -o"
+            )
         if folder.exists() and not folder.is_dir():
-            raise NmtkitError(f"{folder}: --output-dir names a folder, and this is a file; write it with -o")
+            raise NmtkitError(
+                f"{folder}: --output-dir names a folder, and this is a file; write it with -o"
+            )
         self.path = folder
         self.inputs = inputs
         self.outputs = [folder / output_name(path) for path in inputs]
@@ -108,7 +112,10 @@ class OutputFolder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if kind is None:
             while self._index + 1 < len(self.inputs):  # files without lines have empty outputs

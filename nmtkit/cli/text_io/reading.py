@@ -15,7 +15,13 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.files.formats import text_format
-from nmtkit.data.text.files.json_records import DETECTION_LINES, EXTRACT_HINT, parse_record, refuse_json_lines, text_of
+from nmtkit.data.text.files.json_records import (
+    DETECTION_LINES,
+    EXTRACT_HINT,
+    parse_record,
+    refuse_json_lines,
+    text_of,
+)
 from nmtkit.data.text.files.lines import read_lines, read_stream_lines, text_stream
 from nmtkit.data.text.files.names import STDIN, split_reference
 from nmtkit.data.text.reading import read_pairs
@@ -27,7 +33,9 @@ PAIRS_AT_ONCE = 2048
 def stdin_lines() -> Iterator[str]:
     r"""The lines of standard input, plain or compressed, without their ends: \n or \r\n, and no others."""
     if sys.stdin is None:
-        raise DataError(f"{STDIN}: it is closed, and the text is read from it; give it a file with `< FILE`")
+        raise DataError(
+            f"{STDIN}: it is closed, and the text is read from it; give it a file with `< FILE`"
+        )
     try:
         # Not sys.stdin: a thread may still wait for a line when the program ends, and Python dies if it cannot close
         # that.
@@ -42,7 +50,9 @@ def stdin_sentences(purpose: str) -> list[str]:
     lines = list(stdin_lines())
     require_plain_lines(lines, STDIN, EXTRACT_HINT)
     if not lines:
-        raise DataError(f"nothing to {purpose}: {STDIN} is empty; give a sentence, or lines on {STDIN}")
+        raise DataError(
+            f"nothing to {purpose}: {STDIN} is empty; give a sentence, or lines on {STDIN}"
+        )
     return lines
 
 
@@ -61,12 +71,15 @@ def text_windows(
 
 def _stdin_windows(most: int, remedy: str, tables: bool) -> Generator[list[str], None, None]:
     for number, window in enumerate(windows(stdin_lines(), most)):
-        if not number and remedy:  # who types cannot be asked for more lines before the first is answered
+        # who types cannot be asked for more lines before the first is answered
+        if not number and remedy:
             require_plain_lines(window, STDIN, remedy, tables)
         yield window
 
 
-def require_plain_lines(lines: Sequence[str], place: str, remedy: str, tables: bool = False) -> None:
+def require_plain_lines(
+    lines: Sequence[str], place: str, remedy: str, tables: bool = False
+) -> None:
     """Refuses JSON lines with a remedy, and warns about other formats than plain text, by the first lines of a text."""
     refuse_json_lines(lines, place, remedy)
     if not tables and not split_reference(place)[1]:
@@ -76,13 +89,20 @@ def require_plain_lines(lines: Sequence[str], place: str, remedy: str, tables: b
 def warn_of_format(lines: Sequence[str], place: str) -> None:
     """Warns if the first lines of a text look like markup, subtitles or a table."""
     if found := text_format(lines, place):
-        tell(f"warning: {place}: this looks like {found.title}, and each line is read as plain text. {found.advice}")
+        tell(
+            f"warning: {place}: this looks like {found.title}, and each line is read as plain text. {found.advice}"
+        )
 
 
-def article_windows(files: Sequence[Path], most: int, remedy: str) -> Generator[list[str], None, None]:
+def article_windows(
+    files: Sequence[Path], most: int, remedy: str
+) -> Generator[list[str], None, None]:
     """Each file as one article, or standard input without files, in windows; see `text_windows`."""
     if files:
-        return windows(chained(files, lambda file: _joined_lines(_text_of_file(file, remedy, tables=False))), most)
+        return windows(
+            chained(files, lambda file: _joined_lines(_text_of_file(file, remedy, tables=False))),
+            most,
+        )
     return windows(_joined_lines(stdin_lines()), most)
 
 
@@ -121,7 +141,9 @@ def count_lines(files: Iterable[Path]) -> int | None:
     return total
 
 
-def watched(windows: Iterable[list[str]], see: Callable[[list[str]], object]) -> Iterator[list[str]]:
+def watched(
+    windows: Iterable[list[str]], see: Callable[[list[str]], object]
+) -> Iterator[list[str]]:
     """The windows as they are; `see` gets each as it is read, by a thread if that reads ahead."""
     for window in windows:
         see(window)
@@ -141,7 +163,9 @@ def field_lines(file: str, name: str, joint: str = " ") -> Iterator[str]:
         yield text_of(parse_record(line, where), name, where, "name another as FILE#FIELD", joint)
 
 
-def pair_windows(source: Path | None, target: Path, json_target: bool = False) -> Iterator[list[Example]]:
+def pair_windows(
+    source: Path | None, target: Path, json_target: bool = False
+) -> Iterator[list[Example]]:
     """The pairs of two files, some at a time, or targets alone; `json_target`: each target is a JSON text."""
     files = SplitFiles(src=[] if source is None else [str(source)], tgt=[str(target)])
     pairs = read_pairs(files, json_target)
@@ -163,7 +187,9 @@ WAITING_LINES = 64
 """Lines read ahead of the current window."""
 
 
-def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.01) -> Generator[list[str], None, None]:
+def windows(
+    lines: Iterable[str], most: int = 1024, patience: float = 0.01
+) -> Generator[list[str], None, None]:
     """Groups a stream of lines into windows to translate together.
 
     A window closes when it is full, when no further line comes for `patience` seconds, or when it is old: files give

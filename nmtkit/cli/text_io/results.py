@@ -47,7 +47,8 @@ def require_other(path: Path | None, inputs: Iterable[Path | None], option: str 
             continue
         other = Path(text_path(str(other)))
         is_same = path.exists() and other.exists() and path.samefile(other)
-        if is_same or os.path.realpath(path) == os.path.realpath(other):  # new files have names alone
+        # new files have names alone
+        if is_same or os.path.realpath(path) == os.path.realpath(other):
             raise NmtkitError(
                 f"{path}: {option} would overwrite a file that this command reads or writes; name another"
             )
@@ -66,8 +67,11 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
     with ExitStack() as stack:
         with write_errors(path):
             temporary = stack.enter_context(atomic_user_path(path))
-            raw: BinaryIO = stack.enter_context(io.BufferedWriter(NamedOutput(temporary, str(path))))
-        if path.suffix == ".gz":  # without name and time in its header, so that equal text makes equal files
+            raw: BinaryIO = stack.enter_context(
+                io.BufferedWriter(NamedOutput(temporary, str(path)))
+            )
+        # without name and time in its header, so that equal text makes equal files
+        if path.suffix == ".gz":
             raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))
         yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
 
@@ -78,7 +82,9 @@ def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def with_output(output: Path | None, output_dir: Path | None = None, **options: Any) -> None:
         if output is not None and output_dir is not None:
-            raise click.UsageError("-o writes one file, --output-dir one for each FILE: give one of them")
+            raise click.UsageError(
+                "-o writes one file, --output-dir one for each FILE: give one of them"
+            )
         if output_dir is not None:
             _into_folder(command, output_dir, options)
         elif output is not None:
@@ -93,7 +99,11 @@ def _into_file(command: Callable[..., Any], output: Path, options: dict[str, Any
     if output.is_dir():
         parameters = click.get_current_context().command.params
         has_folder = any(parameter.name == "output_dir" for parameter in parameters)
-        remedy = f"--output-dir {output} writes one output for each FILE into it" if has_folder else "name a file in it"
+        remedy = (
+            f"--output-dir {output} writes one output for each FILE into it"
+            if has_folder
+            else "name a file in it"
+        )
         raise click.UsageError(f"-o {output}: it is a folder, and -o writes one file; {remedy}")
     with output_file(output, _paths(options)) as file, redirect_stdout(file):
         command(**options)
@@ -105,7 +115,9 @@ def _into_folder(command: Callable[..., Any], folder: Path, options: dict[str, A
         for output in opened.outputs:
             require_other(output, _paths(options), "--output-dir")
         if replaced := opened.replaced():
-            note(f"{len(replaced)} of {len(opened.outputs)} outputs exist, and are replaced: {replaced[0]}, ...")
+            note(
+                f"{len(replaced)} of {len(opened.outputs)} outputs exist, and are replaced: {replaced[0]}, ..."
+            )
         command(**options)
     count = len(opened.outputs)
     note(f"wrote {count} {'file' if count == 1 else 'files'} to {folder}")
@@ -153,7 +165,9 @@ class UnknownTokens:
         if self.side == "target":
             why = f"{SPECIALS[UNK]} is scored in their place, so a low perplexity means nothing"
         share = self.unknown / self.tokens
-        tell(f"warning: {share:.0%} of the {self.side} tokens are unknown to the vocabulary of the model: {why}")
+        tell(
+            f"warning: {share:.0%} of the {self.side} tokens are unknown to the vocabulary of the model: {why}"
+        )
 
 
 @dataclass
@@ -232,10 +246,13 @@ class Printer:
         record |= {"score": result.score, "log_prob": result.log_prob}
         if self.checks_numbers and result.missing_numbers:
             record["missing_numbers"] = list(result.missing_numbers)
-        record[result.kind] = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in result.parts]
+        record[result.kind] = [
+            {"source_tokens": one.src_tokens, "best": self.record(one)} for one in result.parts
+        ]
         if self.n_best > 1:
             record["others"] = [
-                {"text": other.text, "score": other.score, "log_prob": other.log_prob} for other in result.others
+                {"text": other.text, "score": other.score, "log_prob": other.log_prob}
+                for other in result.others
             ]
         write_json_line(record)
 
@@ -246,7 +263,9 @@ class Printer:
                 write_line(moses_line(self.number - 1, output))
         elif self.n_best > 1:
             for output in outputs:
-                write_line(f"{self.number}\t{output.score:.6f}\t{output.log_prob:.6f}\t{output.text}")
+                write_line(
+                    f"{self.number}\t{output.score:.6f}\t{output.log_prob:.6f}\t{output.text}"
+                )
         elif self.scores:
             write_line(f"{best.score:.6f}\t{best.log_prob:.6f}\t{best.text}")
         else:
@@ -269,7 +288,9 @@ class Printer:
         repeats = self.repeated_trigrams > REPEATED_SHARE * self.trigrams
         if self.may_repeat and repeats and self.trigrams >= MIN_TRIGRAMS:
             share = self.repeated_trigrams / self.trigrams
-            tell(f"the {outputs} repeat themselves ({share:.0%} of their trigrams); --no-repeat-ngram 3 prevents it")
+            tell(
+                f"the {outputs} repeat themselves ({share:.0%} of their trigrams); --no-repeat-ngram 3 prevents it"
+            )
         if self.number_fault_count:
             more = self.number_fault_count - len(self.number_faults)
             names = "; ".join(self.number_faults) + (f"; and {more} more" if more else "")
@@ -297,7 +318,11 @@ class Printer:
             if len(self.number_faults) < NUMBER_FAULTS_SHOWN:
                 self.number_faults.append(f"{self.place} ({', '.join(best.missing_numbers)})")
         for part in parts:
-            if part.request is not None and part.request.must and len(self.forced) < FORCED_COMPARED:
+            if (
+                part.request is not None
+                and part.request.must
+                and len(self.forced) < FORCED_COMPARED
+            ):
                 self.forced.append((self.place, part))
 
     def record(self, one: Translation) -> dict[str, Any]:
@@ -308,7 +333,11 @@ class Printer:
             record["replaced"] = [asdict(replacement) for replacement in one.replaced]
         if one.copied is not None:
             spans = copied_spans(self.tokenizer, one.tokens, one.src_tokens, one.copied)
-            record |= {"p_gen": one.p_gen, "copied": one.copied, "copied_spans": [asdict(span) for span in spans]}
+            record |= {
+                "p_gen": one.p_gen,
+                "copied": one.copied,
+                "copied_spans": [asdict(span) for span in spans],
+            }
         return record
 
 
@@ -324,10 +353,13 @@ def write_stream(
     At a terminal it prints the `invitation` and asks for each line; `invitation` is "" if files are read. If `files`
     are passed, which have a line for each result, it also shows the total and the time left.
     """
-    typed = invitation and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    typed = invitation and all(
+        stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)
+    )
     if typed:
         note(f"{invitation} at once. Ctrl-D ends.")
-    asks = typed and sys.stdout.isatty() and not is_quiet()  # else no results are seen, and the progress stands here
+    # else no results are seen, and the progress stands here
+    asks = typed and sys.stdout.isatty() and not is_quiet()
     prompt = "> " if asks else ""
     click.echo(prompt, nl=False, err=True)
     folder = output_folder()
@@ -349,7 +381,9 @@ def write_stream(
 def tell_cut(cut: int, total: int, inputs: str, system: TextModel, remedy: str = "") -> None:
     """Says on stderr how many inputs were not read to their end, if any."""
     if cut:
-        tell(f"{cut} of {total} {inputs} were longer than {system.max_source_tokens} tokens and were cut{remedy}")
+        tell(
+            f"{cut} of {total} {inputs} were longer than {system.max_source_tokens} tokens and were cut{remedy}"
+        )
 
 
 def write_json_line(record: dict[str, Any]) -> None:

@@ -65,19 +65,24 @@ def prepare_streams() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _as_file(stream: TextIO | None, number: int, kind: Callable[[int], io.FileIO], errors: str) -> TextIO:
+def _as_file(
+    stream: TextIO | None, number: int, kind: Callable[[int], io.FileIO], errors: str
+) -> TextIO:
     """The stream as a file of this kind; a stream that is no file, as in a notebook or a test, is returned as it is."""
     by_line = False
     if stream is not None:
         if not isinstance(stream, io.TextIOWrapper):
             return stream
-        stream.reconfigure(encoding="utf-8", errors=errors)  # text is UTF-8 on the way in, so it is on the way out
+        # text is UTF-8 on the way in, so it is on the way out
+        stream.reconfigure(encoding="utf-8", errors=errors)
         raw = getattr(stream.buffer, "raw", stream.buffer)
         if type(raw) is not io.FileIO or raw.fileno() != number:
             return stream
         stream.flush()
         by_line = stream.line_buffering or raw is stream.buffer  # the second by PYTHONUNBUFFERED
-    return io.TextIOWrapper(io.BufferedWriter(kind(number)), "utf-8", errors, line_buffering=by_line)
+    return io.TextIOWrapper(
+        io.BufferedWriter(kind(number)), "utf-8", errors, line_buffering=by_line
+    )
 
 
 def flush_results() -> None:

@@ -46,7 +46,12 @@ UPDATES_IN_A_ROUND = 5
 
 @model_options.opens_model
 def run_bench_decoding(
-    how: DecodingOptions, source: str | None, ref: Path | None, lines: int | None, rounds: int, output: Path | None
+    how: DecodingOptions,
+    source: str | None,
+    ref: Path | None,
+    lines: int | None,
+    rounds: int,
+    output: Path | None,
 ) -> None:
     """Carries out `nmtkit bench decode`."""
     results.require_other(output, [None if source is None else Path(source), ref])
@@ -77,14 +82,21 @@ def run_bench_training(
     """Carries out `nmtkit bench train`."""
     results.require_other(output, [Path(name)])
     loaded = load_recipe(name, with_threads(overrides, threads))
-    speed = _try_training(loaded, run_path, choose_device(device, loaded), UPDATES_IN_A_ROUND, rounds)[0]
+    speed = _try_training(
+        loaded, run_path, choose_device(device, loaded), UPDATES_IN_A_ROUND, rounds
+    )[0]
     if loaded.stages:
         tell(f"these are updates of stage {loaded.stages[0].name}; other stages are not measured")
     write_figures(output, speed.figures())
 
 
 def _try_training(
-    loaded: Recipe, run_path: str | None, place: torch.device, updates: int, rounds: int, plan: bool = False
+    loaded: Recipe,
+    run_path: str | None,
+    place: torch.device,
+    updates: int,
+    rounds: int,
+    plan: bool = False,
 ) -> tuple[bench.TrainingSpeed, list[list[str]]]:
     """Measures a recipe's updates, shows them, and gives the speed; with `plan`, also what all of them will cost."""
     with ExitStack() as stack:
@@ -124,7 +136,9 @@ def read_test_lines(
     splits = run.recipe.data.splits()
     files = splits.get("test") or splits.get("valid")
     if files is None:
-        raise DataError(f"{run.folder.path}: its recipe names neither a test nor a validation set; give --source FILE")
+        raise DataError(
+            f"{run.folder.path}: its recipe names neither a test nor a validation set; give --source FILE"
+        )
     pairs = list(read_pairs(files))[:count]
     targets = [pair.tgt for pair in pairs if pair.tgt is not None]
     return read_examples(TRANSLATION, pairs), targets if len(targets) == len(pairs) else None
@@ -132,7 +146,9 @@ def read_test_lines(
 
 def show_machine(facts: dict[str, object]) -> None:
     """Prints the table of the machine."""
-    terminal.table("machine", ["what", "value"], [[name, str(value)] for name, value in facts.items()])
+    terminal.table(
+        "machine", ["what", "value"], [[name, str(value)] for name, value in facts.items()]
+    )
 
 
 DECODING_COLUMNS = ["sentences/s", "min-max", "tokens/s", "alone, ms", "p95", "MiB"]
@@ -163,7 +179,9 @@ def show_training(name: str, speed: bench.TrainingSpeed) -> None:
         "tokens an update": f"{speed.tokens / speed.updates:,.0f}",
         "MiB": f"{speed.peak_mib:,.0f}",
     }
-    title = f"training {name} on {speed.data}, {len(speed.seconds)} rounds of {speed.updates} updates"
+    title = (
+        f"training {name} on {speed.data}, {len(speed.seconds)} rounds of {speed.updates} updates"
+    )
     terminal.table(title, list(cells), [list(cells.values())])
 
 
@@ -195,12 +213,15 @@ def run_tune(name: str, overrides: tuple[str, ...], run_path: str | None, device
         else:
             show_report(event)
     resolve_batch(run, place, tell)
-    title = f"training {loaded.name} on {devices.describe(place)}"  # before measuring changes the number of threads
+    # before measuring changes the number of threads
+    title = f"training {loaded.name} on {devices.describe(place)}"
     tuned = tune_training(workload_of_run(run, place), again=True)
     if tuned.speeds:
         _show_speeds(tuned, title)
     else:
-        tell(f"the recipe leaves nothing open on {place.type}: {tuned.config}; say `auto` to have it measured")
+        tell(
+            f"the recipe leaves nothing open on {place.type}: {tuned.config}; say `auto` to have it measured"
+        )
 
 
 def _show_speeds(result: speed_cache.TuningResult[Any], title: str) -> None:
@@ -214,7 +235,16 @@ def _show_speeds(result: speed_cache.TuningResult[Any], title: str) -> None:
     tell(str(result))
 
 
-LIBRARIES = ["numpy", "click", "cloup", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
+LIBRARIES = [
+    "numpy",
+    "click",
+    "cloup",
+    "pydantic",
+    "pyyaml",
+    "rich",
+    "safetensors",
+    "sentencepiece",
+]
 LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard", "ctranslate2"]
 
 
@@ -225,7 +255,11 @@ def run_doctor(clear: bool) -> None:
         return
     chosen = devices.choose()
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"
-    why_no_cuda = "no device or driver was found" if torch.version.cuda else "this torch was built without CUDA"
+    why_no_cuda = (
+        "no device or driver was found"
+        if torch.version.cuda
+        else "this torch was built without CUDA"
+    )
     facts = machine.machine_facts(torch.get_num_threads(), chosen)
     facts |= {
         "interpreter": sys.executable,
@@ -238,5 +272,7 @@ def run_doctor(clear: bool) -> None:
     }
     facts |= {name: machine.library_version(name) for name in LIBRARIES}
     if find_spec("ctranslate2") is None:
-        facts["ctranslate2"] = "not installed: Transformers translate more slowly; `pip install 'nmtkit[fast]'`"
+        facts["ctranslate2"] = (
+            "not installed: Transformers translate more slowly; `pip install 'nmtkit[fast]'`"
+        )
     show_machine(facts)

@@ -49,19 +49,29 @@ def run_compare(
     chosen: list[tuple[RunFolder, Recipe]] = []
     for name in names:
         folder, one = _find_or_load(name, overrides, settings, runs)
-        chosen += [(folder, one)] if seeds is None else _with_seeds(name, one, settings, runs, seeds)
+        chosen += (
+            [(folder, one)] if seeds is None else _with_seeds(name, one, settings, runs, seeds)
+        )
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
-        raise RecipeError("two of these have one name, so they would share a run: give each recipe a `name` of its own")
+        raise RecipeError(
+            "two of these have one name, so they would share a run: give each recipe a `name` of its own"
+        )
     tests = [require_test_set(one) for _, one in chosen]
-    same_test_set = len({tuple((pair.src, pair.tgt) for pair in read_pairs(files)) for files in tests}) == 1
+    same_test_set = (
+        len({tuple((pair.src, pair.tgt) for pair in read_pairs(files)) for files in tests}) == 1
+    )
     if not same_test_set:
-        tell("warning: these are measured on different test sets, so their figures cannot be compared line by line")
+        tell(
+            "warning: these are measured on different test sets, so their figures cannot be compared line by line"
+        )
     for folder, one in chosen:
         if not folder.result.exists():
             place = choose_device(device, one)
             say = tell if processes.rank() == 0 else ignore
             with journal_output() as journal:
-                planned, run = begin(one, place, str(folder.path), resume=folder.has_training(), notify=say)
+                planned, run = begin(
+                    one, place, str(folder.path), resume=folder.has_training(), notify=say
+                )
                 with run:
                     train_run(planned, run, journal, test=False)
     measured: list[ComparedRun] = []
@@ -72,12 +82,16 @@ def run_compare(
             tell(warning)
         run = Run.open(path)
         require_same_recipe(run, one)
-        measured.append(replace(compare_run(run, choose_device(device, one), EDGES, threads), name=name))
+        measured.append(
+            replace(compare_run(run, choose_device(device, one), EDGES, threads), name=name)
+        )
     systems = _runs_by_system([one for _, one in chosen], measured)
     summaries: list[SeedSummary] = []
     if same_test_set and any(len(group) > 1 for group in systems.values()):
         outputs = [(name, [run.outputs for run in group]) for name, group in systems.items()]
-        summaries = summarize_seeds(outputs, measured[0].references, chosen[0][1].evaluation.options)
+        summaries = summarize_seeds(
+            outputs, measured[0].references, chosen[0][1].evaluation.options
+        )
     _print_comparison(form, measured, systems, summaries)
     if plot is not None:
         draw_lengths([one.name for one in measured], [one.by_length for one in measured], plot)
@@ -93,7 +107,10 @@ def _print_comparison(
     head, rows = _runs_table(measured)
     if form == "json":
         system_of = {run.name: system for system, group in systems.items() for run in group}
-        over_seeds = {one.name: asdict(one) | {"mean": one.mean, "deviation": one.deviation} for one in summaries}
+        over_seeds = {
+            one.name: asdict(one) | {"mean": one.mean, "deviation": one.deviation}
+            for one in summaries
+        }
         records = []
         for run in measured:
             record = run.record()
@@ -106,7 +123,9 @@ def _print_comparison(
     elif form == "csv":
         if summaries:
             head, rows = _seeds_table(summaries)
-        tables.print_csv(head, [[cell.replace(",", "").removesuffix("*") for cell in row] for row in rows])
+        tables.print_csv(
+            head, [[cell.replace(",", "").removesuffix("*") for cell in row] for row in rows]
+        )
     else:
         terminal.table("comparison on the test set", head, rows)
         if summaries:
@@ -121,7 +140,9 @@ def _with_seeds(
 ) -> list[tuple[RunFolder, Recipe]]:
     """The recipe with each of its seeds, counted up from its own seed; each seed has its own run."""
     if RunFolder(Path(name)).exists():
-        raise RecipeError(f"{name}: --seeds trains recipes, and this is a run: leave --seeds out, or name a recipe")
+        raise RecipeError(
+            f"{name}: --seeds trains recipes, and this is a run: leave --seeds out, or name a recipe"
+        )
     chosen = []
     for seed in range(first.seed, first.seed + seeds):
         run_name = f"{first.name}-seed{seed}"
@@ -133,7 +154,9 @@ def _with_seeds(
 _SEED_SUFFIX = re.compile(r"[-_.]?(seed|s)?[-_.]?\d+$")
 
 
-def _runs_by_system(recipes: Sequence[Recipe], measured: Sequence[ComparedRun]) -> dict[str, list[ComparedRun]]:
+def _runs_by_system(
+    recipes: Sequence[Recipe], measured: Sequence[ComparedRun]
+) -> dict[str, list[ComparedRun]]:
     """The runs of each system, by its name; runs of one system differ in nothing but seed, name and description."""
     by_settings: dict[str, list[ComparedRun]] = {}
     for one, run in zip(recipes, measured, strict=True):
@@ -170,9 +193,13 @@ def _find_or_load(
         one = config.load(name, settings)
         folder = RunFolder(runs / one.name)
     elif overrides:
-        raise RecipeError(f"{name}: this run is trained; --set changes recipes only: name its recipe instead")
+        raise RecipeError(
+            f"{name}: this run is trained; --set changes recipes only: name its recipe instead"
+        )
     elif not folder.result.exists():
-        raise RecipeError(f"{name}: this run is not finished: go on with it first (`nmtkit train RECIPE --resume`)")
+        raise RecipeError(
+            f"{name}: this run is not finished: go on with it first (`nmtkit train RECIPE --resume`)"
+        )
     else:
         one = Run.open(name).recipe
     if "bleu" not in one.test_metrics or TASKS.get(one.task).columns[0].name != "src":

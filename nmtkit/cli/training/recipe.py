@@ -35,7 +35,9 @@ def run_list_recipes() -> None:
         one = config.load(name)
         here = all(map(os.path.exists, one.data.paths()))
         (large if "GPU" in one.description else ready if here else fetched).append(_listed(one))
-    presets = [_listed(config.load(name, config.any_text(name))) for name in config.bundled(presets=True)]
+    presets = [
+        _listed(config.load(name, config.any_text(name))) for name in config.bundled(presets=True)
+    ]
     for title, rows in (
         ("ready: the text is here", ready),
         ("the text must be fetched first (nmtkit fetch --list)", fetched),
@@ -49,7 +51,11 @@ def run_list_recipes() -> None:
 
 def _listed(one: config.Recipe) -> list[str]:
     folder = Path(one.data.folder)
-    fetch = f" (nmtkit fetch {folder.name})" if folder.parent.name == "corpora" and not folder.is_dir() else ""
+    fetch = (
+        f" (nmtkit fetch {folder.name})"
+        if folder.parent.name == "corpora" and not folder.is_dir()
+        else ""
+    )
     return [one.name, one.description + fetch]
 
 
@@ -84,23 +90,36 @@ def run_explain_keys(key: str | None, name: str) -> None:
         if (one.path in values) if key is None else one.is_named(key):
             # What groups have alike, as the files of each split, is explained once.
             kind = values.get(f"{one.path.rpartition('.')[0]}.kind")
-            value = f"({', '.join(one.kinds)})" if one.kinds and kind not in one.kinds else values.get(one.path, "-")
+            value = (
+                f"({', '.join(one.kinds)})"
+                if one.kinds and kind not in one.kinds
+                else values.get(one.path, "-")
+            )
             row = [one.path, _short(value), _short(one.default), one.meaning]
             rows.setdefault((one.path.split(".")[-1], one.default, one.meaning), row)
     for stage in loaded.stages:
         for changed, value in stage.changed_keys():
-            path, before = f"stages.{stage.name}.{changed}", f"{_short(values.get(changed, '-'))} (before)"
+            path, before = (
+                f"stages.{stage.name}.{changed}",
+                f"{_short(values.get(changed, '-'))} (before)",
+            )
             if key is None or f".{key}." in f".{path}.":
                 rows[(path,)] = [path, _short(str(value)), before, config.describe_key(changed)]
     if key is not None and not rows:
-        raise RecipeError(f"no key `{key}` in a recipe{_near_keys(key, [one.path for one in keys])}")
+        raise RecipeError(
+            f"no key `{key}` in a recipe{_near_keys(key, [one.path for one in keys])}"
+        )
     paths = [row[0] for row in rows.values()]
     if key is not None and key not in paths and (group := config.describe_key(key)):
         terminal.say(f"{key}: {group}\n")
     terminal.table("", ["key", f"in {loaded.name}", "default", "meaning"], [*rows.values()])
     shown: dict[tuple[str, tuple[config.KeyChoice, ...]], list[str]] = {}
     named: list[tuple[str, tuple[str, ...]]] = [] if key in paths else [(key or "", ())]
-    named += [(one.path, one.kinds) for one in keys if one.path in paths and f".{one.path}".endswith(f".{key}")]
+    named += [
+        (one.path, one.kinds)
+        for one in keys
+        if one.path in paths and f".{one.path}".endswith(f".{key}")
+    ]
     for path, kinds in named:
         shown.setdefault((path, tuple(config.choices(path, kinds))), []).extend(kinds)
     for (path, choices), of_kinds in shown.items():
@@ -132,7 +151,9 @@ def _show_choices(key: str, choices: Sequence[config.KeyChoice], kinds: Sequence
         rows = [[one.name, one.meaning, ", ".join(one.keys)] for one in choices]
         terminal.table("", [key, "what it is", "its keys"], rows)
         group = key.removesuffix(".kind")
-        terminal.say(f"\nmore of the keys of one kind: nmtkit recipe explain {group}.{choices[-1].name}")
+        terminal.say(
+            f"\nmore of the keys of one kind: nmtkit recipe explain {group}.{choices[-1].name}"
+        )
     else:
         terminal.table("", [key, "what it is"], [[one.name, one.meaning] for one in choices])
 
@@ -159,7 +180,11 @@ def run_print_schema() -> None:
 
 
 def run_preprocess(
-    name: str, overrides: tuple[str, ...], run_path: str | None, workers: int | None, text: Path | None
+    name: str,
+    overrides: tuple[str, ...],
+    run_path: str | None,
+    workers: int | None,
+    text: Path | None,
 ) -> None:
     """Carries out `nmtkit preprocess`."""
     loaded = config.load(name, overrides)

@@ -30,7 +30,16 @@ def _row(one: RunSummary) -> list[str]:
     state = f"{one.state} ({one.why})" if one.why else one.state
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed))
     updates = "-" if one.updates is None else f"{one.updates:,}"
-    return [one.name, one.recipe, state, updates, best, test or "-", f"{one.size / 1e6:,.1f}", changed]
+    return [
+        one.name,
+        one.recipe,
+        state,
+        updates,
+        best,
+        test or "-",
+        f"{one.size / 1e6:,.1f}",
+        changed,
+    ]
 
 
 def run_remove(runs: Path, names: tuple[str, ...], yes: bool) -> None:

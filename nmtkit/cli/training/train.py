@@ -27,9 +27,22 @@ from nmtkit.core.processes import available_cores
 from nmtkit.core.user_module import load_copy
 from nmtkit.data.text.checking import DataReport
 from nmtkit.datacheck.findings import Diagnosis
-from nmtkit.experiment.execute import Executed, FineTuned, Prepared, Trained, begin, choose_device, execute
+from nmtkit.experiment.execute import (
+    Executed,
+    FineTuned,
+    Prepared,
+    Trained,
+    begin,
+    choose_device,
+    execute,
+)
 from nmtkit.experiment.plan import Plan
-from nmtkit.experiment.presets.without_recipe import RecipeRequest, held_out_note, name_of_run, propose_recipe
+from nmtkit.experiment.presets.without_recipe import (
+    RecipeRequest,
+    held_out_note,
+    name_of_run,
+    propose_recipe,
+)
 from nmtkit.experiment.report import save_report
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.inference.answering import TestResult
@@ -67,12 +80,20 @@ def run_train(
         loaded = None if name is None else config.load(name, settings)
         folder = RunFolder.at(run_path, name_of_run(request) if loaded is None else loaded.name)
         if dry_run:
-            folder = RunFolder(Path(ending.enter_context(tempfile.TemporaryDirectory()), folder.path.name))
+            folder = RunFolder(
+                Path(ending.enter_context(tempfile.TemporaryDirectory()), folder.path.name)
+            )
         path = str(folder.path)
         resume = _resume(resuming, folder, device, loaded)
         if loaded is None:
             lock = propose_recipe(
-                request, path, overrides, resume=resume, overwrite=overwrite, device=device, notify=tell
+                request,
+                path,
+                overrides,
+                resume=resume,
+                overwrite=overwrite,
+                device=device,
+                notify=tell,
             )
             if lock is not None:
                 ending.enter_context(lock)
@@ -92,7 +113,8 @@ def run_train(
 def _show_end(run: Run, stopped: Stopped) -> None:
     """Writes the page about a training, and says what may still help."""
     tell(f"training took {stopped.seconds / 60:.1f} minutes")
-    try:  # a fault there is none of the training; counting operations is for those of more than a minute
+    # a fault there is none of the training; counting operations is for those of more than a minute
+    try:
         save_report(run, run.folder.page, count=stopped.seconds > 60)
         tell(f"a page about this training: {run.folder.page}")
     except Exception as fault:
@@ -102,13 +124,22 @@ def _show_end(run: Run, stopped: Stopped) -> None:
 
 
 def _require_fitting_options(
-    name: str | None, request: RecipeRequest, resuming: str | None, overwrite: bool, allow_new_data: bool, dry_run: bool
+    name: str | None,
+    request: RecipeRequest,
+    resuming: str | None,
+    overwrite: bool,
+    allow_new_data: bool,
+    dry_run: bool,
 ) -> None:
     given = request.given()
     if resuming and overwrite:
-        raise click.UsageError("--resume continues a run and --overwrite replaces it: give one of them")
+        raise click.UsageError(
+            "--resume continues a run and --overwrite replaces it: give one of them"
+        )
     if allow_new_data and not resuming:
-        raise click.UsageError("--allow-new-data is for a run that is resumed: give it with --resume")
+        raise click.UsageError(
+            "--allow-new-data is for a run that is resumed: give it with --resume"
+        )
     if dry_run and (resuming or overwrite):
         raise click.UsageError("--dry-run saves nothing: leave --resume and --overwrite out")
     if name is not None and given:
@@ -118,12 +149,16 @@ def _require_fitting_options(
             "--set data.train.encoding=NAME"
         )
     if name is None and not given:
-        raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")
+        raise click.UsageError(
+            "name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE"
+        )
     if name is None and (fault := request.fault()):
         raise click.UsageError(fault)
 
 
-def _resume(resuming: str | None, folder: RunFolder, device: str, loaded: config.Recipe | None) -> bool:
+def _resume(
+    resuming: str | None, folder: RunFolder, device: str, loaded: config.Recipe | None
+) -> bool:
     """Whether to continue the run in a folder; process 0 looks, before it changes anything there."""
     if resuming != "auto":
         return resuming is not None
@@ -133,7 +168,9 @@ def _resume(resuming: str | None, folder: RunFolder, device: str, loaded: config
         choose_device(device, loaded)
     begun = processes.broadcast_object(folder.has_training() if processes.rank() == 0 else None)
     if processes.rank() == 0:
-        tell(f"{folder.path}: {'resuming the training in this folder' if begun else 'nothing to resume: beginning'}")
+        tell(
+            f"{folder.path}: {'resuming the training in this folder' if begun else 'nothing to resume: beginning'}"
+        )
     return begun
 
 
@@ -144,7 +181,9 @@ def journal_output() -> Iterator[TrainLog]:
         try:
             yield journal
         except Exception as fault:
-            journal.write(f"error: {fault}" if isinstance(fault, NmtkitError) else f"error: {fault!r}")
+            journal.write(
+                f"error: {fault}" if isinstance(fault, NmtkitError) else f"error: {fault!r}"
+            )
             raise
 
 
@@ -175,7 +214,9 @@ def train_run(
     stopped = shown.stopped
     assert stopped is not None
     if first and stopped.reason == "interrupted":
-        tell(f"stopped after update {stopped.update}; the state is saved. Go on with:\n  {resume_command(sys.argv)}")
+        tell(
+            f"stopped after update {stopped.update}; the state is saved. Go on with:\n  {resume_command(sys.argv)}"
+        )
         raise SystemExit(130)
     return stopped
 
@@ -237,7 +278,9 @@ class _ShownTraining:
         if processes.rank() == 0:
             self._journal.open(folder)
             if folder.user_module.is_file():
-                self._journal.write(f"{folder.user_module}: SHA-256 {file_sha256(folder.user_module)}")
+                self._journal.write(
+                    f"{folder.user_module}: SHA-256 {file_sha256(folder.user_module)}"
+                )
         _on_signals(self._stop_once)
         self._display = terminal.TrainingDisplay()
         self._display.__enter__()
@@ -282,9 +325,13 @@ def _show_test(run: Run, result: TestResult) -> None:
     task = TASKS.get(run.recipe.task)
     speed = lines / max(result.seconds, 1e-9)
     if result.outputs:
-        tell(f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s, in {run.folder.test_output}")
+        tell(
+            f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s, in {run.folder.test_output}"
+        )
     if result.cut:
-        tell(f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)")
+        tell(
+            f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)"
+        )
     if not result.scores:
         return
     for number in range(0, len(result.outputs), max(lines // EXAMPLES_SHOWN, 1))[:EXAMPLES_SHOWN]:
@@ -293,7 +340,11 @@ def _show_test(run: Run, result: TestResult) -> None:
         terminal.say(f"reference    {getattr(example, task.references)}")
         terminal.say(f"{task.result:11}  {result.outputs[number]}")
     terminal.say("")
-    terminal.table("test set", ["metric", "score"], [[score.name, f"{score.value:.2f}"] for score in result.scores])
+    terminal.table(
+        "test set",
+        ["metric", "score"],
+        [[score.name, f"{score.value:.2f}"] for score in result.scores],
+    )
     terminal.say("")
     for score in result.scores:
         terminal.say(Comparison(score).line(2))

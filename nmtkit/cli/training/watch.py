@@ -29,18 +29,33 @@ def look(run: Run) -> tuple[str, list[Chart]]:
     """A line of facts about a training, and its charts."""
     name, folder = run.folder.path.resolve().name, run.folder
     is_logged = folder.metrics.exists() and folder.metrics.stat().st_size
-    steps = [event for _, event in MetricsLog(folder).read() if isinstance(event, Step)] if is_logged else []
+    steps = (
+        [event for _, event in MetricsLog(folder).read() if isinstance(event, Step)]
+        if is_logged
+        else []
+    )
     if not steps:
         return f"{name}: nothing is logged yet", []
     last, holder = steps[-1], folder.lock_holder()
-    state = f"trained by {holder}" if holder else "finished" if folder.result.exists() else "not trained from here"
+    state = (
+        f"trained by {holder}"
+        if holder
+        else "finished"
+        if folder.result.exists()
+        else "not trained from here"
+    )
     curves = training_curves(run, name)
     charts: list[Chart] = [
-        ("loss", {"training": (curves.loss, TRAINING), "validation": (curves.valid_loss, VALIDATION)}),
+        (
+            "loss",
+            {"training": (curves.loss, TRAINING), "validation": (curves.valid_loss, VALIDATION)},
+        ),
         (curves.metric, {"validation": (curves.valid_score, VALIDATION)}),
     ]
     facts = (
         f"{name}: update {last.update:,}, epoch {int(last.epoch) + 1}, after {timedelta(seconds=round(last.seconds))}; "
         f"{last.tokens_per_second:,.0f} tok/s, lr {last.lr:.2g}; {state}"
     )
-    return facts, [(title, shown) for title, shown in charts if any(points for points, _ in shown.values())]
+    return facts, [
+        (title, shown) for title, shown in charts if any(points for points, _ in shown.values())
+    ]

@@ -14,14 +14,22 @@ from nmtkit.training.schedules import DecayToZero
 
 
 def run_average(
-    model: str | None, best: int | None, recent: int | None, files: tuple[Path, ...], output: Path | None
+    model: str | None,
+    best: int | None,
+    recent: int | None,
+    files: tuple[Path, ...],
+    output: Path | None,
 ) -> None:
     """Carries out `nmtkit average`."""
     if sum(map(bool, (best, recent, files))) > 1:
-        raise click.UsageError("--best, --recent and FILES each say what to average: give one of them")
+        raise click.UsageError(
+            "--best, --recent and FILES each say what to average: give one of them"
+        )
     for path in files:
         if path.is_dir():
-            raise click.UsageError(f"{path} is a folder, and FILES are checkpoints; a run is named with -m {path}")
+            raise click.UsageError(
+                f"{path} is a folder, and FILES are checkpoints; a run is named with -m {path}"
+            )
     if files and output is not None and model is None:
         run, written, of_run, chosen = None, output, "", list(files)
     else:
@@ -29,10 +37,16 @@ def run_average(
         written, of_run = output or run.folder.average, f" of {run.folder.path} ({why})"
         chosen = list(files) or weights_to_average(run, best, recent)
         if output is None and run.folder.imported.is_file():
-            raise click.UsageError(f"{written} has the only weights of an imported run: name another file with -o FILE")
+            raise click.UsageError(
+                f"{written} has the only weights of an imported run: name another file with -o FILE"
+            )
     results.require_other(output, chosen)
     average_files(chosen, written, run)
-    tell("\n  ".join([f"averaged {len(chosen)} checkpoints{of_run} into {written}:", *map(str, chosen)]))
+    tell(
+        "\n  ".join(
+            [f"averaged {len(chosen)} checkpoints{of_run} into {written}:", *map(str, chosen)]
+        )
+    )
     if run is not None and isinstance(run.newest_stage().recipe.training.schedule, DecayToZero):
         tell(
             "the learning rate of this training falls until its end, so earlier checkpoints may be worse: compare "
@@ -41,7 +55,11 @@ def run_average(
 
 
 def run_import(
-    folder: Path, toolkit: str | None, output: str | None, task: str | None, source_prefix: str | None
+    folder: Path,
+    toolkit: str | None,
+    output: str | None,
+    task: str | None,
+    source_prefix: str | None,
 ) -> None:
     """Carries out `nmtkit import`."""
     toolkit = toolkit or detect_toolkit(folder)
@@ -58,6 +76,10 @@ def run_export(model: str, folder: Path, program: str, weights: str, licence: st
     """Carries out `nmtkit export`."""
     run, why = find_run(model)
     export_run(run, program, folder, weights, licence, tell)
-    tell(f"exported {run.folder.path} ({why}) for {program} into {folder}; its model card is {folder / 'README.md'}")
+    tell(
+        f"exported {run.folder.path} ({why}) for {program} into {folder}; its model card is {folder / 'README.md'}"
+    )
     if licence is None:
-        tell('the model card has the licence of an imported model, else "unknown"; set it with --license')
+        tell(
+            'the model card has the licence of an imported model, else "unknown"; set it with --license'
+        )

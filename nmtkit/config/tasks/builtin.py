@@ -7,7 +7,10 @@ TRANSLATION = TASKS.register("translation")(
     GenerationTask(
         name="translation",
         command="translate",
-        columns=(Column("src", plural="sources"), Column("tgt", required=("train", "valid"), plural="targets")),
+        columns=(
+            Column("src", plural="sources"),
+            Column("tgt", required=("train", "valid"), plural="targets"),
+        ),
         done="translated",
         result="translation",
         validation_metrics=("bleu",),
@@ -23,7 +26,10 @@ CLASSIFICATION = TASKS.register("classification")(
         name="classification",
         command="classify",
         about="Classify texts: one label for each line.",
-        columns=(Column("src", plural="texts"), Column("labels", "label", required=("train", "valid"))),
+        columns=(
+            Column("src", plural="texts"),
+            Column("labels", "label", required=("train", "valid")),
+        ),
         done="classified",
         result="label",
         test_metrics=("accuracy", "f1"),
@@ -52,7 +58,10 @@ SUMMARIZATION = TASKS.register("summarization")(
     GenerationTask(
         name="summarization",
         command="summarize",
-        columns=(Column("src", plural="articles"), Column("tgt", required=("train", "valid"), plural="summaries")),
+        columns=(
+            Column("src", plural="articles"),
+            Column("tgt", required=("train", "valid"), plural="summaries"),
+        ),
         done="summarized",
         result="summary",
         fields=("article", "summary"),

@@ -106,6 +106,8 @@ class LabellingTask(Task):
 
 def with_settings_of_task(given: Any) -> Any:
     """A recipe as it was written, with the settings of `search` that its task has where it has none."""
-    task, search = (given.get("task"), given.get("search", {})) if isinstance(given, dict) else (None, None)
+    task, search = (
+        (given.get("task"), given.get("search", {})) if isinstance(given, dict) else (None, None)
+    )
     own = TASKS.get(task).search if isinstance(task, str) and task in TASKS.names() else {}
     return {**given, "search": {**own, **search}} if own and isinstance(search, dict) else given

@@ -29,8 +29,12 @@ _ROWS: dict[str, Row] = {
     **OUTPUT_BIAS_ROW,
     "src_embedding_norm.{kind}": "model.encoder.layernorm_embedding.{kind}",
     "tgt_embedding_norm.{kind}": "model.decoder.layernorm_embedding.{kind}",
-    "src_positions.table": Stored(["model.encoder.embed_positions.weight"], unread_rows=_FIRST_POSITION),
-    "tgt_positions.table": Stored(["model.decoder.embed_positions.weight"], unread_rows=_FIRST_POSITION),
+    "src_positions.table": Stored(
+        ["model.encoder.embed_positions.weight"], unread_rows=_FIRST_POSITION
+    ),
+    "tgt_positions.table": Stored(
+        ["model.decoder.embed_positions.weight"], unread_rows=_FIRST_POSITION
+    ),
 }
 
 
@@ -40,7 +44,11 @@ class Bart(BartLike):
 
     model_type = "bart"
     names = WeightNames(_ROWS)
-    form: ClassVar[dict[str, Any]] = {"norm": "post", "positions": "learned", "embedding_norm": True}
+    form: ClassVar[dict[str, Any]] = {
+        "norm": "post",
+        "positions": "learned",
+        "embedding_norm": True,
+    }
     task = SUMMARIZATION.name
 
 

@@ -10,7 +10,13 @@ from typing_extensions import override
 
 from nmtkit.config.tasks.builtin import LANGUAGE_MODELLING
 from nmtkit.convert.checkpoint_converter import CheckpointConverter
-from nmtkit.convert.external_files import ExternalSettings, ExternalWeights, read_json, read_weights, unsupported
+from nmtkit.convert.external_files import (
+    ExternalSettings,
+    ExternalWeights,
+    read_json,
+    read_weights,
+    unsupported,
+)
 from nmtkit.convert.huggingface.families import ACTIVATIONS, FAMILIES, Family, renamed
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.imported_model import ImportedModel
@@ -45,7 +51,12 @@ _NAMES = WeightNames(
 )
 _OUTPUT_BIASES = ("cls.predictions.bias", "cls.predictions.decoder.bias")
 """Two names of one tied vector."""
-_UNREAD = ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "pooler.dense.weight", "pooler.dense.bias"]
+_UNREAD = [
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+    "pooler.dense.weight",
+    "pooler.dense.bias",
+]
 """Stored twice, or of no use without the head for the next sentence."""
 
 
@@ -77,7 +88,9 @@ class Bert(Family):
     def read(self, folder: Path) -> ImportedModel:
         place = folder / "config.json"
         config = parse(BertFolderConfig, read_json(place, dict), str(place))
-        tokenizers, maps = read_tokenizers(folder, ("[PAD]", "[CLS]", "[SEP]"), config.vocab_size, ("tgt",))
+        tokenizers, maps = read_tokenizers(
+            folder, ("[PAD]", "[CLS]", "[SEP]"), config.vocab_size, ("tgt",)
+        )
         weights = _with_plain_names(read_weights(folder))
         converter = CheckpointConverter(
             place=place, weights=weights, names=_NAMES, tokenizers=tokenizers, vocabularies=maps
@@ -110,9 +123,13 @@ def _convert_words(config: BertFolderConfig, converter: CheckpointConverter) -> 
     """Returns the embedding, which is the output layer too, and the output bias by our names."""
     shapes = converter.weights.shapes
     output = _NAMES.theirs("output.words.weight")
-    words = converter.words(converter.present([_NAMES.theirs("src_embedding.weight"), output]), config.hidden_size)
+    words = converter.words(
+        converter.present([_NAMES.theirs("src_embedding.weight"), output]), config.hidden_size
+    )
     if output in shapes and not torch.equal(converter.words(output, config.hidden_size), words):
-        raise unsupported(converter.place, f"{output}: output words that are not those of the input")
+        raise unsupported(
+            converter.place, f"{output}: output words that are not those of the input"
+        )
     bias_name = next((name for name in _OUTPUT_BIASES if name in shapes), _OUTPUT_BIASES[0])
     bias = converter.tensor(bias_name, (config.vocab_size,), optional=True)
     return {

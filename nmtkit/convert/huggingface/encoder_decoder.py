@@ -169,7 +169,9 @@ _SINUSOIDS = ["model.encoder.embed_positions.weights", "model.decoder.embed_posi
 """Older folders have these; they are computed."""
 
 
-def read_bart_like_config(folder: Path, kind: type[BartLikeConfig]) -> tuple[BartLikeConfig, dict[str, Any]]:
+def read_bart_like_config(
+    folder: Path, kind: type[BartLikeConfig]
+) -> tuple[BartLikeConfig, dict[str, Any]]:
     """As `read_config`; refuses settings that are not the same for encoder and decoder."""
     config, content = read_config(folder, kind)
     for names in SETTINGS.values():
@@ -179,7 +181,10 @@ def read_bart_like_config(folder: Path, kind: type[BartLikeConfig]) -> tuple[Bar
 
 
 def convert_bart_like(
-    config: BartLikeConfig, converter: CheckpointConverter, form: Mapping[str, Any], tables: Mapping[str, Tensor]
+    config: BartLikeConfig,
+    converter: CheckpointConverter,
+    form: Mapping[str, Any],
+    tables: Mapping[str, Tensor],
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
     """Returns the settings and weights of a model; `form` has the settings in which families differ.
 
@@ -192,11 +197,17 @@ def convert_bart_like(
         ties_output=config.tie_word_embeddings,
         ties_sides=config.share_encoder_decoder_embeddings,
     )
-    if config.tie_word_embeddings and not torch.equal(words["output.weight"], words["tgt_embedding.weight"]):
-        raise converter.fault("config.json says that the output layer is the target's embedding, and they differ")
+    if config.tie_word_embeddings and not torch.equal(
+        words["output.weight"], words["tgt_embedding.weight"]
+    ):
+        raise converter.fault(
+            "config.json says that the output layer is the target's embedding, and they differ"
+        )
     settings = {ours: getattr(config, theirs[0]) for ours, theirs in SETTINGS.items()}
     settings["activation"] = ACTIVATIONS[config.activation_function]
-    return converter.convert(TransformerConfig, {**settings, **form}, {**words, **tables}, unread=_SINUSOIDS)
+    return converter.convert(
+        TransformerConfig, {**settings, **form}, {**words, **tables}, unread=_SINUSOIDS
+    )
 
 
 class BartLike(Family):
@@ -212,7 +223,11 @@ class BartLike(Family):
     def read(self, folder: Path) -> ImportedModel:
         config, _ = read_bart_like_config(folder, self.config_kind)
         start = config.decoder_start_token_id
-        special = (config.pad_token_id, config.eos_token_id if start is None else start, config.eos_token_id)
+        special = (
+            config.pad_token_id,
+            config.eos_token_id if start is None else start,
+            config.eos_token_id,
+        )
         tokenizers, maps = read_tokenizers(
             folder=folder,
             special=special,

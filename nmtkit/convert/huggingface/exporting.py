@@ -43,12 +43,19 @@ def write_public_huggingface(
     settings: dict[str, Any] = {key: value for key, value in config.items() if key != "torch_dtype"}
     settings["dtype"] = "float32"
     if tokenizers.config.source_prefix:  # `import` and the pipelines of `transformers` find it here
-        settings["task_specific_params"] = {recipe.task: {"prefix": tokenizers.config.source_prefix}}
+        settings["task_specific_params"] = {
+            recipe.task: {"prefix": tokenizers.config.source_prefix}
+        }
     if "decoder_start_token_id" in config or model_type == "mbart":
         settings["decoder_start_token_id"] = int(tokenizer.rows[BOS])
     write_json(folder / "config.json", settings)
-    write_json(folder / "generation_config.json", _generation_config(run, config, tokenizers, recipe))
-    write_bare_tensors(folder / "model.safetensors", {name: tensor.contiguous() for name, tensor in tensors.items()})
+    write_json(
+        folder / "generation_config.json", _generation_config(run, config, tokenizers, recipe)
+    )
+    write_bare_tensors(
+        folder / "model.safetensors",
+        {name: tensor.contiguous() for name, tensor in tensors.items()},
+    )
     _write_languages(folder / "tokenizer_config.json", tokenizers)
 
 
@@ -138,7 +145,9 @@ def write_public_ctranslate2(
             # The converter leaves the epsilon out, so that CTranslate2 would take the default.
             specification.config.layer_norm_epsilon = model.config.model_dump()["norm_epsilon"]
             if "src" in tokenizers:
-                names = _row_names(transformers.AutoTokenizer.from_pretrained(exported), int(config["vocab_size"]))
+                names = _row_names(
+                    transformers.AutoTokenizer.from_pretrained(exported), int(config["vocab_size"])
+                )
                 specification._vocabularies = {"source": [names], "target": [names]}
                 tokenizer = tokenizers.tgt
                 assert isinstance(tokenizer, HuggingFaceTokenizer)
@@ -150,9 +159,13 @@ def write_public_ctranslate2(
             specification.validate()
             specification.optimize()
             specification.save(str(folder))
-        except Exception as fault:  # the library raises many kinds, for models that it does not support
+        except (
+            Exception
+        ) as fault:  # the library raises many kinds, for models that it does not support
             reason = shorten(" ".join(str(fault).split()), 200)
-            raise NmtkitError(f"ctranslate2 cannot convert this model: {reason}; take --to huggingface") from fault
+            raise NmtkitError(
+                f"ctranslate2 cannot convert this model: {reason}; take --to huggingface"
+            ) from fault
         with write_errors(folder):
             for path in exported.iterdir():
                 if path.name not in ("config.json", "model.safetensors"):

@@ -85,7 +85,9 @@ class Family(ABC):
 
     def tensors(self, public: PublicWeights, config: Mapping[str, Any]) -> dict[str, Tensor]:
         """Returns the tensors of an imported model by their names in `transformers`; `config` is its `config.json`."""
-        raise NmtkitError(f"a model of type {self.model_type} cannot be exported to huggingface; take --to safetensors")
+        raise NmtkitError(
+            f"a model of type {self.model_type} cannot be exported to huggingface; take --to safetensors"
+        )
 
 
 FAMILIES: Registry[type[Family]] = Registry(

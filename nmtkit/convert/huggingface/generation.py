@@ -101,9 +101,12 @@ class GenerationConfig(ExternalSettings):
         tokens = {words[0] for words in self.bad_words_ids if len(words) == 1}
         return {token for token in tokens if 0 <= token < self.vocab_size}
 
-    def search_settings(self, folder: Path, maps: Maps, never_written: set[int]) -> tuple[dict[str, Any], list[str]]:
+    def search_settings(
+        self, folder: Path, maps: Maps, never_written: set[int]
+    ) -> tuple[dict[str, Any], list[str]]:
         """Returns the search of `generate` as a recipe's settings, and notes on what differs."""
-        max_tokens = self.max_new_tokens or self.max_length - 1  # max_length counts the decoder's first input
+        # max_length counts the decoder's first input
+        max_tokens = self.max_new_tokens or self.max_length - 1
         min_tokens = max(self.min_length - 1, self.min_new_tokens)
         stops = {value: stop for stop, value in EARLY_STOPPING.items()}
         search = {
@@ -127,7 +130,9 @@ class GenerationConfig(ExternalSettings):
         notes = []
         if ignored:
             keys = shorten(", ".join(ignored), 200)
-            notes.append(f"ignored in {generation_file(folder).name}: {keys}; generate may write other texts")
+            notes.append(
+                f"ignored in {generation_file(folder).name}: {keys}; generate may write other texts"
+            )
         if "repetition_penalty" in search:
             notes.append(_PENALTY_NOTE)
         if self.max_new_tokens is None and "max_length" not in self.model_fields_set:
@@ -170,7 +175,8 @@ def generation_settings(search: SearchConfig) -> dict[str, Any]:
         "early_stopping": EARLY_STOPPING.get(search.effective_stop, False) if beams > 1 else False,
         "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
         "no_repeat_ngram_size": search.no_repeat_ngram,
-        "min_length": search.min_length + 1 if search.min_length else 0,  # counts the decoder's first input
+        # counts the decoder's first input
+        "min_length": search.min_length + 1 if search.min_length else 0,
     }
 
 
@@ -209,7 +215,9 @@ def read_config(folder: Path, kind: type[C], variant: str = "") -> tuple[C, dict
         token = getattr(config, key)
         if key.endswith("_token_id") and token is not None and token >= config.tgt_vocab_size:
             where = places.get((key,), str(place))
-            raise CheckpointError(f"{where}: `{key}`: {token} is not one of the {config.tgt_vocab_size:,} tokens")
+            raise CheckpointError(
+                f"{where}: `{key}`: {token} is not one of the {config.tgt_vocab_size:,} tokens"
+            )
     return config, content
 
 
@@ -229,11 +237,15 @@ def read_variants(
             continue
         prefix = parameters.get("prefix") or ""
         if not isinstance(prefix, str):
-            raise CheckpointError(f"{place}: {_VARIANTS}.{name}: `prefix`: {shorten(repr(prefix))} is not a text")
+            raise CheckpointError(
+                f"{place}: {_VARIANTS}.{name}: `prefix`: {shorten(repr(prefix))} is not a text"
+            )
         config, _ = read_config(folder, kind, name)
         search, notes = config.search_settings(folder, maps, never_written)
         ignored = sorted(parameters.keys() - _VARIANT_SETTINGS - {"prefix"})
         if ignored:
-            notes.append(f"ignored in {place.name}: {', '.join(f'{_VARIANTS}.{name}.{key}' for key in ignored)}")
+            notes.append(
+                f"ignored in {place.name}: {', '.join(f'{_VARIANTS}.{name}.{key}' for key in ignored)}"
+            )
         variants[name] = TaskVariant(task, search, notes, prefix)
     return variants

@@ -13,7 +13,13 @@ from typing_extensions import override
 from nmtkit.config.tasks.builtin import LANGUAGE_MODELLING
 from nmtkit.convert.checkpoint_converter import CheckpointConverter
 from nmtkit.convert.external_files import ExternalWeights, read_weights
-from nmtkit.convert.huggingface.families import ACTIVATIONS, FAMILIES, Family, PublicWeights, renamed
+from nmtkit.convert.huggingface.families import (
+    ACTIVATIONS,
+    FAMILIES,
+    Family,
+    PublicWeights,
+    renamed,
+)
 from nmtkit.convert.huggingface.generation import GenerationConfig, read_config
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
 from nmtkit.convert.imported_model import ImportedModel
@@ -34,8 +40,12 @@ _NAMES = WeightNames(
             ["transformer.h.{layer}.attn.c_proj.{kind}"], transposed=True
         ),
         "decoder.{layer}.around_self_attention.norm.{kind}": "transformer.h.{layer}.ln_1.{kind}",
-        "decoder.{layer}.feed_forward.inner.{kind}": Stored(["transformer.h.{layer}.mlp.c_fc.{kind}"], transposed=True),
-        "decoder.{layer}.feed_forward.out.{kind}": Stored(["transformer.h.{layer}.mlp.c_proj.{kind}"], transposed=True),
+        "decoder.{layer}.feed_forward.inner.{kind}": Stored(
+            ["transformer.h.{layer}.mlp.c_fc.{kind}"], transposed=True
+        ),
+        "decoder.{layer}.feed_forward.out.{kind}": Stored(
+            ["transformer.h.{layer}.mlp.c_proj.{kind}"], transposed=True
+        ),
         "decoder.{layer}.around_feed_forward.norm.{kind}": "transformer.h.{layer}.ln_2.{kind}",
         "decoder_norm.{kind}": "transformer.ln_f.{kind}",
     }

@@ -16,7 +16,12 @@ from nmtkit.config import Recipe
 from nmtkit.config.tasks.builtin import TRANSLATION
 from nmtkit.config.tasks.task import TASKS
 from nmtkit.convert.checkpoint_converter import CheckpointConverter
-from nmtkit.convert.engines import plain_weights, position_table, positions_needed, require_convertible
+from nmtkit.convert.engines import (
+    plain_weights,
+    position_table,
+    positions_needed,
+    require_convertible,
+)
 from nmtkit.convert.external_files import ExternalWeights, read_json, read_weights
 from nmtkit.convert.huggingface.encoder_decoder import (
     BART_LIKE_ROWS,
@@ -31,7 +36,13 @@ from nmtkit.convert.huggingface.encoder_decoder import (
 from nmtkit.convert.huggingface.families import FAMILIES, Family
 from nmtkit.convert.huggingface.generation import generation_settings
 from nmtkit.convert.imported_model import ImportedModel
-from nmtkit.convert.vocabulary import Maps, VocabularyMap, build_tokenizers, map_vocabulary, write_sentencepiece_models
+from nmtkit.convert.vocabulary import (
+    Maps,
+    VocabularyMap,
+    build_tokenizers,
+    map_vocabulary,
+    write_sentencepiece_models,
+)
 from nmtkit.convert.weight_names import SUPPRESSED_BIAS, WeightNames
 from nmtkit.core.errors import CheckpointError, NmtkitError, shorten
 from nmtkit.core.files import write_json
@@ -46,7 +57,10 @@ from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 
 NAMES = WeightNames({**BART_LIKE_ROWS, **OUTPUT_BIAS_ROW, **POSITION_ROWS})
 
-_ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
+_ARCHITECTURES = {
+    "pre": ("pegasus", "PegasusForConditionalGeneration"),
+    "post": ("marian", "MarianMTModel"),
+}
 """Model type and class of `transformers`, by where layers normalize."""
 _NORMS = {model_type: norm for norm, (model_type, _) in _ARCHITECTURES.items()}
 
@@ -65,7 +79,11 @@ class Marian(Family):
         weights = read_weights(folder)
         tokenizers, maps = _read_tokenizers(folder, config, weights)
         converter = CheckpointConverter(
-            place=folder / "config.json", weights=weights, names=NAMES, tokenizers=tokenizers, vocabularies=maps
+            place=folder / "config.json",
+            weights=weights,
+            names=NAMES,
+            tokenizers=tokenizers,
+            vocabularies=maps,
         )
         positions, tables = converter.positions(config.d_model)
         form = {"norm": _NORMS[architecture], "positions": "sinusoidal_halves", **positions}
@@ -102,7 +120,9 @@ def _exported_task(content: Mapping[str, Any]) -> str:
 # -------------------------------------------------------------------------------------------------------- tokenizers
 
 
-def _read_tokenizers(folder: Path, config: BartLikeConfig, weights: ExternalWeights) -> tuple[Tokenizers, Maps]:
+def _read_tokenizers(
+    folder: Path, config: BartLikeConfig, weights: ExternalWeights
+) -> tuple[Tokenizers, Maps]:
     """Returns tokenizers over `vocab.json`, which both sides share if there is no `target_vocab.json`."""
     has_target_vocabulary = (folder / "target_vocab.json").exists()
     _require_sizes(folder, config, weights, has_target_vocabulary)
@@ -116,15 +136,21 @@ def _read_tokenizers(folder: Path, config: BartLikeConfig, weights: ExternalWeig
     return build_tokenizers("marian", (src, tgt), folder, models), (src, tgt)
 
 
-def _require_sizes(folder: Path, config: BartLikeConfig, weights: ExternalWeights, has_target_vocabulary: bool) -> None:
+def _require_sizes(
+    folder: Path, config: BartLikeConfig, weights: ExternalWeights, has_target_vocabulary: bool
+) -> None:
     """Refuses sizes of vocabularies that the other files do not have."""
     sizes = {config.vocab_size, config.tgt_vocab_size}
     for size in sizes:
         if (size, config.d_model) not in weights.shapes.values():
-            fault = f"sets {size:,} tokens of {config.d_model} numbers, but the other files have none"
+            fault = (
+                f"sets {size:,} tokens of {config.d_model} numbers, but the other files have none"
+            )
             raise CheckpointError(f"{folder / 'config.json'}: {fault}")
     if len(sizes) > 1 and not has_target_vocabulary:
-        raise CheckpointError(f"{folder / 'config.json'}: sets two vocabularies, but the other files have none")
+        raise CheckpointError(
+            f"{folder / 'config.json'}: sets two vocabularies, but the other files have none"
+        )
 
 
 def _padding_rows(weights: ExternalWeights) -> set[int]:
@@ -144,7 +170,9 @@ def _source_map(folder: Path, config: BartLikeConfig) -> VocabularyMap:
     if pad is None or eos is None:
         raise CheckpointError(f"{path}: {SPECIALS[PAD]} or {SPECIALS[EOS]} is missing in it")
     unnamed = {*range(config.vocab_size)} - {*tokens}
-    return map_vocabulary(folder, tokens, (pad, pad if bos is None else bos, eos), config.vocab_size, unnamed)
+    return map_vocabulary(
+        folder, tokens, (pad, pad if bos is None else bos, eos), config.vocab_size, unnamed
+    )
 
 
 def _read_tokens(path: Path, size: int) -> dict[int, str]:
@@ -153,7 +181,9 @@ def _read_tokens(path: Path, size: int) -> dict[int, str]:
     for token, row in read_json(path, dict).items():
         if type(row) is not int or not 0 <= row < size or row in tokens:
             fault = f"{shorten(repr(token))} has the id {shorten(repr(row))}"
-            raise CheckpointError(f"{path}: {fault}: outside 0 to {size - 1}, or the id of another token")
+            raise CheckpointError(
+                f"{path}: {fault}: outside 0 to {size - 1}, or the id of another token"
+            )
         tokens[row] = token
     return tokens
 
@@ -167,7 +197,8 @@ def write_marian(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder:
     _require_pieces(tokenizers)
     positions = positions_needed(recipe, config)
     settings, tensors = to_marian(model, positions)
-    settings["nmtkit"] = {"version": __version__, "recipe": recipe.name, "task": recipe.task}  # `import` reads the task
+    # `import` reads the task
+    settings["nmtkit"] = {"version": __version__, "recipe": recipe.name, "task": recipe.task}
     write_json(folder / "config.json", settings)
     write_json(folder / "generation_config.json", _generation_config(recipe.search, positions))
     write_bare_tensors(folder / "model.safetensors", tensors)
@@ -176,13 +207,18 @@ def write_marian(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder:
     if not tokenizers.shared:
         vocabularies["target_vocab.json"] = tokenizers.tgt
     for file, tokenizer in vocabularies.items():
-        write_json(folder / file, {token: number for number, token in enumerate(tokenizer.vocabulary.tokens)})
+        write_json(
+            folder / file,
+            {token: number for number, token in enumerate(tokenizer.vocabulary.tokens)},
+        )
     write_json(folder / "tokenizer_config.json", _tokenizer_config(tokenizers, positions))
 
 
 def _require_pieces(tokenizers: Tokenizers) -> None:
     """Refuses tokenizers that are no sentencepiece models, or change the case of text."""
-    has_pieces = all(isinstance(tokenizer, SentencePieceTokenizer) for tokenizer in tokenizers.values())
+    has_pieces = all(
+        isinstance(tokenizer, SentencePieceTokenizer) for tokenizer in tokenizers.values()
+    )
     if not has_pieces or any(tokenizer.config.lowercase for tokenizer in tokenizers.values()):
         text = "text that was turned into lower case" if has_pieces else "words"
         raise NmtkitError(
@@ -220,7 +256,10 @@ def to_marian(model: Seq2Seq, positions: int) -> tuple[dict[str, Any], dict[str,
     if tied_output:
         del tensors[NAMES.theirs("output.weight")]
     settings = _settings(config, positions)
-    settings |= {"vocab_size": len(weights["src_embedding.weight"]), "tie_word_embeddings": tied_output}
+    settings |= {
+        "vocab_size": len(weights["src_embedding.weight"]),
+        "tie_word_embeddings": tied_output,
+    }
     if not is_pegasus:
         settings["decoder_vocab_size"] = len(weights["tgt_embedding.weight"])
         settings["share_encoder_decoder_embeddings"] = one_embedding

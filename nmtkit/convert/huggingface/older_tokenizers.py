@@ -112,7 +112,9 @@ class _OlderTokenizer:
         return [token for token in self.template.split() if token != "$A"]
 
 
-def older_content(folder: Path, settings: TokenizerSettings, model_type: str) -> tuple[Path, dict[str, Any]]:
+def older_content(
+    folder: Path, settings: TokenizerSettings, model_type: str
+) -> tuple[Path, dict[str, Any]]:
     """Returns a file of a tokenizer, and what `tokenizer.json` would hold for it."""
     readers = {
         "vocab.txt": _word_piece,
@@ -123,35 +125,47 @@ def older_content(folder: Path, settings: TokenizerSettings, model_type: str) ->
     path = next((folder / name for name in readers if (folder / name).exists()), None)
     if path is None:
         names = ", ".join(readers)
-        raise CheckpointError(f"{folder}: no tokenizer.json, nor any of {names}; download the whole folder")
+        raise CheckpointError(
+            f"{folder}: no tokenizer.json, nor any of {names}; download the whole folder"
+        )
     try:
         made = readers[path.name](path, settings)
         tokenizer = made.tokenizer
         special = [*settings.special_tokens, *made.specials]
-        special += [token for token in (*_MARKS, *SPECIALS) if tokenizer.token_to_id(token) is not None]
+        special += [
+            token for token in (*_MARKS, *SPECIALS) if tokenizer.token_to_id(token) is not None
+        ]
         tokenizer.add_special_tokens([*dict.fromkeys(special)])
         if made.template:
             _require_tokens(path, made, settings)
             ends = [(token, tokenizer.token_to_id(token)) for token in made.around]
             processors = library().processors
-            tokenizer.post_processor = processors.TemplateProcessing(single=made.template, special_tokens=ends)
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=made.template, special_tokens=ends
+            )
         content: dict[str, Any] = json.loads(tokenizer.to_str())
     except CheckpointError:
         raise
     except Exception as fault:  # the library raises no narrower one
-        raise CheckpointError(f"{path}: {shorten(' '.join(str(fault).split()), 200)}; {REMEDY}") from fault
+        raise CheckpointError(
+            f"{path}: {shorten(' '.join(str(fault).split()), 200)}; {REMEDY}"
+        ) from fault
     return path, content
 
 
 def _require_tokens(path: Path, made: _OlderTokenizer, settings: TokenizerSettings) -> None:
     """Refuses a template with a language, or an end, that has no token."""
     place = path.with_name(_CONFIG)
-    lists_languages = bool(settings.additional_special_tokens or settings.extra_special_tokens or made.specials)
+    lists_languages = bool(
+        settings.additional_special_tokens or settings.extra_special_tokens or made.specials
+    )
     for token in made.around:
         if made.tokenizer.token_to_id(token) is not None:
             continue
         if settings.src_lang and settings.src_lang in token and lists_languages:
-            raise CheckpointError(f"{place}: `src_lang`: {settings.src_lang!r} is not one of the model's languages")
+            raise CheckpointError(
+                f"{place}: `src_lang`: {settings.src_lang!r} is not one of the model's languages"
+            )
         raise CheckpointError(
             f"{place} lists no token {token}: copy special_tokens_map.json of the model's page on the hub beside it"
         )
@@ -212,14 +226,18 @@ def _read_pieces(path: Path) -> _SentencePieceModel:
             continue
         fields: dict[int, Any] = dict(message_fields(message))
         if number == 1:
-            pieces.append((fields[1].decode(), struct.unpack("<f", fields[2])[0], fields.get(3, _NORMAL)))
+            pieces.append(
+                (fields[1].decode(), struct.unpack("<f", fields[2])[0], fields.get(3, _NORMAL))
+            )
         else:
             parts.setdefault(number, fields)
     trained, normalized = parts[2], parts[3]
     return _SentencePieceModel(pieces, trained.get(3, 1) == 2, normalized.get(2, b""))
 
 
-def _cutter(model: _SentencePieceModel, pieces: Sequence[Piece], ids: Mapping[str, int], splits_words: bool) -> Any:
+def _cutter(
+    model: _SentencePieceModel, pieces: Sequence[Piece], ids: Mapping[str, int], splits_words: bool
+) -> Any:
     """Returns a tokenizer of the library that cuts as the sentencepiece model does, with these pieces and ids.
 
     `splits_words`: words are cut apart before the pieces are found, as T5 and Pegasus do; else white space is made one
@@ -251,7 +269,11 @@ def _merges(pieces: Sequence[Piece], ids: Mapping[str, int]) -> list[tuple[str, 
             continue
         for cut in range(1, len(text)):
             candidates.append((-score, text[:cut], text[cut:]))
-    return [(left, right) for _, left, right in sorted(candidates) if {left, right, left + right} <= ids.keys()]
+    return [
+        (left, right)
+        for _, left, right in sorted(candidates)
+        if {left, right, left + right} <= ids.keys()
+    ]
 
 
 def _row_of(pieces: Sequence[Piece]) -> dict[str, int]:
@@ -289,7 +311,9 @@ def _fairseq(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:
     tokenizer = _cutter(model, pieces, _row_of(pieces), splits_words=False)
     language = settings.src_lang or "en_XX"
     is_first_mbart = settings.tokenizer_class.startswith("MBartTokenizer")
-    return _OlderTokenizer(tokenizer, f"$A </s> {language}" if is_first_mbart else f"{language} $A </s>")
+    return _OlderTokenizer(
+        tokenizer, f"$A </s> {language}" if is_first_mbart else f"{language} $A </s>"
+    )
 
 
 def _m2m100(path: Path, settings: TokenizerSettings) -> _OlderTokenizer:

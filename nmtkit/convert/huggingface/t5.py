@@ -9,7 +9,11 @@ from typing_extensions import override
 
 from nmtkit.convert.checkpoint_converter import CheckpointConverter
 from nmtkit.convert.external_files import read_weights
-from nmtkit.convert.huggingface.encoder_decoder import EncoderDecoderConfig, convert_words, public_tensors
+from nmtkit.convert.huggingface.encoder_decoder import (
+    EncoderDecoderConfig,
+    convert_words,
+    public_tensors,
+)
 from nmtkit.convert.huggingface.families import FAMILIES, Family, PublicWeights
 from nmtkit.convert.huggingface.generation import read_config, read_variants
 from nmtkit.convert.huggingface.tokenizers import read_tokenizers
@@ -97,7 +101,9 @@ class T5(Family):
     def read(self, folder: Path) -> ImportedModel:
         config, _ = read_config(folder, HuggingFaceT5Config)
         special = (config.pad_token_id, config.decoder_start_token_id, config.eos_token_id)
-        tokenizers, maps = read_tokenizers(folder, special, config.vocab_size, first=config.forced_bos_token_id)
+        tokenizers, maps = read_tokenizers(
+            folder, special, config.vocab_size, first=config.forced_bos_token_id
+        )
         is_gated = config.feed_forward_proj == _GATED
         converter = CheckpointConverter(
             place=folder / "config.json",
@@ -117,7 +123,9 @@ class T5(Family):
             "relative_distance": config.relative_attention_max_distance,
             "norm_epsilon": config.layer_norm_epsilon,
             "gated": is_gated,
-            "scale_output": self.scales_output and config.scale_decoder_outputs and config.tie_word_embeddings,
+            "scale_output": self.scales_output
+            and config.scale_decoder_outputs
+            and config.tie_word_embeddings,
             "activation": "gelu_tanh" if is_gated else "relu",
             "dropout": config.dropout_rate,
             "attention_dropout": config.dropout_rate,

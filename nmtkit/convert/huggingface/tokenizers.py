@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.convert.external_files import read_json
-from nmtkit.convert.huggingface.older_tokenizers import REMEDY, older_content, read_settings, require_distinct
+from nmtkit.convert.huggingface.older_tokenizers import (
+    REMEDY,
+    older_content,
+    read_settings,
+    require_distinct,
+)
 from nmtkit.convert.vocabulary import Maps, map_vocabulary
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
@@ -67,7 +72,9 @@ def read_tokenizers(
     except (CheckpointError, ValueError, KeyError, TypeError) as fault:
         raise CheckpointError(f"{place}: {shorten(str(fault), 200)}; {REMEDY}") from fault
     shown = _shown_names(tokenizer, size)
-    further = sorted(row for row, token in added.items() if token.special or SENTINEL.fullmatch(token.content))
+    further = sorted(
+        row for row, token in added.items() if token.special or SENTINEL.fullmatch(token.content)
+    )
     for row in further:
         shown[row] = _special_name(row, added[row].content, settings.mask_token)
     unknown = tokenizer.token_to_id(str(settings.unk_token or model.get("unk_token")))
@@ -86,7 +93,9 @@ def read_tokenizers(
     rows, tokens = map_.rows.tolist(), map_.vocabulary.tokens
     named = dict(zip(rows, tokens, strict=True))  # the end, where another has its row
     before = [named[row] for row in template.ids[: marks.index(0) if 0 in marks else 0]]
-    after = [named[row] for row, mark in zip(template.ids, marks, strict=True) if mark][len(before) :]
+    after = [named[row] for row, mark in zip(template.ids, marks, strict=True) if mark][
+        len(before) :
+    ]
     affixes = {
         "before": before[1:] if before and template.ids[0] == start else before,
         "after": after[:-1] if after[-1:] == [SPECIALS[EOS]] else after,
@@ -97,7 +106,9 @@ def read_tokenizers(
         if first_language is not None:
             around["tgt"] = {"start": [named[first_language] if start_is_language else LANGUAGE]}
         if languages:
-            around = _with_open_languages(around, {*languages.values()}, settings.src_lang is not None)
+            around = _with_open_languages(
+                around, {*languages.values()}, settings.src_lang is not None
+            )
     given = {
         "kind": "huggingface",
         "vocab_size": max(5, len(tokens)),
@@ -109,7 +120,9 @@ def read_tokenizers(
     config = parse(TokenizerConfig, given, str(place))
     cleans_up = settings.clean_up_tokenization_spaces and model.get("type") != "BPE"
     packed = HuggingFaceTokenizer.pack(text, rows, cleans_up)
-    sides = {column: HuggingFaceTokenizer(config, packed, map_.vocabulary, column) for column in columns}
+    sides = {
+        column: HuggingFaceTokenizer(config, packed, map_.vocabulary, column) for column in columns
+    }
     return Tokenizers(config, sides), (map_, map_)
 
 
@@ -145,7 +158,9 @@ def _require_bytes(tokenizer: Any, ids: Mapping[str, int]) -> None:
         return
     missing = {*library().pre_tokenizers.ByteLevel.alphabet()} - {*ids}
     if missing:
-        raise ValueError(f"{len(missing)} of 256 bytes have no token, so that text would be left out")
+        raise ValueError(
+            f"{len(missing)} of 256 bytes have no token, so that text would be left out"
+        )
 
 
 def _shown_names(tokenizer: Any, size: int) -> dict[int, str]:

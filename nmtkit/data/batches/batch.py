@@ -66,7 +66,9 @@ class Rows:
         """Sends the rows to a device without waiting for the transfer."""
         return self.mapped(lambda tensor: send(tensor, torch.device(device)))
 
-    def _changed(self: R, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]) -> R:
+    def _changed(
+        self: R, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]
+    ) -> R:
         names = _field_names(type(self))  # type: ignore[arg-type]  # mypy: a class variable of type R is not Hashable
         values = {name: _changed_value(getattr(self, name), change, change_rows) for name in names}
         return type(self)(**values)
@@ -79,7 +81,9 @@ def _field_names(kind: type[Any]) -> list[str]:
     return [field.name for field in fields(kind) if field.init]
 
 
-def _changed_value(value: Any, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]) -> Any:
+def _changed_value(
+    value: Any, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]
+) -> Any:
     # Not a closure within `Rows._changed`: a recursive closure refers to itself, so all tensors that it refers to would
     # stay in memory until Python's garbage collector looks for cycles.
     if isinstance(value, Tensor):
@@ -138,7 +142,11 @@ class Inputs(Rows):
 
     @classmethod
     def of_texts(
-        cls, rows: Sequences, extended: Sequences | None = None, n_oov: int = 0, width: int | None = None
+        cls,
+        rows: Sequences,
+        extended: Sequences | None = None,
+        n_oov: int = 0,
+        width: int | None = None,
     ) -> "Inputs":
         """Makes inputs from the ids of each text, without EOS.
 
@@ -160,7 +168,9 @@ class Inputs(Rows):
         )
 
     @classmethod
-    def of_features(cls, rows: Sequence[npt.NDArray[np.floating[Any]]], width: int | None = None) -> "Inputs":
+    def of_features(
+        cls, rows: Sequence[npt.NDArray[np.floating[Any]]], width: int | None = None
+    ) -> "Inputs":
         """Makes inputs from the features `(R, F)` of each example.
 
         They become float32; bytes are scaled to 0..1. `width` is S; by default the largest number of rows, R.
@@ -176,7 +186,11 @@ class Inputs(Rows):
         features[mask] = np.concatenate(rows)
         if rows[0].dtype == np.uint8:
             features /= 255
-        return cls(mask=torch.from_numpy(mask), lengths=torch.from_numpy(lengths), features=torch.from_numpy(features))
+        return cls(
+            mask=torch.from_numpy(mask),
+            lengths=torch.from_numpy(lengths),
+            features=torch.from_numpy(features),
+        )
 
 
 @dataclass(frozen=True)
@@ -205,7 +219,12 @@ class Targets(Rows):
         if extended is not None:
             extended_ids, _ = _padded(extended)
             copied = torch.from_numpy(extended_ids)
-        return cls(shifted=torch.from_numpy(shifted), ids=plain, extended=copied, mask=torch.from_numpy(mask))
+        return cls(
+            shifted=torch.from_numpy(shifted),
+            ids=plain,
+            extended=copied,
+            mask=torch.from_numpy(mask),
+        )
 
 
 NEW_WORD = -1
@@ -317,7 +336,9 @@ class Batch(Rows):
         return replace(moved, inputs=inputs)
 
 
-def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _padded(
+    rows: Sequences, width: int | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Appends EOS to each text and pads with PAD; returns ids and mask `(B, S)`.
 
     `width` is S; by default the longest text with EOS.
@@ -342,7 +363,9 @@ def _sentences(ends: npt.NDArray[np.bool_]) -> Tensor | None:
 
     None if every text is one sentence. M below is the number of sentences in all texts.
     """
-    text, end = np.nonzero(ends)  # (M,) each: the text of a sentence and the position of its EOS, in reading order
+    text, end = np.nonzero(
+        ends
+    )  # (M,) each: the text of a sentence and the position of its EOS, in reading order
     if len(text) == len(ends):
         return None
     # `text` is sorted, so the search gives the index of the first sentence of the same text.

@@ -88,7 +88,9 @@ def _slices_within_budget(widths: Numbers, budget: int, max_size: int | None) ->
     while start < len(widths):
         # A batch is at least as wide as its first sentence, so it cannot have more than `max_rows` rows.
         max_rows = max(1, budget // int(widths[start]))
-        columns = np.maximum.accumulate(widths[start : start + max_rows])  # (m,): width of the first 1, 2, ... rows
+        columns = np.maximum.accumulate(
+            widths[start : start + max_rows]
+        )  # (m,): width of the first 1, 2, ... rows
         cells = columns * np.arange(1, len(columns) + 1)  # (m,), ascending
         size = max(1, int(np.count_nonzero(cells <= budget)))
         if max_size is not None:
@@ -136,7 +138,10 @@ def bucket_by_length(
 
 
 def load(
-    store: Store, numbers: Numbers, limits: LengthLimits | None, sampled: Mapping[str, Sequence[Any]] | None = None
+    store: Store,
+    numbers: Numbers,
+    limits: LengthLimits | None,
+    sampled: Mapping[str, Sequence[Any]] | None = None,
 ) -> Batch:
     """Returns the batch of the examples with these numbers, truncated to the limits.
 
@@ -196,7 +201,10 @@ def _links_within(row: Numbers, limits: LengthLimits) -> Numbers:
 
 
 def widths(
-    store: Store, limits: LengthLimits | None, numbers: Numbers, sampled: Mapping[str, Sequence[Any]] | None = None
+    store: Store,
+    limits: LengthLimits | None,
+    numbers: Numbers,
+    sampled: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[Numbers, Numbers]:
     """Returns the widths, with EOS, of the sources (or features) and of the targets of these examples.
 
@@ -213,7 +221,9 @@ def widths(
     return src_widths, tgt_widths
 
 
-def _column_widths(store: Store, column: str, numbers: Numbers, sampled: Mapping[str, Sequence[Any]] | None) -> Numbers:
+def _column_widths(
+    store: Store, column: str, numbers: Numbers, sampled: Mapping[str, Sequence[Any]] | None
+) -> Numbers:
     if sampled and column in sampled:
         lengths = row_lengths(sampled[column])
         return lengths + 1
@@ -233,7 +243,9 @@ def corrupted(batch: Batch, corrupt: Corruption | None, *seeds: int) -> Batch:
     return corrupt(batch, generator)
 
 
-def widest_batch(store: Store, batch_tokens: int, limits: LengthLimits | None, corrupt: Corruption | None) -> Batch:
+def widest_batch(
+    store: Store, batch_tokens: int, limits: LengthLimits | None, corrupt: Corruption | None
+) -> Batch:
     """Returns a batch of the longest examples with at most `batch_tokens` padded tokens.
 
     If the corpus is too small, examples are repeated.
@@ -250,7 +262,10 @@ def widest_batch(store: Store, batch_tokens: int, limits: LengthLimits | None, c
 
 
 def sorted_batches(
-    store: Store, batch_tokens: int, limits: LengthLimits | None = None, corrupt: Corruption | None = None
+    store: Store,
+    batch_tokens: int,
+    limits: LengthLimits | None = None,
+    corrupt: Corruption | None = None,
 ) -> Iterator[Batch]:
     """Yields all examples of a store once, sorted by length, in a fixed order (for a validation loss).
 
@@ -338,7 +353,8 @@ class BatchStream(Iterator[Batch]):
                 raise CheckpointError(
                     "the data have changed since the checkpoint was saved: an epoch has fewer examples now"
                 )
-            if self.epoch != epoch:  # the rest of the epoch was smaller than a batch of the new size
+            # the rest of the epoch was smaller than a batch of the new size
+            if self.epoch != epoch:
                 break
 
     def __next__(self) -> Batch:
@@ -363,7 +379,11 @@ class BatchStream(Iterator[Batch]):
         if self._weights:
             sizes = self._store.by_file
         self._order = EpochOrder(
-            sizes=sizes, weights=self._weights, window=self._config.shuffle_window, seed=self._seed, epoch=epoch
+            sizes=sizes,
+            weights=self._weights,
+            window=self._config.shuffle_window,
+            seed=self._seed,
+            epoch=epoch,
         )
         self._batches = self._batches_of_epoch(skipped)
         self._next_batch = next(self._batches)
@@ -394,7 +414,8 @@ class BatchStream(Iterator[Batch]):
             if part < last_part and self._position + length <= skipped:
                 self._position += length
                 continue
-            first_number = part << 32  # so batches are numbered without counting those of earlier parts
+            # so batches are numbered without counting those of earlier parts
+            first_number = part << 32
             number = first_number
             begin = 0
             n_windows = max(1, -(-len(items) // self._config.sort_window))  # rounded up
@@ -425,7 +446,9 @@ class BatchStream(Iterator[Batch]):
         """Prepares a part of an epoch, whose examples have this order."""
         return EpochPart(context=None, items=order, length=len(order))
 
-    def _batches_of_window(self, context: Any, begin: int, window: Numbers, rng: "np.random.Generator") -> list[Any]:
+    def _batches_of_window(
+        self, context: Any, begin: int, window: Numbers, rng: "np.random.Generator"
+    ) -> list[Any]:
         """Returns the members of each batch of a window, which starts at `begin` in the items of its part.
 
         Everything random in the window is drawn from `rng`.

@@ -76,7 +76,8 @@ class TextChunk:
             tags = [block.tags[file] for file in block.files[keep].tolist()]
         languages = ("", "")
         if block.languages and len(block):
-            languages = block.languages[int(block.files[0])]  # the whole block has the same languages
+            # the whole block has the same languages
+            languages = block.languages[int(block.files[0])]
         return cls(
             lines=block.lines[keep],
             texts=texts,
@@ -173,7 +174,9 @@ class PairEncoder:
             columns["labels"] = self._labels(chunk, self.tokenizers.labels, lengths.get("src"))
         return EncodedChunk(lengths, unknown, columns)
 
-    def _labels(self, chunk: TextChunk, vocabulary: LabelVocabulary, src_lengths: Lengths | None) -> RaggedArray:
+    def _labels(
+        self, chunk: TextChunk, vocabulary: LabelVocabulary, src_lengths: Lengths | None
+    ) -> RaggedArray:
         """Returns the label ids of each example; DataError if one is unknown or their number is wrong.
 
         `src_lengths` `(n,)` are numbers of source tokens, each of which needs a label if the column's type is "labels".
@@ -182,7 +185,11 @@ class PairEncoder:
         for number, line in enumerate(chunk.columns["labels"]):
             place = chunk.label_places[number]
             labels = split_labels(line, self.label_type)
-            if src_lengths is not None and self.label_type == "labels" and len(labels) != src_lengths[number]:
+            if (
+                src_lengths is not None
+                and self.label_type == "labels"
+                and len(labels) != src_lengths[number]
+            ):
                 raise DataError(
                     f"{place}: {len(labels)} labels, but src has {src_lengths[number]} tokens there; write a label for "
                     "each token, and set tokenizer.kind to whitespace, so that tokens are the words in the file"
@@ -238,7 +245,9 @@ class PairEncoder:
             words = f"{side}_words"
             segmented = chunk.columns.get(words) or [None] * len(texts)
             places = [f"{self.split}, {words}, line {line}" for line in chunk.lines]
-            spans[side] = token_spans(tokenizer=self.tokenizers[side], lines=texts, segmented=segmented, places=places)
+            spans[side] = token_spans(
+                tokenizer=self.tokenizers[side], lines=texts, segmented=segmented, places=places
+            )
         src_limit = self.limit("src") or math.inf
         tgt_limit = self.limit("tgt") or math.inf
         rows = []
@@ -428,7 +437,8 @@ def encode_split(
             features: Iterable[Any] = ()
             feature_rows = block.columns.get("features")
             if feature_rows:
-                features = map(feature_rows.__getitem__, stored_rows)  # read from their file one after the other
+                # read from their file one after the other
+                features = map(feature_rows.__getitem__, stored_rows)
             writer.add(
                 columns={column: rows.where(is_kept) for column, rows in encoded.columns.items()},
                 by_file=np.bincount(block.files[stored_rows]).tolist(),

@@ -12,7 +12,14 @@ import torch
 from typing_extensions import override
 
 from nmtkit.data.batches.batch import Batch, Numbers, Targets
-from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, Corruption, EpochPart, corrupted, length_batches
+from nmtkit.data.batches.batch_stream import (
+    BatchConfig,
+    BatchStream,
+    Corruption,
+    EpochPart,
+    corrupted,
+    length_batches,
+)
 from nmtkit.data.batches.store import Store
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD
 
@@ -26,12 +33,16 @@ class RunningText:
     before it, the first from BOS. Every position is in exactly one block.
     """
 
-    def __init__(self, lengths: Numbers, read: Callable[[int], Sequence[int] | Numbers], config: BatchConfig) -> None:
+    def __init__(
+        self, lengths: Numbers, read: Callable[[int], Sequence[int] | Numbers], config: BatchConfig
+    ) -> None:
         block_tokens = config.block_tokens
         assert block_tokens is not None
         self._read_document = read
         self._config = config
-        self._ends = np.cumsum(lengths + 1, dtype=np.int64)  # (documents,): the position after each EOS
+        self._ends = np.cumsum(
+            lengths + 1, dtype=np.int64
+        )  # (documents,): the position after each EOS
         # A stretch is cut into blocks by itself: the whole text, or a document.
         stretch_ends = self._ends
         if config.across_documents:
@@ -39,9 +50,15 @@ class RunningText:
         sizes = np.diff(stretch_ends, prepend=0)  # (stretches,)
         n_blocks = -(-sizes // block_tokens)  # (stretches,), rounded up
         first_blocks = np.cumsum(n_blocks) - n_blocks  # (stretches,): number of the first block
-        number_in_stretch = np.arange(n_blocks.sum()) - np.repeat(first_blocks, n_blocks)  # (blocks,)
-        begins = np.repeat(stretch_ends - sizes, n_blocks) + number_in_stretch * block_tokens  # (blocks,)
-        self._bounds = np.append(begins, stretch_ends[-1])  # (blocks + 1,): a block ends where the next one begins
+        number_in_stretch = np.arange(n_blocks.sum()) - np.repeat(
+            first_blocks, n_blocks
+        )  # (blocks,)
+        begins = (
+            np.repeat(stretch_ends - sizes, n_blocks) + number_in_stretch * block_tokens
+        )  # (blocks,)
+        self._bounds = np.append(
+            begins, stretch_ends[-1]
+        )  # (blocks + 1,): a block ends where the next one begins
 
     def __len__(self) -> int:
         """Returns the number of blocks."""
@@ -72,10 +89,14 @@ class RunningText:
         begins = self._bounds[blocks]  # (B,)
         widths = self.widths(blocks)  # (B,)
         ends = begins + widths  # (B,)
-        first_documents = np.searchsorted(self._ends, begins, side="right")  # (B,): the document a block begins in
+        first_documents = np.searchsorted(
+            self._ends, begins, side="right"
+        )  # (B,): the document a block begins in
         inputs = []
         targets = []
-        for begin, end, document in zip(begins.tolist(), ends.tolist(), first_documents.tolist(), strict=True):
+        for begin, end, document in zip(
+            begins.tolist(), ends.tolist(), first_documents.tolist(), strict=True
+        ):
             # A block is put together from pieces of consecutive documents.
             while begin < end:
                 stop = min(end, int(self._ends[document]))
@@ -93,7 +114,10 @@ class RunningText:
         target_ids = torch.from_numpy(ids)  # (B, T)
         return Batch(
             targets=Targets(
-                shifted=torch.from_numpy(shifted), ids=target_ids, extended=target_ids, mask=torch.from_numpy(mask)
+                shifted=torch.from_numpy(shifted),
+                ids=target_ids,
+                extended=target_ids,
+                mask=torch.from_numpy(mask),
             )
         )
 
@@ -118,7 +142,9 @@ class RunningText:
         return tokens
 
 
-def blocks_in_order(store: Store, config: BatchConfig, corrupt: Corruption | None = None) -> Iterator[Batch]:
+def blocks_in_order(
+    store: Store, config: BatchConfig, corrupt: Corruption | None = None
+) -> Iterator[Batch]:
     """Yields all documents of a store once, in blocks, in a fixed order; corrupted in the same way every time."""
     text = RunningText(store.lengths("tgt"), partial(store.ids, "tgt"), config)
     for number, blocks in enumerate(text.batches(np.arange(len(text)))):

@@ -51,7 +51,8 @@ class SampledStream(BatchStream):
     def _start_part(self, part: int, order: Numbers, rng: "np.random.Generator") -> EpochPart:
         repetitions: Numbers = np.zeros(len(order), dtype=np.int64)  # (n,)
         if self._weights:
-            repetitions = _repetitions(order) + (part << 32)  # an example may occur in several parts
+            # an example may occur in several parts
+            repetitions = _repetitions(order) + (part << 32)
         return EpochPart(context=repetitions, items=order, length=len(order))
 
     @override

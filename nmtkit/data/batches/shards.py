@@ -81,7 +81,9 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
         if manifest["version"] == VERSION:
             return verify_checksum(manifest)
     except OSError as fault:
-        raise DataError(f"{path}: no preprocessed data there ({fault.strerror}); run preprocess") from fault
+        raise DataError(
+            f"{path}: no preprocessed data there ({fault.strerror}); run preprocess"
+        ) from fault
     except (DataError, ValueError, KeyError, TypeError) as fault:
         raise DataError(f"{path}: damaged ({fault}); preprocess again") from fault
     raise DataError(f"{path}: written by another version of nmtkit; preprocess again")
@@ -117,7 +119,9 @@ class Shard:
             for file in self._files:
                 self._check_size(file)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
-            raise DataError(f"{manifest_path(folder, name)}: damaged ({fault}); preprocess again") from fault
+            raise DataError(
+                f"{manifest_path(folder, name)}: damaged ({fault}); preprocess again"
+            ) from fault
 
     def _path(self, file: str) -> Path:
         return self.folder / f"{self.name}.{file}"
@@ -145,7 +149,8 @@ class Shard:
             flat = np.zeros(0, dtype=dtype)  # an empty file cannot be mapped
         else:
             mapped = np.memmap(self._path(file), dtype=dtype, mode="r")
-            flat = np.asarray(mapped)  # a plain array of the same memory, because slices of `np.memmap` are slow
+            # a plain array of the same memory, because slices of `np.memmap` are slow
+            flat = np.asarray(mapped)
         if width is not None:
             return flat.reshape(-1, width)
         return flat

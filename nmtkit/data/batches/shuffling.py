@@ -23,7 +23,9 @@ class EpochOrder:
     bytes per block; 8 instead of 4 bytes if the corpus has more than two billion examples.
     """
 
-    def __init__(self, sizes: Sequence[int], weights: Sequence[float], window: int, seed: int, epoch: int) -> None:
+    def __init__(
+        self, sizes: Sequence[int], weights: Sequence[float], window: int, seed: int, epoch: int
+    ) -> None:
         self._sizes = sizes
         self._weights = weights or [1.0] * len(sizes)
         self._seeds = (seed, epoch)
@@ -50,7 +52,8 @@ class EpochOrder:
         """Returns the examples of a part in their order, and the generator for everything else that is random in it."""
         if self._parts is None:
             return self._whole(), self._rng
-        rng = np.random.default_rng((*self._seeds, number + 1))  # a zero at the end would give the seed of the epoch
+        # a zero at the end would give the seed of the epoch
+        rng = np.random.default_rng((*self._seeds, number + 1))
         blocks = self._parts[number]  # (K,)
         begins = self._begins[blocks]  # (K,)
         counts = self._ends[blocks] - begins  # (K,)

@@ -34,7 +34,15 @@ import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import bytes_checksum, with_checksum, write_errors, write_json
-from nmtkit.data.batches.shards import VERSION, Ids, RaggedArray, Shard, column_files, manifest_path, read_manifest
+from nmtkit.data.batches.shards import (
+    VERSION,
+    Ids,
+    RaggedArray,
+    Shard,
+    column_files,
+    manifest_path,
+    read_manifest,
+)
 
 SHARD_EXAMPLES = 500_000
 """A shard is complete when it has this number of examples ..."""
@@ -70,7 +78,8 @@ class _File:
         os.replace(self._path, path)
 
     def discard(self) -> None:
-        with suppress(OSError):  # on a full disk, closing fails as well, because it writes the rest of the buffer
+        # on a full disk, closing fails as well, because it writes the rest of the buffer
+        with suppress(OSError):
             self._file.close()
         self._path.unlink(missing_ok=True)
 
@@ -201,7 +210,11 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         manifest.unlink(missing_ok=True)
         for suffix, file in self._files.items():
             file.publish(self._folder / f"{name}.{suffix}", durable)
-        content: dict[str, Any] = {"version": VERSION, "examples": self._length, "dtype": self._dtype.str}
+        content: dict[str, Any] = {
+            "version": VERSION,
+            "examples": self._length,
+            "dtype": self._dtype.str,
+        }
         content |= self._facts
         content["cut"] = self._truncated
         content["by_file"] = self._by_file
@@ -228,7 +241,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             if self._length:
                 self.end_shard()
             manifest = {"version": VERSION, **self._facts, "shards": self.shards}
-            write_json(manifest_path(self._folder, self._name), with_checksum(manifest), durable=True)
+            write_json(
+                manifest_path(self._folder, self._name), with_checksum(manifest), durable=True
+            )
         self._remove_stale_files()
 
     def _remove_stale_files(self) -> None:
@@ -271,7 +286,9 @@ class Store:
             return cls(folder, name, [shard])
         n_shards = manifest["shards"]
         if type(n_shards) is not int or n_shards < 1:
-            raise DataError(f"{manifest_path(folder, name)}: damaged (its number of shards); preprocess again")
+            raise DataError(
+                f"{manifest_path(folder, name)}: damaged (its number of shards); preprocess again"
+            )
         shards = [Shard(folder, _shard_name(name, number)) for number in range(n_shards)]
         for shard in shards:
             if shard.fingerprint != manifest.get("fingerprint"):
@@ -369,7 +386,8 @@ class Store:
             longer += int((shard.lengths(side) > limit).sum())
             shard.release()
         if longer:
-            return longer  # includes truncated texts, which are stored with the greatest length of all
+            # includes truncated texts, which are stored with the greatest length of all
+            return longer
         # All stored texts are within the limit, so only texts that were truncated can have been longer.
         return sum(shard.truncated.get(side, 0) for shard in self._shards)
 

@@ -125,7 +125,9 @@ def parse_pharaoh_line(line: str, place: str, base: int = 0) -> GoldAlignment:
     for token in line.split():
         match = _LINK.fullmatch(token)
         if match is None:
-            raise DataError(f"{place}: {shorten(token)!r} is not a link; write 3-4 (sure) or 3?4 (possible)")
+            raise DataError(
+                f"{place}: {shorten(token)!r} is not a link; write 3-4 (sure) or 3?4 (possible)"
+            )
         source, kind, target = match.groups()
         link = _make_link(source, target, base=base, place=f"{place}: link {token!r}")
         possible.add(link)
@@ -143,7 +145,9 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignm
         match = _NAACL_LINE.fullmatch(line)
         place_and_line = f"{place}, line {number}: {shorten(line)!r}"
         if match is None:
-            raise DataError(f"{place_and_line} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
+            raise DataError(
+                f"{place_and_line} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S"
+            )
         pair = int(match[1])
         if not 1 <= pair <= MAX_NAACL_PAIRS:
             raise DataError(
@@ -198,7 +202,9 @@ class SoftAlignment:
     """Tokens of each source word; a token that covers parts of two words belongs to both."""
     tgt_ids: list[list[int]] = field(default_factory=list)
 
-    def symmetrized(self, method: "Symmetrization", reverse: "SoftAlignment | None" = None) -> Links:
+    def symmetrized(
+        self, method: "Symmetrization", reverse: "SoftAlignment | None" = None
+    ) -> Links:
         """Returns the links of this and the reverse model, combined by `symmetrize`.
 
         Without a reverse model, the columns of this attention give the links of the other direction.
@@ -289,14 +295,18 @@ class _NpzWriter:
 def soft_alignment_writer(path: Path) -> Iterator[WritePair]:
     """Writes attention between words to NAME.json or NAME.npz; the file appears when the block ends."""
     if path.suffix not in (".json", ".npz"):
-        raise DataError(f"{str(path)!r} must end in .json or .npz, the formats in which weights are written")
+        raise DataError(
+            f"{str(path)!r} must end in .json or .npz, the formats in which weights are written"
+        )
     with ExitStack() as opened:
         # `write_errors` is only around statements that write the file: other errors of the block are not about it.
         with write_errors(path):
             temporary_path = opened.enter_context(atomic_user_path(path))
             writer: _JsonWriter | _NpzWriter
             if path.suffix == ".json":
-                writer = _JsonWriter(opened.enter_context(temporary_path.open("w", encoding="utf-8")))
+                writer = _JsonWriter(
+                    opened.enter_context(temporary_path.open("w", encoding="utf-8"))
+                )
             else:
                 archive = zipfile.ZipFile(temporary_path, "w", zipfile.ZIP_DEFLATED)
                 writer = _NpzWriter(opened.enter_context(archive))

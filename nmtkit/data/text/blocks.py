@@ -11,10 +11,22 @@ from numpy.typing import NDArray
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.alignments import Links, parse_pharaoh_line
 from nmtkit.data.text.config import TEXT_COLUMNS, SplitFiles
-from nmtkit.data.text.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
+from nmtkit.data.text.faults import (
+    ENCODING,
+    BlockFaults,
+    FaultKind,
+    FaultLocation,
+    RowIndices,
+    excerpt,
+)
 from nmtkit.data.text.features import FeatureRows, Rows
 from nmtkit.data.text.files.encodings import BAD_CHARACTER
-from nmtkit.data.text.files.lines import TextFile, bad_bytes_message, explain_bad_bytes, first_bad_byte
+from nmtkit.data.text.files.lines import (
+    TextFile,
+    bad_bytes_message,
+    explain_bad_bytes,
+    first_bad_byte,
+)
 from nmtkit.data.text.hashes import Mask, PairHashes
 from nmtkit.data.text.normalization import TextForms, comparable
 
@@ -114,7 +126,12 @@ class Block:
     def examples(self) -> Iterator[Example]:
         """Yields the examples one by one."""
         files = self.files.tolist()
-        columns: dict[str, Any] = {**self.columns, **self.texts, "line": self.lines.tolist(), "file": files}
+        columns: dict[str, Any] = {
+            **self.columns,
+            **self.texts,
+            "line": self.lines.tolist(),
+            "file": files,
+        }
         if self.links:
             columns["links"] = self.links
         if self.tags:
@@ -196,7 +213,10 @@ class Block:
         return _blank(self.src) | empty_targets
 
     def add(
-        self, kind: FaultKind, rows: Sequence[int] | RowIndices, place: Callable[[int], FaultLocation] | None = None
+        self,
+        kind: FaultKind,
+        rows: Sequence[int] | RowIndices,
+        place: Callable[[int], FaultLocation] | None = None,
     ) -> None:
         """Adds a fault of some pairs.
 
@@ -228,7 +248,8 @@ class Block:
             bom_length = self.bom_lengths[1]
         line = self.line(row)
         byte = None
-        if self.src_file != self.tgt_file:  # in JSON the bytes of a character depend on how it is escaped
+        # in JSON the bytes of a character depend on how it is escaped
+        if self.src_file != self.tgt_file:
             byte = len(text[:start].encode("utf-8", "surrogatepass")) + 1
             if line == 1:
                 byte += bom_length
@@ -261,7 +282,9 @@ class Block:
             byte = first_bad_byte(lines[row]) + 1
             if line == 1:
                 byte += file.mark
-            return FaultLocation(file.path, line, byte=byte, text=explain_bad_bytes(lines[row], file.guess))
+            return FaultLocation(
+                file.path, line, byte=byte, text=explain_bad_bytes(lines[row], file.guess)
+            )
 
         self.add(ENCODING, rows, place)
         self.add_message(file, rows, lines)
@@ -305,7 +328,9 @@ def read_links(block: Block, files: SplitFiles) -> list[Links]:
     # Without files of words, the words are those of the text itself.
     sources = block.columns.get("src_words") or repeat("")
     targets = block.columns.get("tgt_words") or repeat("")
-    rows = zip(block.columns["alignment"], block.src, block.tgt or (), sources, targets, strict=False)
+    rows = zip(
+        block.columns["alignment"], block.src, block.tgt or (), sources, targets, strict=False
+    )
     links = []
     for row, (text, src, tgt, src_words, tgt_words) in enumerate(rows):
         place = f"{path}, line {block.line(row)}"

@@ -14,7 +14,15 @@ import numpy.typing as npt
 from nmtkit.core.errors import DataError
 from nmtkit.data.text.blocks import Block
 from nmtkit.data.text.config import TEXT_COLUMNS, DataConfig
-from nmtkit.data.text.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, FaultKind
+from nmtkit.data.text.faults import (
+    DUPLICATE,
+    EMPTY,
+    IN_TRAIN,
+    OVER_LONG,
+    SRC_IN_TRAIN,
+    TOKEN_RATIO,
+    FaultKind,
+)
 from nmtkit.data.text.hashes import HashSet, Mask, SoughtHashes
 from nmtkit.data.text.normalization import TextForms
 
@@ -95,7 +103,9 @@ class SplitReport:
                 tokens = self.src_tokens if column == "src" else self.tgt_tokens
                 means.append(f"{tokens / max(1, self.kept):.1f}")
                 longest.append(str(self.src_longest if column == "src" else self.tgt_longest))
-            details.append(f"{' and '.join(means)} tokens a {unit}, at most {' and '.join(longest)}")
+            details.append(
+                f"{' and '.join(means)} tokens a {unit}, at most {' and '.join(longest)}"
+            )
         if self.links is not None:
             links_per_pair = self.links / max(1, self.kept)
             details.append(f"{links_per_pair:.1f} alignment links a {unit}")
@@ -127,7 +137,9 @@ class DataReport:
 
     def line(self) -> str:
         """Returns a summary in one line: pairs, tokens per pair, unknown tokens, dropped pairs, tokenizer."""
-        columns = [column for column in TEXT_COLUMNS if f"{column}_size" in self.tokenizer] or TEXT_COLUMNS
+        columns = [
+            column for column in TEXT_COLUMNS if f"{column}_size" in self.tokenizer
+        ] or TEXT_COLUMNS
         has_two_sides = len(columns) > 1
         summaries = [split.summary(name, columns) for name, split in self.splits.items()]
         parts = [f"the data: {', '.join(summaries)}"]
@@ -218,7 +230,11 @@ class PairChecker:
     """
 
     def __init__(
-        self, config: DataConfig, report: DataReport, need_references: bool = False, forms: TextForms | None = None
+        self,
+        config: DataConfig,
+        report: DataReport,
+        need_references: bool = False,
+        forms: TextForms | None = None,
     ) -> None:
         self.config = config
         self._forms = forms
@@ -263,7 +279,9 @@ class PairChecker:
                 action = "dropped"
             # In a sample of one in `one_in` pairs, each duplicate stands for `one_in` of them.
             duplicate_lines = lines[duplicate].repeat(one_in)
-            return FilterDecisions(keep, [(EMPTY, lines[empty], "dropped"), (DUPLICATE, duplicate_lines, action)])
+            return FilterDecisions(
+                keep, [(EMPTY, lines[empty], "dropped"), (DUPLICATE, duplicate_lines, action)]
+            )
 
         if self._need_references:
             without_reference = lines[block.empty_targets()]

@@ -41,7 +41,9 @@ def _encodings_by_file(corpus: dict[str, Any]) -> dict[str, str]:
     if isinstance(encoding, dict):
         return encoding
     if not isinstance(encoding, str):
-        raise ValueError(f"encoding: {encoding!r} is not the name of an encoding; write a name such as cp1252")
+        raise ValueError(
+            f"encoding: {encoding!r} is not the name of an encoding; write a name such as cp1252"
+        )
     encodings: dict[str, str] = {}
     for kind in FILE_KINDS:
         for path in _as_list(corpus.get(kind, [])):
@@ -57,7 +59,11 @@ def joined_corpora(value: Any) -> Any:
     """Returns a split that is a list of corpora as one group of settings; returns other values unchanged."""
     if isinstance(value, dict):
         return _with_languages_of_files(value)
-    if not isinstance(value, list) or not value or not all(isinstance(corpus, dict) for corpus in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(corpus, dict) for corpus in value)
+    ):
         return value
     _require_joinable(value)
     joined: dict[str, Any] = {}
@@ -101,10 +107,14 @@ def _require_joinable(corpora: list[dict[str, Any]]) -> None:
     for corpus in corpora:
         keys = {*corpus} - {*_CORPUS_KEYS}
         if keys != {*shared_keys} or keys & {"weights", "tags", "directions"}:
-            raise ValueError(f"the corpora of a list have the same keys, and may have {', '.join(_CORPUS_KEYS)}")
+            raise ValueError(
+                f"the corpora of a list have the same keys, and may have {', '.join(_CORPUS_KEYS)}"
+            )
         for key in ("tag", *LANGUAGE_KEYS):
             if not isinstance(corpus.get(key, ""), str):
-                raise ValueError(f"{key}: {corpus[key]!r} is not a text: write it in quotes, as 'no' for Norwegian")
+                raise ValueError(
+                    f"{key}: {corpus[key]!r} is not a text: write it in quotes, as 'no' for Norwegian"
+                )
         for key in shared_keys:
             if key not in FILE_KINDS and corpus[key] != corpora[0][key]:
                 raise ValueError(f"{key} is the same for all corpora of a list")
@@ -276,10 +286,14 @@ class SplitFiles(Settings):
     @model_validator(mode="after")
     def _files_fit_together(self) -> "SplitFiles":
         if self.has_links and not {*TEXT_COLUMNS} <= {*self.columns}:
-            raise ValueError("alignment: its links are between the words of src and tgt; name both, or leave it out")
+            raise ValueError(
+                "alignment: its links are between the words of src and tgt; name both, or leave it out"
+            )
         if self.story_lists and not self.stories:
             raise ValueError("story_lists select from folders of stories: name them with `stories`")
-        if (self.src_words or self.tgt_words or self.alignment_base is not None) and not self.has_links:
+        if (
+            self.src_words or self.tgt_words or self.alignment_base is not None
+        ) and not self.has_links:
             raise ValueError(
                 "src_words, tgt_words and alignment_base describe the words of an alignment: name the alignment as well"
             )
@@ -288,19 +302,25 @@ class SplitFiles(Settings):
         for name in (*LINE_ALIGNED_COLUMNS, "weights", "tags", *LANGUAGE_KEYS, "directions"):
             values = getattr(self, name)
             if values and len(values) != count:
-                raise ValueError(f"{kind} names {count} and {name} {len(values)}: they must be paired")
+                raise ValueError(
+                    f"{kind} names {count} and {name} {len(values)}: they must be paired"
+                )
         return self
 
     @model_validator(mode="after")
     def _settings_fit_files(self) -> "SplitFiles":
         if self.weights and self.story_lists:
-            raise ValueError("weights are of folders of stories, and story_lists select from all folders together")
+            raise ValueError(
+                "weights are of folders of stories, and story_lists select from all folders together"
+            )
         if self.temperature != 1 and (self.weights or self.story_lists):
             raise ValueError(
                 "a temperature makes weights of the sizes of files: remove weights and story_lists, or the temperature"
             )
         if any(self.tags) and "src" not in self.columns:
-            raise ValueError("tags are read before sources, but these files have no sources; remove the tags")
+            raise ValueError(
+                "tags are read before sources, but these files have no sources; remove the tags"
+            )
         if self.stories and len({*zip(self.src_lang, self.tgt_lang, strict=False)}) > 1:
             raise ValueError("src_lang and tgt_lang are the same for all folders of stories")
         return self
@@ -404,7 +424,9 @@ class DataConfig(Settings):
     @model_validator(mode="after")
     def _settings_fit_splits(self) -> "DataConfig":
         if self.valid is not None and self.valid.has_links:
-            raise ValueError("valid: alignments guide the training or measure the test; only train and test have them")
+            raise ValueError(
+                "valid: alignments guide the training or measure the test; only train and test have them"
+            )
         for name, files in (("valid", self.valid), ("test", self.test)):
             if files is not None and (files.weights or files.temperature != 1):
                 raise ValueError(
@@ -435,7 +457,9 @@ class DataConfig(Settings):
     def splits(self) -> dict[str, SplitFiles]:
         """Returns the splits that have files, of train, valid and test, with their paths resolved in `folder`."""
         splits = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {name: files.resolved(self.folder) for name, files in splits.items() if files is not None}
+        return {
+            name: files.resolved(self.folder) for name, files in splits.items() if files is not None
+        }
 
     def paths(self) -> list[str]:
         """Returns all files of all splits, resolved in `folder`."""

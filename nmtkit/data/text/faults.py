@@ -187,5 +187,16 @@ TOKEN_RATIO = FaultKind("token-ratio", "note", "lengths differ by more than data
     "Training leaves them out; raise data.max_ratio if they are good.", counted="length ratio")
 # fmt: on
 
-UNREADABLE = (MISSING, COMPRESSION, BINARY, COLUMN, UTF16, ENCODING, LINE_COUNTS, JSON, STORY, FEATURES)
+UNREADABLE = (
+    MISSING,
+    COMPRESSION,
+    BINARY,
+    COLUMN,
+    UTF16,
+    ENCODING,
+    LINE_COUNTS,
+    JSON,
+    STORY,
+    FEATURES,
+)
 """Faults after which training cannot read the text to its end."""

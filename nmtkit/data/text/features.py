@@ -50,11 +50,14 @@ class FeaturesFile:
             elif isinstance(fault, ValueError) and not path.endswith((".npy", ".npz")):
                 # Here numpy's message is about pickled files, which does not help.
                 message = (
-                    f"{path}: cannot read it as .npy or .npz; pictures are named in a .txt file, a path on each line"
+                    f"{path}: cannot read it as .npy or .npz; "
+                    "pictures are named in a .txt file, a path on each line"
                 )
             self.whole = False
             self.count = 0
-            self._new_faults.append(FileFault(FEATURES, FaultLocation(path, 1, text=message), message))
+            self._new_faults.append(
+                FileFault(FEATURES, FaultLocation(path, 1, text=message), message)
+            )
 
     def _keys_of(self, content: Any) -> Sequence[Any]:
         """Returns the index or name of each example in the content of the file."""
@@ -104,7 +107,9 @@ class FeaturesFile:
         except DataError:
             raise
         except Exception as fault:
-            raise DataError(f"{self.path}, example {number + 1}: cannot read it: {fault}") from fault
+            raise DataError(
+                f"{self.path}, example {number + 1}: cannot read it: {fault}"
+            ) from fault
         is_finite = np.isfinite(rows).all(axis=1)  # (R,)
         if not is_finite.all():
             first_bad_row = int(is_finite.argmin()) + 1

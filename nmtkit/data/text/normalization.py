@@ -22,9 +22,9 @@ DEFAULT: Normalization = "nfkc_numbers"
 """Rules that apply before the tokenizer is known."""
 
 OTHER_SPACES = (
-    "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006"
 )
-OTHER_SPACES += "\u2028\u2029\u202f\u205f\u3000"
+OTHER_SPACES += "\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 """All white space except the space itself."""
 
 REMOVED = "\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x7f\x8f\x9f"

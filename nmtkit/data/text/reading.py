@@ -35,7 +35,9 @@ class SplitReader:
     `watch` observes the bytes read of each text file. With `pipes` the files may be pipes.
     """
 
-    def __init__(self, split: str, files: SplitFiles, watch: ByteObserver | None = None, pipes: bool = False) -> None:
+    def __init__(
+        self, split: str, files: SplitFiles, watch: ByteObserver | None = None, pipes: bool = False
+    ) -> None:
         self._split = split
         self._files = files
         self._watch = watch
@@ -61,7 +63,8 @@ class SplitReader:
             return
         items = self._part(part, self._watch)
         peeked_items: list[ReadItem] = []
-        self._peeked = chain(peeked_items, items)  # the list is filled below, before the chain reads it
+        # the list is filled below, before the chain reads it
+        self._peeked = chain(peeked_items, items)
         for item in items:
             peeked_items.append(item)
             if isinstance(item, Block):
@@ -165,9 +168,13 @@ class SplitReader:
             first += count
         yield from file.new_faults()
 
-    def _record_block(self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]) -> Block:
+    def _record_block(
+        self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]
+    ) -> Block:
         """Parses JSON lines, the first of which is line `first`; rows of `faulty` are not valid text."""
-        field_names = {column: getattr(self._files, f"{column}_field") for column in self._files.columns}
+        field_names = {
+            column: getattr(self._files, f"{column}_field") for column in self._files.columns
+        }
         texts: dict[str, list[str]] = {column: [""] * len(lines) for column in field_names}
         unreadable = set(faulty)
         messages: dict[int, str] = {}
@@ -220,7 +227,9 @@ class SplitReader:
         messages: dict[int, str] = {}
         for row, (_, path) in enumerate(stories):
             try:
-                article, summary = parse_story(read_lines(path, self._files.encoding_of(folder)), str(path))
+                article, summary = parse_story(
+                    read_lines(path, self._files.encoding_of(folder)), str(path)
+                )
             except DataError as fault:
                 messages[row] = str(fault)
                 article = ""
@@ -318,7 +327,9 @@ def read_blocks(
         yield item
 
 
-def require_plain_text(block: Block, files: SplitFiles, remedy: str = JSONL_HINT, json_target: bool = False) -> None:
+def require_plain_text(
+    block: Block, files: SplitFiles, remedy: str = JSONL_HINT, json_target: bool = False
+) -> None:
     """Raises DataError with `remedy` if the first block of plain text is JSON lines; ignores later blocks."""
     if files.jsonl or files.stories or block.first > 1:
         return
@@ -356,7 +367,9 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
         elif text:
             article.append(text)
     if not highlights:
-        raise DataError(f"{where}: no line {_HIGHLIGHT}, so it is not a story with a summary; leave the file out")
+        raise DataError(
+            f"{where}: no line {_HIGHLIGHT}, so it is not a story with a summary; leave the file out"
+        )
     sentences = []
     for highlight in highlights:
         sentence = " ".join(highlight)
@@ -408,4 +421,6 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
                     break
             else:
                 folders = " or ".join(files.stories)
-                raise DataError(f"{name}, line {number}: there is no story {file_name} in {folders}; correct the list")
+                raise DataError(
+                    f"{name}, line {number}: there is no story {file_name} in {folders}; correct the list"
+                )

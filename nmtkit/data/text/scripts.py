@@ -13,9 +13,43 @@ from functools import cache
 
 SCRIPTS = (
     "",
-    *("Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari", "Thai"),
-    *("Armenian", "Georgian", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam"),
-    *("Sinhala", "Lao", "Tibetan", "Myanmar", "Ethiopic", "Cherokee", "Khmer", "Mongolian", "Bopomofo", "Thaana"),
+    *(
+        "Latin",
+        "Cyrillic",
+        "Greek",
+        "Han",
+        "Hiragana",
+        "Katakana",
+        "Hangul",
+        "Arabic",
+        "Hebrew",
+        "Devanagari",
+        "Thai",
+    ),
+    *(
+        "Armenian",
+        "Georgian",
+        "Bengali",
+        "Gurmukhi",
+        "Gujarati",
+        "Oriya",
+        "Tamil",
+        "Telugu",
+        "Kannada",
+        "Malayalam",
+    ),
+    *(
+        "Sinhala",
+        "Lao",
+        "Tibetan",
+        "Myanmar",
+        "Ethiopic",
+        "Cherokee",
+        "Khmer",
+        "Mongolian",
+        "Bopomofo",
+        "Thaana",
+    ),
     *("Syriac", "Tifinagh", "Nko", "Javanese", "Balinese", "Tai"),
 )
 """Scripts by number; 0 is for all other characters. Tai comprises Tai Le, New Tai Lue, Tai Tham and Tai Viet."""
@@ -153,7 +187,9 @@ def _unspaced_run() -> re.Pattern[str]:
 def mark_class() -> str:
     """Returns accents and vowel signs, which belong to the letter before them, for use in a regular expression."""
     characters = [chr(code) for code in range(0x300, 0x10000)]
-    return "".join(character for character in characters if unicodedata.category(character).startswith("M"))
+    return "".join(
+        character for character in characters if unicodedata.category(character).startswith("M")
+    )
 
 
 @cache

@@ -63,7 +63,9 @@ class BottomKSample(Generic[Item]):
 
     def items(self) -> list[Item]:
         """Returns all items in the order of the corpus."""
-        numbered_items = sorted(itertools.chain.from_iterable(self.groups.values()), key=itemgetter(0))
+        numbered_items = sorted(
+            itertools.chain.from_iterable(self.groups.values()), key=itemgetter(0)
+        )
         return [item for _, item in numbered_items]
 
 
@@ -77,7 +79,9 @@ class Splitter(Generic[Item]):
     `max_pairs` pairs, in the groups with the smallest hashes; the other groups go to train.
     """
 
-    def __init__(self, valid: float, test: float, max_pairs: int | None, train: Callable[[Item], None]) -> None:
+    def __init__(
+        self, valid: float, test: float, max_pairs: int | None, train: Callable[[Item], None]
+    ) -> None:
         self._train = train
         self._max_pairs = max_pairs
         # Ranges of hashes, as shares of the whole range.
@@ -96,7 +100,8 @@ class Splitter(Generic[Item]):
                 sample.add(digest, pair)
                 while self._max_pairs is not None and sample.count > self._max_pairs:
                     largest_digest, removed_pairs = sample.pop_largest()
-                    self._end[name] = largest_digest / 2**64  # later pairs of this group go to train as well
+                    # later pairs of this group go to train as well
+                    self._end[name] = largest_digest / 2**64
                     for removed_pair in removed_pairs:
                         self._train(removed_pair)
                 return
@@ -132,7 +137,10 @@ class HoldOut:
 
 
 def choose_hold_out(
-    pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None], labelled: bool = False
+    pairs: Iterable[Example],
+    with_test: bool,
+    train: Callable[[Example], None],
+    labelled: bool = False,
 ) -> HoldOut:
     """Chooses the sources of one in `HOLD_OUT_ONE_IN` pairs for validation, and as many for test.
 
@@ -205,7 +213,11 @@ def pairs_to_split(files: SplitFiles) -> Iterator[Example]:
 
 
 def write_splits(
-    files: SplitFiles, hold_out: HoldOut, folder: Path, names: Sequence[str], suffixes: Sequence[str]
+    files: SplitFiles,
+    hold_out: HoldOut,
+    folder: Path,
+    names: Sequence[str],
+    suffixes: Sequence[str],
 ) -> Counter[str]:
     """Writes the pairs of each split into a new folder; returns the number of pairs by split.
 

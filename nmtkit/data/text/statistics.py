@@ -173,12 +173,16 @@ class CorpusCounter:
     def statistics(self, one_text: bool = False) -> CorpusStatistics:
         """Returns the statistics; DataError if no pair was counted."""
         if not self.pairs:
-            raise DataError("no pair has text on both sides; nothing can be learned from these files")
+            raise DataError(
+                "no pair has text on both sides; nothing can be learned from these files"
+            )
         src_shares = script_shares(self._src.characters)
         tgt_shares = script_shares(self._tgt.characters)
         overlap = 1.0  # text without letters fits any script
         if src_shares and tgt_shares:
-            overlap = sum(min(share, tgt_shares.get(script, 0.0)) for script, share in src_shares.items())
+            overlap = sum(
+                min(share, tgt_shares.get(script, 0.0)) for script, share in src_shares.items()
+            )
         return CorpusStatistics(
             pairs=self.pairs,
             src=_side_statistics(self._src),

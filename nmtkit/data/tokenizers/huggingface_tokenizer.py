@@ -75,7 +75,9 @@ def parse_tokenizer(content: str) -> Any:
     except NmtkitError:
         raise
     except Exception as fault:  # the library raises nothing more specific
-        raise CheckpointError(f"not a tokenizer of Hugging Face, or damaged ({shorten(str(fault), 200)})") from fault
+        raise CheckpointError(
+            f"not a tokenizer of Hugging Face, or damaged ({shorten(str(fault), 200)})"
+        ) from fault
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True
@@ -95,7 +97,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
     suffix = ".json"
 
-    def __init__(self, config: TokenizerConfig, content: bytes, vocabulary: Vocabulary, column: str = "tgt") -> None:
+    def __init__(
+        self, config: TokenizerConfig, content: bytes, vocabulary: Vocabulary, column: str = "tgt"
+    ) -> None:
         super().__init__(config, vocabulary)
         self._content = content
         try:
@@ -141,7 +145,9 @@ class HuggingFaceTokenizer(Tokenizer):
         start = affixes.get("tgt", {}).get("start", [])
         for name in (*self._before, *self._after, *start):
             if name != LANGUAGE and name not in self.vocabulary:
-                raise CheckpointError(f"tokenizer.affixes: {name!r} is not a token of the vocabulary")
+                raise CheckpointError(
+                    f"tokenizer.affixes: {name!r} is not a token of the vocabulary"
+                )
         # `pieces` leaves these out. EOS may be an affix, as before the language in mBART, and then is a piece.
         affix_ids = self.vocabulary.ids([*self._before, *self._after])
         self._hidden_ids = {PAD, BOS, EOS}.difference(affix_ids)
@@ -172,7 +178,10 @@ class HuggingFaceTokenizer(Tokenizer):
     def public_names(self, tokens: Sequence[str]) -> list[str]:
         """Returns the names that tokens have in the public model, such as <s> for our <2>."""
         numbers = self.vocabulary.ids(tokens)
-        return [self._tokenizer.id_to_token(public_id) for public_id in self._public_ids[numbers].tolist()]
+        return [
+            self._tokenizer.id_to_token(public_id)
+            for public_id in self._public_ids[numbers].tolist()
+        ]
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -189,7 +198,8 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._tokenizer.encode_special_tokens = True  # the library's pickled form does not contain it
+        # the library's pickled form does not contain it
+        self._tokenizer.encode_special_tokens = True
 
     @classmethod
     def pack(cls, tokenizer: str, ids: Sequence[int], clean_up: bool) -> bytes:

@@ -149,7 +149,9 @@ def require_languages(config: TokenizerConfig) -> None:
         raise RecipeError(f"the model is multilingual: {'; '.join(sentences)}")
 
 
-def in_direction(tokenizers: Tokenizers, source: str | None = None, target: str | None = None) -> Tokenizers:
+def in_direction(
+    tokenizers: Tokenizers, source: str | None = None, target: str | None = None
+) -> Tokenizers:
     """Returns the tokenizers of a multilingual model for a pair of languages; None leaves a side unchanged.
 
     Raises a RecipeError for a language that the model does not have.
@@ -209,4 +211,6 @@ def with_affixes(tokenizers: Tokenizers, affixes: Affixes) -> Tokenizers:
     for column, tokenizer in tokenizers.items():
         assert isinstance(tokenizer, HuggingFaceTokenizer)
         columns[column] = tokenizer.with_config(config, column)
-    return Tokenizers(config=config, columns=columns, labels=tokenizers.labels, features=tokenizers.features)
+    return Tokenizers(
+        config=config, columns=columns, labels=tokenizers.labels, features=tokenizers.features
+    )

@@ -123,7 +123,8 @@ def message_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         if wire_type == 2:
             size, position = _read_varint(message, position)
         else:
-            size = {1: 8, 5: 4}[wire_type]  # fixed sizes; a KeyError for types that are not in use any more
+            # fixed sizes; a KeyError for types that are not in use any more
+            size = {1: 8, 5: 4}[wire_type]
         yield number, message[position : position + size]
         position += size
 

@@ -23,7 +23,12 @@ from nmtkit.core.settings import Field, Settings, model_validator, parse
 from nmtkit.data.text.files.lines import split_sentences
 from nmtkit.data.text.normalization import DEFAULT, Normalization, normalize, separate_words
 from nmtkit.data.tokenizers.sentencepiece_model import with_space_rules
-from nmtkit.data.tokenizers.subword_sampling import BpeDropout, SubwordSampler, UnigramSampler, generator_for
+from nmtkit.data.tokenizers.subword_sampling import (
+    BpeDropout,
+    SubwordSampler,
+    UnigramSampler,
+    generator_for,
+)
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 WORD_START = "▁"
@@ -38,9 +43,17 @@ TRAIN_LINES = 200_000
 class TokenizerConfig(Settings):
     """Settings of the tokenizers of all texts."""
 
-    kind: Literal["bpe", "unigram", "char", "wordpiece", "word", "whitespace", "pieces", "marian", "huggingface"] = (
-        "bpe"
-    )
+    kind: Literal[
+        "bpe",
+        "unigram",
+        "char",
+        "wordpiece",
+        "word",
+        "whitespace",
+        "pieces",
+        "marian",
+        "huggingface",
+    ] = "bpe"
     """bpe or unigram (subwords, by sentencepiece), char (characters), wordpiece (as in GNMT), word (words and
     punctuation), whitespace or pieces (text that is already tokenized; pieces: by sentencepiece). marian and
     huggingface are for imported models only."""
@@ -73,8 +86,8 @@ class TokenizerConfig(Settings):
     sentinels: int = Field(default=0, ge=0, le=10_000)
     """Number of special tokens <extra_id_0>, <extra_id_1>, ... that follow them, for the objective span_corruption. T5
     has 100."""
-    affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after", "start"], list[str]]] = Field(
-        default_factory=dict
+    affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after", "start"], list[str]]] = (
+        Field(default_factory=dict)
     )
     """huggingface only: special tokens before and after the texts of a side, such as `{src: {before: [de_DE]}}`; BOS
     and EOS are always added. `start` is the language that BOS represents. <language> is the placeholder of a language
@@ -88,16 +101,24 @@ class TokenizerConfig(Settings):
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":
         if self.sampling > 0 and self.kind not in ("bpe", "unigram"):
-            raise ValueError(f"sampling: kind {self.kind} has one way to cut a text; use bpe or unigram, or sampling 0")
+            raise ValueError(
+                f"sampling: kind {self.kind} has one way to cut a text; use bpe or unigram, or sampling 0"
+            )
         if self.min_frequency > 1 and not self.cuts_words:
-            raise ValueError("min_frequency: only word, whitespace and pieces count words; subwords take vocab_size")
+            raise ValueError(
+                "min_frequency: only word, whitespace and pieces count words; subwords take vocab_size"
+            )
         if self.tgt_vocab_size is not None and self.joint:
-            raise ValueError("tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false")
+            raise ValueError(
+                "tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false"
+            )
         all_specials = [*SPECIALS, *self.special_tokens]
         has_repeated_names = len({*all_specials}) < len(all_specials)
         has_spaces = any([name] != name.replace(WORD_START, " ").split() for name in all_specials)
         if has_repeated_names or has_spaces:
-            raise ValueError(f"specials: names must be distinct, not {' '.join(SPECIALS)}, and without white space")
+            raise ValueError(
+                f"specials: names must be distinct, not {' '.join(SPECIALS)}, and without white space"
+            )
         if self.special_tokens and (self.kind == "marian" or self.vocab_size <= len(all_specials)):
             raise ValueError(
                 f"specials: vocab_size must be larger than the number of special tokens, {len(all_specials)}, "
@@ -161,7 +182,10 @@ class Tokenizer(ABC):
         and its position among the texts, and are the same in every process. Without a seed they are the best ones.
         """
         if seed is not None:
-            return [self.sample(text, generator_for(seed, position)) for position, text in enumerate(texts)]
+            return [
+                self.sample(text, generator_for(seed, position))
+                for position, text in enumerate(texts)
+            ]
         if not self.config.sentences:
             return self._encoded(texts)
         # The sentences of all texts are encoded in one call, which is faster.
@@ -256,11 +280,15 @@ class SentencePieceTokenizer(Tokenizer):
 
     suffix = ".model"
 
-    def __init__(self, config: TokenizerConfig, model: bytes, table: Vocabulary | None = None) -> None:
+    def __init__(
+        self, config: TokenizerConfig, model: bytes, table: Vocabulary | None = None
+    ) -> None:
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as fault:
-            raise CheckpointError(f"not a sentencepiece model, or damaged; {RESTORE_HINT}") from fault
+            raise CheckpointError(
+                f"not a sentencepiece model, or damaged; {RESTORE_HINT}"
+            ) from fault
         self._model = model
         n_pieces = self._processor.get_piece_size()
         piece_ids = list(range(n_pieces))
@@ -274,7 +302,9 @@ class SentencePieceTokenizer(Tokenizer):
         super().__init__(config, vocabulary)
 
     @classmethod
-    def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
+    def learn(
+        cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
+    ) -> "SentencePieceTokenizer":
         """Learns a model from lines; deterministic on all machines.
 
         The vocabulary is smaller than `config.vocab_size` if the lines have too few subwords. `what` names the text in
@@ -298,7 +328,8 @@ class SentencePieceTokenizer(Tokenizer):
     @override
     def prepared(self, text: str) -> str:
         if self._uses_table:
-            return super().prepared(text)  # models of other toolkits normalize text as they do there
+            # models of other toolkits normalize text as they do there
+            return super().prepared(text)
         return _prepared(self.config, text)
 
     @override
@@ -324,7 +355,9 @@ class SentencePieceTokenizer(Tokenizer):
         return self._sampler.sample(self.normalized(text), generator.random)
 
     def _new_sampler(self) -> SubwordSampler:
-        assert self.config.kind in ("bpe", "unigram"), f"a tokenizer of kind {self.config.kind} does not sample"
+        assert self.config.kind in ("bpe", "unigram"), (
+            f"a tokenizer of kind {self.config.kind} does not sample"
+        )
         processor = self._processor
         ids: dict[str, int] = {}
         scores: dict[str, float] = {}
@@ -413,7 +446,9 @@ def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | 
             f"use at least {int(too_small[1]) + 1}, or a character_coverage below {config.character_coverage}"
         )
     if "sentences_.empty()" in fault or "all_chars_count" in fault:
-        return DataError(f"tokenizer: no {what} to learn from; the training files have only empty lines")
+        return DataError(
+            f"tokenizer: no {what} to learn from; the training files have only empty lines"
+        )
     return DataError(f"tokenizer: sentencepiece cannot learn from this {what}: {fault}")
 
 
@@ -439,7 +474,9 @@ class WordTokenizer(Tokenizer):
     suffix = ".vocab"
 
     @classmethod
-    def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordTokenizer":
+    def learn(
+        cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
+    ) -> "WordTokenizer":
         """Learns the most frequent words of the lines; DataError if there are none.
 
         `what` names the text in messages.
@@ -451,10 +488,15 @@ class WordTokenizer(Tokenizer):
         for line in lines:
             counts.update(splitter.tokens(line))
         vocabulary = Vocabulary.build(
-            counts=counts, max_size=config.vocab_size, min_frequency=config.min_frequency, further=config.special_tokens
+            counts=counts,
+            max_size=config.vocab_size,
+            min_frequency=config.min_frequency,
+            further=config.special_tokens,
         )
         if len(vocabulary) == vocabulary.n_specials:
-            raise DataError(f"tokenizer: no words to learn from: the {what} is empty, or min_frequency too high")
+            raise DataError(
+                f"tokenizer: no words to learn from: the {what} is empty, or min_frequency too high"
+            )
         return cls(config, vocabulary)
 
     @override

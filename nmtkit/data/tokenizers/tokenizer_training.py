@@ -10,7 +10,12 @@ from nmtkit.core.columns import Column, label_type
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.text.blocks import Block, Example
 from nmtkit.data.text.checking import DataReport
-from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizer import (
+    SentencePieceTokenizer,
+    Tokenizer,
+    TokenizerConfig,
+    WordTokenizer,
+)
 from nmtkit.data.tokenizers.tokenizers import Tokenizers
 from nmtkit.data.tokenizers.vocabulary import LabelVocabulary, split_labels
 from nmtkit.data.tokenizers.wordpiece import WordPieceTokenizer
@@ -29,7 +34,9 @@ class TokenizerSample:
     Labels are counted in all examples.
     """
 
-    def __init__(self, max_size: int, weights: Sequence[float] = (), columns: Sequence[Column] = PAIR) -> None:
+    def __init__(
+        self, max_size: int, weights: Sequence[float] = (), columns: Sequence[Column] = PAIR
+    ) -> None:
         self._max_size = max_size
         self.texts = [column.name for column in columns if column.type == "text"]
         self.label_type = label_type(columns)
@@ -79,10 +86,14 @@ def _characters(pair: Example) -> int:
     return len(pair.src) + len(pair.tgt or "")
 
 
-def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None) -> Tokenizers:
+def learn_from_sample(
+    config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None
+) -> Tokenizers:
     """Learns tokenizers from a sample, and records their sizes in the report."""
     if config.is_imported:
-        raise RecipeError(f"tokenizer.kind: {config.kind} comes with an imported model and cannot be learned; take bpe")
+        raise RecipeError(
+            f"tokenizer.kind: {config.kind} comes with an imported model and cannot be learned; take bpe"
+        )
     lines: dict[str, list[str]] = {}
     for column in sample.texts:
         texts = [getattr(example, column) for example in sample.examples]

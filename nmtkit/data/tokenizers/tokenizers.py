@@ -12,7 +12,12 @@ from nmtkit.core.settings import parse
 from nmtkit.data.text.config import TEXT_COLUMNS
 from nmtkit.data.text.normalization import TextForms
 from nmtkit.data.tokenizers.huggingface_tokenizer import HuggingFaceTokenizer
-from nmtkit.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers.tokenizer import (
+    SentencePieceTokenizer,
+    Tokenizer,
+    TokenizerConfig,
+    WordTokenizer,
+)
 from nmtkit.data.tokenizers.vocabulary import (
     RESTORE_HINT,
     LabelVocabulary,
@@ -49,7 +54,9 @@ class Tokenizers(dict[str, Tokenizer]):
         self.features = features
 
     def __missing__(self, column: str) -> Tokenizer:
-        raise CheckpointError(f"there is no tokenizer for {column}: texts are only {' and '.join(self) or 'none'}")
+        raise CheckpointError(
+            f"there is no tokenizer for {column}: texts are only {' and '.join(self) or 'none'}"
+        )
 
     @property
     def src(self) -> Tokenizer:
@@ -94,8 +101,12 @@ class Tokenizers(dict[str, Tokenizer]):
         config = parse(TokenizerConfig, settings, "tokenizer")
         columns = {}
         for column, tokenizer in self.items():
-            columns[column] = HuggingFaceTokenizer(config, tokenizer.content(), tokenizer.vocabulary, column)
-        return Tokenizers(config=config, columns=columns, labels=self.labels, features=self.features)
+            columns[column] = HuggingFaceTokenizer(
+                config, tokenizer.content(), tokenizer.vocabulary, column
+            )
+        return Tokenizers(
+            config=config, columns=columns, labels=self.labels, features=self.features
+        )
 
     def _contents(self) -> dict[str, bytes]:
         """Returns the content of each file by its name."""
@@ -143,7 +154,8 @@ class Tokenizers(dict[str, Tokenizer]):
             texts = list[str](settings.pop("texts", TEXT_COLUMNS))
             features = int(settings.pop("features", 0))
             settings.setdefault("normalization", "nfkc")  # the default before nfkc_numbers existed
-            settings.pop("train_lines", None)  # a setting of earlier versions, which only affected learning
+            # a setting of earlier versions, which only affected learning
+            settings.pop("train_lines", None)
             config = parse(TokenizerConfig, settings, str(path))
         except (DataError, RecipeError, TypeError, ValueError) as fault:
             raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault
@@ -171,7 +183,9 @@ class Tokenizers(dict[str, Tokenizer]):
         return cls(config=config, columns=columns, labels=labels, features=features)
 
 
-def load_tokenizer(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None, column: str = "") -> Tokenizer:
+def load_tokenizer(
+    config: TokenizerConfig, stem: Path, table: Vocabulary | None = None, column: str = ""
+) -> Tokenizer:
     """Reads a tokenizer from its file; CheckpointError if it is missing or damaged.
 
     Args:
@@ -184,7 +198,11 @@ def load_tokenizer(config: TokenizerConfig, stem: Path, table: Vocabulary | None
         word_tokenizer = WordTokenizer if config.cuts_words else WordPieceTokenizer
         vocabulary = Vocabulary.load(stem.with_suffix(word_tokenizer.suffix), config.special_tokens)
         return word_tokenizer(config, vocabulary)
-    suffix = HuggingFaceTokenizer.suffix if config.kind == "huggingface" else SentencePieceTokenizer.suffix
+    suffix = (
+        HuggingFaceTokenizer.suffix
+        if config.kind == "huggingface"
+        else SentencePieceTokenizer.suffix
+    )
     path = stem.with_suffix(suffix)
     content = read_vocabulary_file(path)
     try:

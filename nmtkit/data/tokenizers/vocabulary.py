@@ -29,7 +29,9 @@ class Vocabulary:
     def __init__(self, tokens: Sequence[str], further: Sequence[str] = ()) -> None:
         specials = [*self.reserved, *further]
         if [*tokens[: len(specials)]] != specials:
-            raise CheckpointError(f"vocabulary: it must begin with {' '.join(specials)}; {RESTORE_HINT}")
+            raise CheckpointError(
+                f"vocabulary: it must begin with {' '.join(specials)}; {RESTORE_HINT}"
+            )
         self.specials = tuple(further)
         self.n_specials = len(specials)
         self.tokens = list(tokens)
@@ -132,9 +134,13 @@ class Vocabulary:
         try:
             text = read_vocabulary_file(path).decode("utf-8")
         except UnicodeDecodeError as fault:
-            raise CheckpointError(f"{path}: damaged (not UTF-8 at byte {fault.start}); {RESTORE_HINT}") from fault
+            raise CheckpointError(
+                f"{path}: damaged (not UTF-8 at byte {fault.start}); {RESTORE_HINT}"
+            ) from fault
         if not text.endswith("\n"):
-            raise CheckpointError(f"{path}: truncated (no line end after the last token); {RESTORE_HINT}")
+            raise CheckpointError(
+                f"{path}: truncated (no line end after the last token); {RESTORE_HINT}"
+            )
         # Not splitlines(): a token may contain one of Unicode's rarer line separators.
         tokens = text.removesuffix("\n").split("\n")
         try:
@@ -150,7 +156,9 @@ def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
             raise OSError(errno.EINVAL, "not a file")
         return path.read_bytes()
     except OSError as fault:
-        raise CheckpointError(f"{path}: cannot read {what}: {fault.strerror}; {RESTORE_HINT}") from fault
+        raise CheckpointError(
+            f"{path}: cannot read {what}: {fault.strerror}; {RESTORE_HINT}"
+        ) from fault
 
 
 def check_sums(path: Path) -> None:
@@ -182,7 +190,9 @@ class LabelVocabulary(Vocabulary):
         for label in labels:
             if label not in self:
                 train_labels = shorten(", ".join(self.tokens))
-                raise DataError(f"{place}: train has no label {shorten(label)!r}, only {train_labels}; correct it")
+                raise DataError(
+                    f"{place}: train has no label {shorten(label)!r}, only {train_labels}; correct it"
+                )
         return self.ids(labels)
 
 

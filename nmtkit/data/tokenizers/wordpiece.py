@@ -120,7 +120,9 @@ class WordPieceTokenizer(WordTokenizer):
 
     @classmethod
     @override
-    def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordPieceTokenizer":
+    def learn(
+        cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text"
+    ) -> "WordPieceTokenizer":
         """Learns a vocabulary in the order of the merges; RecipeError if it is too small for all characters."""
         specials = [*SPECIALS, *config.special_tokens]
         # A tokenizer without words, which is enough to split lines.
@@ -138,7 +140,8 @@ class WordPieceTokenizer(WordTokenizer):
                 f"token; use at least {smallest_size}"
             )
         merges = Merges(words)
-        learned = dict.fromkeys(characters)  # a dictionary, because different pairs may give the same token
+        # a dictionary, because different pairs may give the same token
+        learned = dict.fromkeys(characters)
         while len(specials) + len(learned) < config.vocab_size:
             pair = merges.most_likely()
             if pair is None:
@@ -186,7 +189,9 @@ def replay(tokenizer: Tokenizer, text: Iterable[str]) -> Iterator[Merge]:
     Raises a RecipeError for other kinds. A token that is not made of two symbols in this text is skipped.
     """
     if tokenizer.config.kind not in ("bpe", "wordpiece"):
-        raise RecipeError(f"tokenizer.kind: {tokenizer.config.kind} has no merges; take bpe or wordpiece")
+        raise RecipeError(
+            f"tokenizer.kind: {tokenizer.config.kind} has no merges; take bpe or wordpiece"
+        )
     words: Counter[str] = Counter()
     for line in text:
         line_words = tokenizer.prepared(line).split()

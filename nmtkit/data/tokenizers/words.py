@@ -48,7 +48,10 @@ class WordSegmentation:
 
 
 def cut_words(
-    tokenizer: Tokenizer, lines: Sequence[str], segmented: Sequence[str | None], places: Sequence[str]
+    tokenizer: Tokenizer,
+    lines: Sequence[str],
+    segmented: Sequence[str | None],
+    places: Sequence[str],
 ) -> list[WordSegmentation]:
     """Splits lines into words, and words into tokens.
 
@@ -64,7 +67,8 @@ def cut_words(
     distinct_words = list(dict.fromkeys(chain.from_iterable(words_by_line)))
     word_ids = dict(zip(distinct_words, tokenizer.encode_many(distinct_words), strict=True))
     segmentations = []
-    shares_by_parts: dict[tuple[str, ...], list[PieceShare]] = {}  # cache: the shares within a word by its parts
+    # cache: the shares within a word by its parts
+    shares_by_parts: dict[tuple[str, ...], list[PieceShare]] = {}
     for words, segmented_line, place in zip(words_by_line, segmented, places, strict=True):
         ids = list(chain.from_iterable(word_ids[word] for word in words))
         if tokenizer.config.kind == "huggingface" and ids != tokenizer.encode(" ".join(words)):
@@ -90,7 +94,10 @@ def cut_words(
 
 
 def token_spans(
-    tokenizer: Tokenizer, lines: Sequence[str], segmented: Sequence[str | None], places: Sequence[str]
+    tokenizer: Tokenizer,
+    lines: Sequence[str],
+    segmented: Sequence[str | None],
+    places: Sequence[str],
 ) -> list[list[tuple[int, int]]]:
     """Returns the token range `(first, end)` of each word of each line; for the arguments see `cut_words`."""
     spans_by_line = []
@@ -113,7 +120,9 @@ def _shares(tokenizer: Tokenizer, parts: Sequence[str], n_tokens: int) -> list[P
 
 def _parts(words: list[str], segmented_words: list[str], place: str) -> list[tuple[str, ...]]:
     """Returns the words of the segmented line that make up each word of the text; DataError if their text differs."""
-    hint = "it must hold the same text, with white space added between words and nothing else changed"
+    hint = (
+        "it must hold the same text, with white space added between words and nothing else changed"
+    )
     remaining = deque(segmented_words)
     parts_by_word: list[tuple[str, ...]] = []
     for word in words:
@@ -124,10 +133,14 @@ def _parts(words: list[str], segmented_words: list[str], place: str) -> list[tup
             parts.append(part)
             joined += part
         if joined != word:
-            raise DataError(f"{place}: the file of words has {' '.join(parts)!r} where the text has {word!r}; {hint}")
+            raise DataError(
+                f"{place}: the file of words has {' '.join(parts)!r} where the text has {word!r}; {hint}"
+            )
         parts_by_word.append(tuple(parts))
     if remaining:
-        raise DataError(f"{place}: the file of words has {' '.join(remaining)!r} where the text ends; {hint}")
+        raise DataError(
+            f"{place}: the file of words has {' '.join(remaining)!r} where the text ends; {hint}"
+        )
     return parts_by_word
 
 

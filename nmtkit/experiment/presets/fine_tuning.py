@@ -24,7 +24,12 @@ from nmtkit.data.text.config import SplitFiles, language_of_tag
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.text.statistics import CorpusStatistics
 from nmtkit.data.tokenizers.huggingface_tokenizer import missing_language_message
-from nmtkit.data.tokenizers.languages import chosen_languages, find_language, language_names, sides_without_language
+from nmtkit.data.tokenizers.languages import (
+    chosen_languages,
+    find_language,
+    language_names,
+    sides_without_language,
+)
 from nmtkit.experiment.presets.fitting import padded_tokens
 from nmtkit.experiment.presets.proposal import ProposedRecipe
 from nmtkit.inference.answering import judge
@@ -49,14 +54,23 @@ _BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
 _PATIENCE = 5
 _KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "clip_norm", "loss_unit")
 """The settings of training that stay as they were."""
-_NOT_KEPT = ("guided_alignment", "doubly_stochastic", "reinforce", "masked_words", "span_corruption", "denoising")
+_NOT_KEPT = (
+    "guided_alignment",
+    "doubly_stochastic",
+    "reinforce",
+    "masked_words",
+    "span_corruption",
+    "denoising",
+)
 """Losses that need other data, are for a last stage, or are for pretraining."""
 
 
 class FineTuningRecipe(ProposedRecipe):
     """A recipe that fine-tunes a run on a text, with so many `general` pairs mixed in."""
 
-    def __init__(self, source: Run, size: CorpusStatistics, general: int = 0, minutes: float | None = None) -> None:
+    def __init__(
+        self, source: Run, size: CorpusStatistics, general: int = 0, minutes: float | None = None
+    ) -> None:
         super().__init__(size)
         self.source = source
         self.weight = 1.0
@@ -64,7 +78,9 @@ class FineTuningRecipe(ProposedRecipe):
         self._before: Recipe = source.newest_stage().recipe
         self._name = source.folder.path.resolve().name
         self.explain(
-            "model, tokenizer, search", f"those of {self._name}", "its weights fit no others; dropout stays as it was"
+            "model, tokenizer, search",
+            f"those of {self._name}",
+            "its weights fit no others; dropout stays as it was",
         )
         if general:
             self.weight = float(f"{min(self.size.pairs / general, 10_000):.3g}")
@@ -83,21 +99,29 @@ class FineTuningRecipe(ProposedRecipe):
     def _fit(self, times: int, minutes: float | None) -> dict[str, Any]:
         """The training; an epoch has so many times the tokens of the new text."""
         words = max(self.size.src.words, self.size.tgt.words)
-        padded = padded_tokens(self.size.pairs, words, max(self._before.data.truncation or (math.inf,)))
+        padded = padded_tokens(
+            self.size.pairs, words, max(self._before.data.truncation or (math.inf,))
+        )
         known = self._before.batch.batch_tokens
         self.batch_tokens = min([known, *(tokens for limit, tokens in _BATCHES if words < limit)])
         because = f"{self._name} had {known:,}, and little text is learned better in small batches"
         self.explain("batch.batch_tokens", f"{self.batch_tokens:,}", because)
         passes = min(max(_PASSES * math.sqrt(_PASSES_FOR / padded), 2), _PASSES)
         most = self._before.batch.batch_size or self.size.pairs
-        a_pass = max(math.ceil(times * padded / self.batch_tokens), math.ceil(times * self.size.pairs / most))
+        a_pass = max(
+            math.ceil(times * padded / self.batch_tokens), math.ceil(times * self.size.pairs / most)
+        )
         updates = max(50, round(passes * a_pass))
         before = self._before.training
         lr = _peak(before) / _RATE
         lr = float(f"{min(lr, _HIGHEST) if before.optimizer.startswith('adam') else lr:.2g}")
         because = f"large steps forget more; the highest of {self._name} was {_peak(before):.2g}"
         self.explain("training.lr", f"{lr:g}", because)
-        self.explain("training.schedule", "linear, to zero", "weights that are good already need no long warm-up")
+        self.explain(
+            "training.schedule",
+            "linear, to zero",
+            "weights that are good already need no long warm-up",
+        )
         because = f"the text is then read {updates / a_pass:.3g} times at most"
         self.explain("training.max_updates", f"{updates:,}", because)
         if minutes:
@@ -109,7 +133,9 @@ class FineTuningRecipe(ProposedRecipe):
         )
         self.explain("training.patience", f"{_PATIENCE}", because)
         kept = before.model_dump(mode="json", include={*_KEPT, "objectives"})
-        kept["objectives"] = {name: kept["objectives"][name] for name in kept["objectives"] if name not in _NOT_KEPT}
+        kept["objectives"] = {
+            name: kept["objectives"][name] for name in kept["objectives"] if name not in _NOT_KEPT
+        }
         return {
             **kept,
             "lr": lr,
@@ -121,17 +147,26 @@ class FineTuningRecipe(ProposedRecipe):
             "best_metric": "loss",
         }
 
-    def text(self, name: str, data: Mapping[str, Any], test: Mapping[str, Any] | None = None) -> str:
+    def text(
+        self, name: str, data: Mapping[str, Any], test: Mapping[str, Any] | None = None
+    ) -> str:
         """The recipe in YAML with its reasons; `data` names the files, `test` those of general text to test with."""
         size, before = self.size, self._before.model_dump(mode="json")
         head = [
             f"Fine-tunes {self._name} on {size.amount}. All settings can be changed but those of model and tokenizer; "
             "`nmtkit recipe explain` says what they mean."
         ]
-        about = {"name": name, "description": f"{self._name}, fine-tuned on other text", "task": before["task"]}
+        about = {
+            "name": name,
+            "description": f"{self._name}, fine-tuned on other text",
+            "task": before["task"],
+        }
         limits = ("max_length", "max_tgt_length", "over_long", "max_ratio")
         groups = {
-            "init_from": {"run": str(self.source.folder.path.resolve()), **({"test": dict(test)} if test else {})},
+            "init_from": {
+                "run": str(self.source.folder.path.resolve()),
+                **({"test": dict(test)} if test else {}),
+            },
             "data": {**data, **{key: before["data"][key] for key in limits}},
             **{key: before[key] for key in ("tokenizer", "model", "search")},
             "batch": {**before["batch"], "batch_tokens": self.batch_tokens},
@@ -152,13 +187,21 @@ def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[
     chosen = {} if config.kind != "huggingface" else chosen_languages(config)
     tags = [tag for tag in map(language_of_tag, config.specials) if tag]
     if not chosen and not tags:
-        given = [option for option, language in (("--from", source), ("--to", target)) if language is not None]
+        given = [
+            option
+            for option, language in (("--from", source), ("--to", target))
+            if language is not None
+        ]
         if given:
-            raise RecipeError(f"{' and '.join(given)}: {name} is not a multilingual model; leave them out")
+            raise RecipeError(
+                f"{' and '.join(given)}: {name} is not a multilingual model; leave them out"
+            )
         return {}
     if tags and not chosen:
         if target is None:
-            raise RecipeError(f"{name} is multilingual: name the language to write: --to {tags[0]} ({', '.join(tags)})")
+            raise RecipeError(
+                f"{name} is multilingual: name the language to write: --to {tags[0]} ({', '.join(tags)})"
+            )
         target = find_language(target, tags)
         return {"src_lang": source, "tgt_lang": target} if source else {"tgt_lang": target}
     names = language_names(config.specials)
@@ -179,7 +222,11 @@ def languages_of_text(run: Run, source: str | None, target: str | None) -> dict[
 def _peak(config: TrainingConfig) -> float:
     """The highest rate of a training."""
     schedule = config.schedule
-    return config.lr / math.sqrt(schedule.size * schedule.warmup) if isinstance(schedule, Noam) else config.lr
+    return (
+        config.lr / math.sqrt(schedule.size * schedule.warmup)
+        if isinstance(schedule, Noam)
+        else config.lr
+    )
 
 
 OWN, GENERAL = "own text", "general text"
@@ -202,7 +249,9 @@ class TestChange:
         return self.text == GENERAL
 
 
-def score_before(run: Run, device: torch.device, threads: int | None = None, notify: Notify = ignore) -> None:
+def score_before(
+    run: Run, device: torch.device, threads: int | None = None, notify: Notify = ignore
+) -> None:
     """Scores the run that a training begins from on both test sets, once, and records it with what was begun from.
 
     Nothing is done for a run that began from none or from one with another task, which cannot be scored on this one's
@@ -215,9 +264,15 @@ def score_before(run: Run, device: torch.device, threads: int | None = None, not
     if not tests or source.recipe.task != run.recipe.task:
         return
     notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
-    options = DecodingOptions(device=str(device), weights=origin.weights, threads=threads, workers=1)
-    before = {text: _score(source, options, files, run.recipe).value for text, files in tests.items()}
-    write_json(run.folder.origin, origin.model_copy(update={"before": before}).model_dump(mode="json"))
+    options = DecodingOptions(
+        device=str(device), weights=origin.weights, threads=threads, workers=1
+    )
+    before = {
+        text: _score(source, options, files, run.recipe).value for text, files in tests.items()
+    }
+    write_json(
+        run.folder.origin, origin.model_copy(update={"before": before}).model_dump(mode="json")
+    )
 
 
 def score_after(
@@ -231,7 +286,11 @@ def score_after(
     tests = _tests(run.recipe, origin)
     for text, before in origin.before.items():
         if text in tests:
-            after = own if text == OWN and own is not None else _score(run, options, tests[text], run.recipe)
+            after = (
+                own
+                if text == OWN and own is not None
+                else _score(run, options, tests[text], run.recipe)
+            )
             changes.append(TestChange(text, after.name, before, after.value))
     return changes
 
@@ -243,7 +302,11 @@ def _tests(recipe: Recipe, origin: FineTuningOrigin) -> dict[str, SplitFiles]:
         general = None
     tests = {OWN: own, GENERAL: general}
     references = TASKS.get(recipe.task).references
-    return {text: files for text, files in tests.items() if files is not None and references in files.columns}
+    return {
+        text: files
+        for text, files in tests.items()
+        if files is not None and references in files.columns
+    }
 
 
 def _score(run: Run, options: DecodingOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
@@ -257,4 +320,6 @@ def _score(run: Run, options: DecodingOptions, files: SplitFiles, like: Recipe) 
     system = open_system(run, options)
     if isinstance(system, Translator):
         system = replace(system, config=like.search)
-    return judge(TASKS.get(like.task), system, examples, like.test_metrics[:1], like.evaluation.options).scores[0]
+    return judge(
+        TASKS.get(like.task), system, examples, like.test_metrics[:1], like.evaluation.options
+    ).scores[0]

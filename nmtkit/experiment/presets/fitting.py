@@ -6,10 +6,10 @@ Optimal Transformer Depth for Low-Resource Language Translation": there fewer la
 and Monz 2020, "Optimizing Transformer for Low-Resource Neural Machine Translation": settings fitted to the size of the
 corpus gain up to 7.3 BLEU. Vaswani et al. 2017: `base`. See et al. 2017: the pointer-generator.
 
-Measured (recipes/results/settings.md), each at one corpus: `compare-transformer` is `tiny`, `multi30k-en-de-transformer` is
-`small`, which is too slow where it reads the text only 1.8 times (23 BLEU, `tiny` 31); `demo-news-pointer-generator`
-and `inshorts-pointer-generator` are those of summaries. All between these points and beyond them are rules of this
-file, and guesses; `base` was never trained by us.
+Measured (recipes/results/settings.md), each on one corpus: `compare-transformer` is `tiny`, and
+`multi30k-en-de-transformer` is `small`, which is too slow if it reads the text only 1.8 times (23 BLEU, `tiny` 31);
+`demo-news-pointer-generator` and `inshorts-pointer-generator` are the settings for summaries. All values between and
+beyond these points are rules of this file, and guesses; `base` was never trained by us.
 """
 
 import math
@@ -35,7 +35,13 @@ MANY_PAIRS = 100_000
 FEW_WORDS, MANY_WORDS = 100_000, 50_000_000
 """The same for the words of running text; guesses."""
 
-VOCABULARIES = ((200_000, 2_000), (300_000, 4_000), (2_000_000, 8_000), (20_000_000, 16_000), (math.inf, 32_000))
+VOCABULARIES = (
+    (200_000, 2_000),
+    (300_000, 4_000),
+    (2_000_000, 8_000),
+    (20_000_000, 16_000),
+    (math.inf, 32_000),
+)
 """A side with fewer running words than the first gets so many subwords. Sennrich and Zhang took 2,000 for 100,000
 words; 30,000 and more are usual for WMT; 8,000 is what we measured with 345,000."""
 
@@ -61,7 +67,13 @@ class FittedPreset(ProposedRecipe):
     """
 
     def __init__(
-        self, task: str, size: CorpusStatistics, name: str, because: str, limit: float | None, speed: float | None
+        self,
+        task: str,
+        size: CorpusStatistics,
+        name: str,
+        because: str,
+        limit: float | None,
+        speed: float | None,
     ) -> None:
         super().__init__(size)
         self.explain("preset", name, because)
@@ -82,7 +94,9 @@ class FittedPreset(ProposedRecipe):
             self._fit_stages()
         else:
             self._fit_one_stage()
-        self.changes = {group: self.changes[group] for group in self._preset if group in self.changes}
+        self.changes = {
+            group: self.changes[group] for group in self._preset if group in self.changes
+        }
 
     @property
     def is_useful(self) -> bool:
@@ -99,7 +113,9 @@ class FittedPreset(ProposedRecipe):
             "them."
         ]
         if self.minutes is not None:
-            head.append(f"Training takes {format_minutes(self.minutes)} on the machine where this was written.")
+            head.append(
+                f"Training takes {format_minutes(self.minutes)} on the machine where this was written."
+            )
         about = {"extends": self.extends, "name": name, "description": description}
         groups = {"data": {}} | self.changes | {"data": {**data, **self.changes.get("data", {})}}
         return self.yaml(head, about, groups)
@@ -108,7 +124,9 @@ class FittedPreset(ProposedRecipe):
         """Sets some keys of a group; those that the preset has so are not said again. Another kind is said whole."""
         known = self._preset.get(group, {})
         afresh = values.get("kind", known.get("kind")) != known.get("kind")
-        differing = {key: value for key, value in values.items() if afresh or known.get(key) != value}
+        differing = {
+            key: value for key, value in values.items() if afresh or known.get(key) != value
+        }
         if differing:
             self.changes.setdefault(group, {}).update(differing)
 
@@ -127,7 +145,11 @@ class FittedPreset(ProposedRecipe):
             reach = self._limit * self.speed / padded if self.speed else 0.0
             if reach < _FEW_PASSES:
                 batch_tokens = min(batch_tokens, preset_tokens // 2)
-                time = f"{reach:.2g} passes over the text" if self.speed else "the minutes that are given"
+                time = (
+                    f"{reach:.2g} passes over the text"
+                    if self.speed
+                    else "the minutes that are given"
+                )
                 because = f"in {time} many small updates teach more than a few large ones"
                 self.explain("batch.batch_tokens", f"{batch_tokens:,}", because)
         self._set("batch", batch_tokens=batch_tokens)
@@ -153,7 +175,10 @@ class FittedPreset(ProposedRecipe):
 
     def _fit_stages(self) -> None:
         src, tgt = self.size.src, self.size.tgt
-        longest = min(400, max(10, round(1.2 * src.length))), min(120, max(10, round(1.2 * tgt.length)))
+        longest = (
+            min(400, max(10, round(1.2 * src.length))),
+            min(120, max(10, round(1.2 * tgt.length))),
+        )
         self.explain(
             "data.max_length",
             f"{longest[0]}, and {longest[1]} of a summary",
@@ -166,7 +191,9 @@ class FittedPreset(ProposedRecipe):
         elif not self._subwords():
             self._set("model", tie="decoder")
         self._explain_model()
-        minutes, second_minutes = (0.8 * self._limit, 0.2 * self._limit) if self._limit else (None, None)
+        minutes, second_minutes = (
+            (0.8 * self._limit, 0.2 * self._limit) if self._limit else (None, None)
+        )
         words = min(self.size.pairs * longest[0], round(1.2 * src.words))
         batch_tokens = self._preset["batch"]["batch_tokens"]
         updates = self._updates(round(_PADDING * (self.size.pairs + words)), batch_tokens, minutes)
@@ -176,11 +203,18 @@ class FittedPreset(ProposedRecipe):
             self.total_minutes *= 1 + covering / updates
         parts = f"{updates:,} updates, then {covering:,}"
         parts = f"{minutes:g} minutes, then {second_minutes:g}" if minutes else parts
-        self.explain("stages", f"{parts} with coverage", "coverage makes summaries repeat themselves less")
+        self.explain(
+            "stages", f"{parts} with coverage", "coverage makes summaries repeat themselves less"
+        )
         training = self._training(updates, batch_tokens, minutes)
-        self._set("training", **training | ({"max_minutes": float(self._limit)} if self._limit else {}))
+        self._set(
+            "training", **training | ({"max_minutes": float(self._limit)} if self._limit else {})
+        )
         self._set("search", max_length=longest[1] + 20)
-        self._set("evaluation", max_sentences=self._validated or self._preset["evaluation"]["max_sentences"])
+        self._set(
+            "evaluation",
+            max_sentences=self._validated or self._preset["evaluation"]["max_sentences"],
+        )
         *first, last = self._preset["stages"]
         second = {**last["training"], **self._training(covering, batch_tokens, second_minutes)}
         if second["schedule"] == training["schedule"]:
@@ -202,7 +236,9 @@ class FittedPreset(ProposedRecipe):
         wanted = 8_000 if words < 5_000_000 else 20_000 if words < 50_000_000 else 50_000
         vocabulary = min(wanted, self._preset["tokenizer"]["vocab_size"])
         self.explain(
-            "tokenizer", f"the {vocabulary:,} most frequent words", "the model copies other words from the source"
+            "tokenizer",
+            f"the {vocabulary:,} most frequent words",
+            "the model copies other words from the source",
         )
         self._set("tokenizer", kind="word", vocab_size=vocabulary, joint=True)
 
@@ -223,7 +259,9 @@ class FittedPreset(ProposedRecipe):
         self.explain("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
         if not self.size.one_text:
             letters = "the same letters" if joint else "different letters"
-            self.explain("tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}")
+            self.explain(
+                "tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}"
+            )
         self._set("tokenizer", kind="bpe", vocab_size=sizes[0], joint=joint)
         if not joint:
             self._set("tokenizer", tgt_vocab_size=sizes[1])
@@ -245,7 +283,11 @@ class FittedPreset(ProposedRecipe):
         a_pass = max(1, math.ceil(padded / batch_tokens))
         most_updates = self._preset["training"]["max_updates"]
         updates = int(min(max(round(passes * a_pass), 100), most_updates))
-        rule = "the less text, the more often it is read" if updates < most_updates else "this preset makes no more"
+        rule = (
+            "the less text, the more often it is read"
+            if updates < most_updates
+            else "this preset makes no more"
+        )
         if not minutes:
             because = f"the text is then read {updates / a_pass:.3g} times; {rule}"
             self.explain("training.max_updates", f"{updates:,}", because)
@@ -285,10 +327,16 @@ class FittedPreset(ProposedRecipe):
         elif "warmup" in schedule:
             schedule = {**schedule, "warmup": min(schedule["warmup"], max(1, updates // 5))}
         # Often enough that several checkpoints are there to be averaged, also where nobody knows the updates made.
-        every = max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10))
+        every = max(
+            50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10)
+        )
         if minutes and not self.speed:
             every = max(25, updates // 20)
-        limits = {"max_updates": None, "max_minutes": float(minutes)} if minutes else {"max_updates": updates}
+        limits = (
+            {"max_updates": None, "max_minutes": float(minutes)}
+            if minutes
+            else {"max_updates": updates}
+        )
         return {"schedule": schedule, **limits, "validate_every": every}
 
 
@@ -340,7 +388,9 @@ def choose_preset(
         RecipeError: there is no such preset, or the task has none.
     """
     if task not in TASKS_WITH_PRESETS:
-        raise RecipeError(f"there are no presets for task {task!r}: {suggest_names(task, TASKS_WITH_PRESETS)}")
+        raise RecipeError(
+            f"there are no presets for task {task!r}: {suggest_names(task, TASKS_WITH_PRESETS)}"
+        )
     if preset is not None and preset not in PRESETS:
         raise RecipeError(f"no preset {preset!r}: {suggest_names(preset, PRESETS)}")
 
@@ -348,7 +398,9 @@ def choose_preset(
         speed = measure(FittedPreset(task, size, name, because, minutes, None))
         return FittedPreset(task, size, name, because, minutes, speed)
 
-    chosen = fitted(*(_preset_by_size(size, gpu) if preset is None else (preset, "you asked for it")))
+    chosen = fitted(
+        *(_preset_by_size(size, gpu) if preset is None else (preset, "you asked for it"))
+    )
     names = list(PRESETS)
     while preset is None and minutes and not chosen.is_useful and names.index(chosen.name):
         times = f"{chosen.passes:.2g}"
@@ -391,8 +443,17 @@ def _advice(preset: FittedPreset) -> list[str]:
 
 def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]:
     warnings, pairs = [], preset.size.pairs
-    if limit and preset.minutes and preset.total_minutes and preset.passes and 2 * limit < preset.total_minutes:
-        a_pass, useless = preset.minutes / preset.passes, ", which gives no usable model" if preset.passes < 1 else ""
+    if (
+        limit
+        and preset.minutes
+        and preset.total_minutes
+        and preset.passes
+        and 2 * limit < preset.total_minutes
+    ):
+        a_pass, useless = (
+            preset.minutes / preset.passes,
+            ", which gives no usable model" if preset.passes < 1 else "",
+        )
         warnings.append(
             f"in {limit:g} min the text is read only {preset.passes:.2g} times{useless}: one pass takes "
             f"{format_minutes(a_pass)} on this machine, and the preset {preset.name} usually makes "
@@ -402,9 +463,13 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
         held_out = preset.size.held_out
         counted = f"{pairs:,}"
         if held_out:
-            counted += f" ({pairs + held_out:,} minus {held_out:,} held out for validation and test)"
+            counted += (
+                f" ({pairs + held_out:,} minus {held_out:,} held out for validation and test)"
+            )
         advice = f". {_public_model_advice(preset)}" if preset.task in _PUBLIC_MODELS else ""
-        warnings.append(f"few pairs: {counted}; expect good results only for text much like yours{advice}")
+        warnings.append(
+            f"few pairs: {counted}; expect good results only for text much like yours{advice}"
+        )
     if preset.name == "base" and not gpu:
         warnings.append("preset base takes days on a CPU; --preset small is made for it")
     return warnings

@@ -27,7 +27,12 @@ from nmtkit.data.text.blocks import Example
 from nmtkit.data.text.config import SplitFiles
 from nmtkit.data.text.files.formats import DETECTION_LINES, text_format
 from nmtkit.data.text.files.lines import read_lines_lenient
-from nmtkit.data.text.files.names import parse_encodings, split_reference, text_path, without_compression_end
+from nmtkit.data.text.files.names import (
+    parse_encodings,
+    split_reference,
+    text_path,
+    without_compression_end,
+)
 from nmtkit.data.text.reading import read_pairs
 from nmtkit.data.text.scripts import word_pattern
 from nmtkit.data.text.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
@@ -106,7 +111,10 @@ class RecipeRequest:
         for split in (*_SPLITS[1:], *_GENERAL):
             src, tgt = self.files(split)
             if not self.one_text and len(src) != len(tgt) and (tgt or split != "test"):
-                return f"--{split} {' '.join([*src, *tgt])}: give a source and its target" + _table_hint([*src, *tgt])
+                return (
+                    f"--{split} {' '.join([*src, *tgt])}: give a source and its target"
+                    + _table_hint([*src, *tgt])
+                )
         if not self.target:
             source = "" if self.one_text else "--source FILE "
             return f"{', '.join(self.given())}: name the text to train on: {source}--target FILE"
@@ -130,7 +138,9 @@ class RecipeRequest:
         for split in _SPLITS:
             src, tgt = self.files(split)
             if src or tgt:
-                splits[split] = SplitFiles(src=list(src), tgt=list(tgt), encoding=self.encodings([*src, *tgt]))
+                splits[split] = SplitFiles(
+                    src=list(src), tgt=list(tgt), encoding=self.encodings([*src, *tgt])
+                )
         return splits
 
     def encodings(self, paths: Sequence[str]) -> dict[str, str]:
@@ -200,7 +210,9 @@ def name_of_run(request: RecipeRequest) -> str:
 def _stem_and_end(path: str) -> tuple[str, str]:
     file, column = split_reference(path)
     if column:
-        return without_compression_end(Path(file).name).rpartition(".")[0], re.sub(r"[^\w-]+", "-", column)
+        return without_compression_end(Path(file).name).rpartition(".")[0], re.sub(
+            r"[^\w-]+", "-", column
+        )
     stem, _, end = without_compression_end(Path(path).name).rpartition(".")
     return (stem, end) if stem else (end, "")
 
@@ -214,16 +226,29 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
     try:
         before = dict(parse_json(folder.request.read_bytes(), folder.request.name))
     except (DataError, TypeError, ValueError) as fault:
-        raise CheckpointError(f"{folder.request}: damaged ({fault}); train anew with --overwrite") from fault
+        raise CheckpointError(
+            f"{folder.request}: damaged ({fault}); train anew with --overwrite"
+        ) from fault
     now = request.given()
 
     def shown(value: Any) -> str:
-        return "not given" if value is None else " ".join(value) if isinstance(value, list | tuple) else str(value)
+        return (
+            "not given"
+            if value is None
+            else " ".join(value)
+            if isinstance(value, list | tuple)
+            else str(value)
+        )
 
-    both = ((option, shown(before.get(option)), shown(now.get(option))) for option in sorted({*before, *now}))
+    both = (
+        (option, shown(before.get(option)), shown(now.get(option)))
+        for option in sorted({*before, *now})
+    )
     faults = [f"\n  {option} was {old} and is {new}" for option, old, new in both if old != new]
     if faults:
-        command = shlex.join(["nmtkit", "train", str(folder.chosen), "--run", str(folder.path), "--resume"])
+        command = shlex.join(
+            ["nmtkit", "train", str(folder.chosen), "--run", str(folder.path), "--resume"]
+        )
         raise NmtkitError(
             f"{folder.path}: begun with other options, so it cannot be resumed with these (repeat the first ones, use "
             f"`{command}`, or train anew with --overwrite):{''.join(faults)}"
@@ -232,7 +257,12 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
 
 class _Proposal:
     def __init__(
-        self, request: RecipeRequest, folder: RunFolder, overrides: Sequence[str], place: torch.device, notify: Notify
+        self,
+        request: RecipeRequest,
+        folder: RunFolder,
+        overrides: Sequence[str],
+        place: torch.device,
+        notify: Notify,
     ) -> None:
         self.request, self.folder, self.overrides = request, folder, overrides
         self.place, self.notify = place, notify
@@ -246,34 +276,52 @@ class _Proposal:
                 )
         self.languages: dict[str, str] = {}
         if request.init_from and not request.one_text:
-            self.languages = languages_of_text(find_run(request.init_from)[0], request.source_language, request.to)
+            self.languages = languages_of_text(
+                find_run(request.init_from)[0], request.source_language, request.to
+            )
         if self.languages:
             shown = {"src_lang": "source", "tgt_lang": "target"}
             named = " and ".join(f"{name} as {shown[key]}" for key, name in self.languages.items())
             notify(f"languages: {named}")
         notify(f"reading {' '.join(paths)}")
         origin = request.init_from and find_run(request.init_from)[0]
-        columns = TASKS.get(origin.inference.task if origin else request.task or TRANSLATION.name).columns
+        columns = TASKS.get(
+            origin.inference.task if origin else request.task or TRANSLATION.name
+        ).columns
         self.labelled = label_type(columns) is not None
         if origin and (self.labelled or columns[0].name == "features"):
             what = f"it is for {origin.inference.task}"
-            raise NmtkitError(f"{request.init_from}: {what}: write a recipe with `init_from` to train it further")
+            raise NmtkitError(
+                f"{request.init_from}: {what}: write a recipe with `init_from` to train it further"
+            )
         self.hold_out, self.size = _measure(splits, self.labelled)
         answer = "labels" if self.labelled else "tgt"
         # Files of held-out pairs end as the user's, where that tells the sides apart.
-        src, tgt = (_stem_and_end(paths[0])[1] if paths else "" for paths in (request.source, request.target))
+        src, tgt = (
+            _stem_and_end(paths[0])[1] if paths else ""
+            for paths in (request.source, request.target)
+        )
         of_pairs = [src, tgt] if src and tgt and src != tgt else ["src", answer]
         self.ends = [tgt or "txt"] if request.one_text else of_pairs
         # One name for each corpus, so that a recipe can give them weights.
         several = [f"train-{number}" for number in range(1, len(request.target) + 1)]
         self.names = several if len(several) > 1 else ["train"]
-        self.data = {split: self._user_files(files.src, files.tgt, answer) for split, files in splits.items()}
+        self.data = {
+            split: self._user_files(files.src, files.tgt, answer) for split, files in splits.items()
+        }
         if self.hold_out is not None:
-            for split, names in {"train": self.names, **{one: [one] for one in self.hold_out.splits}}.items():
+            for split, names in {
+                "train": self.names,
+                **{one: [one] for one in self.hold_out.splits},
+            }.items():
                 sides = [[f"text/{name}.{end}" for name in names] for end in self.ends]
-                self.data[split] = _side_files([] if request.one_text else sides[0], sides[-1], answer)
+                self.data[split] = _side_files(
+                    [] if request.one_text else sides[0], sides[-1], answer
+                )
 
-    def _user_files(self, src: Sequence[str], tgt: Sequence[str], answer: str = "tgt") -> dict[str, Any]:
+    def _user_files(
+        self, src: Sequence[str], tgt: Sequence[str], answer: str = "tgt"
+    ) -> dict[str, Any]:
         """The files of a split as a recipe names them, with their encodings."""
         files = _side_files(src, tgt, answer)
         if encodings := self.request.encodings([*src, *tgt]):
@@ -294,7 +342,13 @@ class _Proposal:
             folder.request.unlink(missing_ok=True)
             atomic_write_text(folder.chosen, text)
             if self.hold_out is not None:
-                counts = write_splits(self.request.splits()["train"], self.hold_out, folder.text, self.names, self.ends)
+                counts = write_splits(
+                    self.request.splits()["train"],
+                    self.hold_out,
+                    folder.text,
+                    self.names,
+                    self.ends,
+                )
             write_json(folder.request, self.request.given())
         except BaseException:
             lock.close()
@@ -304,8 +358,14 @@ class _Proposal:
         return lock
 
     def _propose(self) -> tuple[ProposedRecipe, str]:
-        request, on_gpu, task = self.request, self.place.type == "cuda", self.request.task or TRANSLATION.name
-        preset = choose_preset(task, self.size, request.preset, on_gpu, request.minutes, self._speed_of)
+        request, on_gpu, task = (
+            self.request,
+            self.place.type == "cuda",
+            self.request.task or TRANSLATION.name,
+        )
+        preset = choose_preset(
+            task, self.size, request.preset, on_gpu, request.minutes, self._speed_of
+        )
         return preset, self._text_of(preset)
 
     def _text_of(self, preset: FittedPreset) -> str:
@@ -317,7 +377,10 @@ class _Proposal:
         if processes.size() > 1:
             return None  # one process alone says nothing of what several will do
         # Subwords are a third more than words.
-        src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))
+        src, tgt = (
+            max(1, round(1.3 * side.words / self.size.pairs))
+            for side in (self.size.src, self.size.tgt)
+        )
         loaded = _load_text(self._text_of(preset), self.overrides)
         lengths = (src, 0 if self.labelled else tgt)
         if loaded.batch.block_tokens is not None:
@@ -333,17 +396,24 @@ class _Proposal:
             files = SplitFiles(**general)
             self.notify(f"reading {' '.join(files.paths())}")
             pairs = _count_pairs(files)
-        proposed = FineTuningRecipe(find_run(request.init_from)[0], self.size, pairs, request.minutes)
+        proposed = FineTuningRecipe(
+            find_run(request.init_from)[0], self.size, pairs, request.minutes
+        )
         if general:
             encodings = {**train.pop("encoding", {}), **general.get("encoding", {})}
-            own = {side: [paths] if isinstance(paths, str) else [*paths] for side, paths in train.items()}
+            own = {
+                side: [paths] if isinstance(paths, str) else [*paths]
+                for side, paths in train.items()
+            }
             both = {side: [*own[side], *getattr(files, side)] for side in own}
             weights = [1.0] * len(own["tgt"]) + [proposed.weight] * len(general_targets)
             self.data["train"] = {**both, "weights": weights}
             if encodings:
                 self.data["train"]["encoding"] = encodings
         data = {split: {**files, **self.languages} for split, files in self.data.items()}
-        return proposed, proposed.text(self.name, data, {**test, **self.languages} if test else test)
+        return proposed, proposed.text(
+            self.name, data, {**test, **self.languages} if test else test
+        )
 
 
 def _table_hint(paths: Sequence[str]) -> str:
@@ -364,7 +434,9 @@ def _count_pairs(files: SplitFiles) -> int:
     return pairs
 
 
-def _measure(splits: dict[str, SplitFiles], labelled: bool) -> tuple[HoldOut | None, CorpusStatistics]:
+def _measure(
+    splits: dict[str, SplitFiles], labelled: bool
+) -> tuple[HoldOut | None, CorpusStatistics]:
     """The pairs to hold out, if there is no validation set, and the size of the others; labels are no text."""
     for split in ("valid", "test"):
         if split in splits:
@@ -398,7 +470,9 @@ def held_out_note(run: Run) -> str:
     splits = run.recipe.data.splits()
     test = splits.get("test")
     folder = run.folder.text.resolve()
-    if test is None or not all(Path(path).resolve().is_relative_to(folder) for path in test.paths()):
+    if test is None or not all(
+        Path(path).resolve().is_relative_to(folder) for path in test.paths()
+    ):
         return ""
     note = "the test set was held out of your text and resembles it: on other text the model will do worse"
     share = similar_share(_sources(splits["train"]), _sources(test))
@@ -447,14 +521,20 @@ def _load_text(text: str, overrides: Sequence[str]) -> config.Recipe:
 
 
 def _side_files(src: Sequence[str], tgt: Sequence[str], answer: str = "tgt") -> dict[str, Any]:
-    return {side: paths[0] if len(paths) == 1 else paths for side, paths in (("src", src), (answer, tgt)) if paths}
+    return {
+        side: paths[0] if len(paths) == 1 else paths
+        for side, paths in (("src", src), (answer, tgt))
+        if paths
+    }
 
 
 def _explanation(
     proposed: ProposedRecipe, folder: RunFolder, held: Counter[str] | None, overrides: Sequence[str]
 ) -> Iterator[str]:
     """The explanation of the recipe, and what the user set otherwise."""
-    overridden = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
+    overridden = {
+        key.strip(): value for key, _, value in (text.partition("=") for text in overrides)
+    }
     size = proposed.size
     yield f"{size.amount} to train on"
     for reason in proposed.reasons:
@@ -463,7 +543,9 @@ def _explanation(
     for setting, value in overridden.items():
         yield f"  {setting}: {value}, because you set it"
     if held is not None:
-        counts = " and ".join(f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split])
+        counts = " and ".join(
+            f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split]
+        )
         texts = "texts" if size.one_text else "sources"
         yield f"held out: {counts}; none of their {texts} is in train (all are in {folder.text})"
         if held["valid"] < ROUGH_BELOW:
@@ -472,6 +554,8 @@ def _explanation(
     for warning in proposed.warnings:
         yield f"warning: {warning}"
     yield from proposed.advice
-    if proposed.minutes is not None and not any(setting.startswith("training.") for setting in overridden):
+    if proposed.minutes is not None and not any(
+        setting.startswith("training.") for setting in overridden
+    ):
         yield f"training takes {format_minutes(proposed.minutes)} on this machine"
     yield f"the recipe, which you can read and change: {folder.chosen}"

@@ -55,7 +55,12 @@ class ExternalEngine(ABC):
 
     @abstractmethod
     def __call__(
-        self, sources: Sequence[SourceLine], config: SearchConfig, n_best: int, log_probs: bool, exact: bool
+        self,
+        sources: Sequence[SourceLine],
+        config: SearchConfig,
+        n_best: int,
+        log_probs: bool,
+        exact: bool,
     ) -> list[list[Hypothesis] | str]:
         """Returns the `n_best` hypotheses of every source, or a text with what the library lacks for this source.
 
@@ -68,5 +73,7 @@ class ExternalEngine(ABC):
         """
 
 
-ENGINES: Registry[type[ExternalEngine]] = Registry("engine", {"ctranslate2": "nmtkit.convert.ctranslate2_search"})
+ENGINES: Registry[type[ExternalEngine]] = Registry(
+    "engine", {"ctranslate2": "nmtkit.convert.ctranslate2_search"}
+)
 """External engines by name."""

@@ -28,7 +28,11 @@ from nmtkit.decoding.settings import BeamConfig, MbrConfig, SearchConfig, change
 from nmtkit.decoding.shortlist import read_shortlist
 from nmtkit.inference.inputs import ModelOnDemand, TextModel
 from nmtkit.inference.loading.engines import ENGINES
-from nmtkit.inference.loading.options import DEFAULT_LM_WEIGHT, CTranslate2Precision, DecodingOptions
+from nmtkit.inference.loading.options import (
+    DEFAULT_LM_WEIGHT,
+    CTranslate2Precision,
+    DecodingOptions,
+)
 from nmtkit.inference.loading.speed import (
     MIN_LINES_FOR_WORKERS,
     SearchSpeedConfig,
@@ -51,7 +55,9 @@ CTRANSLATE2_BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
 """Padded source tokens in a batch of CTranslate2."""
 
 
-def load_from_options(options: DecodingOptions, task: str | None = None, notify: Notify = ignore) -> TextModel:
+def load_from_options(
+    options: DecodingOptions, task: str | None = None, notify: Notify = ignore
+) -> TextModel:
     """Finds a trained run and opens it.
 
     Args:
@@ -59,13 +65,19 @@ def load_from_options(options: DecodingOptions, task: str | None = None, notify:
         task: the task that the run must be trained for; None allows any.
         notify: receives the run, its weights and the device, and what differs from the recipe.
     """
-    run, why = find_run(options.model, task=task, mean=options.ensemble, weights=options.ensemble_weights)
+    run, why = find_run(
+        options.model, task=task, mean=options.ensemble, weights=options.ensemble_weights
+    )
     for member in run.members():
         trained_for = member.inference.task
         if task is not None and trained_for != task:
             command = TASKS.get(trained_for).command
-            remedy = f"use `nmtkit {command}`, or name another run" if command else "name another run"
-            raise NmtkitError(f"{member.folder.path} ({why}) was trained for {trained_for}: {remedy} with -m RUN")
+            remedy = (
+                f"use `nmtkit {command}`, or name another run" if command else "name another run"
+            )
+            raise NmtkitError(
+                f"{member.folder.path} ({why}) was trained for {trained_for}: {remedy} with -m RUN"
+            )
     system = open_system(run, options, notify)
     require_languages(system.tokenizers.config)
     if system.languages and _reads_language_tags(run):
@@ -91,10 +103,14 @@ def load_from_options(options: DecodingOptions, task: str | None = None, notify:
 def _reads_language_tags(run: Run) -> bool:
     """Returns whether every training source began with the tag of a language."""
     tags_by_file = run.recipe.data.train.tags
-    return bool(tags_by_file) and all(any(map(language_of_tag, tags.split())) for tags in tags_by_file)
+    return bool(tags_by_file) and all(
+        any(map(language_of_tag, tags.split())) for tags in tags_by_file
+    )
 
 
-def _in_direction(model: Model, tokenizers: Tokenizers, options: DecodingOptions) -> tuple[Tokenizers, str]:
+def _in_direction(
+    model: Model, tokenizers: Tokenizers, options: DecodingOptions
+) -> tuple[Tokenizers, str]:
     """Returns the tokenizers for the languages of the options, and the tags before every source."""
     if language_names(tokenizers.config.specials):
         directed = in_direction(tokenizers, options.source_language, options.to)
@@ -123,7 +139,9 @@ def as_translator(system: TextModel) -> Translator:
         RecipeError: its model writes no text.
     """
     if not isinstance(system, Translator):
-        raise RecipeError(f"the model {system.name!r} ({system.outline.config.kind}) writes no text; name another run")
+        raise RecipeError(
+            f"the model {system.name!r} ({system.outline.config.kind}) writes no text; name another run"
+        )
     return system
 
 
@@ -137,16 +155,22 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
     chosen_devices = [devices.choose(name) for name in options.device.split(",")]
     device = chosen_devices[0]
     if (options.workers or 1) > 1 and (len(chosen_devices) > 1 or device.type != "cpu"):
-        raise NmtkitError(f"--workers is for one CPU, and --device is {options.device}: leave one of them out")
+        raise NmtkitError(
+            f"--workers is for one CPU, and --device is {options.device}: leave one of them out"
+        )
     if len(chosen_devices) > 1:
         return _open_for_devices(run, options, chosen_devices, notify)
     model, tokenizers, trained = run.open_for_inference(device, options.weights)
     if options.lm is not None or options.lm_weight is not None:
-        model = _with_language_model(model, tokenizers, options=options, device=device, notify=notify)
+        model = _with_language_model(
+            model, tokenizers, options=options, device=device, notify=notify
+        )
     tokenizers, tags = _in_direction(model, tokenizers, options)
     decoder = as_decoder(model)
     if decoder is None:
-        has_search_options = options.search_settings or options.shortlist or (options.workers or 1) > 1
+        has_search_options = (
+            options.search_settings or options.shortlist or (options.workers or 1) > 1
+        )
         if has_search_options or options.precision not in ("auto", "fp32"):
             raise RecipeError(
                 f"{run.folder.path}: {trained.model.kind} writes no text: "
@@ -169,13 +193,17 @@ def open_system(run: Run, options: DecodingOptions, notify: Notify = ignore) -> 
     if options.layer is not None or options.head is not None:
         multi_head = as_multi_head(decoder)
         if multi_head is None:
-            raise RecipeError(f"{decoder.config.kind} has one attention, not layers of heads to choose from")
+            raise RecipeError(
+                f"{decoder.config.kind} has one attention, not layers of heads to choose from"
+            )
         multi_head.show(options.layer, "mean" if options.head is None else options.head)
     precision = _requested_precision(decoder, options.precision)
     devices.prepare(device, threads=options.threads)
     output_layers = []
     if shortlist is not None:  # it reads single rows of the output layer
-        output_layers = [getattr(member, "output", None) or member for member in members_of(decoder)]
+        output_layers = [
+            getattr(member, "output", None) or member for member in members_of(decoder)
+        ]
     parameters = count_parameters(decoder)  # before quantized weights cease to be parameters
     prepare_for_inference(decoder, precision, output_layers)
     names = dict.fromkeys(member.inference.name for member in run.members())
@@ -205,7 +233,9 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
     """
     if not issubclass(MODELS.get(run.inference.model.kind), Decoder):
         return None
-    is_required = options.engine == CTRANSLATE2 or options.precision in get_args(CTranslate2Precision)
+    is_required = options.engine == CTRANSLATE2 or options.precision in get_args(
+        CTranslate2Precision
+    )
     if not is_required and find_spec(CTRANSLATE2) is None:
         return None
     kind = ENGINES.get(CTRANSLATE2)
@@ -245,7 +275,9 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
     notify(f"engine {CTRANSLATE2}, {precision}{warning}")
     # nmtkit's own copy of the model, for what CTranslate2 cannot do, such as rescoring.
     has_same_precision = device.type == "cuda" and precision in ("fp16", "bf16")
-    nmtkit_options = replace(options, engine="nmtkit", precision=precision if has_same_precision else "fp32", workers=1)
+    nmtkit_options = replace(
+        options, engine="nmtkit", precision=precision if has_same_precision else "fp32", workers=1
+    )
     return Translator(
         ModelOnDemand(outline, device, lambda: open_translator(run, nmtkit_options).model),
         tokenizers,
@@ -257,7 +289,9 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
         batch_tokens=options.batch_tokens,
         speed=SearchSpeedConfig(
             precision=precision,
-            batch_tokens=CTRANSLATE2_BATCH_TOKENS.get(device.type, CTRANSLATE2_BATCH_TOKENS["cuda"]),
+            batch_tokens=CTRANSLATE2_BATCH_TOKENS.get(
+                device.type, CTRANSLATE2_BATCH_TOKENS["cuda"]
+            ),
             engine=CTRANSLATE2,
         ),
         parameters=count_parameters(outline),
@@ -267,11 +301,18 @@ def _open_for_ctranslate2(run: Run, options: DecodingOptions, notify: Notify) ->
 
 
 def _with_language_model(
-    model: Model, tokenizers: Tokenizers, *, options: DecodingOptions, device: torch.device, notify: Notify
+    model: Model,
+    tokenizers: Tokenizers,
+    *,
+    options: DecodingOptions,
+    device: torch.device,
+    notify: Notify,
 ) -> ShallowFusion:
     """Combines a model with the language model that the options name, by shallow fusion."""
     if options.lm is None:
-        raise RecipeError("lm_weight is the weight of a language model: name its run with --lm RUN as well")
+        raise RecipeError(
+            "lm_weight is the weight of a language model: name its run with --lm RUN as well"
+        )
     run, _ = find_run(options.lm)
     path = run.folder.path
     lm, lm_tokenizers, _ = run.open_for_inference(device)
@@ -292,19 +333,29 @@ def _with_language_model(
     return ShallowFusion(seq2seq, lm_decoder, weight)
 
 
-def _search_config(trained: InferenceConfig, options: DecodingOptions, notify: Notify) -> SearchConfig:
+def _search_config(
+    trained: InferenceConfig, options: DecodingOptions, notify: Notify
+) -> SearchConfig:
     """Returns the search settings of a run, changed by the options."""
     settings = options.search_settings or {}
     config = change_search(trained.search, settings)
-    if "beam_size" not in settings and isinstance(config, BeamConfig) and options.n_best > config.beam_size:
+    if (
+        "beam_size" not in settings
+        and isinstance(config, BeamConfig)
+        and options.n_best > config.beam_size
+    ):
         hypotheses_per_group = math.ceil(options.n_best / config.n_groups)
         beam_size = hypotheses_per_group * config.n_groups
-        notify(f"beam size {beam_size} instead of {config.beam_size}, for --n-best {options.n_best}")
+        notify(
+            f"beam size {beam_size} instead of {config.beam_size}, for --n-best {options.n_best}"
+        )
         config = config.changed({"beam_size": beam_size})
     reads_source_text = TASKS.get(trained.task).columns[0].name == "src"
     config.reject_unused(settings, reads_source_text)
     # `--samples N --n-best N` asks for all samples, but a recipe with `kind: mbr` would choose among them.
-    recipe_chooses_mbr = isinstance(config, MbrConfig) and "mbr" not in settings and "samples" in settings
+    recipe_chooses_mbr = (
+        isinstance(config, MbrConfig) and "mbr" not in settings and "samples" in settings
+    )
     if recipe_chooses_mbr and options.n_best == config.n_hypotheses > 1:
         metric = trained.search.metric if isinstance(trained.search, MbrConfig) else "chrf"
         raise RecipeError(
@@ -344,7 +395,9 @@ def _open_on_device(options: DecodingOptions, device: str) -> Translator:
     return as_translator(load_from_options(replace(options, device=device, workers=1)))
 
 
-def _requested_precision(model: Model, precision: Literal[PrecisionChoice, CTranslate2Precision]) -> Precision:
+def _requested_precision(
+    model: Model, precision: Literal[PrecisionChoice, CTranslate2Precision]
+) -> Precision:
     if precision == "auto":
         return default_precision(model)
     if precision in get_args(CTranslate2Precision):

@@ -14,7 +14,15 @@ from nmtkit.models.ensemble import Mean
 Load = TypeVar("Load", bound=Callable[..., Any])
 EngineChoice = Literal["auto", "nmtkit", "ctranslate2"]
 CTranslate2Precision = Literal[
-    "int8", "fastest", "int16", "int8_float32", "int8_float16", "int8_bfloat16", "float32", "float16", "bfloat16"
+    "int8",
+    "fastest",
+    "int16",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+    "float32",
+    "float16",
+    "bfloat16",
 ]
 """Precisions that only CTranslate2 has, under its names; `fastest` is its `auto`."""
 
@@ -75,7 +83,10 @@ class DecodingOptions:
 
 
 def options_from_keywords(
-    run: str | Path | Sequence[str | Path] | None, device: str, weights: str, keywords: Mapping[str, Any]
+    run: str | Path | Sequence[str | Path] | None,
+    device: str,
+    weights: str,
+    keywords: Mapping[str, Any],
 ) -> DecodingOptions:
     """Returns the options for the arguments of `Translator.load`.
 
@@ -87,19 +98,27 @@ def options_from_keywords(
     names = _keywords()
     for name, value in keywords.items():
         if name not in names:
-            raise TypeError(f"Translator.load has no argument {name!r}: {suggest_names(name, names, most=10)}")
+            raise TypeError(
+                f"Translator.load has no argument {name!r}: {suggest_names(name, names, most=10)}"
+            )
         if name in SEARCH_FIELDS or name == "mbr":
             if name in settings:
                 raise TypeError(f"{name!r} is also in search_settings: give it once")
             settings[name] = value
         elif name != "search_settings":
             options[name] = value
-    return DecodingOptions(model=run, device=device, weights=weights, search_settings=settings, **options)
+    return DecodingOptions(
+        model=run, device=device, weights=weights, search_settings=settings, **options
+    )
 
 
 def _keywords() -> list[str]:
     """Returns the names of the keywords in their order."""
-    names = [field.name for field in fields(DecodingOptions) if field.name not in ("model", "device", "weights")]
+    names = [
+        field.name
+        for field in fields(DecodingOptions)
+        if field.name not in ("model", "device", "weights")
+    ]
     return [*names, *SEARCH_FIELDS, "mbr"]
 
 
@@ -122,7 +141,9 @@ def with_keywords(load: Load) -> Load:
         else:
             annotation = SEARCH_FIELDS[name].annotation
         parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
         )
     load.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
     return load

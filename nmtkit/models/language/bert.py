@@ -122,7 +122,9 @@ class PretrainedEncoder(AdaptedParts, Pretrained):
     def adapt_part(self, name: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Adds the vector of the first segment to the positions, for models without segments."""
         if name == "encoder":
-            weights["src_positions.table"] = self.src_positions.table + self.segment_embedding.weight[0]
+            weights["src_positions.table"] = (
+                self.src_positions.table + self.segment_embedding.weight[0]
+            )
         return weights
 
 

@@ -31,7 +31,15 @@ from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights, rnn_step, run_rnn
-from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, VocabularySizes
+from nmtkit.models.base import (
+    MODELS,
+    Decoder,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    VocabularySizes,
+)
 
 
 class RecurrentLMConfig(ModelConfig):
@@ -91,15 +99,24 @@ class RnnLM(Decoder[Memory, RnnLMState]):
     def start(self, memory: Memory) -> RnnLMState:
         decoder = self.decoder
         weight = next(decoder.parameters())
-        zeros = weight.new_zeros(len(memory.mask), decoder.num_layers, decoder.hidden_size)  # (B, L, H)
+        zeros = weight.new_zeros(
+            len(memory.mask), decoder.num_layers, decoder.hidden_size
+        )  # (B, L, H)
         return RnnLMState(zeros, zeros)
 
     def advance(
-        self, tokens: Tensor, state: RnnLMState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: RnnLMState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, RnnLMState]:
         """Runs one step, without dropout, whose masks are for whole texts."""
         vectors = self.tgt_embedding(tokens)  # (N, H)
-        hidden, cell = rnn_step(self.decoder, vectors, hidden=state.hidden, cell=state.cell)  # (N, L, H), (N, L, H)
+        hidden, cell = rnn_step(
+            self.decoder, vectors, hidden=state.hidden, cell=state.cell
+        )  # (N, L, H), (N, L, H)
         assert cell is not None, "an LSTM has memory cells"
         return ModelOutput(hidden[:, -1]), RnnLMState(hidden, cell)
 
@@ -111,7 +128,9 @@ class RnnLM(Decoder[Memory, RnnLMState]):
             return ModelOutput(states)
         states = self.embed(words)  # (B, T, H)
         for input_weight, recurrent_weight, *biases in self.decoder.all_weights:
-            states = self._run_layer(states, input_weight, recurrent_weight, biases=biases)  # (B, T, H)
+            states = self._run_layer(
+                states, input_weight, recurrent_weight, biases=biases
+            )  # (B, T, H)
             states = self.drop(states)
         return ModelOutput(states)
 
@@ -126,7 +145,11 @@ class RnnLM(Decoder[Memory, RnnLMState]):
         return self.drop(vectors * scales)
 
     def _run_layer(
-        self, inputs: Tensor, input_weight: Tensor, recurrent_weight: Tensor, biases: Sequence[Tensor]
+        self,
+        inputs: Tensor,
+        input_weight: Tensor,
+        recurrent_weight: Tensor,
+        biases: Sequence[Tensor],
     ) -> Tensor:
         """Runs an LSTM layer over inputs `(B, T, H)`, with dropout of columns of its recurrent matrix `(4H, H)`."""
         hidden_size = recurrent_weight.shape[1]

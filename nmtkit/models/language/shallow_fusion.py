@@ -40,14 +40,18 @@ class ShallowFusion(JointDecoder):
                 "train both with the same target vocabulary"
             )
         if weight < 0:
-            raise RecipeError(f"the weight of the language model is {weight:g}, but must be 0 or more")
+            raise RecipeError(
+                f"the weight of the language model is {weight:g}, but must be 0 or more"
+            )
         config = CombinedConfig(kind="shallow_fusion", copying=translation_model.config.copies)
         super().__init__(config, [translation_model, language_model])
         self._weight = weight
 
     def logits(self, output: ModelOutput, memory: EnsembleMemory) -> Tensor:
         """Returns the sums of equation 7, `(..., X)`."""
-        translation_log_probs, language_log_probs = self._predictions(output, memory)  # (..., X), (..., V)
+        translation_log_probs, language_log_probs = self._predictions(
+            output, memory
+        )  # (..., X), (..., V)
         # Words outside of a shortlist have a log-probability of minus infinity, and zero times that is NaN.
         if self._weight == 0:
             return translation_log_probs

@@ -21,9 +21,22 @@ from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.transformer import Activation, DecoderLayer, LayerStack, LearnedPositions, SinusoidalPositions
+from nmtkit.layers.transformer import (
+    Activation,
+    DecoderLayer,
+    LayerStack,
+    LearnedPositions,
+    SinusoidalPositions,
+)
 from nmtkit.models.abilities import LimitedPositions, ParallelPrefill
-from nmtkit.models.base import MODELS, DecoderState, Memory, ModelOutput, VocabularySizes, rows_per_sentence
+from nmtkit.models.base import (
+    MODELS,
+    DecoderState,
+    Memory,
+    ModelOutput,
+    VocabularySizes,
+    rows_per_sentence,
+)
 from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
@@ -89,7 +102,12 @@ class TransformerLM(LimitedPositions[Memory, DecoderState], ParallelPrefill[Memo
         return length <= len(self.tgt_positions.table)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
         """Runs one position of every hypothesis, or all positions of a prompt."""
         hypotheses = tokens.shape[0]

@@ -36,7 +36,12 @@ from nmtkit.layers.recurrent import (
     run_rnn,
 )
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
-from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
+from nmtkit.models.rnn.recurrent import (
+    AttentionMemory,
+    RecurrentConfig,
+    RecurrentModel,
+    RecurrentState,
+)
 
 
 class GnmtConfig(RecurrentConfig):
@@ -77,9 +82,18 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         super().__init__(config, sizes)
         hidden_size = config.hidden_size
         self.bridge = Bridge(
-            kind="zero", cell="lstm", input_size=hidden_size, hidden_size=hidden_size, layers=config.layers
+            kind="zero",
+            cell="lstm",
+            input_size=hidden_size,
+            hidden_size=hidden_size,
+            layers=config.layers,
         )
-        score = Additive(query_size=hidden_size, memory_size=hidden_size, attention_size=hidden_size, max_positions=0)
+        score = Additive(
+            query_size=hidden_size,
+            memory_size=hidden_size,
+            attention_size=hidden_size,
+            max_positions=0,
+        )
         self.attention = Attention(score)
         self.decoder: Any = nn.ModuleList()
         for layer in range(config.layers):
@@ -98,7 +112,12 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
 
     @override
     def advance(
-        self, tokens: Tensor, state: RecurrentState, memory: AttentionMemory, cache: Any, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: RecurrentState,
+        memory: AttentionMemory,
+        cache: Any,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
         ids = tokens.unsqueeze(1)  # (N, 1)
         output, state = self._decode(ids, state, memory)  # (N, 1, *)
@@ -106,7 +125,9 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         return output, state
 
     @override
-    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
+    def unroll(
+        self, batch: Batch, memory: AttentionMemory, need_attention: bool = False
+    ) -> ModelOutput:
         output, _ = self._decode(batch.targets.shifted, self.start(memory), memory)
         return output
 
@@ -130,7 +151,9 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
         words = self.dropout(self.tgt_embedding(ids))  # (N, T, E)
         for word in words.unbind(1):  # (N, E)
             query = hidden.reshape(sentences, -1, hidden.shape[2])  # (B, K, H), y_{i-1}
-            context, weights = self.attention(query, memory.keys, memory.values, memory.mask)  # (B, K, H), (B, K, S)
+            context, weights = self.attention(
+                query, memory.keys, memory.values, memory.mask
+            )  # (B, K, H), (B, K, S)
             context = context.flatten(0, 1)  # (N, H), a_i
             inputs = torch.cat([word, context], -1)  # (N, E+H)
             hidden, cell = rnn_step(self.decoder[0], inputs, hidden, cell)  # (N, 1, H), (N, 1, H)
@@ -152,7 +175,9 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
                 hidden, cell = rnn_step(layer, inputs[:, 0], hidden, cell)  # (N, 1, H), (N, 1, H)
                 layer_states = hidden
             else:
-                layer_states, final_state = run_rnn(layer, inputs, layers_first(hidden, cell))  # (N, T, H)
+                layer_states, final_state = run_rnn(
+                    layer, inputs, layers_first(hidden, cell)
+                )  # (N, T, H)
                 hidden, cell = rows_first(final_state)  # (N, 1, H), (N, 1, H)
             final_hidden.append(hidden)
             final_cell.append(cell)

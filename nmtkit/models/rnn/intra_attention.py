@@ -53,11 +53,31 @@ from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.linear import Precision, UnpackedLinear
-from nmtkit.layers.recurrent import Bridge, RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
+from nmtkit.layers.recurrent import (
+    Bridge,
+    RecurrentEncoder,
+    build_rnn,
+    init_weights,
+    layers_first,
+    rnn_step,
+    run_rnn,
+)
 from nmtkit.models.abilities import ComputedOutput, Copying, matrix_and_bias
-from nmtkit.models.base import MODELS, ModelOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
+from nmtkit.models.base import (
+    MODELS,
+    ModelOutput,
+    Tie,
+    VocabularySizes,
+    extended_to_unk,
+    rows_per_sentence,
+)
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
+from nmtkit.models.rnn.recurrent import (
+    AttentionMemory,
+    RecurrentConfig,
+    RecurrentModel,
+    RecurrentState,
+)
 
 EMPTY_SUM = -math.inf
 """The past of a position before the first step: the logarithm of an empty sum."""
@@ -98,7 +118,9 @@ class IntraDecoderAttention(nn.Module):
     def all_steps(self, states: Tensor) -> Tensor:
         """Returns contexts `(B, T, H)` of all steps, each of which attends to the states `(B, T, H)` before it."""
         steps = states.shape[1]
-        visible = torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(-1)  # (T, T)
+        visible = torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(
+            -1
+        )  # (T, T)
         return self.forward(states, states, visible)
 
 
@@ -124,7 +146,9 @@ class IntraAttentionConfig(RecurrentConfig):
     @classmethod
     def _two_directions(cls, value: int) -> int:
         if value % 2:
-            raise ValueError("each direction of the encoder has half as many units: give an even number")
+            raise ValueError(
+                "each direction of the encoder has half as many units: give an even number"
+            )
         return value
 
     def encoder(self) -> RecurrentEncoder:
@@ -175,9 +199,13 @@ class IntraAttention(
         hidden_size = config.hidden_size
         output_tied = config.tie in ("decoder", "all")
         self.own_words = config.own_words
-        self.bridge = Bridge(kind="copy", cell="lstm", input_size=hidden_size, hidden_size=hidden_size, layers=1)
+        self.bridge = Bridge(
+            kind="copy", cell="lstm", input_size=hidden_size, hidden_size=hidden_size, layers=1
+        )
         self.decoder = build_rnn("lstm", embedding_size, hidden_size)
-        self.score = General(query_size=hidden_size, memory_size=hidden_size, attention_size=0, max_positions=0)
+        self.score = General(
+            query_size=hidden_size, memory_size=hidden_size, attention_size=0, max_positions=0
+        )
         self.intra_decoder = IntraDecoderAttention(hidden_size)
         features_size = 3 * hidden_size
         self.switch = nn.Linear(features_size, 1) if config.copying else None
@@ -187,7 +215,8 @@ class IntraAttention(
             self.projection = nn.Linear(embedding_size, features_size, bias=False)
         else:
             self.output = UnpackedLinear(features_size, sizes["tgt"], bias=False)
-        self._cached_weight: Tensor | None = None  # W_out of eq. 13, kept for inference: see `finalize`
+        # W_out of eq. 13, kept for inference: see `finalize`
+        self._cached_weight: Tensor | None = None
         self._caches_weight = False
         self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))
         init_weights(self, "xavier")
@@ -234,7 +263,9 @@ class IntraAttention(
 
     @override
     def start(self, memory: IntraAttentionMemory) -> IntraAttentionState:
-        past = torch.full_like(memory.mask, EMPTY_SUM, dtype=at_least_float32(memory.hidden))  # (B, S)
+        past = torch.full_like(
+            memory.mask, EMPTY_SUM, dtype=at_least_float32(memory.hidden)
+        )  # (B, S)
         return IntraAttentionState(memory.hidden, memory.cell, past)
 
     @override
@@ -249,19 +280,25 @@ class IntraAttention(
         hypotheses = tokens.shape[0]
         beam_size = rows_per_sentence(hypotheses, memory)
         embedded = self._embed(tokens)  # (N, E)
-        hidden, cell = rnn_step(self.decoder, embedded, hidden=state.hidden, cell=state.cell)  # (N, 1, H), (N, 1, H)
+        hidden, cell = rnn_step(
+            self.decoder, embedded, hidden=state.hidden, cell=state.cell
+        )  # (N, 1, H), (N, 1, H)
         states = hidden.view(-1, beam_size, hidden.shape[2])  # (B, K, H), h_t
         energies = self._energies(states, memory)  # (B, K, S)
         past = state.past.view(energies.shape)  # (B, K, S)
         contexts, weights = self._attend(energies, past, memory)  # (B, K, H), (B, K, S)
         cache.append(0, hidden.squeeze(1))
-        intra_contexts = self.intra_decoder(states, cache.read(0), cache.visible_before())  # (B, K, H), d_t
+        intra_contexts = self.intra_decoder(
+            states, cache.read(0), cache.visible_before()
+        )  # (B, K, H), d_t
         features = torch.cat([states, contexts, intra_contexts], -1).flatten(0, 1)  # (N, 3H)
         output = self._join(features, weights.flatten(0, 1))
         new_past = torch.logaddexp(past, energies).flatten(0, 1)  # (N, S)
         return output, IntraAttentionState(hidden, cell, new_past)
 
-    def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> ModelOutput:
+    def unroll(
+        self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False
+    ) -> ModelOutput:
         """Runs all steps at once; in training, after some words were replaced by the model's own predictions."""
         words = batch.targets.shifted  # (B, T)
         if self.training and self.own_words:
@@ -298,7 +335,9 @@ class IntraAttention(
         return self.output is not None and self.output.bias is not None
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        words: Tensor = self.dropout(self.tgt_embedding(extended_to_unk(tokens, self.sizes)))  # (..., E)
+        words: Tensor = self.dropout(
+            self.tgt_embedding(extended_to_unk(tokens, self.sizes))
+        )  # (..., E)
         return words
 
     def _energies(self, states: Tensor, memory: IntraAttentionMemory) -> Tensor:
@@ -307,7 +346,9 @@ class IntraAttention(
         # Sums over all steps need more digits than 16 bits have.
         return energies.to(at_least_float32(energies))
 
-    def _attend(self, energies: Tensor, past: Tensor, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
+    def _attend(
+        self, energies: Tensor, past: Tensor, memory: IntraAttentionMemory
+    ) -> tuple[Tensor, Tensor]:
         """Returns contexts `(B, Q, H)` and weights `(B, Q, S)`, eq. 3 to 5, of energies and their past `(B, Q, S)`."""
         weights = masked_softmax(penalize(energies, past), memory.mask.unsqueeze(1))  # (B, Q, S)
         contexts = torch.matmul(weights.to(memory.values.dtype), memory.values)  # (B, Q, H)

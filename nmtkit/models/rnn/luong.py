@@ -46,7 +46,12 @@ from nmtkit.layers.recurrent import (
 )
 from nmtkit.models.abilities import Copying, LocalWindow, OptionalSourceEnd
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, extended_to_unk
-from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.rnn.recurrent import (
+    AttentionMemory,
+    RecurrentModel,
+    RecurrentState,
+    StackedConfig,
+)
 
 
 class LuongConfig(StackedConfig):
@@ -148,25 +153,37 @@ class Luong(
         shows_all = config.window == "global" or config.copying == "own"
         self.window_half_width = None if shows_all else config.window_size
         self.bridge = Bridge(
-            kind=config.bridge, cell=config.cell, input_size=memory_size, hidden_size=hidden_size, layers=config.layers
+            kind=config.bridge,
+            cell=config.cell,
+            input_size=memory_size,
+            hidden_size=hidden_size,
+            layers=config.layers,
         )
         inputs_size = config.embedding_size
         if config.input_feeding:
             inputs_size += hidden_size
         self.decoder = build_rnn(
-            config.cell, inputs_size, hidden_size=hidden_size, layers=config.layers, dropout=config.dropout
+            config.cell,
+            inputs_size,
+            hidden_size=hidden_size,
+            layers=config.layers,
+            dropout=config.dropout,
         )
         # Scores can be registered by users, so their four sizes are passed by position.
         build_score = SCORES.get(config.score)
         score = build_score(hidden_size, memory_size, config.attention_size, config.max_positions)
         window = build_window(config.window, hidden_size, config.window_size)
         self.attention = Attention(score, window, config.hard_attention)
-        self.attentional = nn.Linear(memory_size + hidden_size, hidden_size, bias=config.attentional_bias)
+        self.attentional = nn.Linear(
+            memory_size + hidden_size, hidden_size, bias=config.attentional_bias
+        )
         self.has_tanh = config.attentional_activation == "tanh"
         self.copy_gate = nn.Linear(hidden_size, 1) if config.copies else None
         self.copy_attention = None
         if config.copying == "own":
-            copy_score = build_score(hidden_size, memory_size, config.attention_size, config.max_positions)
+            copy_score = build_score(
+                hidden_size, memory_size, config.attention_size, config.max_positions
+            )
             self.copy_attention = Attention(copy_score)
         self.output = nn.Linear(hidden_size, sizes["tgt"])
         init_weights(self, config.initialisation)
@@ -205,24 +222,38 @@ class Luong(
 
     @override
     def advance(
-        self, tokens: Tensor, state: LuongState, memory: LuongMemory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: LuongState,
+        memory: LuongMemory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, LuongState]:
         inputs = self._embed(tokens)  # (N, E)
         if state.fed is not None:
             inputs = torch.cat([inputs, state.fed], -1)  # (N, E+H)
-        hidden, cell = rnn_step(self.decoder, inputs, state.hidden, state.cell)  # (N, L, H), (N, L, H)
+        hidden, cell = rnn_step(
+            self.decoder, inputs, state.hidden, state.cell
+        )  # (N, L, H), (N, L, H)
         top_states = hidden[:, -1:]  # (N, 1, H), h_t
-        attentional, weights, centres = self._attend(top_states, state.position, memory)  # (N, 1, *)
+        attentional, weights, centres = self._attend(
+            top_states, state.position, memory
+        )  # (N, 1, *)
         attentional = attentional.squeeze(1)  # (N, H), h~_t
         if centres is not None:
             centres = centres.squeeze(1)  # (N,)
         output = ModelOutput(
-            features=attentional, attention=weights.squeeze(1), copy_gate=self._gate(attentional), centres=centres
+            features=attentional,
+            attention=weights.squeeze(1),
+            copy_gate=self._gate(attentional),
+            centres=centres,
         )
         fed = None if state.fed is None else attentional
         return output, LuongState(hidden, cell, fed, state.position + 1)
 
-    def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> ModelOutput:
+    def unroll(
+        self, batch: Batch, memory: LuongMemory, need_attention: bool = False
+    ) -> ModelOutput:
         """Runs all steps: word by word with input feeding, otherwise the whole target in one call."""
         embedded = self._embed(batch.targets.shifted)  # (B, T, E)
         draws = self.attention.draws(batch.soft)
@@ -237,7 +268,9 @@ class Luong(
             first_state = layers_first(state.hidden, state.cell)
             states, final_state = run_rnn(self.decoder, inputs, first_state)  # (B, t, H)
             hidden, cell = rows_first(final_state)  # (B, L, H), (B, L, H)
-            attentional, weights, centres = self._attend(states, state.position, memory, draws=draws)  # (B, t, *)
+            attentional, weights, centres = self._attend(
+                states, state.position, memory, draws=draws
+            )  # (B, t, *)
             fed = None if state.fed is None else attentional[:, -1]  # (B, H)
             position = state.position + chunk_length
             state = LuongState(hidden=hidden, cell=cell, fed=fed, position=position)
@@ -300,7 +333,9 @@ class Luong(
         attentional = self.dropout(attentional)
         if self.copy_attention is not None:
             assert memory.copy_keys is not None, "`encode` projects keys for the second attention"
-            _, weights = self.copy_attention(attentional, memory.copy_keys, memory.values, mask)  # (B, Q, S)
+            _, weights = self.copy_attention(
+                attentional, memory.copy_keys, memory.values, mask
+            )  # (B, Q, S)
             # The second attention has no window.
             centres = None
         if centres is not None:

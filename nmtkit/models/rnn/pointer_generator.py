@@ -40,9 +40,21 @@ from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, CellKind, StackedCells, init_weights
 from nmtkit.models.abilities import Copying
-from nmtkit.models.base import MODELS, ModelOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
+from nmtkit.models.base import (
+    MODELS,
+    ModelOutput,
+    Tie,
+    VocabularySizes,
+    extended_to_unk,
+    rows_per_sentence,
+)
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.rnn.recurrent import (
+    AttentionMemory,
+    RecurrentModel,
+    RecurrentState,
+    StackedConfig,
+)
 
 
 class PointerGeneratorConfig(StackedConfig):
@@ -81,7 +93,8 @@ class PointerGeneratorState(RecurrentState):
 
 @MODELS.register("pointer_generator")
 class PointerGenerator(
-    Copying[AttentionMemory, PointerGeneratorState], RecurrentModel[AttentionMemory, PointerGeneratorState]
+    Copying[AttentionMemory, PointerGeneratorState],
+    RecurrentModel[AttentionMemory, PointerGeneratorState],
 ):
     """A decoder that reads, attends, and generates or copies; see the head of this file."""
 
@@ -92,16 +105,25 @@ class PointerGenerator(
         embedding_size = config.embedding_size
         hidden_size = config.hidden_size
         memory_size = config.memory_size
-        state_size = 2 * hidden_size if config.cell == "lstm" else hidden_size  # of s_t, with the memory cell
+        # of s_t, with the memory cell
+        state_size = 2 * hidden_size if config.cell == "lstm" else hidden_size
         output_tied = config.tie in ("decoder", "all")
         self.reduce = Bridge(
-            kind="relu", cell=config.cell, input_size=memory_size, hidden_size=hidden_size, layers=config.layers
+            kind="relu",
+            cell=config.cell,
+            input_size=memory_size,
+            hidden_size=hidden_size,
+            layers=config.layers,
         )
         # The two halves of W_x. The half for words is applied to the whole target at once.
         self.word_input = nn.Linear(embedding_size, embedding_size)
         self.context_input = nn.Linear(memory_size, embedding_size, bias=False)
         self.decoder = StackedCells(
-            config.cell, embedding_size, hidden_size=hidden_size, layers=config.layers, dropout=config.dropout
+            config.cell,
+            embedding_size,
+            hidden_size=hidden_size,
+            layers=config.layers,
+            dropout=config.dropout,
         )
         build_score = CoveredAdditive if config.coverage else Additive
         score = build_score(
@@ -111,8 +133,12 @@ class PointerGenerator(
             max_positions=0,
         )
         self.attention = Attention(score)
-        self.gate = nn.Linear(memory_size + state_size + embedding_size, 1) if config.copying else None
-        self.readout = nn.Linear(hidden_size + memory_size, embedding_size if output_tied else hidden_size)
+        self.gate = (
+            nn.Linear(memory_size + state_size + embedding_size, 1) if config.copying else None
+        )
+        self.readout = nn.Linear(
+            hidden_size + memory_size, embedding_size if output_tied else hidden_size
+        )
         self.output = nn.Linear(self.readout.out_features, sizes["tgt"])
         init_weights(self, "xavier")
         if config.initialisation == "paper":
@@ -156,7 +182,9 @@ class PointerGenerator(
             # In the type of the attention weights, which are added to it.
             dtype = at_least_float32(memory.hidden)
             coverage = torch.zeros_like(memory.mask, dtype=dtype)  # (B, S)
-        return PointerGeneratorState(hidden=memory.hidden, cell=memory.cell, context=context, coverage=coverage)
+        return PointerGeneratorState(
+            hidden=memory.hidden, cell=memory.cell, context=context, coverage=coverage
+        )
 
     @override
     def advance(
@@ -170,11 +198,17 @@ class PointerGenerator(
         inputs, weights, state = self._step(self._word_inputs(tokens), state, memory)
         cell = None if state.cell is None else state.cell[:, -1]  # (N, H)
         output = self._join(
-            inputs=inputs, hidden=state.hidden[:, -1], cell=cell, context=state.context, weights=weights
+            inputs=inputs,
+            hidden=state.hidden[:, -1],
+            cell=cell,
+            context=state.context,
+            weights=weights,
         )
         return output, state
 
-    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
+    def unroll(
+        self, batch: Batch, memory: AttentionMemory, need_attention: bool = False
+    ) -> ModelOutput:
         """Runs all steps. Words are embedded before the loop, and features and gates are computed after it."""
         state = self.start(memory)
         step_inputs = []
@@ -234,11 +268,18 @@ class PointerGenerator(
         new_coverage = None
         if state.coverage is not None:
             new_coverage = state.coverage + weights  # (N, S), eq. 10
-        new_state = PointerGeneratorState(hidden=hidden, cell=cell, context=context, coverage=new_coverage)
+        new_state = PointerGeneratorState(
+            hidden=hidden, cell=cell, context=context, coverage=new_coverage
+        )
         return inputs, weights, new_state
 
     def _join(
-        self, inputs: Tensor, hidden: Tensor, cell: Tensor | None, context: Tensor, weights: Tensor | None
+        self,
+        inputs: Tensor,
+        hidden: Tensor,
+        cell: Tensor | None,
+        context: Tensor,
+        weights: Tensor | None,
     ) -> ModelOutput:
         """Returns the output of one or all steps: the features `[s_t; h*_t]`, the weights and the gate of eq. 8.
 

@@ -174,7 +174,9 @@ class RecurrentState(DecoderState):
 class RecurrentModel(Seq2Seq[M, S]):
     """Embeddings of both sides, dropout and a recurrent encoder. Subclasses add a decoder and an output layer."""
 
-    def __init__(self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False) -> None:
+    def __init__(
+        self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False
+    ) -> None:
         super().__init__(config, sizes)
         require_shared_vocabulary(config.tie, sizes)
         embedding_size = config.embedding_size
@@ -196,13 +198,17 @@ class RecurrentModel(Seq2Seq[M, S]):
             reversal = reversed_positions(mask)  # (B, S)
             words = gather_positions(words, reversal)  # (B, S, E)
         embedded = self.dropout(words)  # (B, S, E)
-        encoded: RecurrentEncoderOutput = self.encoder(embedded, mask, batch.inputs.lengths, need_cell=need_cell)
+        encoded: RecurrentEncoderOutput = self.encoder(
+            embedded, mask, batch.inputs.lengths, need_cell=need_cell
+        )
         if self.reverse_source:
             states = gather_positions(encoded.states, reversal)  # (B, S, M)
             encoded = replace(encoded, states=states)
         return encoded
 
-    def attention_memory(self, batch: Batch, project: Callable[[Tensor], Tensor], bridge: Bridge) -> AttentionMemory:
+    def attention_memory(
+        self, batch: Batch, project: Callable[[Tensor], Tensor], bridge: Bridge
+    ) -> AttentionMemory:
         """Runs the encoder, projects its states to keys, and bridges its final states to the decoder's first state."""
         encoded = self.encode_source(batch, bridge.reads_cell)
         values = self.dropout(encoded.states)  # (B, S, M)

@@ -30,10 +30,23 @@ from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batches.batch import Batch
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import Bridge, BridgeKind, build_rnn, init_weights, layers_first, rnn_step, run_rnn
+from nmtkit.layers.recurrent import (
+    Bridge,
+    BridgeKind,
+    build_rnn,
+    init_weights,
+    layers_first,
+    rnn_step,
+    run_rnn,
+)
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.models.rnn.recurrent import RecurrentMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.rnn.recurrent import (
+    RecurrentMemory,
+    RecurrentModel,
+    RecurrentState,
+    StackedConfig,
+)
 
 
 class RnnEncDecConfig(StackedConfig):
@@ -99,9 +112,17 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         if config.feed_context:
             inputs_size += hidden_size
         self.decoder = build_rnn(
-            config.cell, inputs_size, hidden_size=hidden_size, layers=config.layers, dropout=config.dropout
+            config.cell,
+            inputs_size,
+            hidden_size=hidden_size,
+            layers=config.layers,
+            dropout=config.dropout,
         )
-        self.readout = None if config.maxout_size is None else Maxout(hidden_size + inputs_size, config.maxout_size)
+        self.readout = (
+            None
+            if config.maxout_size is None
+            else Maxout(hidden_size + inputs_size, config.maxout_size)
+        )
         self.output = nn.Linear(config.maxout_size or hidden_size, sizes["tgt"])
         init_weights(self, config.initialisation)
         if config.initialisation == "paper" and not config.feed_context:
@@ -121,7 +142,11 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
                 final_states = summary.unsqueeze(1)  # (B, 1, H)
         hidden, cell = self.bridge(final_states, encoded.cell)  # (B, L, H), (B, L, H)
         return RnnEncDecMemory(
-            mask=batch.inputs.mask, copy=batch.inputs.copy, hidden=hidden, cell=cell, summary=summary
+            mask=batch.inputs.mask,
+            copy=batch.inputs.copy,
+            hidden=hidden,
+            cell=cell,
+            summary=summary,
         )
 
     @override
@@ -134,14 +159,20 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
         inputs = self._inputs(tokens.unsqueeze(1), memory).squeeze(1)  # (N, E) or (N, E+H)
-        hidden, cell = rnn_step(self.decoder, inputs, state.hidden, state.cell)  # (N, L, H), (N, L, H)
+        hidden, cell = rnn_step(
+            self.decoder, inputs, state.hidden, state.cell
+        )  # (N, L, H), (N, L, H)
         features = self._features(hidden[:, -1], inputs)  # (N, *)
         return ModelOutput(features), RecurrentState(hidden, cell)
 
-    def unroll(self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False) -> ModelOutput:
+    def unroll(
+        self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False
+    ) -> ModelOutput:
         """Runs the decoder over the whole target in one call. Padding is on the right, so no real position reads it."""
         inputs = self._inputs(batch.targets.shifted, memory)  # (B, T, E) or (B, T, E+H)
-        states, _ = run_rnn(self.decoder, inputs, layers_first(memory.hidden, memory.cell))  # (B, T, H)
+        states, _ = run_rnn(
+            self.decoder, inputs, layers_first(memory.hidden, memory.cell)
+        )  # (B, T, H)
         return ModelOutput(self._features(states, inputs))
 
     def logits(self, output: ModelOutput, memory: RnnEncDecMemory) -> Tensor:

@@ -39,7 +39,12 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.rnn.recurrent import (
+    AttentionMemory,
+    RecurrentModel,
+    RecurrentState,
+    StackedConfig,
+)
 
 
 class RnnSearchConfig(StackedConfig):
@@ -103,11 +108,19 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         self.attention = Attention(score, hard=config.hard_attention)
         # The bridge reads the backward direction alone, h_1 of A.2.2.
         self.bridge = Bridge(
-            kind=config.bridge, cell=config.cell, input_size=config.width, hidden_size=hidden_size, layers=config.layers
+            kind=config.bridge,
+            cell=config.cell,
+            input_size=config.width,
+            hidden_size=hidden_size,
+            layers=config.layers,
         )
         inputs_size = config.embedding_size + memory_size
         self.decoder = StackedCells(
-            config.cell, inputs_size, hidden_size=hidden_size, layers=config.layers, dropout=config.dropout
+            config.cell,
+            inputs_size,
+            hidden_size=hidden_size,
+            layers=config.layers,
+            dropout=config.dropout,
         )
         self.readout = Maxout(hidden_size + inputs_size, config.maxout_size)
         self.output = nn.Linear(config.maxout_size, sizes["tgt"])
@@ -142,7 +155,9 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         return ModelOutput(features, weights), state
 
     @override
-    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
+    def unroll(
+        self, batch: Batch, memory: AttentionMemory, need_attention: bool = False
+    ) -> ModelOutput:
         ids = batch.targets.shifted  # (B, T)
         embedded = self.dropout(self.tgt_embedding(ids))  # (B, T, E)
         draws = self.attention.draws(batch.soft)
@@ -172,7 +187,11 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         return project_to_vocabulary(self.output, self.dropout(maxout), memory.shortlist)
 
     def _step(
-        self, embedded: Tensor, state: RnnSearchState, memory: AttentionMemory, draws: Draws | None = None
+        self,
+        embedded: Tensor,
+        state: RnnSearchState,
+        memory: AttentionMemory,
+        draws: Draws | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, RnnSearchState]:
         """Runs one step for word vectors `(N, E)`.
 
@@ -185,7 +204,9 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         query = state.hidden[:, -1]  # (N, H), s_{i-1}
         hidden_size = query.shape[1]
         queries = query.reshape(-1, beam_size, hidden_size)  # (B, K, H)
-        contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)  # (B, K, M), (B, K, S)
+        contexts, weights = self.attention(
+            queries, memory.keys, memory.values, memory.mask
+        )  # (B, K, M), (B, K, S)
         if draws is not None:
             contexts = draws.contexts(weights, memory.values)  # (B, K, M)
         context = contexts.flatten(0, 1)  # (N, M), c_i

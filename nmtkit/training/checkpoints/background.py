@@ -51,7 +51,14 @@ class BackgroundCheckpoints(CheckpointManager):
         config: RetentionConfig,
         loss: float | None = None,
     ) -> None:
-        write = partial(super().keep, weights=_copies(weights), update=update, value=value, config=config, loss=loss)
+        write = partial(
+            super().keep,
+            weights=_copies(weights),
+            update=update,
+            value=value,
+            config=config,
+            loss=loss,
+        )
         self._submit(write)
 
     def _submit(self, write: Callable[[], object]) -> None:

@@ -126,17 +126,22 @@ class CheckpointManager:
     @contextlib.contextmanager
     def _open_last(self) -> Iterator[tuple[Any, TensorFileHeader]]:
         if not os.path.lexists(self.last):
-            raise CheckpointError(f"{self.last}: not found, so there is nothing to resume; train without --resume")
+            raise CheckpointError(
+                f"{self.last}: not found, so there is nothing to resume; train without --resume"
+            )
         with self.name_last_in_errors(), tensor_files.open_tensors(self.last) as file:
             header = TensorFileHeader.read(file)
             if not header.is_state:
-                raise CheckpointError("holds weights but no training state, so training cannot be resumed from it")
+                raise CheckpointError(
+                    "holds weights but no training state, so training cannot be resumed from it"
+                )
             yield file, header
 
     def name_last_in_errors(self) -> contextlib.AbstractContextManager[None]:
         """Adds the state's file, and what to do without it, to each CheckpointError inside."""
         remedy = (
-            "copy the file again, use other weights of its folder (--checkpoint FILE), or start a new run (--run DIR)"
+            "copy the file again, use other weights of its folder (--checkpoint FILE), "
+            "or start a new run (--run DIR)"
         )
         return tensor_files.name_file_in_errors(self.last, remedy)
 
@@ -158,7 +163,9 @@ class CheckpointManager:
             try:
                 read_weights(path, self.vocabulary)
             except CheckpointError as fault:
-                raise CheckpointError(f"{fault}; to continue without it, delete it and {self._index_path}") from fault
+                raise CheckpointError(
+                    f"{fault}; to continue without it, delete it and {self._index_path}"
+                ) from fault
 
     def keep(
         self,
@@ -198,7 +205,9 @@ class CheckpointManager:
             }
             tensor_files.write_tensors(path, weights, facts, self.vocabulary)
         text = json.dumps(with_checksum(asdict(index)), indent=1)
-        tensor_files.write_file(self._index_path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        tensor_files.write_file(
+            self._index_path, lambda temporary: temporary.write_text(text, encoding="utf-8")
+        )
         for old_path in self.folder.glob("weights-*.safetensors"):
             if old_path not in kept_paths:
                 old_path.unlink()
@@ -230,9 +239,14 @@ class CheckpointManager:
                 facts = header.facts
             if not {"update", "value", "metric", "higher_is_better"} <= facts.keys():
                 continue
-            if index.metric != facts["metric"] or index.higher_is_better != facts["higher_is_better"]:
+            if (
+                index.metric != facts["metric"]
+                or index.higher_is_better != facts["higher_is_better"]
+            ):
                 # Values of different metrics cannot be compared, so the files before are left out.
                 index = _Index(facts["metric"], facts["higher_is_better"])
-            entry = KeptCheckpoint(update=facts["update"], value=facts["value"], loss=facts.get("loss"))
+            entry = KeptCheckpoint(
+                update=facts["update"], value=facts["value"], loss=facts.get("loss")
+            )
             index.kept.append(entry)
         return index

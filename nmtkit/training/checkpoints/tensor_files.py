@@ -61,7 +61,9 @@ class TensorFileHeader:
         checksums = facts.pop("tensors")
         kind = facts.pop("kind", "state")
         vocabulary = facts.pop("vocabulary", "")
-        return cls(facts=facts, is_state=kind == "state", vocabulary=vocabulary, checksums=checksums)
+        return cls(
+            facts=facts, is_state=kind == "state", vocabulary=vocabulary, checksums=checksums
+        )
 
     def require_vocabulary(self, vocabulary: str) -> None:
         """Raises a CheckpointError if the file belongs to another vocabulary and both are known."""
@@ -69,7 +71,9 @@ class TensorFileHeader:
             raise CheckpointError("trained with another vocabulary, so it belongs to another run")
 
 
-def read_tensors(file: Any, header: TensorFileHeader, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
+def read_tensors(
+    file: Any, header: TensorFileHeader, prefixes: tuple[str, ...] = ("",)
+) -> dict[str, Tensor]:
     """Reads the tensors of an open file whose names begin with a prefix.
 
     Raises a ValueError if a checksum is wrong, and a CheckpointError for numbers that a model cannot have.
@@ -85,7 +89,9 @@ def read_tensors(file: Any, header: TensorFileHeader, prefixes: tuple[str, ...] 
     for name, tensor in tensors.items():
         is_other_float = tensor.is_floating_point() and tensor.dtype not in _WEIGHT_TYPES
         if tensor.is_complex() or is_other_float:
-            raise CheckpointError(f"{name!r} holds numbers of type {tensor.dtype}, which no model has")
+            raise CheckpointError(
+                f"{name!r} holds numbers of type {tensor.dtype}, which no model has"
+            )
         # A sum is much faster than a test of each number. The sum of finite numbers can overflow, so test them then.
         is_finite = torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()
         if not is_finite:
@@ -152,7 +158,9 @@ def open_tensors(path: Path) -> Iterator[Any]:
         raise CheckpointError(f"damaged or cut short ({fault})") from fault
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str
+) -> None:
     """Writes a file with facts, and with checksums of its contents."""
     cpu_tensors = _on_cpu(tensors)
     header = dict(facts)

@@ -20,7 +20,9 @@ OPTIMIZER = "optimizer/"
 
 def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors whose names begin with WEIGHTS, EMA or OPTIMIZER, by their names without that prefix."""
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {
+        name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)
+    }
 
 
 def get_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -84,7 +86,9 @@ class SkipInit(TorchFunctionMode):
         super().__init__()
         self._fill = fill
 
-    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Intercepts functions of `torch.nn.init` and the tensor methods of the same names."""
         kwargs = kwargs or {}
         function_name = getattr(func, "__name__", "")
@@ -106,7 +110,9 @@ def assign_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) 
     _copy_in_place(model_weights, weights)
 
 
-def assign_matching_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> tuple[list[str], list[str]]:
+def assign_matching_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], path: Path
+) -> tuple[list[str], list[str]]:
     """Copies those weights that the model has into it, for a model with parts that were added or removed.
 
     Returns the names of the model's weights that are missing in `weights`, and the names in `weights` that the model
@@ -129,7 +135,9 @@ def _copy_in_place(targets: Mapping[str, Tensor], weights: Mapping[str, Tensor])
             target.copy_(weights[name])
 
 
-def _require_fitting(model_weights: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:
+def _require_fitting(
+    model_weights: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path
+) -> None:
     expected = _describe(model_weights)
     actual = _describe(weights)
     faults: list[str] = []
@@ -161,7 +169,9 @@ def _describe(weights: Mapping[str, Tensor]) -> dict[str, str]:
     return descriptions
 
 
-def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocabulary: str = "") -> dict[str, Tensor]:
+def average_weights(
+    paths: Sequence[Path], model: nn.Module | None = None, vocabulary: str = ""
+) -> dict[str, Tensor]:
     """Returns the mean weights of one or more checkpoints, computed in float64, in the types of the first one.
 
     Tensors that are not floating-point are taken from the first checkpoint. If `model` is given, the weights must fit
@@ -169,7 +179,9 @@ def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocab
     """
     first = read_weights(paths[0], vocabulary)
     if not any(tensor.is_floating_point() for tensor in first.values()):
-        raise CheckpointError(f"{paths[0]}: holds no weights that can be averaged; name other checkpoints")
+        raise CheckpointError(
+            f"{paths[0]}: holds no weights that can be averaged; name other checkpoints"
+        )
     if model is not None:
         _require_fitting(get_weights(model), first, paths[0])
     description = _describe(first)
@@ -202,7 +214,9 @@ class Ema:
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
         self._parameters = dict(parameters)
         self._decay = decay
-        self.averages = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+        self.averages = {
+            name: parameter.detach().clone() for name, parameter in self._parameters.items()
+        }
 
     def update(self, number: int) -> None:
         """Adds the weights after update `number`, which counts from 1."""

@@ -66,7 +66,9 @@ def linked_positions(batch: Batch, source: AlignmentSource) -> Tensor:
     return words
 
 
-def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cross_entropy") -> Tensor:
+def alignment_loss(
+    attention: Tensor, links: Tensor, kind: AlignmentLoss = "cross_entropy"
+) -> Tensor:
     """Returns the distance between attention and an alignment, summed over the target tokens that have a link.
 
     The k links of a target token form a distribution G with 1/k each. cross_entropy is -sum_s G log A (Chen et al.
@@ -160,7 +162,9 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
     """
     weights = attention.to(at_least_float32(attention))  # (B, T, S)
     earlier_sums = weights[:, :-1].cumsum(1)  # (B, T-1, S)
-    coverage = pad(earlier_sums, (0, 0, 1, 0))  # (B, T, S): nothing is covered before the first step
+    coverage = pad(
+        earlier_sums, (0, 0, 1, 0)
+    )  # (B, T, S): nothing is covered before the first step
     losses = torch.minimum(weights, coverage).sum(-1)  # (B, T)
     return (losses * mask).sum()
 
@@ -291,7 +295,9 @@ class HardAttention(Objective):
         loss = -self.settings.reward_weight * reward - _ENTROPY_WEIGHT * entropy
         return {"hard_attention_loss": loss, "attention_entropy": entropy.detach()}
 
-    def after_update(self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
+    def after_update(
+        self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]
+    ) -> None:
         """Moves the baseline towards the mean log-likelihood per word; an update that is not finite leaves it."""
         baseline = model.get_buffer(_BASELINE)  # ()
         log_likelihood = -sums["nll"].to(baseline)  # ()

@@ -114,7 +114,9 @@ class SpanCorruptionConfig(Settings):
     """Share of the tokens that are hidden, in spans of three tokens on average."""
 
 
-def random_spans(lengths: Tensor, rate: float, mean_length: float, generator: torch.Generator) -> Tensor:
+def random_spans(
+    lengths: Tensor, rate: float, mean_length: float, generator: torch.Generator
+) -> Tensor:
     """Returns the positions to hide `(B, T)`, bool, in texts of these lengths `(B,)`, where T is the largest length.
 
     As in T5, the numbers of hidden tokens and of spans are not random: `rate` of the tokens are hidden, in one span per
@@ -156,7 +158,9 @@ def random_spans(lengths: Tensor, rate: float, mean_length: float, generator: to
     return sorted_keys % 2 == 1
 
 
-def hide_spans(ids: Tensor, lengths: Tensor, hidden: Tensor, sentinels: Tensor) -> tuple[Tensor, Tensor]:
+def hide_spans(
+    ids: Tensor, lengths: Tensor, hidden: Tensor, sentinels: Tensor
+) -> tuple[Tensor, Tensor]:
     """Returns the ids to read and the ids to write when positions of texts are hidden; -1 means no token.
 
     Figure 2 of the paper hides the third, fourth and ninth word of "Thank you for inviting me to your party last week".
@@ -213,7 +217,10 @@ class SpanCorruption(Pretraining):
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         ids, lengths = texts_of(batch)  # (B, T), (B,)
         hidden = random_spans(
-            lengths=lengths, rate=self.settings.rate, mean_length=MEAN_SPAN_LENGTH, generator=generator
+            lengths=lengths,
+            rate=self.settings.rate,
+            mean_length=MEAN_SPAN_LENGTH,
+            generator=generator,
         )  # (B, T), or (B, T-1) without the column of the EOS
         ids = ids[:, : hidden.shape[1]]
         special_tokens = tokenizers.config.special_tokens
@@ -230,14 +237,18 @@ class DenoisingConfig(Settings):
     """Share of the tokens that are hidden, in spans of three tokens on average; 0 hides none."""
 
 
-def permute_sentences(ids: Tensor, lengths: Tensor, ends: Sequence[int], generator: torch.Generator) -> Tensor:
+def permute_sentences(
+    ids: Tensor, lengths: Tensor, ends: Sequence[int], generator: torch.Generator
+) -> Tensor:
     """Returns texts `(B, T)` with their sentences in random order.
 
     A sentence ends with an id in `ends`; the last one ends with the text.
     """
     is_end = torch.isin(ids, torch.tensor(ends))  # (B, T)
     sentence = is_end.cumsum(1) - is_end.long()  # (B, T): number of each token's sentence
-    sentence_keys = torch.rand(ids.shape, generator=generator, dtype=torch.float64)  # (B, T), of T sentences at most
+    sentence_keys = torch.rand(
+        ids.shape, generator=generator, dtype=torch.float64
+    )  # (B, T), of T sentences at most
     keys = sentence_keys.gather(1, sentence)  # (B, T)
     # Random keys are below 1, so adding 1 keeps the padding at the end.
     keys = keys + ~length_mask(lengths, ids.shape[1])
@@ -247,7 +258,12 @@ def permute_sentences(ids: Tensor, lengths: Tensor, ends: Sequence[int], generat
 
 
 def infill(
-    ids: Tensor, lengths: Tensor, hidden: Tensor, mean_length: float, mask: int, generator: torch.Generator
+    ids: Tensor,
+    lengths: Tensor,
+    hidden: Tensor,
+    mean_length: float,
+    mask: int,
+    generator: torch.Generator,
 ) -> Tensor:
     """Replaces spans of texts `(B, T)` by one `mask` each; returns rows of ids that end with -1.
 
@@ -272,7 +288,9 @@ def infill(
     is_span = choose(is_slot, n_spans, generator)  # (B, slots)
     span = is_span.cumsum(1) - 1  # (B, slots): number of the span
     span = span.clamp(0, max_spans - 1)  # slots before the first span have any number
-    slot_lengths = torch.where(is_span, span_lengths.gather(1, span), 1)  # (B, slots): in tokens of the text
+    slot_lengths = torch.where(
+        is_span, span_lengths.gather(1, span), 1
+    )  # (B, slots): in tokens of the text
     last_position = slot_lengths.cumsum(1) - 1  # (B, slots): of the slot's last token in the text
     last_position = last_position.clamp(0, ids.shape[1] - 1)
     last_token = ids.gather(1, last_position)  # (B, slots)

@@ -19,7 +19,9 @@ _MAX_EXPONENT = 700.0
 """The exponential of a larger number overflows a float64."""
 
 
-def likelihood(log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+def likelihood(
+    log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Returns the negative log-likelihood of the targets with label smoothing, and without; see `smoothed`.
 
     Args:
@@ -33,7 +35,9 @@ def likelihood(log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing:
     targets = batch.loss_targets(extended=copies)  # (B, T), or the shape of the labels
     targets = targets[batch.loss_mask]  # (M,)
     targets = send(targets, log_probs.device)
-    assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
+    assert log_probs.shape[:-1] == targets.shape, (
+        f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
+    )
     target_log_probs = log_probs.gather(-1, targets.unsqueeze(-1))  # (M, 1)
     target_log_probs = target_log_probs.squeeze(-1)  # (M,)
     vocabulary_log_probs = log_probs[:, :vocabulary_size]  # (M, V)

@@ -46,7 +46,9 @@ class MaskedWords(Pretraining):
         inputs = batch.inputs if batch.reads_text else whole_texts(batch)
         shape = inputs.ids.shape  # (B, S): texts, positions
         choice, treatment = torch.rand((2, *shape), generator=generator)  # (B, S), (B, S)
-        random_words = torch.randint(vocabulary.n_specials, len(vocabulary), shape, generator=generator)  # (B, S)
+        random_words = torch.randint(
+            vocabulary.n_specials, len(vocabulary), shape, generator=generator
+        )  # (B, S)
         is_word = inputs.ids >= vocabulary.n_specials  # (B, S)
         is_chosen = is_word & (choice < settings.rate)  # (B, S)
 
@@ -55,7 +57,9 @@ class MaskedWords(Pretraining):
         # |  <mask>  |  random word         |     unchanged    |
         random_share = (1 - settings.mask) * RANDOM_SHARE
         is_hidden = is_chosen & (treatment < settings.mask)  # (B, S)
-        is_replaced = is_chosen & (treatment < settings.mask + random_share)  # (B, S), including the hidden ones
+        is_replaced = is_chosen & (
+            treatment < settings.mask + random_share
+        )  # (B, S), including the hidden ones
         ids = torch.where(is_replaced, random_words, inputs.ids)  # (B, S)
         ids = ids.masked_fill(is_hidden, special_id(tokenizers))
         labels = inputs.ids.masked_fill(~is_chosen, -1)  # (B, S)

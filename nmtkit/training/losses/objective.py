@@ -170,7 +170,9 @@ class Objective(ABC):
         """Adds gradients that `terms` cannot express; returns sums by name, the one named `LOSS` times the weight."""
         return {}
 
-    def after_update(self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
+    def after_update(
+        self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]
+    ) -> None:
         """May change a buffer of the model, given the sums and counts of an update over all processes."""
         return
 
@@ -223,7 +225,10 @@ class GradientAccumulator:
     """Factor on all gradients."""
 
     def backward(
-        self, batch: Batch, read: Reader | None = None, around_last: AbstractContextManager[None] | None = None
+        self,
+        batch: Batch,
+        read: Reader | None = None,
+        around_last: AbstractContextManager[None] | None = None,
     ) -> dict[str, Tensor]:
         """Adds the gradient of a batch, which is on the CPU; returns the sums of all objectives by name, on the device.
 
@@ -241,7 +246,10 @@ class GradientAccumulator:
         inputs, memory = self._forward(batch, read or self.model.read)
         whole_batch_losses = self._whole_batch_losses(inputs, totals)
         roots = self._backward_in_parts(inputs, memory, totals) + whole_batch_losses
-        is_last = all(type(objective).custom_backward is Objective.custom_backward for objective in self.objectives)
+        is_last = all(
+            type(objective).custom_backward is Objective.custom_backward
+            for objective in self.objectives
+        )
         if around_last is None or not is_last:
             around_last = nullcontext()
         with around_last:
@@ -311,11 +319,13 @@ class GradientAccumulator:
         targets = send(targets, self.device)
         row_bytes = 4 * (inputs.vocabulary_size + inputs.batch.n_oov)
         part_size = max(1, self.chunk_bytes // row_bytes)
-        memory_leaf = None if memory is None else memory.mapped(_leaf)  # all parts add to its gradients
+        # all parts add to its gradients
+        memory_leaf = None if memory is None else memory.mapped(_leaf)
 
         parts: list[ModelOutput] = []
         sums_of_parts: list[Tensor] = []  # of each part, the sums of all objectives
-        for begin in range(0, max(1, n_rows), part_size):  # at least one part, for a batch without targets, too
+        # at least one part, for a batch without targets, too
+        for begin in range(0, max(1, n_rows), part_size):
             part = slice(begin, min(begin + part_size, n_rows))
             part_output = rows.select(part).mapped(_leaf)  # (m, *)
             log_probs = None  # (m, X)
@@ -325,10 +335,19 @@ class GradientAccumulator:
                 target_log_probs = log_probs.gather(-1, targets[part, None]).squeeze(-1)  # (m,)
             else:
                 target_log_probs, word_sums = log_likelihood(
-                    model=self.model, output=part_output, memory=memory_leaf, wanted=targets[part], summed=needs_sums
+                    model=self.model,
+                    output=part_output,
+                    memory=memory_leaf,
+                    wanted=targets[part],
+                    summed=needs_sums,
                 )
             part_inputs = replace(
-                inputs, output=part_output, log_probs=log_probs, nll=-target_log_probs, sums=word_sums, part=part
+                inputs,
+                output=part_output,
+                log_probs=log_probs,
+                nll=-target_log_probs,
+                sums=word_sums,
+                part=part,
             )
             losses: list[_Root] = []
             part_sums: list[Tensor] = []
@@ -397,7 +416,8 @@ def _roots_of_parts(rows: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Ro
 
 def _backward(roots: Sequence[_Root]) -> None:
     """Runs backward outside of autocast, as torch advises: each operation keeps the types of its forward pass."""
-    trained = [root for root in roots if root.tensor.requires_grad]  # frozen weights leave losses without a graph
+    # frozen weights leave losses without a graph
+    trained = [root for root in roots if root.tensor.requires_grad]
     if not trained:
         return
     tensors = [root.tensor for root in trained]

@@ -38,7 +38,13 @@ from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.abilities import reserve_positions
 from nmtkit.models.base import Decoder, Memory, ModelOutput, as_decoder
-from nmtkit.training.losses.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
+from nmtkit.training.losses.objective import (
+    LOSS,
+    OBJECTIVES,
+    GradientAccumulator,
+    Objective,
+    ObjectiveInput,
+)
 
 _NEVER = -1
 """Replaces UNK in references. No summary contains it, so a written UNK earns no reward."""
@@ -91,7 +97,9 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
     n_summaries = samples + 1
     while not reserve_positions(model, limit):
         limit -= 1
-    articles = torch.arange(n_articles, device=device)  # (B,): rows of `ids` that are still being written
+    articles = torch.arange(
+        n_articles, device=device
+    )  # (B,): rows of `ids` that are still being written
     summaries = torch.arange(n_summaries, device=device)  # (K,)
     # Row b * K + k of the state is summary k of article b.
     state = model.start(memory).select(articles.repeat_interleave(n_summaries))
@@ -139,8 +147,12 @@ def sample_indices(probs: Tensor) -> Tensor:
     The index is the first whose cumulated probability is above a uniform number. Gumbel's trick would need X random
     numbers per sample; a CPU, whose generator is serial, would take longer for them than for the step itself.
     """
-    cumulated = probs.cumsum(-1, dtype=torch.float64)  # (*, X); float32 would round small probabilities away
-    uniform = torch.rand(cumulated.shape[:-1], dtype=cumulated.dtype, device=cumulated.device)  # (*,)
+    cumulated = probs.cumsum(
+        -1, dtype=torch.float64
+    )  # (*, X); float32 would round small probabilities away
+    uniform = torch.rand(
+        cumulated.shape[:-1], dtype=cumulated.dtype, device=cumulated.device
+    )  # (*,)
     # The probabilities may sum up to a little more or less than 1.
     total = cumulated[..., -1:]  # (*, 1)
     threshold = uniform.unsqueeze(-1) * total  # (*, 1)
@@ -202,12 +214,16 @@ def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Te
     ngram_in_reference = same_in_reference
     matches = torch.zeros_like(lengths)  # (R,)
     for n in range(1, 5):
-        n_earlier = ngram_in_text.tril(-1).sum(2)  # (R, T-n+1): equal n-grams before this one in the text
+        n_earlier = ngram_in_text.tril(-1).sum(
+            2
+        )  # (R, T-n+1): equal n-grams before this one in the text
         n_in_reference = ngram_in_reference.sum(2)  # (R, T-n+1)
         is_match = n_earlier < n_in_reference  # (R, T-n+1)
         matches = matches + is_match.sum(1)
         ngram_in_text = ngram_in_text[:, :-1, :-1] & same_in_text[:, n:, n:]  # (R, T-n, T-n)
-        ngram_in_reference = ngram_in_reference[:, :-1, :-1] & same_in_reference[:, n:, n:]  # (R, T-n, U-n)
+        ngram_in_reference = (
+            ngram_in_reference[:, :-1, :-1] & same_in_reference[:, n:, n:]
+        )  # (R, T-n, U-n)
     # Precision divides by the n-grams of the text, recall by those of the reference: the smaller ratio has the larger
     # denominator. A text of l tokens has l-n+1 n-grams.
     max_lengths = torch.maximum(lengths, reference_lengths)  # (R,)
@@ -216,7 +232,9 @@ def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Te
     return matches / n_ngrams.clamp(min=1)
 
 
-def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor, reward: str = "rougeL") -> Tensor:
+def rewards(
+    rollouts: Rollouts, references: Tensor, reference_lengths: Tensor, reward: str = "rougeL"
+) -> Tensor:
     """Returns the rewards of all summaries `(B, K)`, without EOS.
 
     Args:
@@ -233,7 +251,9 @@ def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor, r
     references = references.repeat_interleave(n_summaries, 0)  # (B*K, U)
     reference_lengths = (reference_lengths - 1).repeat_interleave(n_summaries)  # (B*K,)
     measure = rouge_l if reward == "rougeL" else gleu
-    scores = measure(ids=ids, lengths=lengths, references=references, reference_lengths=reference_lengths)  # (B*K,)
+    scores = measure(
+        ids=ids, lengths=lengths, references=references, reference_lengths=reference_lengths
+    )  # (B*K,)
     return scores.view(-1, n_summaries)
 
 
@@ -244,7 +264,9 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     cuDNN can differentiate recurrent layers only in training mode, so they stay in it, with a dropout of zero.
     """
     modes = [(module, module.training) for module in model.modules()]
-    rates = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
+    rates = [
+        (module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)
+    ]
     model.eval()
     for layer, _ in rates:
         layer.training = True
@@ -304,7 +326,11 @@ class Reinforce(Objective):
     The reinforcement term of equation 16; all other objectives belong to L_ml and share the weight 1 - gamma.
     """
 
-    normalizers: ClassVar = {LOSS: "tokens", "sampled_reward": "sentences", "greedy_reward": "sentences"}
+    normalizers: ClassVar = {
+        LOSS: "tokens",
+        "sampled_reward": "sentences",
+        "greedy_reward": "sentences",
+    }
     needs = "none"
 
     Config = ReinforceConfig
@@ -355,7 +381,9 @@ class Reinforce(Objective):
             # In a second pass, the samples are the targets. Each reads its own copy of the article's memory.
             cpu_rollouts = Rollouts(rollouts.ids.cpu(), rollouts.lengths.cpu())
             samples_batch = sampled_batch(batch, cpu_rollouts)  # B*N examples
-            articles = torch.arange(batch.size, device=update.device).repeat_interleave(n_samples)  # (B*N,)
+            articles = torch.arange(batch.size, device=update.device).repeat_interleave(
+                n_samples
+            )  # (B*N,)
             memory_per_sample = memory.select(articles)
 
             def read(targets: Batch, need_attention: bool) -> tuple[ModelOutput, Memory]:
@@ -366,4 +394,8 @@ class Reinforce(Objective):
             loss = second_pass.backward(samples_batch, read)[LOSS]
         sampled_reward = mean_reward.sum()  # ()
         greedy_reward = greedy.sum()  # ()
-        return {LOSS: loss, "sampled_reward": sampled_reward.to(loss), "greedy_reward": greedy_reward.to(loss)}
+        return {
+            LOSS: loss,
+            "sampled_reward": sampled_reward.to(loss),
+            "greedy_reward": greedy_reward.to(loss),
+        }

@@ -81,7 +81,8 @@ class GradientSum:
             if gradient is None:  # another process may have used the parameter
                 gradient = torch.zeros_like(parameter)
             gradients.append(gradient.flatten())
-        flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)  # a single large one is not copied
+        # a single large one is not copied
+        flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         with name_missing_process():
             message = dist.all_reduce(flat, async_op=True)
         self._sent.append((flat, message))

@@ -91,10 +91,17 @@ def _init_process_group(device: torch.device) -> None:
         # If a message times out, NCCL ends the process without an error. NCCL gets twice the timeout, so that one of
         # the small messages, which follow by gloo, times out first.
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=world_size, timeout=2 * _TIMEOUT, device_id=device
+            "cpu:gloo,cuda:nccl",
+            store=store,
+            rank=rank,
+            world_size=world_size,
+            timeout=2 * _TIMEOUT,
+            device_id=device,
         )
     else:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+        dist.init_process_group(
+            "gloo", store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT
+        )
 
 
 def _slurm_environment() -> dict[str, str]:
@@ -153,7 +160,9 @@ def max_over_ranks(numbers: Sequence[float]) -> list[float]:
 
 
 def _all_reduce(
-    tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None
+    tensor: Tensor,
+    op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
 ) -> None:
     if is_initialized():
         with name_missing_process():

@@ -41,10 +41,14 @@ class CiderD(ExampleMetric):
 
         hyps = [count(line) for line in texts.hyps]
         references = [[count(line) for line in lines] for lines in texts.references]
-        examples_with = Counter(ngram for counts in references for ngram in set[NGram]().union(*counts))
+        examples_with = Counter(
+            ngram for counts in references for ngram in set[NGram]().union(*counts)
+        )
         scores = []
         for hyp, counts in zip(hyps, references, strict=True):
-            scores.append(np.mean([_similarity(hyp, ref, examples_with, len(hyps)) for ref in counts]))
+            scores.append(
+                np.mean([_similarity(hyp, ref, examples_with, len(hyps)) for ref in counts])
+            )
         return np.array(scores, dtype=np.float64)[:, None]
 
     @override
@@ -54,11 +58,15 @@ class CiderD(ExampleMetric):
 
     @override
     def note(self, refs: Sequence[Sequence[str]], options: Options) -> str:
-        few = "CIDEr-D of a single example is always 0: it counts only words that tell examples apart"
+        few = (
+            "CIDEr-D of a single example is always 0: it counts only words that tell examples apart"
+        )
         return few if len(refs[0]) == 1 else ""
 
 
-def _similarity(hyp: Counter[NGram], ref: Counter[NGram], known: Counter[NGram], examples: int) -> float:
+def _similarity(
+    hyp: Counter[NGram], ref: Counter[NGram], known: Counter[NGram], examples: int
+) -> float:
     """The formula of `CiderD` for one reference, from counts; an order that one of the texts lacks adds nothing."""
     (products, hyp_squares, ref_squares), gap = np.zeros((3, ORDER)), 0
     # In the order of the texts: the order of a set, and so the last digit of a sum, differs between processes.

@@ -97,20 +97,30 @@ def draw_caption(
     panels = [*([] if image is None else [("", np.ones(grid))]), *zip(labels, maps, strict=True)]
     with drawing.settings(title + "".join(labels), path, style.font) as families:
         wide = max(SIDE, fonts.widest(labels, families, 10.0))
-        high, across = wide * np.divide(*(grid if image is None else image.shape[:2])), min(len(panels), ACROSS)
+        high, across = (
+            wide * np.divide(*(grid if image is None else image.shape[:2])),
+            min(len(panels), ACROSS),
+        )
         width = GAP + max(across * (wide + GAP), GAP + fonts.widest([title], families, 12.0))
         height = TITLE + -(-len(panels) // ACROSS) * (LABEL + high) + GAP
         drawing.check_sheet(width, height, path)
         figure, by = drawing.new_figure(width, height, style, path)
-        figure.text(GAP / width, 1 - GAP / height, title, fontsize=12 * by.text, color=drawing.INK, va="top")
+        figure.text(
+            GAP / width, 1 - GAP / height, title, fontsize=12 * by.text, color=drawing.INK, va="top"
+        )
         for number, (label, own) in enumerate(panels):
-            left, bottom = GAP + number % ACROSS * (wide + GAP), TITLE + (number // ACROSS + 1) * (LABEL + high)
+            left, bottom = (
+                GAP + number % ACROSS * (wide + GAP),
+                TITLE + (number // ACROSS + 1) * (LABEL + high),
+            )
             axes = figure.add_axes((left / width, 1 - bottom / height, wide / width, high / height))
             axes.set_axis_off()
             axes.set_title(label, fontsize=10 * by.text, color=drawing.INK, pad=3 * by.text)
             share = own / (own.max() or 1.0)
             if image is None:
-                axes.pcolormesh(share[::-1], cmap=style.shades(), vmin=0.0, vmax=1.0, edgecolors=drawing.LINE)
+                axes.pcolormesh(
+                    share[::-1], cmap=style.shades(), vmin=0.0, vmax=1.0, edgecolors=drawing.LINE
+                )
                 continue
             shadow = np.stack([*np.zeros((3, *grid)), SHADE * (1 - share)], axis=-1)
             for layer, between in ((image, "nearest"), (shadow, "bilinear")):

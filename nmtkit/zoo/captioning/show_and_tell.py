@@ -57,8 +57,12 @@ class PictureEncoder(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """The regions `(B,R,D)`, row by row from the upper left, of H rows of W pixels `(B,H,3W)`, from 0 to 1."""
         states = pixels.view(*pixels.shape[:2], -1, 3).permute(0, 3, 1, 2)  # (B,3,H,W)
-        places = torch.meshgrid(*(torch.linspace(-1, 1, side) for side in states.shape[2:]), indexing="ij")
-        states = torch.cat([states, torch.stack(places).to(states).expand(len(states), -1, -1, -1)], 1)
+        places = torch.meshgrid(
+            *(torch.linspace(-1, 1, side) for side in states.shape[2:]), indexing="ij"
+        )
+        states = torch.cat(
+            [states, torch.stack(places).to(states).expand(len(states), -1, -1, -1)], 1
+        )
         for layers_left, layer in zip(range(len(self.layers), 0, -1), self.layers, strict=True):
             zeros = (0, 2, 0, 2) if layers_left == 2 else (1, 1, 1, 1)
             states = torch.relu(functional.group_norm(layer(functional.pad(states, zeros)), 1))
@@ -81,7 +85,9 @@ class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
         values = values.to(self.tgt_embedding.weight.dtype)
         if self.encoder is not None:
             if values.shape[2] % 3 or bool((heights != heights[0]).any()):
-                raise DataError("`model.cnn` reads pictures of one size: scale them to it; leave it out for features")
+                raise DataError(
+                    "`model.cnn` reads pictures of one size: scale them to it; leave it out for features"
+                )
             values = self.encoder(values[:, : int(heights[0])].contiguous())
             mask = mask[:, :1].repeat(1, values.shape[1])
         real = mask.unsqueeze(2)
@@ -92,7 +98,11 @@ class Captioner(OwnMemoryLengths, Seq2Seq[M, RecurrentState]):
         if self.encoder is None:
             return batch.lengths
         columns = -(-batch.inputs.features.shape[2] // (3 * self.encoder.side))
-        return batch.lengths.add(self.encoder.side - 1).div(self.encoder.side, rounding_mode="floor").mul(columns)
+        return (
+            batch.lengths.add(self.encoder.side - 1)
+            .div(self.encoder.side, rounding_mode="floor")
+            .mul(columns)
+        )
 
     def start(self, memory: Any) -> RecurrentState:
         """The state that `encode` has made."""
@@ -128,17 +138,26 @@ class ShowAndTell(Captioner[RecurrentMemory]):
         return RecurrentMemory(mask, batch.inputs.copy, *state)
 
     def advance(
-        self, tokens: Tensor, state: RecurrentState, memory: Any, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: RecurrentState,
+        memory: Any,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
         """One word of every hypothesis."""
         words = self.dropout(self.tgt_embedding(tokens))
         new = RecurrentState(*rnn_step(self.decoder, words, state.hidden, state.cell))
         return ModelOutput(new.hidden[:, -1]), new
 
-    def unroll(self, batch: Batch, memory: RecurrentMemory, need_attention: bool = False) -> ModelOutput:
+    def unroll(
+        self, batch: Batch, memory: RecurrentMemory, need_attention: bool = False
+    ) -> ModelOutput:
         """The whole caption in one call. Padding stands on the right, so that no real word reads it."""
         words = self.dropout(self.tgt_embedding(batch.targets.shifted))
-        return ModelOutput(run_rnn(self.decoder, words, layers_first(memory.hidden, memory.cell))[0])
+        return ModelOutput(
+            run_rnn(self.decoder, words, layers_first(memory.hidden, memory.cell))[0]
+        )
 
     def logits(self, output: ModelOutput, memory: RecurrentMemory) -> Tensor:
         """`(...,V)`; eq. 12 before the softmax."""

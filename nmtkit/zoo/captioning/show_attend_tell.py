@@ -46,7 +46,9 @@ class ShowAttendTell(Captioner[AttentionMemory]):
     def __init__(self, config: ShowAttendTellConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         embedding, hidden, region = config.embedding_size, config.hidden_size, self.region_size
-        self.attention = Attention(Additive(hidden, region, config.attention_size, 0), hard=config.hard_attention)
+        self.attention = Attention(
+            Additive(hidden, region, config.attention_size, 0), hard=config.hard_attention
+        )
         self.gate = nn.Linear(hidden, 1)
         self.bridge = Bridge("tanh", "lstm", region, hidden, 1)
         self.decoder = StackedCells("lstm", embedding + region, hidden)
@@ -58,17 +60,26 @@ class ShowAttendTell(Captioner[AttentionMemory]):
         """The regions, their keys, and the first state."""
         regions, mask, mean = self.regions(batch)
         (hidden, cell), values = self.bridge(mean.unsqueeze(1), None), self.dropout(regions)
-        return AttentionMemory(mask, batch.inputs.copy, hidden, cell, values, self.attention.score.project(values))
+        return AttentionMemory(
+            mask, batch.inputs.copy, hidden, cell, values, self.attention.score.project(values)
+        )
 
     def advance(
-        self, tokens: Tensor, state: RecurrentState, memory: Any, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: RecurrentState,
+        memory: Any,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, RecurrentState]:
         """Looks with the state that is there, then updates it."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
         context, weights, new = self._look_then_update(embedded, state, memory)
         return ModelOutput(torch.cat([embedded, new.hidden[:, -1], context], -1), weights), new
 
-    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
+    def unroll(
+        self, batch: Batch, memory: AttentionMemory, need_attention: bool = False
+    ) -> ModelOutput:
         """All steps: words are embedded before the loop and features joined after it, each in one go."""
         embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B,T,E)
         state, draws, steps = self.start(memory), self.attention.draws(batch.soft), []
@@ -76,13 +87,21 @@ class ShowAttendTell(Captioner[AttentionMemory]):
             context, weights, state = self._look_then_update(word, state, memory, draws)
             steps.append((state.hidden[:, -1], context, weights))
         hidden, contexts, looks = (torch.stack(parts, 1) for parts in zip(*steps, strict=True))
-        return ModelOutput(torch.cat([embedded, hidden, contexts], -1), looks, path=draws.path() if draws else None)
+        return ModelOutput(
+            torch.cat([embedded, hidden, contexts], -1), looks, path=draws.path() if draws else None
+        )
 
     def _look_then_update(
-        self, embedded: Tensor, state: RecurrentState, memory: AttentionMemory, draws: Draws | None = None
+        self,
+        embedded: Tensor,
+        state: RecurrentState,
+        memory: AttentionMemory,
+        draws: Draws | None = None,
     ) -> tuple[Tensor, Tensor, RecurrentState]:
         """From words `(N,E)` to contexts `(N,D)`, weights `(N,R)` and the next state."""
-        queries = state.hidden.reshape(-1, rows_per_sentence(len(embedded), memory), state.hidden.shape[2])  # (B,K,H)
+        queries = state.hidden.reshape(
+            -1, rows_per_sentence(len(embedded), memory), state.hidden.shape[2]
+        )  # (B,K,H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
         contexts = draws.contexts(weights, memory.values) if draws else contexts
         context = (torch.sigmoid(self.gate(queries)) * contexts).flatten(0, 1)  # (N,D)

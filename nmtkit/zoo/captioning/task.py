@@ -8,7 +8,10 @@ TASKS.register("captioning")(
         name="captioning",
         command="caption",
         about="Caption pictures: one sentence for each.",
-        columns=(Column("features", "features"), Column("tgt", required=("train", "valid"), plural="captions")),
+        columns=(
+            Column("features", "features"),
+            Column("tgt", required=("train", "valid"), plural="captions"),
+        ),
         done="captioned",
         result="caption",
         validation_metrics=("bleu", "chrf"),

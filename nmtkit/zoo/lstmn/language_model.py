@@ -39,7 +39,12 @@ class Lstmn(LooksBack[Memory, RnnLMState], RnnLM):
         init_weights(self.decoder_looks, "xavier")
 
     def advance(
-        self, tokens: Tensor, state: RnnLMState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: RnnLMState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, RnnLMState]:
         """One word; without dropout, which is for whole texts."""
         words, found = self.tgt_embedding(tokens), torch.cat([state.hidden, state.cell], 2)
@@ -54,13 +59,23 @@ class Lstmn(LooksBack[Memory, RnnLMState], RnnLM):
     def history_weights(self, batch: Batch) -> Tensor:
         """The weights s of every layer, `(B,L,T,T)`: row t is where input t looks back, BOS first; row 0 is zero."""
         looks = self._run(batch)[1]
-        return torch.stack([torch.stack([F.pad(one, (0, len(of) - one.shape[1])) for one in of], 1) for of in looks], 1)
+        return torch.stack(
+            [
+                torch.stack([F.pad(one, (0, len(of) - one.shape[1])) for one in of], 1)
+                for of in looks
+            ],
+            1,
+        )
 
     def _run(self, batch: Batch) -> tuple[Tensor, list[list[Tensor]]]:
         """The top layer's h `(B,T,H)`, and s of each layer and word, over the words before it, L x T x `(B,t)`."""
         states, looks = self.embed(batch.targets.shifted), []
-        for look, (of_inputs, of_hidden, *biases) in zip(self.decoder_looks, self.decoder.all_weights, strict=True):
-            kept = dropout(torch.ones_like(of_hidden[:1]), self.rates.recurrent_dropout, self.training)
+        for look, (of_inputs, of_hidden, *biases) in zip(
+            self.decoder_looks, self.decoder.all_weights, strict=True
+        ):
+            kept = dropout(
+                torch.ones_like(of_hidden[:1]), self.rates.recurrent_dropout, self.training
+            )
             states, shares = look.run(states, [of_inputs, of_hidden * kept, *biases])
             states = self.drop(states)
             looks.append(shares)

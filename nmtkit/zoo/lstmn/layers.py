@@ -36,13 +36,16 @@ class LookBack(Additive):
         hidden_size = weights[1].shape[1]
         super().__init__(weights[0].shape[1] + hidden_size, hidden_size, hidden_size, 0)
 
-    def look(self, inputs: Tensor, before: Tensor, tape: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    def look(
+        self, inputs: Tensor, before: Tensor, tape: Tensor, visible: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """`[h~; c~]` `(N,2H)` and s `(B,K,*)`.
 
         From x `(N,I)`, `[h~; c~]` of the word before, the tapes of B sentences `(B,*,3H)`, what is seen `(B,K,*)`.
         """
         size = before.shape[1] // 2
-        kept, keys = torch.split(tape, [2 * size, size], 2)  # one gradient; slices would have one each
+        # one gradient; slices would have one each
+        kept, keys = torch.split(tape, [2 * size, size], 2)
         query = torch.cat([inputs, before[:, :size].to(inputs.dtype)], 1)
         shares = masked_softmax(self(query.view(len(tape), -1, query.shape[1]), keys), visible)
         return (shares.to(tape.dtype) @ kept).flatten(0, 1), shares
@@ -54,7 +57,8 @@ class LookBack(Additive):
     def run(self, states: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Texts `(B,T,I)` through a layer of these weights: h `(B,T,H)`, and s over the words before, T x `(B,t)`."""
         width, looks, states = weights[1].shape[1], [], states.to(weights[0].dtype)
-        tape = states.new_zeros(len(states), 1, 3 * width)  # begins with what nobody sees, so that it is never empty
+        # begins with what nobody sees, so that it is never empty
+        tape = states.new_zeros(len(states), 1, 3 * width)
         visible = torch.arange(1 + states.shape[1], device=states.device)[None, None] > 0
         found = tape[:, 0, : 2 * width]
         with torch.autocast(states.device.type, enabled=False):  # see `run_rnn`
@@ -66,17 +70,25 @@ class LookBack(Additive):
         return tape[:, 1:, :width], looks
 
 
-def look_back_step(rnn: nn.RNNBase, looks: Any, inputs: Tensor, found: Any, cache: KVCache) -> tuple[Tensor, Tensor]:
+def look_back_step(
+    rnn: nn.RNNBase, looks: Any, inputs: Tensor, found: Any, cache: KVCache
+) -> tuple[Tensor, Tensor]:
     """The next word `(N,I)` through all layers, whose tapes are in the cache: h of the top one `(N,H)`, and `found`.
 
     It is `[h~; c~]` of each layer `(N,L,2H)`; given is that of the word before.
     """
-    cells, after = getattr(rnn, "cells", None) or [torch.lstm_cell] * rnn.num_layers, []  # see `rnn_step`
+    # see `rnn_step`
+    cells, after = getattr(rnn, "cells", None) or [torch.lstm_cell] * rnn.num_layers, []
     with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
         for number, weights in enumerate(rnn.all_weights):
-            inputs = dropout(inputs, rnn.dropout if number else 0.0, rnn.training).to(weights[0].dtype)
-            cache.append(number, inputs.new_zeros(len(inputs), 3 * rnn.hidden_size))  # in place of this word, unseen
-            back, _ = looks[number].look(inputs, found[:, number], cache.read(number), cache.visible_before())
+            inputs = dropout(inputs, rnn.dropout if number else 0.0, rnn.training).to(
+                weights[0].dtype
+            )
+            # in place of this word, unseen
+            cache.append(number, inputs.new_zeros(len(inputs), 3 * rnn.hidden_size))
+            back, _ = looks[number].look(
+                inputs, found[:, number], cache.read(number), cache.visible_before()
+            )
             inputs, cell = cells[number](inputs, back.chunk(2, 1), *weights)
             cache.append(number, looks[number].entry(inputs, cell))
             after.append(back)

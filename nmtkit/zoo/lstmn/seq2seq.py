@@ -21,7 +21,12 @@ from nmtkit.layers.attention import Additive, Attention
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
-from nmtkit.models.rnn.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
+from nmtkit.models.rnn.recurrent import (
+    AttentionMemory,
+    RecurrentConfig,
+    RecurrentModel,
+    RecurrentState,
+)
 from nmtkit.zoo.lstmn.layers import LookBack, look_back_step
 
 
@@ -68,7 +73,10 @@ class LstmnSeq2Seq(RecurrentModel[AttentionMemory, RecurrentState]):
             states, _ = look.run(self.dropout(states), weights)
         values = self.dropout(states)  # (B,S,H)
         start = torch.zeros_like(values[:, :1])  # (B,1,H)
-        found, keys = start.repeat(1, len(self.decoder_looks), 2), self.attention.score.project(values)
+        found, keys = (
+            start.repeat(1, len(self.decoder_looks), 2),
+            self.attention.score.project(values),
+        )
         return AttentionMemory(batch.inputs.mask, batch.inputs.copy, start, found, values, keys)
 
     def advance(

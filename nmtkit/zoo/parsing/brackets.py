@@ -66,7 +66,9 @@ class BracketTokens:
 
     def to(self, device: torch.device) -> "BracketTokens":
         """Returns the same on a device."""
-        return BracketTokens(self.kinds.to(device), self.closings.to(device), self.counts.to(device))
+        return BracketTokens(
+            self.kinds.to(device), self.closings.to(device), self.counts.to(device)
+        )
 
 
 def _starts(tokenizer: Tokenizer) -> list[int]:
@@ -79,7 +81,8 @@ def _starts(tokenizer: Tokenizer) -> list[int]:
         )
     own = [int(kind == "whitespace" or token.startswith(WORD_START)) for token in vocabulary.tokens]
     own[: vocabulary.n_specials] = [0] * vocabulary.n_specials
-    own[UNK] = int(kind == "whitespace")  # subwords begin with the mark, and an unknown letter comes behind it
+    # subwords begin with the mark, and an unknown letter comes behind it
+    own[UNK] = int(kind == "whitespace")
     return own
 
 
@@ -117,7 +120,9 @@ class Brackets(Rows, Rule):
     def begin(self, batch: Batch) -> "Brackets":
         """Counts the words of each source; RecipeError unless the model reads a text."""
         if not batch.reads_text:
-            raise RecipeError("search.rule brackets: a tree has the words of a text, and this model reads none")
+            raise RecipeError(
+                "search.rule brackets: a tree has the words of a text, and this model reads none"
+            )
         is_start = self.tokens.counts[batch.inputs.ids] * batch.inputs.mask  # (B,S)
         return replace(self, words=is_start.sum(1))
 
@@ -137,15 +142,25 @@ class Brackets(Rows, Rule):
         assert live.history is not None
         history = live.history  # (N,t)
         is_token = (history >= 0) & (history < len(self.tokens.kinds))
-        kind = self.tokens.kinds[history.clamp(min=0, max=len(self.tokens.kinds) - 1)].masked_fill(~is_token, OTHER)
+        kind = self.tokens.kinds[history.clamp(min=0, max=len(self.tokens.kinds) - 1)].masked_fill(
+            ~is_token, OTHER
+        )
         is_opening_token = kind == OPENING
-        depths = (is_opening_token.long() - (kind == CLOSING).long()).cumsum(1)  # (N,t): after each token
+        depths = (is_opening_token.long() - (kind == CLOSING).long()).cumsum(
+            1
+        )  # (N,t): after each token
         depth = depths[:, -1] if depths.shape[1] else torch.zeros_like(live.tokens_left)  # (N,)
-        left = live.per_hypothesis(self.words) - (kind == WORD).sum(1)  # (N,): words without a placeholder
+        left = live.per_hypothesis(self.words) - (kind == WORD).sum(
+            1
+        )  # (N,): words without a placeholder
         has_begun = is_opening_token.any(1)
         # The innermost open bracket is the last one that opened at the present depth.
         places = torch.arange(1, history.shape[1] + 1, device=history.device)
-        place = ((is_opening_token & (depths == depth[:, None])) * places).amax(1) if len(places) else depth
+        place = (
+            ((is_opening_token & (depths == depth[:, None])) * places).amax(1)
+            if len(places)
+            else depth
+        )
         opener = pad(history, (1, 0)).gather(1, place[:, None])  # (N,1)
         is_empty = place == live.lengths  # the last token has opened it
 
@@ -156,9 +171,12 @@ class Brackets(Rows, Rule):
         may_close = is_open & ~is_empty & ((depth > 1) | ~has_words)
         may_end = ~is_open & (has_begun | ~has_words)
         never = torch.zeros_like(is_open)
-        by_kind = torch.stack([never, may_open, never, is_open & has_words, may_end], 1)  # by OTHER, OPENING, ...
+        # by OTHER, OPENING, ...
+        by_kind = torch.stack([never, may_open, never, is_open & has_words, may_end], 1)
         allowed = by_kind.index_select(1, self.tokens.kinds)  # (N,V)
-        closing = self.tokens.closings[opener.clamp(min=0, max=len(self.tokens.closings) - 1)]  # (N,1)
+        closing = self.tokens.closings[
+            opener.clamp(min=0, max=len(self.tokens.closings) - 1)
+        ]  # (N,1)
         allowed = allowed.scatter(1, closing, allowed.gather(1, closing) | may_close[:, None])
         allowed = pad(allowed, (0, log_probs.shape[1] - allowed.shape[1]))  # (N,X)
         return allow_if_possible(log_probs).masked_fill(~allowed, -INFINITY)

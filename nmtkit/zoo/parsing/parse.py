@@ -27,11 +27,19 @@ from nmtkit.zoo.parsing.trees import Tree, read_linear, read_penn
 @results.into_output
 @model_options.opens_model
 def run_parse(
-    how: DecodingOptions, files: tuple[Path, ...], form: str, scores: bool, as_json: bool, draw: bool, plot: Path | None
+    how: DecodingOptions,
+    files: tuple[Path, ...],
+    form: str,
+    scores: bool,
+    as_json: bool,
+    draw: bool,
+    plot: Path | None,
 ) -> None:
     """Carries out `nmtkit parse`."""
     if draw and (how.n_best > 1 or scores or as_json or form != "text"):
-        raise click.UsageError("--draw shows the best tree alone: leave --n-best, --scores, --json and --format out")
+        raise click.UsageError(
+            "--draw shows the best tree alone: leave --n-best, --scores, --json and --format out"
+        )
     if plot is not None:
         picture_format(plot)
     system = model_options.open_model(how, PARSING.name)
@@ -53,18 +61,28 @@ def run_parse(
     windows = watched(text_windows(files, model_options.window_lines(system)), waiting.extend)
     stream = system.stream(windows, how.n_best, need_copies=as_json)
     results.write_stream(stream, write, "lines", "" if files else "type a sentence on each line")
-    results.tell_cut(printer.cut, printer.lines, "sentences", system, ": their trees are of the beginnings")
+    results.tell_cut(
+        printer.cut, printer.lines, "sentences", system, ": their trees are of the beginnings"
+    )
     printer.report("trees", "--max-length")
-    if drawn and (path := plot) is not None:  # once -o has kept the trees, since the picture may be too large
-        click.get_current_context().call_on_close(lambda: save_pictures([path], partial(save_trees, drawn)))
+    # once -o has kept the trees, since the picture may be too large
+    if drawn and (path := plot) is not None:
+        click.get_current_context().call_on_close(
+            lambda: save_pictures([path], partial(save_trees, drawn))
+        )
 
 
 def _tree(one: Translation, line: str, tokenizer: Tokenizer, place: str) -> Tree | None:
     """The tree over the words, or over the first of them if only these were read; None for an empty line."""
     if not one.src_tokens:
         return None
-    tree, words, read = read_linear(one.text, place), line.split(), tokenizer.join(tokenizer.tokens(line)).split(" ")
-    words = words if len(words) == len(read) else read  # normalization makes two words of one with a ´
+    tree, words, read = (
+        read_linear(one.text, place),
+        line.split(),
+        tokenizer.join(tokenizer.tokens(line)).split(" "),
+    )
+    # normalization makes two words of one with a ´
+    words = words if len(words) == len(read) else read
     return tree.with_words(words[: sum(1 for _ in tree.leaves())] if one.src_left_out else words)
 
 

@@ -19,7 +19,10 @@ LETTER, GAP, STEP, MARGIN = 0.1, 0.16, 0.42, 0.25
 def save_trees(trees: Sequence[Tree], path: str | Path) -> None:
     """Writes a picture of some trees; NmtkitError if it would be too large to be read."""
     sizes = [(sum(map(_width, tree.leaves())), STEP * (_height(tree) + 1)) for tree in trees]
-    width, height = max(wide for wide, _ in sizes) + 2 * MARGIN, sum(high + MARGIN for _, high in sizes) + MARGIN
+    width, height = (
+        max(wide for wide, _ in sizes) + 2 * MARGIN,
+        sum(high + MARGIN for _, high in sizes) + MARGIN,
+    )
     drawing.check_sheet(width, height, path)
     title = printable(" ".join(trees[0].words()))
     with drawing.settings("".join(printable(tree.penn()) for tree in trees), path):
@@ -34,13 +37,31 @@ def save_trees(trees: Sequence[Tree], path: str | Path) -> None:
         drawing.save_figure(figure, path, title if len(trees) == 1 else f"{len(trees)} trees")
 
 
-def _draw(axes: drawing.Axes, tree: Tree, left: float, top: float, bottom: float) -> tuple[float, float]:
+def _draw(
+    axes: drawing.Axes, tree: Tree, left: float, top: float, bottom: float
+) -> tuple[float, float]:
     """Draws a part from `left` on, its words at the `bottom`; the middle of its root, and where it ends."""
     if tree.word is not None:
         middle, right = left + _width(tree) / 2, left + _width(tree)
-        axes.text(middle, bottom, printable(tree.word), ha="center", va="center", fontsize=10, color=drawing.SERIES[0])
+        axes.text(
+            middle,
+            bottom,
+            printable(tree.word),
+            ha="center",
+            va="center",
+            fontsize=10,
+            color=drawing.SERIES[0],
+        )
         if tree.has_tag:
-            axes.text(middle, bottom - STEP, tree.label, ha="center", va="center", fontsize=8, color=drawing.FAINT)
+            axes.text(
+                middle,
+                bottom - STEP,
+                tree.label,
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=drawing.FAINT,
+            )
         return middle, right
     places, right = [], left
     for child in tree.children:
@@ -50,7 +71,9 @@ def _draw(axes: drawing.Axes, tree: Tree, left: float, top: float, bottom: float
     middle = (places[0][0] + places[-1][0]) / 2
     for place, below in places:
         axes.plot([middle, place], [top + STEP / 4, below], color=drawing.FAINT, linewidth=0.8)
-    axes.text(middle, top, printable(tree.label), ha="center", va="center", fontsize=10, color=drawing.INK)
+    axes.text(
+        middle, top, printable(tree.label), ha="center", va="center", fontsize=10, color=drawing.INK
+    )
     return middle, right
 
 

@@ -63,7 +63,8 @@ def count_brackets(output: str, reference: str, place: str) -> tuple[int, int, i
         tree = None
     given = [] if tree is None else [*tree.leaves()]
     fits = len(given) == len(words) > 0 and all(
-        not (one.word and other.word) or one.word.casefold() == other.word.casefold()  # linear form has no words
+        # linear form has no words
+        not (one.word and other.word) or one.word.casefold() == other.word.casefold()
         for one, other in zip(given, words, strict=True)
     )
     own = brackets(tree, deleted) if tree is not None and fits else Counter()
@@ -81,7 +82,9 @@ class BracketMetric(ExampleMetric):
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         """Equal brackets, those of the output and of the reference, and whether all match: `(examples, 4)`."""
         rows = []
-        for number, (hyp, refs) in enumerate(zip(texts.hyps, texts.references, strict=True), start=1):
+        for number, (hyp, refs) in enumerate(
+            zip(texts.hyps, texts.references, strict=True), start=1
+        ):
             choices = (count_brackets(hyp, ref, f"line {number}") for ref in refs)
             rows.append(max(choices, key=lambda one: 2 * one[0] / max(one[1] + one[2], 1)))  # by F1
         return np.array(rows, dtype=np.float64)
@@ -89,12 +92,24 @@ class BracketMetric(ExampleMetric):
     @override
     def value(self, means: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         equal, own, wanted, exact = np.moveaxis(means, -1, 0)
-        all_of = {"f1": (own + wanted) / 2, "precision": own, "recall": wanted, "exact": np.ones_like(own)}[self.figure]
-        part: npt.NDArray[np.float64] = 100 * (exact if self.figure == "exact" else equal) / np.maximum(all_of, 1e-9)
+        all_of = {
+            "f1": (own + wanted) / 2,
+            "precision": own,
+            "recall": wanted,
+            "exact": np.ones_like(own),
+        }[self.figure]
+        part: npt.NDArray[np.float64] = (
+            100 * (exact if self.figure == "exact" else equal) / np.maximum(all_of, 1e-9)
+        )
         return part
 
 
-for _figure, _title in (("f1", "F1"), ("precision", "precision"), ("recall", "recall"), ("exact", "exact match")):
+for _figure, _title in (
+    ("f1", "F1"),
+    ("precision", "precision"),
+    ("recall", "recall"),
+    ("exact", "exact match"),
+):
     METRICS.register(f"bracket-{_figure}")(
         BracketMetric(f"bracket-{_figure}", f"Bracket {_title}", family="brackets", figure=_figure)
     )

@@ -7,7 +7,10 @@ PARSING = TASKS.register("parsing")(
     GenerationTask(
         name="parsing",
         command="parse",
-        columns=(Column("src", plural="sentences"), Column("tgt", required=("train", "valid"), plural="trees")),
+        columns=(
+            Column("src", plural="sentences"),
+            Column("tgt", required=("train", "valid"), plural="trees"),
+        ),
         done="parsed",
         result="tree",
         validation_metrics=("bracket-f1", "bracket-exact"),

@@ -66,7 +66,9 @@ class Tree:
         """The same tree over other words; DataError unless there are as many."""
         if len(words) != (count := sum(1 for _ in self.leaves())):
             sentence = shorten(" ".join(words))
-            raise DataError(f"a tree of {count} words does not fit a sentence of {len(words)}: {sentence}")
+            raise DataError(
+                f"a tree of {count} words does not fit a sentence of {len(words)}: {sentence}"
+            )
         return self._filled(iter(words))
 
     def _filled(self, words: Iterator[str]) -> "Tree":
@@ -78,7 +80,9 @@ class Tree:
         """Without traces and what they leave empty, functions of labels (NP-SBJ) and an outer root; None: no word."""
         if self.word is not None:
             return None if self.label == TRACE else self
-        children = tuple(child for child in (one.plain() for one in self.children) if child is not None)
+        children = tuple(
+            child for child in (one.plain() for one in self.children) if child is not None
+        )
         if self.label in ROOTS and len(children) == 1 and children[0].word is None:
             return children[0]
         # The first character may be a sign, as of -LRB-.
@@ -113,10 +117,19 @@ def _read_bracket(tokens: Sequence[str], at: int, depth: int, place: str) -> tup
         child, at = _read_bracket(tokens, at, depth + 1, place)
         children.append(child)
     if not next_is(")"):
-        _refuse(place, f"{tokens[at]!r} in place of a bracket" if at < len(tokens) else "brackets that nothing closes")
+        _refuse(
+            place,
+            f"{tokens[at]!r} in place of a bracket"
+            if at < len(tokens)
+            else "brackets that nothing closes",
+        )
     if not children and len(names) != 2:
-        _refuse(place, "a bracket that holds neither constituents nor a part of speech and one word")
-    return (Tree("".join(names), tuple(children)) if children else Tree(names[0], word=names[1])), at + 1
+        _refuse(
+            place, "a bracket that holds neither constituents nor a part of speech and one word"
+        )
+    return (
+        Tree("".join(names), tuple(children)) if children else Tree(names[0], word=names[1])
+    ), at + 1
 
 
 def read_linear(line: str, place: str) -> Tree:
@@ -135,7 +148,9 @@ def read_linear(line: str, place: str) -> Tree:
         elif is_closing(token):
             label, children = stack.pop()
             if label != token[1:] or not children:
-                _refuse(place, f"{token!r} closes {f'({label}' if children else 'an empty bracket'}")
+                _refuse(
+                    place, f"{token!r} closes {f'({label}' if children else 'an empty bracket'}"
+                )
             tree = Tree(label, tuple(children))
             if stack:
                 stack[-1][1].append(tree)
@@ -169,4 +184,6 @@ def is_closing(token: str) -> bool:
 
 
 def _refuse(place: str, fault: str) -> NoReturn:
-    raise DataError(f"{place}: {fault}; trees are like (S (NP (DT the) (NN cat)) (VP (VBZ sleeps)))")
+    raise DataError(
+        f"{place}: {fault}; trees are like (S (NP (DT the) (NN cat)) (VP (VBZ sleeps)))"
+    )

@@ -6,13 +6,19 @@ import subprocess
 import sys
 
 
-def in_terminal(program: str, columns: int = 80, stdout: int | None = None, **variables: str) -> str:
+def in_terminal(
+    program: str, columns: int = 80, stdout: int | None = None, **variables: str
+) -> str:
     """Runs a Python program in a real terminal (its stdout too, unless given) and returns what the terminal got."""
     leader, follower = pty.openpty()
-    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")
+    }
     environment |= {"TERM": "xterm-256color", "COLUMNS": str(columns), **variables}
     target = follower if stdout is None else stdout
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=target, stderr=follower, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=target, stderr=follower, env=environment
+    )
     os.close(follower)
     got = b""
     while True:

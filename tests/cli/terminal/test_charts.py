@@ -17,7 +17,12 @@ def plain(lines: Iterable[Text]) -> list[str]:
 def test_labels_say_the_ends_of_both_axes() -> None:
     top, bottom, axis = plain(line_chart([([(0, 8.0), (10, 1.0)], "red")], 6, 3))
     assert (top[:2], bottom[:2], axis) == ("8 ", "1 ", "  0 10")
-    assert [character != "\u2800" for character in (top[2], top[5], bottom[2], bottom[5])] == [True, False, False, True]
+    assert [character != "\u2800" for character in (top[2], top[5], bottom[2], bottom[5])] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_every_dot_of_a_small_chart() -> None:
@@ -27,7 +32,12 @@ def test_every_dot_of_a_small_chart() -> None:
     bits = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
     for row, line in enumerate((upper, lower)):
         for column, character in enumerate(line[2:]):
-            wanted = sum(bits[y][x] for x in (0, 1) for y in range(4) if (2 * column + x, 4 * row + y) in dots)
+            wanted = sum(
+                bits[y][x]
+                for x in (0, 1)
+                for y in range(4)
+                if (2 * column + x, 4 * row + y) in dots
+            )
             assert ord(character) - 0x2800 == wanted, (row, column)
 
 

@@ -69,7 +69,10 @@ def test_training_display_in_a_terminal(columns: int) -> None:
     assert sum(line.split().count("word") for line in said) == 20
     assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1  # the cursor comes back
     for line in out.splitlines():
-        assert "x" * 100 in line or cell_len(Text.from_ansi(line.split("\x1b[2K")[-1]).plain) <= columns
+        assert (
+            "x" * 100 in line
+            or cell_len(Text.from_ansi(line.split("\x1b[2K")[-1]).plain) <= columns
+        )
 
 
 PROGRESS_PROGRAM = """
@@ -85,13 +88,17 @@ with LineProgress() as progress:
 
 def test_line_progress_when_only_stderr_is_a_terminal(tmp_path: Path) -> None:
     with open(tmp_path / "out", "w") as out:
-        shown = Text.from_ansi(in_terminal(PROGRESS_PROGRAM, stdout=out.fileno()).split("\x1b[2K")[-1]).plain
+        shown = Text.from_ansi(
+            in_terminal(PROGRESS_PROGRAM, stdout=out.fileno()).split("\x1b[2K")[-1]
+        ).plain
     assert re.match(r"40 lines +\d+\.\d lines/s +0:00:01$", shown)
     assert (tmp_path / "out").read_text() == "translation\n" * 4
 
 
 def test_line_progress_of_a_known_number_of_lines_shows_the_time_left(tmp_path: Path) -> None:
-    program = PROGRESS_PROGRAM.replace("for _ in range(4):", "progress.total = 4_000\n    for _ in range(4):")
+    program = PROGRESS_PROGRAM.replace(
+        "for _ in range(4):", "progress.total = 4_000\n    for _ in range(4):"
+    )
     with open(tmp_path / "out", "w") as out:
         shown = Text.from_ansi(in_terminal(program, stdout=out.fileno()).split("\x1b[2K")[-1]).plain
     assert re.match(r"40 of 4,000 lines +\d+\.\d lines/s +0:00:01, 0:01:\d\d left$", shown)

@@ -68,17 +68,22 @@ def test_heatmap_with_windows(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("width", [20, 33, 80])
 @pytest.mark.parametrize("longest", [3, 30])
-def test_heatmap_fits_the_width(capsys: pytest.CaptureFixture[str], width: int, longest: int) -> None:
+def test_heatmap_fits_the_width(
+    capsys: pytest.CaptureFixture[str], width: int, longest: int
+) -> None:
     src = [f"{'w' * (longest - 2)}{i:02}" for i in range(45)]
     tgt = [f"{'z' * longest}{i}" for i in range(5)]
     weights = np.eye(5, 45) + np.eye(5, 45, k=40)
-    lines = printed(capsys, src, tgt, weights, width, title="a title that is longer than the narrow terminal")
+    lines = printed(
+        capsys, src, tgt, weights, width, title="a title that is longer than the narrow terminal"
+    )
     assert max(map(cell_len, lines)) <= width
     # Every cell is there, over all panels: two columns for each of the ten weights, in blocks of the darkest kind.
     cells = [line for line in lines if "to 1.00" not in line]
     per_cell = 2 if longest == 3 else 3
     assert sum(line.count("█") for line in cells) == 10 * per_cell
-    if longest == 30:  # too long to stand upright: the columns are numbered, and a legend tells the words
+    # too long to stand upright: the columns are numbered, and a legend tells the words
+    if longest == 30:
         assert all(word in "".join(lines) for word in src)
 
 
@@ -130,7 +135,9 @@ def test_weights_are_colours_in_a_terminal() -> None:
 def test_no_color_is_respected() -> None:
     out = in_terminal(COLOUR_PROGRAM, NO_COLOR="1")
     assert "48;5;" not in out
-    assert {"  le   ██  ", "    ███ ▒▒▒"} <= {Text.from_ansi(line).plain for line in out.splitlines()}
+    assert {"  le   ██  ", "    ███ ▒▒▒"} <= {
+        Text.from_ansi(line).plain for line in out.splitlines()
+    }
 
 
 ARTICLE = ["Ravensmoor", "beat", "Westbrook", "4-2."]
@@ -139,7 +146,12 @@ WEIGHTS = np.array([[0.9, 0.0, 0.1, 0.0], [0.1, 0.6, 0.1, 0.2], [0.0, 0.004, 0.0
 
 
 def test_summary_in_plain_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    facts = {"p_gen": np.array([0.05, 0.8, 1.0]), "copied": frozenset({0}), "title": "news", "score": -1.5}
+    facts = {
+        "p_gen": np.array([0.05, 0.8, 1.0]),
+        "copied": frozenset({0}),
+        "title": "news",
+        "score": -1.5,
+    }
     title, article, shades, scale, _, *rows = printed(capsys, ARTICLE, WORDS, WEIGHTS, **facts)
     assert title.split() == ["news", "(score", "-1.50)"]
     assert article.split() == ARTICLE
@@ -160,22 +172,30 @@ def test_summary_in_plain_characters(capsys: pytest.CaptureFixture[str]) -> None
         "0.10",
     ]
     assert rows[2].split() == ["1.00", "</s>", "4-2.", "1.00"]
-    assert "p_gen, the probability of generating; word of the summary, * if copied;" in " ".join(rows[3:])
+    assert "p_gen, the probability of generating; word of the summary, * if copied;" in " ".join(
+        rows[3:]
+    )
 
 
-def test_summary_of_a_model_that_cannot_copy_has_no_p_gen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_of_a_model_that_cannot_copy_has_no_p_gen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = printed(capsys, ARTICLE, WORDS, WEIGHTS, article=True)
     assert lines[4].split() == ["Ravensmoor", "Ravensmoor", "0.90", "Westbrook", "0.10"]
     assert "Columns: word of the summary; words of the article" in lines[7]
 
 
 @pytest.mark.parametrize("width", [24, 50, 80, 200])
-def test_a_long_article_is_wrapped_completely(capsys: pytest.CaptureFixture[str], width: int) -> None:
+def test_a_long_article_is_wrapped_completely(
+    capsys: pytest.CaptureFixture[str], width: int
+) -> None:
     draw = np.random.default_rng(5)
     article = [f"word{i}" + "y" * int(draw.integers(0, 30)) for i in range(400)]
     words = [f"out{i}" for i in range(60)]
     weights = draw.dirichlet(np.full(400, 0.05), size=60)
-    lines = printed(capsys, article, words, weights, width, p_gen=draw.random(60), copied=frozenset({3, 7}))
+    lines = printed(
+        capsys, article, words, weights, width, p_gen=draw.random(60), copied=frozenset({3, 7})
+    )
     assert max(map(cell_len, lines)) <= width
     text, (_, *rows) = lines[: lines.index("")], lines[lines.index("") :]
     letters = "".join(line.replace(" ", "") for line in text if not set(line) <= set(" " + BLOCKS))
@@ -192,4 +212,7 @@ def test_a_long_article_is_wrapped_completely(capsys: pytest.CaptureFixture[str]
 def test_shades_are_below_their_words(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, ["黑猫", "b", "cc"], ["x"], [[1.0, 0.0, 0.5]], width=30, article=True)
     assert lines[:2] == ["黑猫 b cc", "████   ▒▒"]
-    assert printed(capsys, ["a"], ["b"], np.zeros((1, 1)), article=True)[:2] == ["a", "coverage ░▒▓█ to 0.00"]
+    assert printed(capsys, ["a"], ["b"], np.zeros((1, 1)), article=True)[:2] == [
+        "a",
+        "coverage ░▒▓█ to 0.00",
+    ]

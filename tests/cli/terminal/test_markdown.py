@@ -42,7 +42,9 @@ def test_folded_code_means_the_same(width: int) -> None:
 
 
 def test_commands_are_folded_between_words() -> None:
-    line = 'nmtkit plot-attention -m runs/mine "The old woman sleeps." -o attention.png  # a heat-map'
+    line = (
+        'nmtkit plot-attention -m runs/mine "The old woman sleeps." -o attention.png  # a heat-map'
+    )
     assert fold_code(line, language="", width=50) == [
         "# a heat-map",
         "nmtkit plot-attention -m runs/mine \\",
@@ -51,7 +53,12 @@ def test_commands_are_folded_between_words() -> None:
 
 
 def test_a_page_fits_the_terminal() -> None:
-    text = "Some words about it:\n\n```\n" + "nmtkit train mine.yaml " + "--set training.lr=0.001 " * 6 + "\n```\n"
+    text = (
+        "Some words about it:\n\n```\n"
+        + "nmtkit train mine.yaml "
+        + "--set training.lr=0.001 " * 6
+        + "\n```\n"
+    )
     plain = re.sub(r"\x1b\[[0-9;]*m", "", rendered_page(text, width=60))
     assert max(cell_len(line.rstrip()) for line in plain.splitlines()) <= 60
     assert plain.count("\\") == 3

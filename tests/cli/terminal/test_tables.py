@@ -15,9 +15,12 @@ from tests.cli.terminal.terminal import in_terminal
 
 def test_import_is_light() -> None:
     program = (
-        "import sys, nmtkit.cli.terminal; print(*[m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
+        "import sys, nmtkit.cli.terminal; "
+        "print(*[m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == ""
 
 
@@ -55,7 +58,9 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object, width: int =
 
 
 def test_bars_are_as_long_as_their_share(capsys: pytest.CaptureFixture[str]) -> None:
-    title, *lines = printed(capsys, "lengths", ["0–4", "5 and more"], [("all", [50, 100])], width=36)
+    title, *lines = printed(
+        capsys, "lengths", ["0–4", "5 and more"], [("all", [50, 100])], width=36
+    )
     assert title == "lengths"
     assert [line.split()[-1] for line in lines] == ["33.3%", "66.7%"]
     assert 2 * lines[0].count("█") == lines[1].count("█") > 0
@@ -63,13 +68,17 @@ def test_bars_are_as_long_as_their_share(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_series_are_side_by_side_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "words", ["1", "2"], [("source", [1, 3]), ("target", [1000, 0])], width=45)
+    lines = printed(
+        capsys, "words", ["1", "2"], [("source", [1, 3]), ("target", [1000, 0])], width=45
+    )
     assert lines[1].split() == ["source", "target"]
     assert [word for word in lines[2].split() if "%" in word] == ["25.0%", "100.0%"]
     assert [word for word in lines[3].split() if "%" in word] == ["75.0%"]
 
 
-def test_the_smallest_share_has_a_bar_and_no_counts_are_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_smallest_share_has_a_bar_and_no_counts_are_no_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = printed(capsys, "lengths", ["a", "b", "c"], [("all", [1, 0, 1_000_000])])
     assert "▏" in lines[1]
     assert lines[2] == "b"
@@ -82,9 +91,12 @@ def test_table_outside_a_terminal_wraps_prose_but_no_long_word(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     words = [f"word{number}" for number in range(60)]
-    table("", ["what", "said", "n"], [["signature|of:13a|" * 2, " ".join(words), 7], ["b", "c", 10]])
+    table(
+        "", ["what", "said", "n"], [["signature|of:13a|" * 2, " ".join(words), 7], ["b", "c", 10]]
+    )
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(cell_len, lines)) < 55  # the signature stays whole, and the prose is no wider than it must be
+    # the signature stays whole, and the prose is no wider than it must be
+    assert max(map(cell_len, lines)) < 55
     assert lines[2].startswith("signature|of:13a|signature|of:13a|   word0 ")
     assert [word for line in lines for word in line.split() if word.startswith("word")] == words
 
@@ -104,7 +116,9 @@ def test_messages_are_wrapped_at_words_with_their_indent(width: int) -> None:
 
 
 def test_only_messages_in_a_terminal_are_wrapped() -> None:
-    program = "from nmtkit.cli.terminal import say; say('word ' * 30, stderr=True); say('line ' * 30)"
+    program = (
+        "from nmtkit.cli.terminal import say; say('word ' * 30, stderr=True); say('line ' * 30)"
+    )
     shown = in_terminal(program, 60)
     assert [len(line) for line in shown.splitlines() if line.startswith("word")] == [59]
     assert "line " * 30 in shown

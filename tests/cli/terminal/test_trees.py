@@ -14,13 +14,18 @@ def tree(steps: int, beam: int = 2, word: str = "▁Gehsteige") -> SearchTree:
     parents = [1, 0, *range(2, beam)] if beam > 1 else [0]
     made = []
     for step in range(steps):
-        kept = [TreeNode(word, parents[slot] if step else 0, "kept", -1.0, -2.5, 0.5, -1.0) for slot in range(beam)]
+        kept = [
+            TreeNode(word, parents[slot] if step else 0, "kept", -1.0, -2.5, 0.5, -1.0)
+            for slot in range(beam)
+        ]
         pruned = TreeNode("▁der", 0, "pruned", -1.0, -3.25, -0.25, -1.0)
         blocked = TreeNode("▁die", 0, "blocked", -1.0, -2.0, 1.0, None, "no_repeat_ngram")
         made.append([*kept, pruned, blocked])
     made.append([TreeNode("</s>", beam - 1, "ended", -0.5, -3.0, 0.0, -0.123)])
     best = RankedResult("die Gehsteige der Stadt", -0.123456, -3.0, True, steps, 0)
-    return SearchTree("the pavements", "demo", "beam size 2", beam, made, [best], "The search stopped: 1 ended")
+    return SearchTree(
+        "the pavements", "demo", "beam size 2", beam, made, [best], "The search stopped: 1 ended"
+    )
 
 
 def shown(one: SearchTree, width: int = 80, steps: int | None = None) -> int:
@@ -50,7 +55,19 @@ def test_a_short_sentence_fits_a_screen(steps: int, capsys: pytest.CaptureFixtur
     assert any("⊘1 ▁die -2.00 no_repeat_ngram" in line for line in lines)
     assert any("■2 *score -0.123" in line for line in lines)
     results = [line.split() for line in lines if line.startswith(" 1* ")]
-    assert results == [["1*", "score", "-0.123456", "log-probability", "-3.000000", "die", "Gehsteige", "der", "Stadt"]]
+    assert results == [
+        [
+            "1*",
+            "score",
+            "-0.123456",
+            "log-probability",
+            "-3.000000",
+            "die",
+            "Gehsteige",
+            "der",
+            "Stadt",
+        ]
+    ]
     assert signs_in(lines) == ["* best", "╲ left", "╱ right", "■ ended", "× pruned", "⊘ blocked"]
 
 
@@ -61,7 +78,10 @@ def test_a_short_sentence_fits_a_screen(steps: int, capsys: pytest.CaptureFixtur
         (
             60,
             4,
-            [*("* best", "│ from above", "╲ left", "╱ right", "■ ended"), *("× pruned", "⊘ blocked", "… left out")],
+            [
+                *("* best", "│ from above", "╲ left", "╱ right", "■ ended"),
+                *("× pruned", "⊘ blocked", "… left out"),
+            ],
         ),
     ],
 )
@@ -73,7 +93,9 @@ def test_only_signs_that_occur_are_explained(
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5, 12])
-def test_steps_of_a_long_sentence_are_left_out_with_a_hint(beam: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_of_a_long_sentence_are_left_out_with_a_hint(
+    beam: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     left_out = shown(tree(60, beam))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 23

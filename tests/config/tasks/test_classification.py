@@ -31,7 +31,9 @@ def write_texts(folder: Path, count: int) -> None:
     texts, labels = [], []
     for _ in range(count):
         label = draw.choice([*TELLING])
-        sentences = [" ".join(draw.choices(words, k=draw.randint(3, 5))) for _ in range(draw.randint(1, 3))]
+        sentences = [
+            " ".join(draw.choices(words, k=draw.randint(3, 5))) for _ in range(draw.randint(1, 3))
+        ]
         sentences.insert(draw.randint(0, len(sentences)), TELLING[label])
         texts.append(" ".join(f"{sentence}." for sentence in sentences))
         labels.append(label)
@@ -50,7 +52,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {"source": (str(folder / "texts"),), "target": (str(folder / "labels"),)}
     request = RecipeRequest(task="classification", preset="small", **files)  # type: ignore[arg-type]  # names of files
     small = [f"model.{one}" for one in SMALL]
-    small += ["training.max_updates=60", "training.validate_every=30", "training.lr=0.02", "batch.batch_tokens=1024"]
+    small += [
+        "training.max_updates=60",
+        "training.validate_every=30",
+        "training.lr=0.02",
+        "batch.batch_tokens=1024",
+    ]
     lock = propose_recipe(request, str(folder / "run"), small, device="cpu")
     assert lock is not None
     with lock:
@@ -64,7 +71,10 @@ def test_a_recipe_is_proposed_for_texts_and_labels(trained: Path) -> None:
     chosen = (trained / "run" / "chosen.yaml").read_text(encoding="utf-8")
     assert "extends: preset-classes-small" in chosen
     assert "labels: text/train.labels" in chosen
-    held = [len(lines_in(trained / "run" / "text" / f"{split}.labels")) for split in ("train", "valid", "test")]
+    held = [
+        len(lines_in(trained / "run" / "text" / f"{split}.labels"))
+        for split in ("train", "valid", "test")
+    ]
     assert sum(held) == 600
     assert min(held) > 20
 
@@ -75,7 +85,10 @@ def test_labels_are_given_with_their_probabilities(trained: Path, console: Comma
     labels = succeeded(console("classify", *how, test[0])).out.splitlines()
     wanted = lines_in(test[1])
     assert sum(one == other for one, other in zip(labels, wanted, strict=True)) > 0.9 * len(wanted)
-    records = [json.loads(line) for line in succeeded(console("classify", *how, test[0], "--json")).out.splitlines()]
+    records = [
+        json.loads(line)
+        for line in succeeded(console("classify", *how, test[0], "--json")).out.splitlines()
+    ]
     assert [record["label"] for record in records] == labels
     for number, record in enumerate(records, start=1):
         assert record["line"] == number
@@ -90,7 +103,10 @@ def test_labels_are_given_with_their_probabilities(trained: Path, console: Comma
 
 
 def test_evaluation_has_two_scores_and_a_table(trained: Path, console: Command) -> None:
-    files = [f"--{name}={trained}/run/text/test.{end}" for name, end in (("source", "src"), ("ref", "labels"))]
+    files = [
+        f"--{name}={trained}/run/text/test.{end}"
+        for name, end in (("source", "src"), ("ref", "labels"))
+    ]
     how = [trained / "run", *files, "--device", "cpu"]
     picture = trained / "table.svg"
     printed = succeeded(console("evaluate", *how, "--plot", picture)).out.splitlines()
@@ -105,14 +121,22 @@ def test_evaluation_has_two_scores_and_a_table(trained: Path, console: Command) 
     right = sum(row[number] for number, row in enumerate(record["confusion"]))
     assert record["scores"][0]["value"] == pytest.approx(100 * right / record["lines"])
     refused(console("evaluate", *how, "--plot", "table.txt"), "is not a picture format")
-    refused(console("evaluate", *how, "--plot", picture, "-o", picture), "-o would overwrite a file")
+    refused(
+        console("evaluate", *how, "--plot", picture, "-o", picture), "-o would overwrite a file"
+    )
     for more in (["--workers", "2"], ["--precision", "bf16"], ["--beam-size", "2"]):
-        refused(console("evaluate", *how, *more), "leave out the options of a search, --workers and --precision")
+        refused(
+            console("evaluate", *how, *more),
+            "leave out the options of a search, --workers and --precision",
+        )
 
 
 def test_attention_is_drawn_on_the_text(trained: Path, console: Command) -> None:
     """The sentence that tells the label has the largest weight, and its words are on the picture in their order."""
-    how, text = ["plot-attention", "-m", trained / "run", "--device", "cpu"], "ba be bi bo. the team won. gu ga ge."
+    how, text = (
+        ["plot-attention", "-m", trained / "run", "--device", "cpu"],
+        "ba be bi bo. the team won. gu ga ge.",
+    )
     lines = succeeded(console(*how, text)).out.splitlines()
     assert lines[0].startswith("run: sport (")
     weights = {line[5:]: float(line[:4]) for line in lines[1:] if line[0].isdigit()}
@@ -146,15 +170,29 @@ def test_a_picture_has_the_shades_of_the_paper(tmp_path: Path) -> None:
         save_documents([picture], tmp_path / "low.png", low)
 
 
-def test_a_run_of_labels_is_not_fine_tuned_without_a_recipe(trained: Path, console: Command) -> None:
+def test_a_run_of_labels_is_not_fine_tuned_without_a_recipe(
+    trained: Path, console: Command
+) -> None:
     files = ["--source", trained / "texts", "--target", trained / "labels"]
-    refused(console("train", *files, "--init-from", trained / "run", "--run", trained / "other"), "write a recipe with")
+    refused(
+        console("train", *files, "--init-from", trained / "run", "--run", trained / "other"),
+        "write a recipe with",
+    )
 
 
 def test_sentences_end_in_their_marks() -> None:
-    tokenizer = WordTokenizer.learn(TokenizerConfig(kind="word", vocab_size=50, sentences=True), ["a b c . !"])
-    whole = WordTokenizer(tokenizer.config.model_copy(update={"sentences": False}), tokenizer.vocabulary)
-    for text, parts in (("a b. c! a", ["a b.", "c!", "a"]), ("a. b\nc", ["a. b", "c"]), ("a", ["a"]), ("  ", [])):
+    tokenizer = WordTokenizer.learn(
+        TokenizerConfig(kind="word", vocab_size=50, sentences=True), ["a b c . !"]
+    )
+    whole = WordTokenizer(
+        tokenizer.config.model_copy(update={"sentences": False}), tokenizer.vocabulary
+    )
+    for text, parts in (
+        ("a b. c! a", ["a b.", "c!", "a"]),
+        ("a. b\nc", ["a. b", "c"]),
+        ("a", ["a"]),
+        ("  ", []),
+    ):
         wanted = [one for part in parts for one in (*whole.encode(part), EOS)][:-1]
         assert tokenizer.encode_many([text, text]) == [wanted, wanted]
 
@@ -162,12 +200,29 @@ def test_sentences_end_in_their_marks() -> None:
 @pytest.mark.parametrize(
     ("task", "answer", "more", "told"),
     [
-        ("classification", "labels", "model={kind: hierarchical_attention}", "set `tokenizer.sentences` to true"),
-        ("translation", "tgt", "tokenizer.sentences=true", "a translation writes texts, which end in one EOS"),
-        ("classification", "labels", "training.objectives.coverage_weight=1", "no attention of written words"),
+        (
+            "classification",
+            "labels",
+            "model={kind: hierarchical_attention}",
+            "set `tokenizer.sentences` to true",
+        ),
+        (
+            "translation",
+            "tgt",
+            "tokenizer.sentences=true",
+            "a translation writes texts, which end in one EOS",
+        ),
+        (
+            "classification",
+            "labels",
+            "training.objectives.coverage_weight=1",
+            "no attention of written words",
+        ),
     ],
 )
-def test_what_goes_with_labels_alone(task: str, answer: str, more: str, told: str, tmp_path: Path) -> None:
+def test_what_goes_with_labels_alone(
+    task: str, answer: str, more: str, told: str, tmp_path: Path
+) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         f"task: {task}\n"

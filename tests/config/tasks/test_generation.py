@@ -18,7 +18,16 @@ from nmtkit.experiment.evaluation import evaluate_test_set
 from nmtkit.experiment.stages import train_stages
 from nmtkit.inference import inputs
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
+from nmtkit.models.base import (
+    MODELS,
+    Decoder,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    Seq2Seq,
+    VocabularySizes,
+)
 from nmtkit.runs.run import Run
 from nmtkit.training.events import Evaluated
 from tests.support.begun_runs import begin_run
@@ -39,10 +48,18 @@ class Bigram(Decoder):
 
     def __init__(self, config: BigramConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        self.tgt_embedding, self.output = nn.Embedding(sizes["tgt"], 16), nn.Linear(16, sizes["tgt"])
+        self.tgt_embedding, self.output = (
+            nn.Embedding(sizes["tgt"], 16),
+            nn.Linear(16, sizes["tgt"]),
+        )
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, DecoderState]:
         return ModelOutput(self.tgt_embedding(tokens)), state
 
@@ -69,18 +86,30 @@ class Describer(Seq2Seq[Seen, Looking]):
 
     def __init__(self, config: DescriberConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        self.tgt_embedding, self.output = nn.Embedding(sizes["tgt"], 16), nn.Linear(16, sizes["tgt"])
+        self.tgt_embedding, self.output = (
+            nn.Embedding(sizes["tgt"], 16),
+            nn.Linear(16, sizes["tgt"]),
+        )
         self.look = nn.Linear(2, 16)
 
     def encode(self, batch: Batch) -> Seen:
         real = batch.inputs.mask.unsqueeze(-1)
-        return Seen(batch.inputs.mask, ABSENT, self.look((batch.inputs.features * real).sum(1) / real.sum(1)))
+        return Seen(
+            batch.inputs.mask,
+            ABSENT,
+            self.look((batch.inputs.features * real).sum(1) / real.sum(1)),
+        )
 
     def start(self, memory: Seen) -> Looking:
         return Looking(memory.vector)
 
     def advance(
-        self, tokens: Tensor, state: Looking, memory: Seen, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: Looking,
+        memory: Seen,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, Looking]:
         return ModelOutput(torch.tanh(self.tgt_embedding(tokens) + state.vector)), state
 
@@ -91,12 +120,16 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
     MODELS.register("bigram")(Bigram)
     MODELS.register("describer")(Describer)
     TASKS.register("writing")(
-        GenerationTask(name="writing", command="write", about="Go on.", columns=(Column("tgt"),), references="")
+        GenerationTask(
+            name="writing", command="write", about="Go on.", columns=(Column("tgt"),), references=""
+        )
     )
     columns = (Column("features", "features"), Column("tgt", required=("train", "valid")))
     metrics = {"validation_metrics": ("bleu",), "test_metrics": ("bleu",)}
     TASKS.register("describing")(
-        GenerationTask(name="describing", command="describe", about="Describe.", columns=columns, **metrics)
+        GenerationTask(
+            name="describing", command="describe", about="Describe.", columns=columns, **metrics
+        )
     )
 
 
@@ -121,7 +154,9 @@ def loaded(folder: Path, task: str, model: str, columns: list[str], *training: s
 def trained(given: Recipe, folder: Path) -> tuple[Run, dict[str, float]]:
     """The run, and what the validation found that chose its weights."""
     run = begin_run(given, str(folder / "run"))
-    *_, best = (event for event in train_stages(run, CPU) if isinstance(event, Evaluated) and event.best)
+    *_, best = (
+        event for event in train_stages(run, CPU) if isinstance(event, Evaluated) and event.best
+    )
     run.close()
     return run, best.metrics
 
@@ -150,7 +185,10 @@ def test_a_language_model_is_judged_by_its_fit_and_goes_on_with_prompts(
     one, two, free, three = done.out.splitlines()
     assert [one, two, three] == ["bi bo", "ba be bi bo", "be bi bo"]
     assert free in CYCLE
-    refused(console("evaluate", tmp_path / "run", "--source", prompts, "--ref", prompts), "a writing has no such ones")
+    refused(
+        console("evaluate", tmp_path / "run", "--source", prompts, "--ref", prompts),
+        "a writing has no such ones",
+    )
 
 
 def test_features_are_described_by_the_command(
@@ -176,5 +214,8 @@ def test_features_are_described_by_the_command(
     done = succeeded(console(*how, tmp_path / "test.npy", tmp_path / "valid.npy"))
     assert done.out.splitlines()[:12] == result.outputs == lines_in(run.folder.test_output)
     assert len(done.out.splitlines()) == 24
-    refused(console(*how, stdin="some text\n"), "features are read from files: name an .npy, .npz or .txt FILE")
+    refused(
+        console(*how, stdin="some text\n"),
+        "features are read from files: name an .npy, .npz or .txt FILE",
+    )
     refused(console(*how, write_lines(tmp_path / "words", ["a"])), "cannot read it as .npy or .npz")

@@ -61,7 +61,9 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
     MODELS.register("labeller")(Labeller)
     for name, command, kind in (("sorting", "sort-texts", "label"), ("tagging", "tag", "labels")):
         columns = (Column("src"), Column("labels", kind, required=("train", "valid")))
-        TASKS.register(name)(LabellingTask(name=name, command=command, about=f"{command} texts.", columns=columns))
+        TASKS.register(name)(
+            LabellingTask(name=name, command=command, about=f"{command} texts.", columns=columns)
+        )
 
 
 NAMES = {"k": "New York", "m": "Rome", "s": "Oslo"}
@@ -84,7 +86,9 @@ def texts(count: int, seed: int) -> list[list[str]]:
 
     lines = []
     for _ in range(count):
-        words = [pick("bdf") + pick("aeo") for _ in range(int(torch.randint(1, 7, (), generator=draw)))]
+        words = [
+            pick("bdf") + pick("aeo") for _ in range(int(torch.randint(1, 7, (), generator=draw)))
+        ]
         words.insert(int(torch.randint(len(words), (), generator=draw)), pick("kms") + pick("aeo"))
         lines.append(words)
     return lines
@@ -96,7 +100,10 @@ def labelled(folder: Path, task: str, label: Callable[[list[str]], str]) -> Reci
         lines = texts(count, count)
         write_lines(folder / f"{split}.src", [" ".join(words) for words in lines])
         write_lines(folder / f"{split}.labels", [label(words) for words in lines])
-    splits = ", ".join(f"{split}: {{src: {split}.src, labels: {split}.labels}}" for split in ("train", "valid", "test"))
+    splits = ", ".join(
+        f"{split}: {{src: {split}.src, labels: {split}.labels}}"
+        for split in ("train", "valid", "test")
+    )
     (folder / "mine.yaml").write_text(
         f"task: {task}\n"
         f"data: {{folder: {folder}, {splits}}}\n"
@@ -108,7 +115,9 @@ def labelled(folder: Path, task: str, label: Callable[[list[str]], str]) -> Reci
     return load_recipe(folder / "mine.yaml")
 
 
-def trained_run(folder: Path, task: str, label: Callable[[list[str]], str]) -> tuple[Run, list[Evaluated]]:
+def trained_run(
+    folder: Path, task: str, label: Callable[[list[str]], str]
+) -> tuple[Run, list[Evaluated]]:
     run = begin_run(labelled(folder, task, label), str(folder / "run"))
     events = [event for event in train_stages(run, CPU) if isinstance(event, Evaluated)]
     run.close()
@@ -129,7 +138,9 @@ def test_labels_are_learned_judged_and_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run, validations = trained_run(tmp_path, task, label)
-    assert [one.metrics.keys() for one in validations] == [{"accuracy", "loss", "perplexity", "seconds"}] * 2
+    assert [one.metrics.keys() for one in validations] == [
+        {"accuracy", "loss", "perplexity", "seconds"}
+    ] * 2
     assert validations[-1].metrics["accuracy"] > 95
     result = evaluate_test_set(run, CPU)
     assert result is not None
@@ -138,10 +149,16 @@ def test_labels_are_learned_judged_and_given(
     pairs = [
         (one, other)
         for given, right in zip(result.outputs, wanted, strict=True)
-        for one, other in (zip(given.split(), right.split(), strict=True) if task == "tagging" else [(given, right)])
+        for one, other in (
+            zip(given.split(), right.split(), strict=True)
+            if task == "tagging"
+            else [(given, right)]
+        )
     ]
     assert score.name == "Accuracy"
-    assert score.value == pytest.approx(100 * sum(one == other for one, other in pairs) / len(pairs))
+    assert score.value == pytest.approx(
+        100 * sum(one == other for one, other in pairs) / len(pairs)
+    )
     assert score.value > 95
     assert lines_in(run.folder.test_output) == result.outputs
 
@@ -154,10 +171,15 @@ def test_labels_are_learned_judged_and_given(
     files = ["--source", tmp_path / "test.src", "--ref", tmp_path / "test.labels"]
     record = json.loads(succeeded(console("evaluate", tmp_path / "run", *files, "--json")).out)
     assert record["scores"][0]["value"] == pytest.approx(score.value)
-    refused(console("evaluate", tmp_path / "run", *files, "--beam-size", "2"), "labeller writes no text")
+    refused(
+        console("evaluate", tmp_path / "run", *files, "--beam-size", "2"), "labeller writes no text"
+    )
 
 
 def test_an_empty_line_has_no_words_to_be_tagged(tmp_path: Path, console: Command) -> None:
     trained_run(tmp_path, "tagging", tags_of)
     text = write_lines(tmp_path / "text", ["", "ba ka", ""])
-    assert succeeded(console("tag", "-m", tmp_path / "run", "--device", "cpu", text)).out == "\nA NAME\n\n"
+    assert (
+        succeeded(console("tag", "-m", tmp_path / "run", "--device", "cpu", text)).out
+        == "\nA NAME\n\n"
+    )

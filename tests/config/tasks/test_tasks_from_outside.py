@@ -29,7 +29,11 @@ from tests.support.commands import Command, lines_in, refused, succeeded, write_
 from tests.support.registries import keep_members
 
 CPU = torch.device("cpu")
-QUICK = ["model={kind: rnnsearch, hidden_size: 8}", "training.max_updates=2", "training.validate_every=2"]
+QUICK = [
+    "model={kind: rnnsearch, hidden_size: 8}",
+    "training.max_updates=2",
+    "training.validate_every=2",
+]
 FIT = ["training.best_metric=perplexity"]
 
 
@@ -37,13 +41,17 @@ FIT = ["training.best_metric=perplexity"]
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is a translation under other names, and one whose models are judged by their fit alone."""
     keep_members(monkeypatch, TASKS)
-    turning = replace(TRANSLATION, name="turning", command="turn", about="Turn sentences.", done="turned")
+    turning = replace(
+        TRANSLATION, name="turning", command="turn", about="Turn sentences.", done="turned"
+    )
     TASKS.register("turning")(turning)
     TASKS.register("fitting")(Task(name="fitting", columns=TRANSLATION.columns))
 
 
 def begun(corpus: Path, folder: Path, *changes: str) -> Run:
-    return begin_run(config.load(corpus / "tiny.yaml", [*QUICK, "search.max_length=8", *changes]), str(folder))
+    return begin_run(
+        config.load(corpus / "tiny.yaml", [*QUICK, "search.max_length=8", *changes]), str(folder)
+    )
 
 
 @pytest.fixture
@@ -84,12 +92,16 @@ def test_help_lists_and_explains_the_command(console: Command) -> None:
     refused(console("trun"), "no such command 'trun'", "did you mean 'turn'?")
 
 
-def test_a_run_of_another_task_is_refused_with_its_command(turned: Path, trained: Path, console: Command) -> None:
+def test_a_run_of_another_task_is_refused_with_its_command(
+    turned: Path, trained: Path, console: Command
+) -> None:
     refused(console("translate", "-m", turned), "was trained for turning: use `nmtkit turn`")
     refused(console("turn", "-m", trained), "was trained for translation: use `nmtkit translate`")
 
 
-def test_a_task_without_answers_is_judged_by_its_fit(corpus: Path, tmp_path: Path, console: Command) -> None:
+def test_a_task_without_answers_is_judged_by_its_fit(
+    corpus: Path, tmp_path: Path, console: Command
+) -> None:
     run = begun(
         corpus,
         tmp_path / "run",
@@ -115,23 +127,38 @@ def test_a_task_without_answers_is_judged_by_its_fit(corpus: Path, tmp_path: Pat
     tokens = sum(len(one.token_log_probs) for one in rescored)
     total = sum(one.log_prob for one in rescored)
     assert result.scores[1].value == pytest.approx(perplexity(total, tokens).value, rel=1e-5)
-    refused(console("translate", "-m", tmp_path / "run"), "was trained for fitting: name another run with -m RUN")
+    refused(
+        console("translate", "-m", tmp_path / "run"),
+        "was trained for fitting: name another run with -m RUN",
+    )
     texts = ["--source", corpus / "valid.src", "--ref", corpus / "valid.tgt"]
-    refused(console("evaluate", tmp_path / "run", *texts), "evaluate compares answers", "a fitting has no such ones")
+    refused(
+        console("evaluate", tmp_path / "run", *texts),
+        "evaluate compares answers",
+        "a fitting has no such ones",
+    )
 
 
 def test_a_recipe_of_a_task_without_answers_names_a_figure_of_fit(corpus: Path) -> None:
-    with pytest.raises(RecipeError, match="validation of a fitting gives no 'bleu': valid names: loss, perplexity"):
+    with pytest.raises(
+        RecipeError, match="validation of a fitting gives no 'bleu': valid names: loss, perplexity"
+    ):
         config.load(corpus / "tiny.yaml", ["task=fitting", "training.best_metric=bleu"])
     assert config.load(corpus / "tiny.yaml", ["task=fitting"]).training.best_metric == "perplexity"
-    with pytest.raises(RecipeError, match=r"`evaluation.metrics`: they compare answers .* fitting has none"):
+    with pytest.raises(
+        RecipeError, match=r"`evaluation.metrics`: they compare answers .* fitting has none"
+    ):
         config.load(corpus / "tiny.yaml", ["task=fitting", "evaluation.metrics=[bleu]", *FIT])
     assert config.load(corpus / "tiny.yaml", ["task=fitting", *FIT]).test_metrics == []
 
 
 def test_the_whole_line_is_one_label_where_the_task_says_so() -> None:
     task = Task(
-        name="naming", columns=(*TRANSLATION.columns, replace(TRANSLATION.columns[0], name="labels", type="label"))
+        name="naming",
+        columns=(
+            *TRANSLATION.columns,
+            replace(TRANSLATION.columns[0], name="labels", type="label"),
+        ),
     )
     task = replace(task, references="labels")
     examples = [Example("a", None, 1, labels="New York"), Example("b", None, 2, labels="Rome")]
@@ -140,16 +167,26 @@ def test_the_whole_line_is_one_label_where_the_task_says_so() -> None:
     several = replace(task, columns=(replace(task.columns[-1], type="labels"),))
     (score,) = score_answers(several, ["New Haven", "Rome"], examples, ["accuracy"], Options())
     assert score.value == pytest.approx(100 * 2 / 3)
-    assert score_answers(task, ["a", "b"], [examples[0], Example("b", None, 2)], ["accuracy"], Options()) == []
+    assert (
+        score_answers(
+            task, ["a", "b"], [examples[0], Example("b", None, 2)], ["accuracy"], Options()
+        )
+        == []
+    )
 
 
 def test_a_task_may_find_its_answers_in_its_own_way(trained: Path) -> None:
     def spelled_backwards(system: Any, examples: Sequence[Any]) -> list[str]:
-        return [translation[::-1] for translation in system.translate([example.src for example in examples])]
+        return [
+            translation[::-1]
+            for translation in system.translate([example.src for example in examples])
+        ]
 
     system = Translator.load(str(trained), "cpu")
     examples = [Example(line, line.upper(), 1) for line in ("ba zu fo", "du ba")]
     written = judge(TRANSLATION, system, examples, ["chrf"], Options())
-    backwards = judge(replace(TRANSLATION, predict=spelled_backwards), system, examples, ["chrf"], Options())
+    backwards = judge(
+        replace(TRANSLATION, predict=spelled_backwards), system, examples, ["chrf"], Options()
+    )
     assert backwards.outputs == [text[::-1] for text in written.outputs] != written.outputs
     assert [score.name for score in backwards.scores] == ["chrF2"]

@@ -13,13 +13,56 @@ TEXTS = [f"{src} {tgt}, isn't it? Größe: 3.5 %" for src, tgt in sentence_pairs
 def hostile_strings(count: int, seed: int = 3) -> list[str]:
     """Emoji, combining marks, right-to-left text, odd spaces, what looks like special tokens, and words."""
     draw = random.Random(seed)
-    parts = ["👩‍👩‍👧", "🏳️‍🌈", "é", "e\u0301", "שלום", "مرحبا", "  ", " ", "\t", "\u00a0", "\u200b", "\u2028", "ﬁ", "Å"]
-    parts += ["</s>", "<s>", "<|endoftext|>", "[MASK]", "[SEP]", "<unk>", "<pad>", "<extra_id_0>", "##a", "▁", "Ġ"]
-    parts += ["don't", "ISN'T", "3.14", "日本語", "ไทย", "\x00", "\x7f", "\ufeff", "'", '"', "\\", "{", "\U0010ffff"]
+    parts = [
+        "👩‍👩‍👧",
+        "🏳️‍🌈",
+        "é",
+        "e\u0301",
+        "שלום",
+        "مرحبا",
+        "  ",
+        " ",
+        "\t",
+        "\u00a0",
+        "\u200b",
+        "\u2028",
+        "ﬁ",
+        "Å",
+    ]
+    parts += [
+        "</s>",
+        "<s>",
+        "<|endoftext|>",
+        "[MASK]",
+        "[SEP]",
+        "<unk>",
+        "<pad>",
+        "<extra_id_0>",
+        "##a",
+        "▁",
+        "Ġ",
+    ]
+    parts += [
+        "don't",
+        "ISN'T",
+        "3.14",
+        "日本語",
+        "ไทย",
+        "\x00",
+        "\x7f",
+        "\ufeff",
+        "'",
+        '"',
+        "\\",
+        "{",
+        "\U0010ffff",
+    ]
     words = [*parts, *" ".join(TEXTS[:20]).split()]
     texts = ["", " ", "  a", "a  ", *parts]
     while len(texts) < count:
-        texts.append(draw.choice(["", " "]).join(draw.choice(words) for _ in range(draw.randint(1, 12))))
+        texts.append(
+            draw.choice(["", " "]).join(draw.choice(words) for _ in range(draw.randint(1, 12)))
+        )
     return texts[:count]
 
 
@@ -52,7 +95,9 @@ def word_piece(folder: Path) -> Any:
     model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     model.normalizer = tokenizers.normalizers.BertNormalizer()
     model.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=300, special_tokens=names, show_progress=False)
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=300, special_tokens=names, show_progress=False
+    )
     model.train_from_iterator(TEXTS, trainer)
     own = transformers.BertTokenizer(vocab=json.loads(model.to_str())["model"]["vocab"])
     own.save_pretrained(folder)
@@ -68,7 +113,10 @@ def unigram(folder: Path) -> Any:
     model.normalizer = tokenizers.normalizers.NFKC()
     model.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     trainer = tokenizers.trainers.UnigramTrainer(
-        vocab_size=200, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
+        vocab_size=200,
+        special_tokens=["<pad>", "</s>", "<unk>"],
+        unk_token="<unk>",
+        show_progress=False,
     )
     model.train_from_iterator(TEXTS, trainer)
     learned = json.loads(model.to_str())["model"]["vocab"]
@@ -76,6 +124,8 @@ def unigram(folder: Path) -> Any:
     pieces = [tuple(special) for special in learned[:3]]
     rounded = [(piece, round(score, 2)) for piece, score in learned[3:]]
     pieces += sorted(rounded, key=lambda pair: (-pair[1], pair[0]))
-    own = transformers.T5Tokenizer(vocab=[*pieces, *((f"<extra_id_{one}>", 0.0) for one in range(99, -1, -1))])
+    own = transformers.T5Tokenizer(
+        vocab=[*pieces, *((f"<extra_id_{one}>", 0.0) for one in range(99, -1, -1))]
+    )
     own.save_pretrained(folder)
     return own

@@ -22,9 +22,12 @@ transformers = pytest.importorskip("transformers")
 def test_bert_computes_what_it_did(kind: str, tmp_path: Path) -> None:
     tokenizer, theirs = bert(tmp_path / "theirs", "BertForPreTraining" if kind == "older" else kind)
     if kind == "older":
-        given = {name: tensor for name, tensor in theirs.state_dict().items() if "decoder" not in name}
+        given = {
+            name: tensor for name, tensor in theirs.state_dict().items() if "decoder" not in name
+        }
         old = {
-            name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): given[name] for name in given
+            name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): given[name]
+            for name in given
         }
         write_bare_tensors(tmp_path / "theirs" / "model.safetensors", old)
     said: list[str] = []
@@ -41,15 +44,24 @@ def test_bert_computes_what_it_did(kind: str, tmp_path: Path) -> None:
     with torch.inference_mode():
         wanted = theirs.double()(**asked, output_hidden_states=True)
         found = ours.read(batch)[0]
-        torch.testing.assert_close(found.features[mask], wanted.hidden_states[-1][mask], rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            found.features[mask], wanted.hidden_states[-1][mask], rtol=0, atol=1e-5
+        )
         if kind != "BertModel":
             logits = wanted["prediction_logits" if kind != "BertForMaskedLM" else "logits"]
-            rows = torch.tensor(tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+            rows = torch.tensor(
+                tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+            )
             rows = torch.cat([rows, torch.arange(5, len(tokenizer))])
-            torch.testing.assert_close(ours.logits(found, None)[mask], logits[..., rows][mask], rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                ours.logits(found, None)[mask], logits[..., rows][mask], rtol=0, atol=1e-5
+            )
         if "seq_relationship_logits" in wanted:
             torch.testing.assert_close(
-                ours.auxiliary_logits(batch, found), wanted.seq_relationship_logits, rtol=0, atol=1e-5
+                ours.auxiliary_logits(batch, found),
+                wanted.seq_relationship_logits,
+                rtol=0,
+                atol=1e-5,
             )
 
 

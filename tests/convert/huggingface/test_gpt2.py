@@ -17,7 +17,9 @@ from tests.support.random_runs import opened, raw
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("generation", [{}, {"num_beams": 4}, {"num_beams": 3, "early_stopping": True}], ids=str)
+@pytest.mark.parametrize(
+    "generation", [{}, {"num_beams": 4}, {"num_beams": 3, "early_stopping": True}], ids=str
+)
 def test_gpt2_computes_and_writes_what_it_did(generation: dict[str, Any], tmp_path: Path) -> None:
     tokenizer, theirs = gpt2(tmp_path / "theirs", **generation)
     import_run(tmp_path / "theirs", str(tmp_path / "run"))
@@ -31,9 +33,14 @@ def test_gpt2_computes_and_writes_what_it_did(generation: dict[str, Any], tmp_pa
             given = torch.tensor([[tokenizer.eos_token_id, *tokenizer(prompt).input_ids]])
             wanted = theirs.double()(given).logits[0].log_softmax(-1)
             rows = torch.tensor(
-                [tokenizer.convert_tokens_to_ids(END), *range(tokenizer.eos_token_id + 1, len(tokenizer))]
+                [
+                    tokenizer.convert_tokens_to_ids(END),
+                    *range(tokenizer.eos_token_id + 1, len(tokenizer)),
+                ]
             )
-            torch.testing.assert_close(log_probs[row, : given.shape[1], 3:], wanted[:, rows], rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                log_probs[row, : given.shape[1], 3:], wanted[:, rows], rtol=0, atol=1e-5
+            )
             assert bool((log_probs[row, :, : BOS + 1] < -900).all())
     theirs.float()
     texts = []
@@ -49,7 +56,10 @@ def test_gpt2_computes_and_writes_what_it_did(generation: dict[str, Any], tmp_pa
 def test_tokens_of_a_line_without_spaces_are_joined_again(tmp_path: Path, console: Command) -> None:
     """GPT-2 has no mark before the first word of a line."""
     gpt2(tmp_path / "theirs")
-    how, text = ["-m", import_run(tmp_path / "theirs", str(tmp_path / "run")).path], "Unbelievable!\nOne word more.\n"
+    how, text = (
+        ["-m", import_run(tmp_path / "theirs", str(tmp_path / "run")).path],
+        "Unbelievable!\nOne word more.\n",
+    )
     cut = succeeded(console("tokenize", *how, "--side", "target", stdin=text)).out
     assert len(cut.splitlines()[0].split()) > 1
     assert succeeded(console("detokenize", *how, stdin=cut)).out == text

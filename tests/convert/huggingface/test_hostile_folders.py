@@ -56,33 +56,69 @@ def with_code(at: Path) -> None:
 
 
 HOSTILE: dict[str, tuple[Spoil, str]] = {
-    "half a tokenizer": (lambda at: os.truncate(at / "tokenizer.json", 900), "tokenizer.json.*not JSON"),
+    "half a tokenizer": (
+        lambda at: os.truncate(at / "tokenizer.json", 900),
+        "tokenizer.json.*not JSON",
+    ),
     "no model": (edited(lambda one: one.pop("model")), "tokenizer.json.*download the folder again"),
-    "no words": (edited(lambda one: one["model"].update(vocab=7)), "tokenizer.json.*download the folder again"),
-    "merges of nothing": (edited(lambda one: one["model"]["merges"].append(["zz", "Q"])), "tokenizer.json.*out of voc"),
-    "two for one": (edited(lambda one: one["model"]["vocab"].update(twice=9)), "tokenizer.json.*same id"),
-    "a far word": (edited(lambda one: one["model"]["vocab"].update(far=999)), "tokenizer.json.*999.*of 350"),
-    "no byte": (edited(lambda one: one["model"]["vocab"].pop("ĉ")), "tokenizer.json.*1 of 256 bytes"),
+    "no words": (
+        edited(lambda one: one["model"].update(vocab=7)),
+        "tokenizer.json.*download the folder again",
+    ),
+    "merges of nothing": (
+        edited(lambda one: one["model"]["merges"].append(["zz", "Q"])),
+        "tokenizer.json.*out of voc",
+    ),
+    "two for one": (
+        edited(lambda one: one["model"]["vocab"].update(twice=9)),
+        "tokenizer.json.*same id",
+    ),
+    "a far word": (
+        edited(lambda one: one["model"]["vocab"].update(far=999)),
+        "tokenizer.json.*999.*of 350",
+    ),
+    "no byte": (
+        edited(lambda one: one["model"]["vocab"].pop("ĉ")),
+        "tokenizer.json.*1 of 256 bytes",
+    ),
     "older merges of nothing": (
         older(lambda at: (at / "merges.txt").write_text("#version\nzz q\n")),
         "merges.txt.*out of vocabulary",
     ),
-    "older merges of three": (older(lambda at: (at / "merges.txt").write_text("#v\na b c\n")), "merges.txt"),
+    "older merges of three": (
+        older(lambda at: (at / "merges.txt").write_text("#v\na b c\n")),
+        "merges.txt",
+    ),
     "older words": (older(lambda at: (at / "vocab.json").write_text("{")), "vocab.json.*not JSON"),
-    "older words twice": (older(edited(lambda one: one.update(twice=9), "vocab.json")), "merges.txt.*same id"),
+    "older words twice": (
+        older(edited(lambda one: one.update(twice=9), "vocab.json")),
+        "merges.txt.*same id",
+    ),
     "no tokenizer": (gone("tokenizer.json", "merges.txt"), "no tokenizer.json.*vocab.txt"),
     "code": (with_code, "pytorch_model.bin.*nothing of it was run"),
-    "half the weights": (lambda at: os.truncate(at / "model.safetensors", 3000), "model.safetensors.*damaged"),
+    "half the weights": (
+        lambda at: os.truncate(at / "model.safetensors", 3000),
+        "model.safetensors.*damaged",
+    ),
     "another width": (changed("config.json", n_embd=64), r"wte.weight.*\[350, 32\].*\[350, 64\]"),
     "more layers": (changed("config.json", n_layer=3), "h.2.*missing"),
     "fewer layers": (changed("config.json", n_layer=1), "h.1.*not part of such a model"),
     "odd heads": (changed("config.json", n_head=5), "32 is not a multiple of heads 5"),
     "an activation": (changed("config.json", activation_function="mish"), "activation"),
     "other attention": (changed("config.json", scale_attn_weights=False), "scale_attn_weights"),
-    "a far end": (changed("generation_config.json", eos_token_id=10**6), "generation_config.json.*1000000"),
-    "words of BERT": (older(lambda at: (at / "vocab.txt").write_text("a\nb\na\n")), "vocab.txt.*one has two"),
+    "a far end": (
+        changed("generation_config.json", eos_token_id=10**6),
+        "generation_config.json.*1000000",
+    ),
+    "words of BERT": (
+        older(lambda at: (at / "vocab.txt").write_text("a\nb\na\n")),
+        "vocab.txt.*one has two",
+    ),
     "no sentences": (
-        lambda at: (gone("tokenizer.json", "merges.txt")(at), (at / "spiece.model").write_bytes(b"x" * 99)),
+        lambda at: (
+            gone("tokenizer.json", "merges.txt")(at),
+            (at / "spiece.model").write_bytes(b"x" * 99),
+        ),
         "spiece.model.*sentencepiece",
     ),
 }
@@ -100,11 +136,15 @@ def test_older_files_make_the_same_tokenizer(folder: Path, tmp_path: Path) -> No
     import_run(folder, str(tmp_path / "one"))
     (copied(folder, tmp_path) / "tokenizer.json").unlink()
     import_run(tmp_path / "model", str(tmp_path / "other"))
-    texts = [(tmp_path / name / "vocabulary" / "tgt.vocab").read_bytes() for name in ("one", "other")]
+    texts = [
+        (tmp_path / name / "vocabulary" / "tgt.vocab").read_bytes() for name in ("one", "other")
+    ]
     assert texts[0] == texts[1]
 
 
-def test_without_the_library_the_remedy_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_remedy_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     parse_tokenizer.cache_clear()
     with pytest.raises(NmtkitError, match=r"not installed; pip install 'nmtkit\[huggingface\]'"):

@@ -15,7 +15,14 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.batches.store import Store
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.run import Run
-from tests.convert.huggingface.fine_tuning import LANGUAGES, LR, SOURCES, TARGETS, trained, write_recipe
+from tests.convert.huggingface.fine_tuning import (
+    LANGUAGES,
+    LR,
+    SOURCES,
+    TARGETS,
+    trained,
+    write_recipe,
+)
 from tests.convert.huggingface.random_models import public
 from tests.support.begun_runs import begin_run
 from tests.support.commands import Command, refused, succeeded, write_lines
@@ -32,7 +39,9 @@ def theirs_in_direction(tokenizer: Any, kind: str, source: str, target: str) -> 
     tokenizer.tgt_lang = target.strip("_")
 
 
-def their_batch(tokenizer: Any, kind: str, sources: list[str], targets: list[str]) -> dict[str, torch.Tensor]:
+def their_batch(
+    tokenizer: Any, kind: str, sources: list[str], targets: list[str]
+) -> dict[str, torch.Tensor]:
     """The batch that `transformers` trains on."""
     read = tokenizer(sources, return_tensors="pt", padding=True)
     labels = tokenizer(text_target=targets, return_tensors="pt", padding=True)
@@ -48,7 +57,9 @@ def their_batch(tokenizer: Any, kind: str, sources: list[str], targets: list[str
     return batch
 
 
-def their_losses(model: Any, batches: list[dict[str, torch.Tensor]], updates: int, lr: float) -> list[float]:
+def their_losses(
+    model: Any, batches: list[dict[str, torch.Tensor]], updates: int, lr: float
+) -> list[float]:
     """Trains a model by gradient descent on the mean loss of all tokens; returns the loss before each update."""
     model.eval()  # without dropout
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -59,10 +70,14 @@ def their_losses(model: Any, batches: list[dict[str, torch.Tensor]], updates: in
         total = 0.0
         for batch in batches:
             logits = model(
-                **{key: value for key, value in batch.items() if key != "labels"} | given_inputs(model, batch)
+                **{key: value for key, value in batch.items() if key != "labels"}
+                | given_inputs(model, batch)
             )
             loss = torch.nn.functional.cross_entropy(
-                logits.logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100, reduction="sum"
+                logits.logits.flatten(0, 1),
+                batch["labels"].flatten(),
+                ignore_index=-100,
+                reduction="sum",
             )
             (loss / tokens).backward()
             total += loss.item()
@@ -99,7 +114,9 @@ def require_same_tensors(folder: Path, model: Any) -> None:
         expected = theirs[name]
         if "embed_positions" in name:  # before it come rows that nothing reads
             tensor, expected = tensor[2:], expected[2:]
-        torch.testing.assert_close(tensor, expected, rtol=0, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            tensor, expected, rtol=0, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
     assert len(ours) > 50
 
 
@@ -109,7 +126,9 @@ def test_fine_tuning_has_the_losses_and_weights_of_transformers(kind: str, texts
     import_run(texts / "theirs", str(texts / "imported"))
     source, target, _ = LANGUAGES[kind]
     corpora = {"src": "src", "tgt": "tgt", "src_lang": source, "tgt_lang": target}
-    run, losses = trained(write_recipe(texts / "tuned.yaml", texts / "imported", corpora), texts / "tuned")
+    run, losses = trained(
+        write_recipe(texts / "tuned.yaml", texts / "imported", corpora), texts / "tuned"
+    )
 
     theirs_in_direction(tokenizer, kind, source, target)
     expected = their_losses(theirs, [their_batch(tokenizer, kind, SOURCES, TARGETS)], 2, LR)
@@ -126,8 +145,13 @@ def test_several_directions_have_the_losses_of_transformers(kind: str, texts: Pa
     import_run(texts / "theirs", str(texts / "imported"))
     english, french, german = LANGUAGES[kind]
     directions = [(english, french), (german, english)]
-    corpora = [{"src": "src", "tgt": "tgt", "src_lang": one, "tgt_lang": other} for one, other in directions]
-    run, losses = trained(write_recipe(texts / "tuned.yaml", texts / "imported", corpora), texts / "tuned")
+    corpora = [
+        {"src": "src", "tgt": "tgt", "src_lang": one, "tgt_lang": other}
+        for one, other in directions
+    ]
+    run, losses = trained(
+        write_recipe(texts / "tuned.yaml", texts / "imported", corpora), texts / "tuned"
+    )
     batches = []
     for source, target in directions:
         theirs_in_direction(tokenizer, kind, source, target)
@@ -138,7 +162,10 @@ def test_several_directions_have_the_losses_of_transformers(kind: str, texts: Pa
     ours = Translator.load(run.folder.path, device="cpu", source_language=german, to=english)
     vocabulary = ours.tokenizers.src.vocabulary
     (source,) = ours.encode_sources(["a"])
-    assert (source.ids[:1], [*source.prefix]) == (vocabulary.ids([german]), vocabulary.ids([english]))
+    assert (source.ids[:1], [*source.prefix]) == (
+        vocabulary.ids([german]),
+        vocabulary.ids([english]),
+    )
 
 
 def ids_of(folder: Path, split: str, side: str, number: int = 0) -> list[str]:
@@ -152,7 +179,9 @@ def test_every_split_of_a_training_has_the_languages(texts: Path) -> None:
     public("nllb", texts / "theirs")
     import_run(texts / "theirs", str(texts / "imported"))
     corpora = {"src": "src", "tgt": "tgt", "src_lang": "eng_Latn", "tgt_lang": "fra_Latn"}
-    trained(write_recipe(texts / "tuned.yaml", texts / "imported", corpora, updates=1), texts / "tuned")
+    trained(
+        write_recipe(texts / "tuned.yaml", texts / "imported", corpora, updates=1), texts / "tuned"
+    )
     for split in ("train", "valid"):
         assert ids_of(texts / "tuned", split, "src")[0] == "eng_Latn"
         assert ids_of(texts / "tuned", split, "tgt")[0] == "fra_Latn"
@@ -177,8 +206,13 @@ def test_a_model_needs_its_languages(texts: Path, console: Command) -> None:
         ("backtranslate", "-q", "-m", "runs/nllb", "src", "-o", "back"),
     ):
         assert "ace_Arab" not in refused(console(*command), read, write).err
-    refused(console(*train, "--from", "en", "--to", "fra_Latn"), "no language 'en': did you mean eng_Latn?")
-    refused(console(*train, "--from", "eng_Latn", "--to", "zh"), "did you mean zho_Hans or zho_Hant?")
+    refused(
+        console(*train, "--from", "en", "--to", "fra_Latn"),
+        "no language 'en': did you mean eng_Latn?",
+    )
+    refused(
+        console(*train, "--from", "eng_Latn", "--to", "zh"), "did you mean zho_Hans or zho_Hant?"
+    )
     refused(console("translate", "-m", "runs/nllb", "--from", "eng_Latn", "src"), write)
     refused(console("translate", "-m", "runs/nllb", "--to", "list", "src"), "ace_Arab, ace_Latn")
     with pytest.raises(RecipeError, match="name the language to read: --from eng_Latn"):
@@ -189,7 +223,10 @@ def test_a_model_needs_its_languages(texts: Path, console: Command) -> None:
     refused(console("train", path, "--run", "runs/tuned"), missing)
     refused(console("recipe", "check", path), missing)
     path = write_recipe(texts / "tuned.yaml", texts / "runs/nllb", corpora | {"tgt_lang": "xx"})
-    refused(console("recipe", "check", path), "`data.train.tgt_lang`: no language 'xx' (the model has 202 languages")
+    refused(
+        console("recipe", "check", path),
+        "`data.train.tgt_lang`: no language 'xx' (the model has 202 languages",
+    )
 
 
 def test_a_tuned_run_remembers_its_languages(texts: Path, console: Command) -> None:
@@ -199,16 +236,33 @@ def test_a_tuned_run_remembers_its_languages(texts: Path, console: Command) -> N
     files = ("--source", "src", "--target", "tgt", "--valid", "src", "tgt")
     languages = ("--from", "eng_Latn", "--to", "fra_Latn")
     succeeded(
-        console("train", "--init-from", "runs/nllb", *files, *languages, *short, "--run", "runs/a", "--device", "cpu")
+        console(
+            "train",
+            "--init-from",
+            "runs/nllb",
+            *files,
+            *languages,
+            *short,
+            "--run",
+            "runs/a",
+            "--device",
+            "cpu",
+        )
     )
     asked = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", *languages, "src"))
     done = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", "src"))
     assert done.out == asked.out
     assert "it reads eng_Latn and writes fra_Latn" in done.err
-    other = succeeded(console("translate", "-m", "runs/a", "--device", "cpu", "--to", "deu_Latn", "src"))
+    other = succeeded(
+        console("translate", "-m", "runs/a", "--device", "cpu", "--to", "deu_Latn", "src")
+    )
     assert "it reads eng_Latn and writes deu_Latn" in other.err
     assert other.out != done.out
-    succeeded(console("train", "--init-from", "runs/a", *files, *short, "--run", "runs/b", "--device", "cpu"))
+    succeeded(
+        console(
+            "train", "--init-from", "runs/a", *files, *short, "--run", "runs/b", "--device", "cpu"
+        )
+    )
     assert ids_of(texts / "runs/b", "train", "tgt")[0] == "fra_Latn"
 
 
@@ -221,7 +275,10 @@ def test_mbart_25_begins_with_the_language_to_write(texts: Path) -> None:
         start = tokenizer.convert_tokens_to_ids(target)
         written = theirs.generate(**asked, decoder_start_token_id=start)
         assert ours.translate(SOURCES) == tokenizer.batch_decode(written, skip_special_tokens=True)
-    corpora = [{"src": "src", "tgt": "tgt", "src_lang": "en_XX", "tgt_lang": target} for target in ("ro_RO", "de_DE")]
+    corpora = [
+        {"src": "src", "tgt": "tgt", "src_lang": "en_XX", "tgt_lang": target}
+        for target in ("ro_RO", "de_DE")
+    ]
     path = write_recipe(texts / "tuned.yaml", texts / "run", corpora)
     with pytest.raises(RecipeError, match="a run has only one"):
         begin_run(load_recipe(path), str(texts / "tuned"))
@@ -237,8 +294,14 @@ def test_one_training_teaches_two_languages(texts: Path) -> None:
         {"src": "src", "tgt": "tgt", "src_lang": "eng_Latn", "tgt_lang": "fra_Latn"},
         {"src": "src", "tgt": "doubled", "src_lang": "eng_Latn", "tgt_lang": "deu_Latn"},
     ]
-    path = write_recipe(texts / "tuned.yaml", texts / "imported", corpora, updates=400, optimizer="adam", lr=0.004)
+    path = write_recipe(
+        texts / "tuned.yaml", texts / "imported", corpora, updates=400, optimizer="adam", lr=0.004
+    )
     run, _ = trained(path, texts / "tuned")
-    how: dict[str, Any] = {"device": "cpu", "source_language": "eng_Latn", "search_settings": {"max_length": 60}}
+    how: dict[str, Any] = {
+        "device": "cpu",
+        "source_language": "eng_Latn",
+        "search_settings": {"max_length": 60},
+    }
     for target, expected in (("fra_Latn", TARGETS), ("deu_Latn", doubled)):
         assert Translator.load(run.folder.path, to=target, **how).translate(SOURCES) == expected

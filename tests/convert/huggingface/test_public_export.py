@@ -78,7 +78,11 @@ def test_a_tuned_model_writes_the_same_in_transformers(kind: str, tmp_path: Path
         written = model.generate(**batch, num_beams=beam)
         texts = tokenizer.batch_decode(written, skip_special_tokens=True)
         # transformers shows rows without a token, which M2M100 has, as <unk>.
-        pairs = [(text, own) for text, own in zip(texts, expected[beam], strict=True) if "<unk>" not in text]
+        pairs = [
+            (text, own)
+            for text, own in zip(texts, expected[beam], strict=True)
+            if "<unk>" not in text
+        ]
         assert len(pairs) >= 20
         assert [text.split() for text, _ in pairs] == [own.split() for _, own in pairs]
     # What was exported can be imported again, with its languages.
@@ -99,7 +103,9 @@ def test_a_tuned_model_writes_the_same_in_ctranslate2(
     assert len({*names}) == len(names)
 
     # Forbidden tokens do not change which token is the best, so a greedy search writes the same texts.
-    greedy = Translator.load(run.folder.path, device="cpu", engine="nmtkit", search_settings={"beam_size": 1})
+    greedy = Translator.load(
+        run.folder.path, device="cpu", engine="nmtkit", search_settings={"beam_size": 1}
+    )
     found = by_ctranslate2(folder, tokenizer, greedy)
     assert [decoded(tokenizer, result.hypotheses[0]) for result in found] == [
         text.split() for text in greedy.translate(LINES)
@@ -112,13 +118,18 @@ def test_a_tuned_model_writes_the_same_in_ctranslate2(
     all_texts, finished = [], []
     for least in (0, len(prefix) + 1):
         settings = {"beam_size": 4, "stop": "first_k", "min_length": least}
-        beam = Translator.load(run.folder.path, device="cpu", engine="nmtkit", search_settings=settings)
+        beam = Translator.load(
+            run.folder.path, device="cpu", engine="nmtkit", search_settings=settings
+        )
         searched = beam.search(LINES, n_best=4)
-        for line, result, ours in zip(LINES, by_ctranslate2(folder, tokenizer, beam), searched, strict=True):
+        for line, result, ours in zip(
+            LINES, by_ctranslate2(folder, tokenizer, beam), searched, strict=True
+        ):
             all_texts += [one.text for one in ours]
             finished += [one.finished for one in ours]
             if least == 0 and prefix and any(one.finished and one.tokens == prefix for one in ours):
-                continue  # CTranslate2 lets a text end with its prefix only if that is the best continuation
+                # CTranslate2 lets a text end with its prefix only if that is the best continuation
+                continue
             texts = [decoded(tokenizer, tokens) for tokens in result.hypotheses]
             if texts == [one.text.split() for one in ours]:
                 assert result.scores == pytest.approx([one.score for one in ours], abs=1e-4)
@@ -128,10 +139,14 @@ def test_a_tuned_model_writes_the_same_in_ctranslate2(
     assert {*finished} == {True, False}
 
 
-def with_renormalized_rules(apply_rules: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def with_renormalized_rules(
+    apply_rules: Callable[..., torch.Tensor],
+) -> Callable[..., torch.Tensor]:
     """CTranslate2 gives the probability of forbidden tokens, which is padding here, to the others."""
 
-    def renormalized(search: BeamSearch, state: SearchState, log_probs: torch.Tensor) -> torch.Tensor:
+    def renormalized(
+        search: BeamSearch, state: SearchState, log_probs: torch.Tensor
+    ) -> torch.Tensor:
         return apply_rules(search, state, log_probs).log_softmax(1)
 
     return renormalized
@@ -142,7 +157,10 @@ def smallest_gap(translator: Translator, line: str, monkeypatch: pytest.MonkeyPa
     gaps = []
 
     def noting_gaps(
-        log_probs: torch.Tensor, scores: torch.Tensor, beam_size: int, block_maxima: torch.Tensor | None
+        log_probs: torch.Tensor,
+        scores: torch.Tensor,
+        beam_size: int,
+        block_maxima: torch.Tensor | None,
     ) -> Candidates:
         candidates = best_candidates(log_probs, scores, beam_size, block_maxima)
         gaps.append((candidates.scores[:, :-1] - candidates.scores[:, 1:]).min().item())
@@ -184,7 +202,9 @@ def decoded(tokenizer: Any, tokens: list[str]) -> list[str]:
     return text.split()
 
 
-def printed_by_card(folder: Path, text: str, capsys: pytest.CaptureFixture[str], **changes: object) -> str:
+def printed_by_card(
+    folder: Path, text: str, capsys: pytest.CaptureFixture[str], **changes: object
+) -> str:
     """The text that the program of the model card prints, for a text in place of TEXT."""
     card = (folder / "README.md").read_text(encoding="utf-8")
     program = card.split("```python\n")[1].split("```")[0]
@@ -206,29 +226,44 @@ def test_a_tuned_gpt2_writes_the_same_in_transformers(tmp_path: Path) -> None:
         texts = []
         for line in LINES:
             ids = torch.tensor([[tokenizer.eos_token_id, *tokenizer(line).input_ids]])
-            how = {"attention_mask": torch.ones_like(ids), "pad_token_id": tokenizer.eos_token_id, "num_beams": beam}
+            how = {
+                "attention_mask": torch.ones_like(ids),
+                "pad_token_id": tokenizer.eos_token_id,
+                "num_beams": beam,
+            }
             texts.append(tokenizer.decode(model.generate(ids, **how)[0], skip_special_tokens=True))
         assert texts == ours(run.folder.path, beam)
 
 
-def test_a_tuned_gpt2_writes_the_same_in_ctranslate2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tuned_gpt2_writes_the_same_in_ctranslate2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("ctranslate2")
     run = tuned("gpt2", tmp_path)
     export_run(run, "ctranslate2", tmp_path / "exported")
     for beam in BEAMS:
         expected = ours(run.folder.path, beam, stop="first_k")[:8]
-        texts = [printed_by_card(tmp_path / "exported", line, capsys, beam_size=beam) for line in LINES[:8]]
+        texts = [
+            printed_by_card(tmp_path / "exported", line, capsys, beam_size=beam)
+            for line in LINES[:8]
+        ]
         assert [text.removesuffix("\n") for text in texts] == expected
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, console: Command) -> None:
     bert(tmp_path / "bert", "BertForMaskedLM")
     succeeded(console("import", "bert", "-o", "runs/bert"))
-    refused(console("export", "runs/bert", "out", "--to", "huggingface"), "type bert cannot be exported", "safetensors")
+    refused(
+        console("export", "runs/bert", "out", "--to", "huggingface"),
+        "type bert cannot be exported",
+        "safetensors",
+    )
     made("t5", tmp_path / "t5")
     succeeded(console("import", "t5", "-o", "runs/t5"))
     # A run without settings of its own can be exported by way of safetensors, which keeps the files.
     succeeded(console("export", "runs/t5", "copy", "--to", "safetensors"))
     succeeded(console("export", "copy", "again", "--to", "huggingface"))
     shutil.rmtree(tmp_path / "runs/t5/public")
-    refused(console("export", "runs/t5", "out", "--to", "huggingface"), "import the public model again")
+    refused(
+        console("export", "runs/t5", "out", "--to", "huggingface"), "import the public model again"
+    )

@@ -17,7 +17,16 @@ from nmtkit.training.checkpoints.tensor_files import write_bare_tensors
 from tests.convert.huggingface.public import TEXTS
 from tests.convert.huggingface.random_models import made
 from tests.support.commands import Command, refused, succeeded, write_lines
-from tests.support.random_runs import Spoil, changed, copied, gone, import_refused, needs, opened, raw
+from tests.support.random_runs import (
+    Spoil,
+    changed,
+    copied,
+    gone,
+    import_refused,
+    needs,
+    opened,
+    raw,
+)
 
 transformers = pytest.importorskip("transformers")
 
@@ -44,14 +53,18 @@ def test_it_computes_and_writes_what_it_did(kind: str, tmp_path: Path) -> None:
     rows = torch.tensor(json.loads(ours.tokenizers.tgt.content())["ids"])
     extra = 1 if kind == "mbart" else 0  # one end more, which nothing looks at
     for row, number in enumerate(given.attention_mask.sum(1).tolist()):
-        assert rows[batch.inputs.ids[row, :number]].tolist() == given.input_ids[row, :number].tolist()
+        assert (
+            rows[batch.inputs.ids[row, :number]].tolist() == given.input_ids[row, :number].tolist()
+        )
         assert batch.inputs.mask[row].sum() == number + extra
     with torch.inference_mode():
         log_probs = model.double()(batch)
         labels = rows[batch.targets.ids]
         start = rows[batch.targets.shifted]
         logits = theirs.double()(**given, decoder_input_ids=start).logits
-        own = theirs(**given, decoder_input_ids=start, labels=labels.masked_fill(~batch.targets.mask, -100)).loss
+        own = theirs(
+            **given, decoder_input_ids=start, labels=labels.masked_fill(~batch.targets.mask, -100)
+        ).loss
     wanted = logits.log_softmax(-1)[:, :, rows.clamp(max=logits.shape[-1] - 1)]
     real, kept = batch.targets.mask, torch.tensor([*range(3, len(rows))])
     # Parts of theirs stay in float32 (the softmax of T5, sinusoids), and large weights multiply that rounding.
@@ -66,7 +79,8 @@ def test_it_computes_and_writes_what_it_did(kind: str, tmp_path: Path) -> None:
         forced = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids("deu_Latn")}
     if kind == "m2m100":
         forced = {"forced_bos_token_id": tokenizer.get_lang_id("de")}
-        languages = {*tokenizer.id_to_lang_token}  # which their tokenizer leaves in a text unless a file lists them
+        # which their tokenizer leaves in a text unless a file lists them
+        languages = {*tokenizer.id_to_lang_token}
     for settings in ({}, BEAM):
         written = theirs.generate(**given, **forced, **settings)
         written = [[token for token in row if token not in languages] for row in written.tolist()]
@@ -91,10 +105,19 @@ def test_pegasus_in_its_published_files_writes_what_it_did(tmp_path: Path) -> No
     assert "model.encoder.embed_positions.weight" in theirs.state_dict()
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     content.pop("decoder_start_token_id")
-    content |= {"add_final_layer_norm": True, "normalize_before": True, "static_position_embeddings": True}
+    content |= {
+        "add_final_layer_norm": True,
+        "normalize_before": True,
+        "static_position_embeddings": True,
+    }
     content |= {"extra_pos_embeddings": 0, "forced_eos_token_id": 1, "task_specific_params": {}}
     (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
-    generation = {"bos_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1, "forced_eos_token_id": 1}
+    generation = {
+        "bos_token_id": 0,
+        "decoder_start_token_id": 0,
+        "eos_token_id": 1,
+        "forced_eos_token_id": 1,
+    }
     generation |= {"length_penalty": 0.6, "max_length": 30, "num_beams": 8, "pad_token_id": 0}
     (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -115,11 +138,18 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sharded(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
-    names = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(tensors)}
+    names = {
+        name: f"model-0000{1 + number % 2}-of-00002.safetensors"
+        for number, name in enumerate(tensors)
+    }
     for file in {*names.values()}:
-        write_bare_tensors(folder / file, {name: tensors[name] for name in tensors if names[name] == file})
+        write_bare_tensors(
+            folder / file, {name: tensors[name] for name in tensors if names[name] == file}
+        )
     (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}), encoding="utf-8")
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": names}), encoding="utf-8"
+    )
 
 
 def test_weights_in_parts_are_the_same_weights(small: Path, tmp_path: Path) -> None:
@@ -163,8 +193,14 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     ),
     "no parts": (with_index({}), "index.json: names no files"),
     "half a part": (part_of(2000), "model-00002-of-00002.safetensors.*damaged"),
-    "a missing part": (lambda at: (sharded(at), gone("model-00001-of-00002.safetensors")(at)), "00001.*not a file"),
-    "other heads": (changed("config.json", num_heads=3), r"relative_attention_bias.weight.*\[8, 4\].*\[8, 3\]"),
+    "a missing part": (
+        lambda at: (sharded(at), gone("model-00001-of-00002.safetensors")(at)),
+        "00001.*not a file",
+    ),
+    "other heads": (
+        changed("config.json", num_heads=3),
+        r"relative_attention_bias.weight.*\[8, 4\].*\[8, 3\]",
+    ),
     "an activation": (changed("config.json", feed_forward_proj="gated-silu"), "feed_forward_proj"),
     "far buckets": (changed("config.json", relative_attention_max_distance=2), "relative_buckets"),
     "a far beginning": (
@@ -182,7 +218,9 @@ def test_a_folder_that_lies_is_refused(harm: str, small: Path, tmp_path: Path) -
     import_refused(copy, match, tmp_path)
 
 
-def test_a_model_beyond_the_memory_is_not_read(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_beyond_the_memory_is_not_read(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(external_files, "free_memory", lambda: 1000)
     monkeypatch.setattr(external_files.ExternalWeights, "tensor", None)
     import_refused(copied(small, tmp_path), "GiB of memory.*smaller model", tmp_path)
@@ -193,18 +231,38 @@ def test_it_is_tuned_and_told_no_language(small: Path, console: Command, tmp_pat
     for name in ("a", "b"):
         write_lines(tmp_path / name, TEXTS[:60])
     settings = [
-        f"--set={one}" for one in ("training.max_updates=4", "training.validate_every=4", "training.log_every=2")
+        f"--set={one}"
+        for one in ("training.max_updates=4", "training.validate_every=4", "training.log_every=2")
     ]
     files = ("--source", "a", "--target", "b")
-    succeeded(console("train", "--init-from", "runs/t5", *files, "--run", "runs/tuned", "--device", "cpu", *settings))
+    succeeded(
+        console(
+            "train",
+            "--init-from",
+            "runs/t5",
+            *files,
+            "--run",
+            "runs/tuned",
+            "--device",
+            "cpu",
+            *settings,
+        )
+    )
     one, other = (raw(tmp_path / "runs" / name).state_dict() for name in ("t5", "tuned"))
     assert not torch.equal(one["src_positions.weight"], other["src_positions.weight"])
     assert (
-        len(succeeded(console("translate", "-m", "runs/tuned", "--device", "cpu", stdin=TEXTS[0])).out.splitlines())
+        len(
+            succeeded(
+                console("translate", "-m", "runs/tuned", "--device", "cpu", stdin=TEXTS[0])
+            ).out.splitlines()
+        )
         == 1
     )
     succeeded(console("export", "runs/t5", "out", "--to", "safetensors"))
-    refused(console("translate", "-m", "runs/t5", "--from", "de", "--device", "cpu", stdin="a"), "leave it out")
+    refused(
+        console("translate", "-m", "runs/t5", "--from", "de", "--device", "cpu", stdin="a"),
+        "leave it out",
+    )
 
 
 @needs("ctranslate2")
@@ -221,11 +279,18 @@ def test_ctranslate2_finds_the_same(kind: str, tmp_path: Path) -> None:
         for engine in ("nmtkit", "auto")
     )
     assert auto.external_engine is not None
-    for some, others in zip(auto.search(sources, beam_size), own.search(sources, beam_size), strict=True):
+    for some, others in zip(
+        auto.search(sources, beam_size), own.search(sources, beam_size), strict=True
+    ):
         assert [one.tokens for one in some] == [one.tokens for one in others]
         for one, other in zip(some, others, strict=True):
             assert one.score == pytest.approx(other.score, rel=1e-4)
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-3)
     if forces_language:
         wider = search | {"beam_size": 2}
-        assert opened(tmp_path / "run", search_settings=wider, **DIRECTIONS.get(kind, {})).external_engine is None
+        assert (
+            opened(
+                tmp_path / "run", search_settings=wider, **DIRECTIONS.get(kind, {})
+            ).external_engine
+            is None
+        )

@@ -18,11 +18,22 @@ from tests.support.random_runs import change, copied, import_refused, opened
 transformers = pytest.importorskip("transformers")
 from tests.convert.huggingface.public import TEXTS  # noqa: E402
 
-SUMMARIZATION = {"prefix": "find: ", "num_beams": 3, "max_length": 16, "min_length": 4, "length_penalty": 2.0}
+SUMMARIZATION = {
+    "prefix": "find: ",
+    "num_beams": 3,
+    "max_length": 16,
+    "min_length": 4,
+    "length_penalty": 2.0,
+}
 SUMMARIZATION |= {"early_stopping": True, "no_repeat_ngram_size": 2}
 TASKS = {
     "summarization": SUMMARIZATION,
-    "translation_en_to_de": {"prefix": "turn it: ", "max_length": 14, "num_beams": 2, "early_stopping": True},
+    "translation_en_to_de": {
+        "prefix": "turn it: ",
+        "max_length": 14,
+        "num_beams": 2,
+        "early_stopping": True,
+    },
     "text-generation": {"do_sample": True},
 }
 SOURCES = [" ".join(text.split()[: 2 + number % 9]) for number, text in enumerate(TEXTS[:30])]
@@ -38,7 +49,9 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["summarization", "translation_en_to_de"])
-def test_texts_of_a_task_equal_those_of_transformers_with_its_prefix(name: str, t5: Path, tmp_path: Path) -> None:
+def test_texts_of_a_task_equal_those_of_transformers_with_its_prefix(
+    name: str, t5: Path, tmp_path: Path
+) -> None:
     settings = dict(TASKS[name])
     prefix = settings.pop("prefix")
     tokenizer = transformers.AutoTokenizer.from_pretrained(t5)
@@ -64,10 +77,24 @@ def test_summarize_reads_a_t5_and_a_prefix_of_the_user(t5: Path, console: Comman
     done = console("translate", "-m", "runs/plain", "--to", "fr", "--device", "cpu", stdin="a")
     refused(done, "has not learned the tag <2fr>; it was trained without tags: leave --to")
     succeeded(console("import", t5, "-o", "runs/short", "--task", "summarization"))
-    succeeded(console("import", t5, "-o", "runs/own", "--task", "summarization", "--source-prefix", "turn it: "))
+    succeeded(
+        console(
+            "import",
+            t5,
+            "-o",
+            "runs/own",
+            "--task",
+            "summarization",
+            "--source-prefix",
+            "turn it: ",
+        )
+    )
     lines = "\n".join(SOURCES[:9]) + "\n"
     cpu = ("--device", "cpu")
-    found = [succeeded(console("summarize", "-m", f"runs/{name}", *cpu, stdin=lines)).out for name in ("short", "own")]
+    found = [
+        succeeded(console("summarize", "-m", f"runs/{name}", *cpu, stdin=lines)).out
+        for name in ("short", "own")
+    ]
     assert [len(text.splitlines()) for text in found] == [9, 9]
     assert found[0] != found[1]
     cut = succeeded(console("tokenize", "-m", "runs/short", stdin="the man\n")).out
@@ -75,13 +102,22 @@ def test_summarize_reads_a_t5_and_a_prefix_of_the_user(t5: Path, console: Comman
     assert cut == whole
 
 
-def test_fine_tuning_keeps_the_prefix_and_trains_with_it(t5: Path, console: Command, tmp_path: Path) -> None:
+def test_fine_tuning_keeps_the_prefix_and_trains_with_it(
+    t5: Path, console: Command, tmp_path: Path
+) -> None:
     succeeded(console("import", t5, "-o", "runs/short", "--task", "summarization"))
     for name in ("a", "b"):
         write_lines(tmp_path / name, TEXTS[:60])
-    settings = ["--set=training.max_updates=2", "--set=training.validate_every=2", "--device", "cpu"]
+    settings = [
+        "--set=training.max_updates=2",
+        "--set=training.validate_every=2",
+        "--device",
+        "cpu",
+    ]
     files = ("--source", "a", "--target", "b")
-    succeeded(console("train", "--init-from", "runs/short", *files, "--run", "runs/tuned", *settings))
+    succeeded(
+        console("train", "--init-from", "runs/short", *files, "--run", "runs/tuned", *settings)
+    )
     recipe = load_yaml(tmp_path / "runs" / "tuned" / "recipe.yaml")[0]
     assert (recipe["task"], recipe["tokenizer"]["source_prefix"]) == ("summarization", "find: ")
     tuned = Run(RunFolder(tmp_path / "runs" / "tuned"))
@@ -89,14 +125,21 @@ def test_fine_tuning_keeps_the_prefix_and_trains_with_it(t5: Path, console: Comm
     without = Run(RunFolder(tmp_path / "runs" / "short")).load_tokenizers().with_source_prefix("")
     assert ids == without.src.encode("find: the man")
     assert without.src.encode("the man") != ids
-    out = succeeded(console("summarize", "-m", "runs/tuned", "--device", "cpu", stdin="the man\n")).out
+    out = succeeded(
+        console("summarize", "-m", "runs/tuned", "--device", "cpu", stdin="the man\n")
+    ).out
     assert len(out.splitlines()) == 1
 
     succeeded(console("export", "runs/tuned", "published", "--to", "huggingface"))
     succeeded(console("import", "published", "-o", "runs/again"))
     recipe = load_yaml(tmp_path / "runs" / "again" / "recipe.yaml")[0]
     assert (recipe["task"], recipe["tokenizer"]["source_prefix"]) == ("summarization", "find: ")
-    assert succeeded(console("summarize", "-m", "runs/again", "--device", "cpu", stdin="the man\n")).out == out
+    assert (
+        succeeded(
+            console("summarize", "-m", "runs/again", "--device", "cpu", stdin="the man\n")
+        ).out
+        == out
+    )
 
 
 def test_the_only_task_of_a_model_is_chosen(t5: Path, tmp_path: Path) -> None:
@@ -104,7 +147,11 @@ def test_the_only_task_of_a_model_is_chosen(t5: Path, tmp_path: Path) -> None:
     change(copy / "config.json", task_specific_params={"summarization": SUMMARIZATION})
     run = Run(import_run(copy, str(tmp_path / "run")))
     assert (run.recipe.task, run.recipe.tokenizer.source_prefix) == ("summarization", "find: ")
-    assert (run.recipe.search.beam_size, run.recipe.search.max_length, run.recipe.search.min_length) == (3, 15, 3)
+    assert (
+        run.recipe.search.beam_size,
+        run.recipe.search.max_length,
+        run.recipe.search.min_length,
+    ) == (3, 15, 3)
 
 
 def test_bart_translates_if_it_is_imported_for_that(tmp_path: Path) -> None:
@@ -126,7 +173,9 @@ def test_a_task_or_prefix_that_cannot_be_is_refused(t5: Path, tmp_path: Path) ->
             import_run(folder, str(tmp_path / "run"), **options)
     copy = copied(t5, tmp_path)
     change(copy / "config.json", task_specific_params={"summarization": {"length_penalty": -1}})
-    import_refused(copy, "/config.json: task_specific_params.summarization: `length_penalty`", tmp_path)
+    import_refused(
+        copy, "/config.json: task_specific_params.summarization: `length_penalty`", tmp_path
+    )
 
 
 ADVICE = {
@@ -144,16 +193,22 @@ ADVICE = {
 @pytest.mark.parametrize("kind", ADVICE)
 def test_the_refusal_of_a_family_says_what_to_use(kind: str, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
+    (tmp_path / "theirs" / "config.json").write_text(
+        json.dumps({"model_type": kind}), encoding="utf-8"
+    )
     import_refused(
-        tmp_path / "theirs", f"'{kind}', which is not supported; .*{ADVICE[kind]}.*; supported: .*pegasus", tmp_path
+        tmp_path / "theirs",
+        f"'{kind}', which is not supported; .*{ADVICE[kind]}.*; supported: .*pegasus",
+        tmp_path,
     )
 
 
 def test_a_folder_of_another_program_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "config.json").write_text("{}", encoding="utf-8")
-    import_refused(tmp_path / "theirs", "has no model_type, so transformers did not save this folder", tmp_path)
+    import_refused(
+        tmp_path / "theirs", "has no model_type, so transformers did not save this folder", tmp_path
+    )
 
 
 def test_eole_is_named(tmp_path: Path) -> None:
@@ -168,5 +223,8 @@ def test_a_run_is_not_imported_again(t5: Path, console: Command, tmp_path: Path)
     succeeded(console("import", t5, "-o", "runs/short", "--task", "summarization"))
     succeeded(console("export", "runs/short", "shared", "--to", "safetensors"))
     for folder in ("runs/short", "shared"):
-        refused(console("import", folder, "-o", "x"), f"this is a run already: nmtkit summarize -m {folder}")
+        refused(
+            console("import", folder, "-o", "x"),
+            f"this is a run already: nmtkit summarize -m {folder}",
+        )
     assert Run(RunFolder(tmp_path / "shared")).recipe.tokenizer.source_prefix == "find: "

@@ -16,7 +16,12 @@ from tests.support.random_runs import copied, import_refused, marian, raw
 
 transformers = pytest.importorskip("transformers")
 
-T5_NAMES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+T5_NAMES = (
+    "shared.weight",
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+    "lm_head.weight",
+)
 BART_NAMES = tuple(name if name == "lm_head.weight" else f"model.{name}" for name in T5_NAMES)
 UNTIED_NAMES = T5_NAMES[:3]
 FAMILIES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
@@ -76,16 +81,24 @@ def test_none_of_the_names_is_refused(family: str, tmp_path: Path) -> None:
     make(tmp_path / "theirs")
     path = tmp_path / "theirs" / "model.safetensors"
     tensors = load_file(path)
-    write_bare_tensors(path, {name: tensor for name, tensor in tensors.items() if name not in names})
+    write_bare_tensors(
+        path, {name: tensor for name, tensor in tensors.items() if name not in names}
+    )
     import_refused(tmp_path / "theirs", r"embeddings are missing \(looked for", tmp_path)
 
 
 @pytest.mark.parametrize("family", ["t5", "bart", "mbart", "nllb", "pegasus"])
-def test_a_folder_of_the_model_without_its_output_layer_is_read(family: str, tmp_path: Path) -> None:
+def test_a_folder_of_the_model_without_its_output_layer_is_read(
+    family: str, tmp_path: Path
+) -> None:
     """As facebook/bart-base is published."""
     model = FAMILIES[family][0](tmp_path / "theirs")
     expected = weights_of(tmp_path / "theirs", tmp_path / "expected")
-    base = model.model if hasattr(model, "model") else transformers.T5Model.from_pretrained(tmp_path / "theirs")
+    base = (
+        model.model
+        if hasattr(model, "model")
+        else transformers.T5Model.from_pretrained(tmp_path / "theirs")
+    )
     generation = (tmp_path / "theirs" / "generation_config.json").read_bytes()
     base.save_pretrained(tmp_path / "theirs")
     (tmp_path / "theirs" / "generation_config.json").write_bytes(generation)
@@ -117,7 +130,10 @@ def test_one_name_in_one_of_several_files_is_enough(kind: str, tmp_path: Path) -
     for name in ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
         tensors.pop(name)
     stem, suffix = kind.split(".")
-    places = {name: f"{stem}-0000{1 + number % 2}-of-00002.{suffix}" for number, name in enumerate(sorted(tensors))}
+    places = {
+        name: f"{stem}-0000{1 + number % 2}-of-00002.{suffix}"
+        for number, name in enumerate(sorted(tensors))
+    }
     for file in {*places.values()}:
         part = {name: tensor for name, tensor in tensors.items() if places[name] == file}
         if suffix == "bin":

@@ -12,7 +12,12 @@ import torch
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.data.batches.batch import Batch, collate
-from nmtkit.data.batches.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
+from nmtkit.data.batches.batch_stream import (
+    BatchConfig,
+    BatchStream,
+    bucket_by_length,
+    sorted_batches,
+)
 from nmtkit.data.batches.sampled_text import SampledStream
 from nmtkit.data.batches.store import Store
 from nmtkit.data.text.blocks import Example
@@ -52,7 +57,9 @@ def epoch_of(stream: BatchStream) -> Iterator[Batch]:
 
 
 def same(one: Batch, other: Batch) -> bool:
-    return torch.equal(one.inputs.ids, other.inputs.ids) and torch.equal(one.targets.ids, other.targets.ids)
+    return torch.equal(one.inputs.ids, other.inputs.ids) and torch.equal(
+        one.targets.ids, other.targets.ids
+    )
 
 
 # Rows.
@@ -89,14 +96,35 @@ def test_collate_by_hand() -> None:
     targets = [np.array(row, dtype=np.uint16) for row in ([9], [10, 11, 12], [])]
     batch = collate([[5, 6, 7], [], [8]], targets)
     assert batch.inputs.ids.tolist() == [[5, 6, 7, EOS], [EOS, PAD, PAD, PAD], [8, EOS, PAD, PAD]]
-    assert batch.inputs.mask.tolist() == [[True] * 4, [True] + [False] * 3, [True] * 2 + [False] * 2]
+    assert batch.inputs.mask.tolist() == [
+        [True] * 4,
+        [True] + [False] * 3,
+        [True] * 2 + [False] * 2,
+    ]
     assert batch.inputs.lengths.tolist() == [4, 1, 2]
     assert batch.inputs.copy.extended is batch.inputs.ids
-    assert batch.targets.shifted.tolist() == [[BOS, 9, PAD, PAD], [BOS, 10, 11, 12], [BOS, PAD, PAD, PAD]]
-    assert batch.targets.ids.tolist() == [[9, EOS, PAD, PAD], [10, 11, 12, EOS], [EOS, PAD, PAD, PAD]]
-    assert batch.targets.mask.tolist() == [[True] * 2 + [False] * 2, [True] * 4, [True] + [False] * 3]
+    assert batch.targets.shifted.tolist() == [
+        [BOS, 9, PAD, PAD],
+        [BOS, 10, 11, 12],
+        [BOS, PAD, PAD, PAD],
+    ]
+    assert batch.targets.ids.tolist() == [
+        [9, EOS, PAD, PAD],
+        [10, 11, 12, EOS],
+        [EOS, PAD, PAD, PAD],
+    ]
+    assert batch.targets.mask.tolist() == [
+        [True] * 2 + [False] * 2,
+        [True] * 4,
+        [True] + [False] * 3,
+    ]
     assert batch.targets.extended is batch.targets.ids
-    for tensor in (batch.inputs.ids, batch.inputs.lengths, batch.targets.shifted, batch.targets.ids):
+    for tensor in (
+        batch.inputs.ids,
+        batch.inputs.lengths,
+        batch.targets.shifted,
+        batch.targets.ids,
+    ):
         assert tensor.dtype == torch.int64
     assert batch.inputs.mask.dtype == torch.bool
 
@@ -114,14 +142,23 @@ def test_collate_without_targets_and_with_extended_ids() -> None:
 # Streaming.
 
 
-@pytest.mark.parametrize(("tokens", "window"), [(600, 100_000), (600, 100), (600, 37), (30, 100_000)])
-def test_an_epoch_has_every_pair_once_within_the_budget(store: Store, tokens: int, window: int) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "window"), [(600, 100_000), (600, 100), (600, 37), (30, 100_000)]
+)
+def test_an_epoch_has_every_pair_once_within_the_budget(
+    store: Store, tokens: int, window: int
+) -> None:
     """A sentence that is wider than the budget is alone."""
-    stream = BatchStream(store, BatchConfig(batch_tokens=tokens, batch_size=20, sort_window=window), seed=1)
+    stream = BatchStream(
+        store, BatchConfig(batch_tokens=tokens, batch_size=20, sort_window=window), seed=1
+    )
     counts: Counter[Ids] = Counter()
     for batch in epoch_of(stream):
         assert batch.size <= 20
-        assert batch.size == 1 or batch.size * max(batch.inputs.ids.shape[1], batch.targets.shifted.shape[1]) <= tokens
+        assert (
+            batch.size == 1
+            or batch.size * max(batch.inputs.ids.shape[1], batch.targets.shifted.shape[1]) <= tokens
+        )
         counts.update(rows(batch))
         assert stream.state()["examples"] == counts.total() % len(store)
     assert counts == corpus(store)
@@ -146,12 +183,15 @@ def test_order_depends_on_seed_and_epoch_alone(store: Store) -> None:
     assert not all(same(a, b) for a, b in zip(first, second, strict=False))
     assert not all(same(a, b) for a, b in zip(first, epoch_of(other), strict=False))
     # Batches are not only in another order: they are other batches.
-    assert {tuple(sorted(rows(batch))) for batch in first} != {tuple(sorted(rows(batch))) for batch in second}
+    assert {tuple(sorted(rows(batch))) for batch in first} != {
+        tuple(sorted(rows(batch))) for batch in second
+    }
 
 
 def test_batches_of_an_epoch_come_in_no_order_of_length(store: Store) -> None:
     widths = [
-        batch.inputs.ids.shape[1] for batch in epoch_of(BatchStream(store, BatchConfig(batch_tokens=600), seed=1))
+        batch.inputs.ids.shape[1]
+        for batch in epoch_of(BatchStream(store, BatchConfig(batch_tokens=600), seed=1))
     ]
     assert widths != sorted(widths)
     assert widths != sorted(widths, reverse=True)
@@ -207,7 +247,9 @@ def test_a_state_of_other_data_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("weights", [(), (1.7,)])
-def test_batches_that_are_skipped_are_those_that_others_make(store: Store, weights: tuple[float, ...]) -> None:
+def test_batches_that_are_skipped_are_those_that_others_make(
+    store: Store, weights: tuple[float, ...]
+) -> None:
     config = BatchConfig(batch_tokens=600)
     streams = [BatchStream(store, config, seed=1, weights=weights, corrupt=noise) for _ in range(2)]
     for number in range(150):
@@ -221,7 +263,9 @@ def test_batches_that_are_skipped_are_those_that_others_make(store: Store, weigh
     assert streams[0].epoch >= 2
 
 
-def test_sampling_cuts_anew_each_time_and_resumes_exactly(pairs: list[Example], build: Build) -> None:
+def test_sampling_cuts_anew_each_time_and_resumes_exactly(
+    pairs: list[Example], build: Build
+) -> None:
     sampling = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.2), pairs)
     store = build(pairs[:60], sampling, keep_text=True)
     config = BatchConfig(batch_tokens=10_000)
@@ -238,7 +282,9 @@ def test_sampling_cuts_anew_each_time_and_resumes_exactly(pairs: list[Example], 
     assert same(next(resumed), second)
 
 
-def test_texts_cut_anew_have_like_lengths_and_any_place_is_found_again(pairs: list[Example], build: Build) -> None:
+def test_texts_cut_anew_have_like_lengths_and_any_place_is_found_again(
+    pairs: list[Example], build: Build
+) -> None:
     sampling = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.4), pairs)
     store = build(pairs, sampling, keep_text=True)
 
@@ -256,7 +302,9 @@ def test_texts_cut_anew_have_like_lengths_and_any_place_is_found_again(pairs: li
         else:
             assert same(next(other), batches[-1])
     assert all(max(one.inputs.ids.numel(), one.targets.ids.numel()) <= 200 for one in batches)
-    assert sum(one.n_tokens for one in batches) > 0.85 * sum(one.targets.ids.numel() for one in batches)
+    assert sum(one.n_tokens for one in batches) > 0.85 * sum(
+        one.targets.ids.numel() for one in batches
+    )
     for state, batch in [*zip(states, batches, strict=True)][:: len(batches) // 8]:
         resumed = stream()
         resumed.restore(state)
@@ -266,7 +314,9 @@ def test_texts_cut_anew_have_like_lengths_and_any_place_is_found_again(pairs: li
         assert torch.equal(again.labels, batch.labels)
 
 
-def cuts_of_an_epoch(stream: SampledStream, tokenizers: Tokenizers) -> dict[str, list[tuple[int, ...]]]:
+def cuts_of_an_epoch(
+    stream: SampledStream, tokenizers: Tokenizers
+) -> dict[str, list[tuple[int, ...]]]:
     """How each source is cut in the first epoch, as often as it comes."""
     cuts: dict[str, list[tuple[int, ...]]] = {}
     for batch in epoch_of(stream):
@@ -276,13 +326,17 @@ def cuts_of_an_epoch(stream: SampledStream, tokenizers: Tokenizers) -> dict[str,
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_cut_depends_on_seed_epoch_and_example_only(kind: str, pairs: list[Example], build: Build) -> None:
+def test_a_cut_depends_on_seed_epoch_and_example_only(
+    kind: str, pairs: list[Example], build: Build
+) -> None:
     config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 60, "sampling": 0.3})
     sampling = learn_tokenizers(config, pairs)
     store = build(pairs[:60], sampling, keep_text=True)
 
     def cuts(seed: int, **settings: int) -> dict[str, list[tuple[int, ...]]]:
-        return cuts_of_an_epoch(SampledStream(store, BatchConfig(**settings), seed, tokenizers=sampling), sampling)
+        return cuts_of_an_epoch(
+            SampledStream(store, BatchConfig(**settings), seed, tokenizers=sampling), sampling
+        )
 
     expected = cuts(1, batch_tokens=200)
     assert sum(map(len, expected.values())) == 60
@@ -313,7 +367,9 @@ def test_each_repetition_of_an_example_is_cut_by_itself(
 
 def noise(batch: Batch, generator: torch.Generator) -> Batch:
     """Random labels for what is read."""
-    return replace(batch, labels=torch.randint(1 << 60, batch.inputs.ids.shape, generator=generator))
+    return replace(
+        batch, labels=torch.randint(1 << 60, batch.inputs.ids.shape, generator=generator)
+    )
 
 
 def test_a_batch_is_corrupted_by_its_place_whatever_was_drawn_before(store: Store) -> None:

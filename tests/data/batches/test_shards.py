@@ -54,10 +54,16 @@ def faulty(pairs: list[Example]) -> list[Example]:
 
 
 def written(
-    folder: Path, pairs: Iterable[Example], tokenizers: Tokenizers, processes: int = 1, copying: bool = False
+    folder: Path,
+    pairs: Iterable[Example],
+    tokenizers: Tokenizers,
+    processes: int = 1,
+    copying: bool = False,
 ) -> SplitReport:
     check = checker(**SETTINGS)
-    write_store(folder, "train", pairs, tokenizers, check, True, copying, "mark", processes, size=60)
+    write_store(
+        folder, "train", pairs, tokenizers, check, True, copying, "mark", processes, size=60
+    )
     return check.report.splits["train"]
 
 
@@ -73,7 +79,13 @@ def test_several_shards_are_one_store(
     assert written(tmp_path / "many", pairs, tokenizers) == one
     whole, parts = Store.open(tmp_path / "one", "train"), Store.open(tmp_path / "many", "train")
     names = {path.name for path in (tmp_path / "many").glob("*.json")}
-    assert names == {"train.json", "train-0000.json", "train-0001.json", "train-0002.json", "train-0003.json"}
+    assert names == {
+        "train.json",
+        "train-0000.json",
+        "train-0001.json",
+        "train-0002.json",
+        "train-0003.json",
+    }
     assert json.loads((tmp_path / "many" / "train.json").read_text())["shards"] == 4
     parts.check()
     assert len(whole) == len(parts) == one.kept > 400
@@ -93,10 +105,15 @@ def test_several_shards_are_one_store(
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", ["bpe", "word"])
-def test_the_bytes_do_not_depend_on_the_number_of_processes(kind: str, pairs: list[Example], tmp_path: Path) -> None:
-    tokenizers = learn_tokenizers(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 100}), pairs)
+def test_the_bytes_do_not_depend_on_the_number_of_processes(
+    kind: str, pairs: list[Example], tmp_path: Path
+) -> None:
+    tokenizers = learn_tokenizers(
+        TokenizerConfig.model_validate({"kind": kind, "vocab_size": 100}), pairs
+    )
     one, two = (
-        written(tmp_path / str(processes), faulty(pairs), tokenizers, processes, copying=True) for processes in (1, 2)
+        written(tmp_path / str(processes), faulty(pairs), tokenizers, processes, copying=True)
+        for processes in (1, 2)
     )
     assert one == two
     assert one.findings.keys() == {"empty side", "duplicate", "over-long"}
@@ -105,7 +122,9 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(kind: str, pairs: li
 
 
 @pytest.mark.usefixtures("small")
-def test_what_an_earlier_store_left_is_removed(pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_what_an_earlier_store_left_is_removed(
+    pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path
+) -> None:
     written(tmp_path / "new", pairs[:100], tokenizers)
     for name in ("train-0007.src.ids", "train.src.ids.new", "train-0001.json"):
         (tmp_path / "new" / name).write_bytes(b"left over")
@@ -124,7 +143,9 @@ def test_what_an_earlier_store_left_is_removed(pairs: list[Example], tokenizers:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_named(
+    pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path
+) -> None:
     written(tmp_path, pairs, tokenizers)
     path = tmp_path / "train-0001.tgt.ids"
     content = bytearray(path.read_bytes())
@@ -141,11 +162,16 @@ def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: Tokenizers, 
 
 
 @pytest.mark.usefixtures("small")
-def test_shards_of_different_stores_do_not_mix(pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_shards_of_different_stores_do_not_mix(
+    pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path
+) -> None:
     written(tmp_path, pairs, tokenizers)
     path = tmp_path / "train-0001.json"
     manifest = {**verify_checksum(json.loads(path.read_text())), "fingerprint": "another"}
-    for content, fault in ((with_checksum(manifest), "belongs to another store"), (manifest, "no checksum")):
+    for content, fault in (
+        (with_checksum(manifest), "belongs to another store"),
+        (manifest, "no checksum"),
+    ):
         path.write_text(json.dumps(content))
         with pytest.raises(DataError, match=rf"train-0001\.json: .*{fault}"):
             Store.open(tmp_path, "train")
@@ -175,7 +201,11 @@ def run(folder: Path, place: str, processes: int = 1) -> int | None:
     """Runs the program as a process of its own, which begins with everything loaded; gives its exit code."""
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(
-        ["nmtkit.data.batches.encoding", "nmtkit.data.batches.store", "nmtkit.data.tokenizers.tokenizer"]
+        [
+            "nmtkit.data.batches.encoding",
+            "nmtkit.data.batches.store",
+            "nmtkit.data.tokenizers.tokenizer",
+        ]
     )
     process = forks.Process(target=preprocess, args=(folder, place, processes))
     process.start()
@@ -196,7 +226,9 @@ def given(pairs: list[Example], tokenizers: Tokenizers) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def straight(given: bytes, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], object]:
+def straight(
+    given: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, bytes], object]:
     """The files and the report of a program that nobody stopped."""
     folder = tmp_path_factory.mktemp("straight")
     (folder / "given").write_bytes(given)
@@ -217,9 +249,17 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("place", "processes", "read", "is_damaged"), [*daily(PLACES, 2), ("line 500", 1, 360, True)])
+@pytest.mark.parametrize(
+    ("place", "processes", "read", "is_damaged"), [*daily(PLACES, 2), ("line 500", 1, 360, True)]
+)
 def test_a_killed_program_goes_on(
-    place: str, processes: int, read: int, is_damaged: bool, given: bytes, straight: object, tmp_path: Path
+    place: str,
+    processes: int,
+    read: int,
+    is_damaged: bool,
+    given: bytes,
+    straight: object,
+    tmp_path: Path,
 ) -> None:
     """A shard that was damaged meanwhile is made again."""
     (tmp_path / "given").write_bytes(given)
@@ -236,7 +276,12 @@ def test_a_killed_program_goes_on(
 def test_progress_that_makes_no_sense_or_has_other_settings_is_none(tmp_path: Path) -> None:
     progress = PreprocessingProgress(tmp_path / "progress.json", "mark", {"kind": "word"})
     assert PreprocessingProgress.load(progress.path, "mark") is None
-    for content in ("", "{}", "[1]", '{"fingerprint": "mark", "tokenizer": {}, "report": {"x": 1}}'):
+    for content in (
+        "",
+        "{}",
+        "[1]",
+        '{"fingerprint": "mark", "tokenizer": {}, "report": {"x": 1}}',
+    ):
         progress.path.write_text(content)
         assert PreprocessingProgress.load(progress.path, "mark") is None
     progress.complete_shard(2, SplitReport(read=500, kept=480))

@@ -54,7 +54,9 @@ def examples(batches: list[Batch]) -> list[int]:
     return [number - 10 for batch in batches for number in batch.targets.ids[:, 0].tolist()]
 
 
-def test_an_epoch_in_parts_has_every_pair_once_and_a_part_is_of_the_whole_corpus(store: Store) -> None:
+def test_an_epoch_in_parts_has_every_pair_once_and_a_part_is_of_the_whole_corpus(
+    store: Store,
+) -> None:
     stream = BatchStream(store, config(), seed=1)
     first, second = examples(epoch_of(stream)), examples(epoch_of(stream))
     assert sorted(first) == sorted(second) == list(range(600))
@@ -116,7 +118,10 @@ def test_weights_count_in_parts_as_they_do_in_one(store: Store) -> None:
 
 
 def test_another_window_begins_the_epoch_anew(store: Store) -> None:
-    stream, other = (BatchStream(store, config().changed({"shuffle_window": most}), seed=1) for most in (150, 200))
+    stream, other = (
+        BatchStream(store, config().changed({"shuffle_window": most}), seed=1)
+        for most in (150, 200)
+    )
     next(stream)
     other.restore(stream.state())
     assert other.state()["examples"] == 0
@@ -129,7 +134,8 @@ def test_a_window_of_less_than_a_block_is_a_block(store: Store, kind: type[Batch
     cut = config(block_tokens=20 if kind is BlockStream else None).changed({"shuffle_window": 3})
     batches = epoch_of(kind(store, cut, seed=1))
     assert sum(batch.n_tokens for batch in batches) == int((store.lengths("tgt") + 1).sum())
-    assert len(EpochOrder(store.by_file, (), 3, seed=1, epoch=0)) == 38  # 600 examples, 16 in a block
+    # 600 examples, 16 in a block
+    assert len(EpochOrder(store.by_file, (), 3, seed=1, epoch=0)) == 38
 
 
 def test_memory_is_that_of_a_part_and_a_little_for_each_block() -> None:

@@ -24,32 +24,45 @@ def store(pairs: list[Example], tokenizers: Tokenizers, build: Build) -> Store:
     return build(pairs, tokenizers, keep_text=True)
 
 
-def test_what_is_written_is_read(pairs: list[Example], tokenizers: Tokenizers, store: Store) -> None:
+def test_what_is_written_is_read(
+    pairs: list[Example], tokenizers: Tokenizers, store: Store
+) -> None:
     store.check()
     assert len(store) == len(pairs)
     for number, pair in enumerate(pairs):
         assert store.ids("src", number).tolist() == tokenizers.src.encode(pair.src)
         assert store.ids("tgt", number).tolist() == tokenizers.tgt.encode(pair.tgt)
-    assert store.lengths("tgt").tolist() == [len(store.ids("tgt", number)) for number in range(len(store))]
-    assert [store.text("src", number) for number in range(len(pairs))] == [pair.src for pair in pairs]
+    assert store.lengths("tgt").tolist() == [
+        len(store.ids("tgt", number)) for number in range(len(store))
+    ]
+    assert [store.text("src", number) for number in range(len(pairs))] == [
+        pair.src for pair in pairs
+    ]
     assert store.text("tgt", 7) == pairs[7].tgt
     assert store.tgt_size == len(tokenizers.tgt.vocabulary)
     assert store.ids("src", 0).dtype == np.uint16
 
 
-def test_dropped_pairs_are_not_stored_and_kept_ones_are_counted(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_dropped_pairs_are_not_stored_and_kept_ones_are_counted(
+    tokenizers: Tokenizers, tmp_path: Path
+) -> None:
     check = checker(max_length=8)
     texts = [("Otto", "Anna"), ("", "Anna"), ("Otto " * 50, "Anna"), ("犬", "a")]
     examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(texts, start=1)]
     assert write_store(tmp_path, "train", examples, tokenizers, check, keep_text=True) == 2
-    assert [Store.open(tmp_path, "train").text("src", number) for number in (0, 1)] == ["Otto", "犬"]
+    assert [Store.open(tmp_path, "train").text("src", number) for number in (0, 1)] == [
+        "Otto",
+        "犬",
+    ]
     split = check.report.splits["train"]
     assert (split.read, split.kept, split.src_unknown) == (4, 2, 1)
     assert split.src_tokens == len(tokenizers.src.encode("Otto")) + len(tokenizers.src.encode("犬"))
 
 
 @pytest.mark.parametrize("name", ["train", "test"])
-def test_truncation_cuts_ids_but_not_text(name: str, tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_truncation_cuts_ids_but_not_text(
+    name: str, tokenizers: Tokenizers, tmp_path: Path
+) -> None:
     text = "Otto sees the dog and Anna"
     check = checker(max_length=4, max_tgt_length=2, over_long="truncate")
     write_store(tmp_path, name, [Example(text, text, 1)], tokenizers, check, keep_text=True)
@@ -70,7 +83,9 @@ def test_a_test_set_without_targets(tokenizers: Tokenizers, tmp_path: Path) -> N
 def test_extended_ids(pairs: list[Example], build: Build) -> None:
     words = learn_tokenizers(TokenizerConfig(kind="word"), pairs)
     v = len(words.tgt.vocabulary)
-    store = build([Example("Otto sees Quine and Kripke", "Kripke and Lewis", 1)], words, copying=True)
+    store = build(
+        [Example("Otto sees Quine and Kripke", "Kripke and Lewis", 1)], words, copying=True
+    )
     otto, sees, conj = words.src.encode("Otto sees and")
     assert store.ids("src", 0).tolist() == [otto, sees, UNK, conj, UNK]
     assert store.ids("src_extended", 0).tolist() == [otto, sees, v, conj, v + 1]
@@ -87,7 +102,9 @@ def test_nothing_left_is_a_fault_and_writes_nothing(tokenizers: Tokenizers, tmp_
 
 
 def test_a_fault_while_writing_leaves_the_old_store(tokenizers: Tokenizers, tmp_path: Path) -> None:
-    write_store(tmp_path, "train", [Example("Otto", "Anna", 1)], tokenizers, checker(), fingerprint="old")
+    write_store(
+        tmp_path, "train", [Example("Otto", "Anna", 1)], tokenizers, checker(), fingerprint="old"
+    )
     names = sorted(os.listdir(tmp_path))
 
     def broken() -> Iterator[Example]:
@@ -110,7 +127,9 @@ def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
         assert Store.open(tmp_path, "train").ids("src", 0).tolist() == [4, largest]
 
 
-@pytest.mark.parametrize("column", ["src.ids", "src.offsets", "tgt.ids", "src.text", "tgt.text.offsets"])
+@pytest.mark.parametrize(
+    "column", ["src.ids", "src.offsets", "tgt.ids", "src.text", "tgt.text.offsets"]
+)
 def test_cut_files_are_found_on_opening(column: str, store: Store) -> None:
     path = store.folder / f"train.{column}"
     path.write_bytes(path.read_bytes()[:-8])
@@ -142,11 +161,13 @@ def test_a_bad_manifest_is_refused(content: str, store: Store) -> None:
         Store.open(store.folder, "train")
 
 
-def test_a_folder_without_a_store_and_one_that_cannot_be_written(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_a_folder_without_a_store_and_one_that_cannot_be_written(
+    tokenizers: Tokenizers, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match="run preprocess"):
         Store.open(tmp_path, "train")
     (tmp_path / "file").write_text("")
-    with pytest.raises(NmtkitError, match="cannot write it"):
+    with pytest.raises(NmtkitError, match="cannot be written"):
         write_store(tmp_path / "file", "train", [Example("a", "b", 1)], tokenizers, checker())
 
 

@@ -38,15 +38,24 @@ def test_pharaoh_by_hand() -> None:
     file = parse_alignments(["0-0 1-2", "", "2?0 2p1  0-10\t"], "gold")
     assert (file.format, file.base) == ("pharaoh", 0)
     assert [pair.sure for pair in file.pairs] == [{(0, 0), (1, 2)}, set(), {(0, 10)}]
-    assert [pair.possible for pair in file.pairs] == [{(0, 0), (1, 2)}, set(), {(2, 0), (2, 1), (0, 10)}]
+    assert [pair.possible for pair in file.pairs] == [
+        {(0, 0), (1, 2)},
+        set(),
+        {(2, 0), (2, 1), (0, 10)},
+    ]
 
 
 def test_the_base_is_what_the_caller_says() -> None:
     (pair,) = parse_alignments(["1-1 2p10"], "gold", base=1).pairs
     assert pair.possible == {(0, 0), (1, 9)}
-    with pytest.raises(DataError, match=r"^gold, line 2: link '0-1' holds a word 0, but .* counted from 1; .*-base 0"):
+    with pytest.raises(
+        DataError,
+        match=r"^gold, line 2: link '0-1' holds a word 0, but .* counted from 1; .*-base 0",
+    ):
         parse_alignments(["1-1", "1-1 0-1"], "gold", base=1)
-    assert parse_alignments(["1-1 2-1", "", "1-3"], "gold").base_warning == "no link has a first word"
+    assert (
+        parse_alignments(["1-1 2-1", "", "1-3"], "gold").base_warning == "no link has a first word"
+    )
     assert not parse_alignments(["1-1 2-0"], "gold").base_warning
     assert not parse_alignments(["1-1"], "gold", base=1).base_warning
     assert not parse_alignments(["", ""], "gold").base_warning
@@ -75,8 +84,12 @@ def moved(source: int, target: int) -> list[Links]:
 )
 def test_words_counted_from_1_are_told_by_first_words(alignments: list[Links], doubt: str) -> None:
     assert base_warning(alignments) == doubt
-    assert base_warning(chain(alignments, [frozenset()] * 1000)) == doubt  # pairs without links say nothing
-    assert parse_alignments([format_pharaoh(links) for links in alignments], "gold").base_warning == doubt
+    # pairs without links say nothing
+    assert base_warning(chain(alignments, [frozenset()] * 1000)) == doubt
+    assert (
+        parse_alignments([format_pharaoh(links) for links in alignments], "gold").base_warning
+        == doubt
+    )
 
 
 def test_naacl_by_hand() -> None:
@@ -85,7 +98,9 @@ def test_naacl_by_hand() -> None:
     assert [pair.sure for pair in file.pairs] == [set(), {(0, 0)}, set(), {(0, 1)}]
     assert file.pairs[1].possible == {(0, 0), (2, 0), (1, 4)}
     assert parse_alignments(["1 0 0 S"], "gold", base=0).pairs[0].sure == {(0, 0)}
-    with pytest.raises(DataError, match=r"gold, line 1: '1 0 3 S' holds a word 0.* means no word, remove the link"):
+    with pytest.raises(
+        DataError, match=r"gold, line 1: '1 0 3 S' holds a word 0.* means no word, remove the link"
+    ):
         parse_alignments(["1 0 3 S"], "gold")
     with pytest.raises(DataError, match=r"gold, line 1: sentence pair 0; pairs are counted from 1"):
         parse_alignments(["0 1 1 S"], "gold")
@@ -94,8 +109,14 @@ def test_naacl_by_hand() -> None:
 @pytest.mark.parametrize(
     ("sound", "line", "remedy"),
     [
-        *(("0-0", line, "write 3-4") for line in ("1:2", "1-", "-1-2", "1-2-3", "a-b", "1 2", "1-2 3", "1--2", "²-1")),
-        *(("1 1 1 S", line, "write PAIR") for line in ("1 2", "1-2", "1 2 3 X", "1 2 3 S x", "1 2 -3", "x" * 5000)),
+        *(
+            ("0-0", line, "write 3-4")
+            for line in ("1:2", "1-", "-1-2", "1-2-3", "a-b", "1 2", "1-2 3", "1--2", "²-1")
+        ),
+        *(
+            ("1 1 1 S", line, "write PAIR")
+            for line in ("1 2", "1-2", "1 2 3 X", "1 2 3 S x", "1 2 -3", "x" * 5000)
+        ),
         # No text has so many words.
         *(("0-0", line, "write 3-4") for line in ("9" * 5000 + "-4", "4-9999999999", "x" * 5000)),
         *(
@@ -115,12 +136,18 @@ def test_a_naacl_file_may_name_few_pairs_of_many() -> None:
     lines = [f"{pair} {word} {word}" for pair in range(4990, 5000) for word in range(1, 9)]
     assert len(parse_alignments(lines, "gold").pairs) == 4999
     assert len(parse_alignments(["1000 1 1"], "gold").pairs) == 1000
-    with pytest.raises(DataError, match=r"^gold, line 2: sentence pair 99999999; pairs are counted from 1, and the largest"):
+    with pytest.raises(
+        DataError,
+        match=r"^gold, line 2: sentence pair 99999999; pairs are counted from 1, and the largest",
+    ):
         parse_alignments(["1 1 1", "99999999 1 1 S", "2 1 1"], "gold")
 
 
 def test_the_format_of_nothing_is_pharaoh() -> None:
-    assert (parse_alignments([], "gold").pairs, parse_alignments([], "gold").format) == ([], "pharaoh")
+    assert (parse_alignments([], "gold").pairs, parse_alignments([], "gold").format) == (
+        [],
+        "pharaoh",
+    )
     assert len(parse_alignments(["", " "], "gold").pairs) == 2
 
 
@@ -130,9 +157,13 @@ def test_all_links_are_read(pairs: list[tuple[Links, Links]], base: int) -> None
     def written(links: Links, sign: str) -> list[str]:
         return [f"{i + base}{sign}{j + base}" for i, j in links]
 
-    lines = [" ".join(written(sure, "-") + written(possible - sure, "p")) for sure, possible in pairs]
+    lines = [
+        " ".join(written(sure, "-") + written(possible - sure, "p")) for sure, possible in pairs
+    ]
     found = parse_alignments(lines, "gold", base).pairs
-    assert [(pair.sure, pair.possible) for pair in found] == [(sure, sure | possible) for sure, possible in pairs]
+    assert [(pair.sure, pair.possible) for pair in found] == [
+        (sure, sure | possible) for sure, possible in pairs
+    ]
 
 
 def test_links_are_written_in_order() -> None:
@@ -180,7 +211,9 @@ def test_symmetrization_by_hand(method: alignment.Symmetrization, expected: str)
     assert format_pharaoh(symmetrize(FORWARD, BACKWARD, method)) == expected
 
 
-def literally(forward: Links, backward: Links, final: bool, both_grow: bool, both_final: bool) -> Links:
+def literally(
+    forward: Links, backward: Links, final: bool, both_grow: bool, both_final: bool
+) -> Links:
     """The procedure of Koehn et al. 2005 line by line: over the whole grid, again and again."""
     links, union = set(forward & backward), forward | backward
     n_src, n_tgt = (max((link[side] for link in union), default=-1) + 1 for side in (0, 1))
@@ -224,9 +257,13 @@ def test_symmetrization_is_the_published_procedure(forward: Links, backward: Lin
 
 # ---- published figures
 
-DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[4] / "shared" / "data")) / "word-align"
+DATA = (
+    Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[4] / "shared" / "data"))
+    / "word-align"
+)
 published = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"no folder {DATA}; name the folder that holds word-align in NMTKIT_DATA"
+    not DATA.is_dir(),
+    reason=f"no folder {DATA}; name the folder that holds word-align in NMTKIT_DATA",
 )
 
 
@@ -254,7 +291,9 @@ ALIGNERS = ["fastalign", "giza"]
 @pytest.mark.parametrize("aligner", ALIGNERS)
 def test_published_aer_of_hansards(aligner: str, kind: str) -> None:
     table = dict(line.split(": ") for line in _lines(f"enfr/{aligner}-results.txt"))
-    figures = re.fullmatch(r"([\d.]+)% \(([\d.]+)%/([\d.]+)%/(\d+)\)", table[f"test.enfr{kind}.talp"])
+    figures = re.fullmatch(
+        r"([\d.]+)% \(([\d.]+)%/([\d.]+)%/(\d+)\)", table[f"test.enfr{kind}.talp"]
+    )
     gold = parse_alignments(_lines("enfr/enfr.gold"), "enfr.gold", base=1).pairs
     links = _combined(aligner, kind)
     error, precision, recall = metrics.aer(links, gold)
@@ -271,14 +310,18 @@ def test_published_aer_of_hansards(aligner: str, kind: str) -> None:
 @pytest.mark.parametrize(("pair", "expected"), [("enfr", 4.1), ("jaen", 37.4)])
 def test_published_aer_of_awesome_align(pair: str, expected: float) -> None:
     gold = parse_alignments(_lines(f"{pair}/{pair}.gold"), "gold", base=1).pairs
-    assert round(metrics.aer(_links(f"{pair}/{pair}.awesome-align.out"), gold)[0].value, 1) == expected
+    assert (
+        round(metrics.aer(_links(f"{pair}/{pair}.awesome-align.out"), gold)[0].value, 1) == expected
+    )
 
 
 @published
 def test_the_two_files_of_bicici_say_the_same() -> None:
     naacl = parse_alignments(_lines("deen-bicici/de-en.ref.wa"), "de-en.ref.wa", base=0)
     assert naacl.format == "naacl"
-    assert metrics.aer(_links("deen-bicici/de-en.wa"), naacl.pairs)[0].value == pytest.approx(0, abs=1e-9)
+    assert metrics.aer(_links("deen-bicici/de-en.wa"), naacl.pairs)[0].value == pytest.approx(
+        0, abs=1e-9
+    )
 
 
 # The order in which a set of these steps came in Python 3.7 and before, where tuples were hashed otherwise: the
@@ -293,7 +336,9 @@ def test_published_symmetrizations(aligner: str, monkeypatch: pytest.MonkeyPatch
 
     def differing(method: alignment.Symmetrization, kind: str) -> int:
         found = [symmetrize(forward, backward, method) for forward, backward in directions]
-        return sum(ours != theirs for ours, theirs in zip(found, _combined(aligner, kind), strict=True))
+        return sum(
+            ours != theirs for ours, theirs in zip(found, _combined(aligner, kind), strict=True)
+        )
 
     assert differing("intersection", ".intersection") == 0
     assert differing("union", ".union") == 0

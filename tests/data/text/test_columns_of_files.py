@@ -58,9 +58,17 @@ def write_json(path: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "write"),
-    [("a.tsv", write_tsv), ("a.txt", write_tsv), ("a.csv", write_csv), ("a.tmx", write_tmx), ("a.jsonl", write_json)],
+    [
+        ("a.tsv", write_tsv),
+        ("a.txt", write_tsv),
+        ("a.csv", write_csv),
+        ("a.tmx", write_tmx),
+        ("a.jsonl", write_json),
+    ],
 )
-def test_columns_are_read_as_texts(tmp_path: Path, name: str, write: Callable[..., list[str]]) -> None:
+def test_columns_are_read_as_texts(
+    tmp_path: Path, name: str, write: Callable[..., list[str]]
+) -> None:
     src, tgt = write(tmp_path / name)
     assert list(read_lines(src)) == ENGLISH
     assert list(read_lines(tgt)) == FRENCH
@@ -103,14 +111,26 @@ def test_cells_with_line_ends_and_missing_cells(tmp_path: Path) -> None:
         ("a.tsv", "a\tb\n", "0", "there is no column 0"),
         ("a.csv", 'a,b\n"c"d,e\n', "1", "a.csv, line 2: not valid CSV"),
         ("a.csv", 'a,b\n"c,e\n', "1", "not valid CSV"),
-        ("a.jsonl", '{"a": {"b": "c"}}\n', "a.x", "a.jsonl, line 1: no field 'a.x'; it has a.b: name another"),
+        (
+            "a.jsonl",
+            '{"a": {"b": "c"}}\n',
+            "a.x",
+            "a.jsonl, line 1: no field 'a.x'; it has a.b: name another",
+        ),
         ("one.txt", "a\n", "2", "there is no column 2; its first row has 1 column$"),
-        ("a.json", '[\n{"a": "b"}\n]\n', "a", "a.json: this is a JSON list. Write an object on each line first"),
+        (
+            "a.json",
+            '[\n{"a": "b"}\n]\n',
+            "a",
+            "a.json: this is a JSON list. Write an object on each line first",
+        ),
         ("a.tmx", tmx(), "de", "a.tmx: no text in the language 'de'; its languages are en-US, FR"),
         ("a.tmx", tmx()[:-30], "en", "a.tmx, line .*: not valid XML"),
     ],
 )
-def test_a_column_that_is_not_there(tmp_path: Path, name: str, text: str, column: str, told: str) -> None:
+def test_a_column_that_is_not_there(
+    tmp_path: Path, name: str, text: str, column: str, told: str
+) -> None:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=told):
@@ -121,13 +141,17 @@ def test_a_column_that_is_not_there(tmp_path: Path, name: str, text: str, column
 
 
 def test_inline_tags_of_tmx(tmp_path: Path) -> None:
-    segment = 'Press <bpt i="1">&lt;b&gt;<sub>x</sub></bpt>the <hi>red</hi><ept i="1">&lt;/b&gt;</ept>'
+    segment = (
+        'Press <bpt i="1">&lt;b&gt;<sub>x</sub></bpt>the <hi>red</hi><ept i="1">&lt;/b&gt;</ept>'
+    )
     segment += " key<ph>&lt;br/&gt;</ph>now &eacute;"
     other = "<tu><tuv xml:lang='de'><seg>nur deutsch</seg></tuv></tu>"
     variants = "<tu><tuv xml:lang='en-GB'><seg>colour</seg></tuv><tuv xml:lang='en'><seg>color</seg></tuv></tu>"
     path = tmp_path / "a.tmx"
     body = f"<tu><tuv lang='EN_us'><seg>{segment}</seg></tuv></tu>{other}{variants}"
-    path.write_text(f'<!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx><body>{body}</body></tmx>', encoding="utf-8")
+    path.write_text(
+        f'<!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx><body>{body}</body></tmx>', encoding="utf-8"
+    )
     assert list(read_lines(f"{path}#en")) == ["Press the red key now é", "", "color"]
     assert list(read_lines(f"{path}#en-gb")) == ["", "", "colour"]
 

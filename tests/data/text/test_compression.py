@@ -35,7 +35,8 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 def test_compressed_text_is_recognized_by_content(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "text"  # whatever its name
     compress = COMPRESSORS[kind]
-    for content in (compress(TEXT), compress(TEXT[:1_000]) + compress(TEXT[1_000:])):  # several members are one text
+    # several members are one text
+    for content in (compress(TEXT), compress(TEXT[:1_000]) + compress(TEXT[1_000:])):
         path.write_bytes(content)
         assert list(read_lines(path)) == LINES
         file = TextFile(str(path))
@@ -55,7 +56,9 @@ def test_damaged_files_are_one_error(tmp_path: Path, kind: str) -> None:
     }
     for content in damaged.values():
         path.write_bytes(content)
-        with pytest.raises(DataError, match=f"text.*: broken {kind} file .*download or compress it again"):
+        with pytest.raises(
+            DataError, match=f"text.*: broken {kind} file .*download or compress it again"
+        ):
             list(read_lines(path))
         file = TextFile(str(path))
         file.skip_rest()
@@ -66,7 +69,9 @@ def test_zstd_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "text"
     path.write_bytes(b"\x28\xb5\x2f\xfd\x24\x02")
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(DataError, match=r"text: it is compressed with zstd; .*pip install zstandard"):
+    with pytest.raises(
+        DataError, match=r"text: it is compressed with zstd; .*pip install zstandard"
+    ):
         list(read_lines(path))
 
 

@@ -37,7 +37,10 @@ def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
 
 
 def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
-    assert list(read_lines(write(tmp_path / "t.txt", gzip.compress("ä\nb\n".encode())))) == ["ä", "b"]
+    assert list(read_lines(write(tmp_path / "t.txt", gzip.compress("ä\nb\n".encode())))) == [
+        "ä",
+        "b",
+    ]
     assert list(read_lines(write(tmp_path / "t.gz", "plain\n"))) == ["plain"]
     assert list(read_lines(write(tmp_path / "empty", b""))) == []
 
@@ -104,7 +107,9 @@ PAIR = {"src": "a", "tgt": "b"}
 
 
 @pytest.mark.parametrize("without_encoding", [{}, {"encoding": ""}, {"encoding": None}])
-def test_corpora_of_a_list_may_have_different_encodings(without_encoding: dict[str, object]) -> None:
+def test_corpora_of_a_list_may_have_different_encodings(
+    without_encoding: dict[str, object],
+) -> None:
     corpora = [{**PAIR, "encoding": "cp1252"}, {"src": "c", "tgt": "d", **without_encoding}]
     joined = joined_corpora(corpora)
     assert (joined["src"], joined["tgt"]) == (["a", "c"], ["b", "d"])
@@ -119,10 +124,19 @@ def test_an_empty_encoding_of_a_corpus_is_utf8() -> None:
     ("data", "fault"),
     [
         ({"train": {"src_field": "b"}}, "`train`: give either src"),
-        ({"train": {"features": ["a", "b"], "tgt": "c"}}, "tgt names 1 and features 2: they must be paired"),
-        ({"train": {"labels": "a", "jsonl": "b"}}, "labels, features, alignment, src_words and tgt_words are for text"),
+        (
+            {"train": {"features": ["a", "b"], "tgt": "c"}},
+            "tgt names 1 and features 2: they must be paired",
+        ),
+        (
+            {"train": {"labels": "a", "jsonl": "b"}},
+            "labels, features, alignment, src_words and tgt_words are for text",
+        ),
         ({"train": {"tgt": "a", "alignment": "b"}}, "between the words of src and tgt"),
-        ({"train": {"src": "a", "labels": "b", "alignment": "c"}}, "between the words of src and tgt"),
+        (
+            {"train": {"src": "a", "labels": "b", "alignment": "c"}},
+            "between the words of src and tgt",
+        ),
         ({"train": {**PAIR, "jsonl": "c"}}, "`train`: give either src"),
         ({"train": {"stories": "a", "src": "b"}}, "`train`: give either src"),
         ({"train": PAIR, "test": {"src": []}}, "write `--set data.test=null`"),
@@ -137,12 +151,24 @@ def test_an_empty_encoding_of_a_corpus_is_utf8() -> None:
         ({"train": {**PAIR, "src_words": "c"}}, "name the alignment as well"),
         ({"train": {**PAIR, "alignment_base": 1}}, "name the alignment as well"),
         ({"train": {**PAIR, "alignment": "c", "alignment_base": 2}}, "alignment_base"),
-        ({"train": PAIR, "valid": {**PAIR, "alignment": "c"}}, "valid: alignments guide the training"),
-        ({"train": {"src": ["a", "b"], "tgt": ["c", "d"], "weights": [1]}}, "src names 2 and weights 1"),
+        (
+            {"train": PAIR, "valid": {**PAIR, "alignment": "c"}},
+            "valid: alignments guide the training",
+        ),
+        (
+            {"train": {"src": ["a", "b"], "tgt": ["c", "d"], "weights": [1]}},
+            "src names 2 and weights 1",
+        ),
         ({"train": {"jsonl": ["a"], "weights": [1, 2]}}, "jsonl names 1 and weights 2"),
         ({"train": {"stories": ["a"], "weights": [1, 2]}}, "stories names 1 and weights 2"),
-        ({"train": {"stories": ["a"], "story_lists": ["b"], "weights": [1]}}, "weights are of folders of stories"),
-        ({"train": {"jsonl": ["a", "b"], "weights": [1, 0]}}, "train.weights.1`: Input should be greater than 0"),
+        (
+            {"train": {"stories": ["a"], "story_lists": ["b"], "weights": [1]}},
+            "weights are of folders of stories",
+        ),
+        (
+            {"train": {"jsonl": ["a", "b"], "weights": [1, 0]}},
+            "train.weights.1`: Input should be greater than 0",
+        ),
         (
             {"train": {"jsonl": "a"}, "valid": {"jsonl": "b", "weights": [1]}},
             "valid: weights and temperature say how often",
@@ -164,7 +190,9 @@ def test_paths_begin_at_the_folder_only_where_the_file_is_there(tmp_path: Path) 
 # Checking.
 
 
-def check(config: DataConfig, **splits: list[tuple[str, str]]) -> tuple[DataReport, dict[str, list[int]]]:
+def check(
+    config: DataConfig, **splits: list[tuple[str, str]]
+) -> tuple[DataReport, dict[str, list[int]]]:
     """Texts, then lengths in words; returns the report and the lines that stay."""
     checker = PairChecker(config, DataReport())
     blocks = {
@@ -179,7 +207,8 @@ def check(config: DataConfig, **splits: list[tuple[str, str]]) -> tuple[DataRepo
         verdict = checker.judge(block)
         checker.count(name, verdict)
         lengths = {
-            column: np.array([len(text.split()) for text in side])[verdict.keep] for column, side in block.texts.items()
+            column: np.array([len(text.split()) for text in side])[verdict.keep]
+            for column, side in block.texts.items()
         }
         lines = block.lines[verdict.keep]
         stay[name] = lines[checker.lengths(name, lines, lengths)].tolist()
@@ -187,7 +216,9 @@ def check(config: DataConfig, **splits: list[tuple[str, str]]) -> tuple[DataRepo
 
 
 def found(report: DataReport, split: str) -> dict[str, tuple[int, int, str]]:
-    return {kind: (f.count, f.first_line, f.action) for kind, f in report.splits[split].findings.items()}
+    return {
+        kind: (f.count, f.first_line, f.action) for kind, f in report.splits[split].findings.items()
+    }
 
 
 TRAIN = [
@@ -252,13 +283,23 @@ def test_the_report_as_a_line_as_table_and_as_json() -> None:
     report.tokenizer = {"kind": "bpe", "src_size": 100, "tgt_size": 90, "pairs_used": 6, "pairs": 8}
     report.splits["train"].kept = 6
     line = report.line()
-    assert line.startswith("the data: train 6 of 8 pairs (0.7 and 0.0 tokens a pair, at most 3 and 0); unknown ")
-    assert "unknown source and target tokens: train 50.0% and 0.0%; left out or cut: see below" in line
-    assert line.endswith("found and kept: 2 duplicate in train; bpe tokenizer of 100/90 learned from 6 of 8 pairs")
+    assert line.startswith(
+        "the data: train 6 of 8 pairs (0.7 and 0.0 tokens a pair, at most 3 and 0); unknown "
+    )
+    assert (
+        "unknown source and target tokens: train 50.0% and 0.0%; left out or cut: see below" in line
+    )
+    assert line.endswith(
+        "found and kept: 2 duplicate in train; bpe tokenizer of 100/90 learned from 6 of 8 pairs"
+    )
     plain = json.loads(json.dumps(asdict(report)))
     assert plain["splits"]["train"]["src_tokens"] == 4
     assert plain["splits"]["train"]["src_longest"] == 3
-    assert plain["splits"]["train"]["findings"]["duplicate"] == {"count": 2, "first_line": 3, "action": "kept"}
+    assert plain["splits"]["train"]["findings"]["duplicate"] == {
+        "count": 2,
+        "first_line": 3,
+        "action": "kept",
+    }
 
 
 def test_a_text_that_is_taken_whole_needs_one_line() -> None:

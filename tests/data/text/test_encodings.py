@@ -6,7 +6,12 @@ import pytest
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.text.config import SplitFiles
-from nmtkit.data.text.files.encodings import FUNCTION_WORDS, EncodingEvidence, guess_encoding, guess_wide_encoding
+from nmtkit.data.text.files.encodings import (
+    FUNCTION_WORDS,
+    EncodingEvidence,
+    guess_encoding,
+    guess_wide_encoding,
+)
 from nmtkit.data.text.files.lines import TextFile, file_encoding, read_lines
 from nmtkit.data.text.files.names import parse_encodings, reading_as
 from nmtkit.data.text.reading import read_pairs
@@ -92,9 +97,13 @@ def test_zero_bytes_alone_are_no_wide_encoding() -> None:
 
 def test_a_file_of_utf8_with_damaged_lines_stays_utf8(tmp_path: Path) -> None:
     path = tmp_path / "text"
-    path.write_bytes("Das Mädchen wäscht sich.\n".encode() * 20 + "über die Straße\n".encode("cp1252"))
+    path.write_bytes(
+        "Das Mädchen wäscht sich.\n".encode() * 20 + "über die Straße\n".encode("cp1252")
+    )
     assert file_encoding(str(path)).guess() is None
-    path.write_bytes("Das Mädchen\n".encode() * 20 + "Wir müssen über die Straße\n".encode("cp1252") * 60)
+    path.write_bytes(
+        "Das Mädchen\n".encode() * 20 + "Wir müssen über die Straße\n".encode("cp1252") * 60
+    )
     mixed = file_encoding(str(path)).guess()
     assert mixed is not None
     assert not mixed.certain
@@ -110,7 +119,9 @@ def test_evidence_needs_little_memory() -> None:
     assert len(evidence.sample) < 70_000
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le", "utf-32", "utf-8", "utf-8-sig", "utf-7"])
+@pytest.mark.parametrize(
+    "encoding", ["cp1252", "utf-16", "utf-16-le", "utf-32", "utf-8", "utf-8-sig", "utf-7"]
+)
 @pytest.mark.parametrize("size", [1, 40_000])
 def test_text_is_read_in_a_named_encoding(tmp_path: Path, encoding: str, size: int) -> None:
     lines = TEXTS["French"].splitlines() * size
@@ -153,7 +164,9 @@ def test_an_error_names_the_encoding_and_the_remedy(tmp_path: Path) -> None:
         list(read_pairs(SplitFiles(src=[str(path)])))
     path.write_bytes(TEXTS["French"].encode("utf-16"))
     for read in (lambda: read_lines(path), lambda: read_pairs(SplitFiles(src=[str(path)]))):
-        with pytest.raises(DataError, match=r"train.fr.*: this is UTF-16, not UTF-8. Pass --encoding utf-16, or"):
+        with pytest.raises(
+            DataError, match=r"train.fr.*: this is UTF-16, not UTF-8. Pass --encoding utf-16, or"
+        ):
             list(read())
 
 
@@ -161,7 +174,9 @@ def test_encodings_of_a_corpus(tmp_path: Path) -> None:
     src, tgt = tmp_path / "a.ru", tmp_path / "a.fr"
     src.write_bytes("Привет\n".encode("koi8-r"))
     tgt.write_bytes("Ça va\n".encode("cp1252"))
-    files = SplitFiles(src=[str(src)], tgt=[str(tgt)], encoding={str(src): "koi8-r", str(tgt): "cp1252"})
+    files = SplitFiles(
+        src=[str(src)], tgt=[str(tgt)], encoding={str(src): "koi8-r", str(tgt): "cp1252"}
+    )
     assert [(pair.src, pair.tgt) for pair in read_pairs(files)] == [("Привет", "Ça va")]
     relative = SplitFiles(src=["a.ru"], tgt=["a.fr"], encoding={"a.ru": "koi8-r", "a.fr": "cp1252"})
     assert [pair.src for pair in read_pairs(relative.resolved(str(tmp_path)))] == ["Привет"]

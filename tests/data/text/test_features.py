@@ -46,17 +46,24 @@ def test_the_rows_are_those_of_the_file(tmp_path: Path, dtype: type) -> None:
 
 
 def test_an_npz_file_is_read_by_number_or_in_its_order(tmp_path: Path) -> None:
-    by_number = {str(number): np.full((number + 1, 2), number, np.float32) for number in reversed(range(12))}
+    by_number = {
+        str(number): np.full((number + 1, 2), number, np.float32) for number in reversed(range(12))
+    }
     np.savez(tmp_path / "a.npz", **by_number)  # type: ignore[arg-type]  # the stub takes the names for options
     assert [float(rows[0, 0]) for rows in read(str(tmp_path / "a.npz"))] == list(range(12))
-    np.savez_compressed(tmp_path / "b.npz", z=np.zeros((5, 2), np.float16), a=np.ones(2, np.float16))
+    np.savez_compressed(
+        tmp_path / "b.npz", z=np.zeros((5, 2), np.float16), a=np.ones(2, np.float16)
+    )
     assert [rows.tolist() for rows in read(str(tmp_path / "b.npz"))] == [[[0, 0]] * 5, [[1, 1]]]
 
 
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (np.zeros((4, 2)), r"a.npy, example 1: numbers of type float64; save them as float16 or float32"),
+        (
+            np.zeros((4, 2)),
+            r"a.npy, example 1: numbers of type float64; save them as float16 or float32",
+        ),
         (np.zeros((4, 2), np.int32), "numbers of type int32"),
         (np.zeros((4, 2), ">f4"), "numbers of type >f4"),
         (np.zeros(4, np.float32), r"a.npy: an array of shape \(4,\); an .npy file has the shape"),
@@ -109,14 +116,18 @@ def test_all_files_are_alike(tmp_path: Path) -> None:
     require_one_layout([SplitFiles(features=[narrow, wide]), SplitFiles(features=[single])])
     array(Path(wide), np.zeros((1, 3), np.float16))
     array(Path(single), NUMBERS.astype(np.float32))
-    told = re.escape(f"{narrow} has rows of 2 numbers in float16, but {wide} rows of 3 numbers in float16")
+    told = re.escape(
+        f"{narrow} has rows of 2 numbers in float16, but {wide} rows of 3 numbers in float16"
+    )
     with pytest.raises(DataError, match=told):
         require_one_layout([SplitFiles(features=[narrow, wide])])
     with pytest.raises(DataError, match=r"in float16, but .* rows of 2 numbers in float32"):
         require_one_layout([SplitFiles(features=[narrow]), SplitFiles(features=[single])])
     np.savez(tmp_path / "d.npz", NUMBERS[0], NUMBERS[0, :, :1])
     rows = FeaturesFile(str(tmp_path / "d.npz")).take(2)[0]
-    with pytest.raises(DataError, match="example 2: rows of 1 numbers in float16, but before rows of 2 numbers"):
+    with pytest.raises(
+        DataError, match="example 2: rows of 1 numbers in float16, but before rows of 2 numbers"
+    ):
         rows[1]
 
 
@@ -130,30 +141,46 @@ def test_captions_with_their_features(tmp_path: Path) -> None:
     assert files.columns == ("tgt", "features")
     examples = list(read_pairs(files))
     assert [(one.src, one.tgt, one.line, one.file) for one in examples] == [
-        *(("", caption, line, 0) for line, caption in enumerate(["a cat", "a dog", "a man"], start=1)),
+        *(
+            ("", caption, line, 0)
+            for line, caption in enumerate(["a cat", "a dog", "a man"], start=1)
+        ),
         ("", "a cow", 4, 1),
     ]
     for one, wanted in zip(examples, NUMBERS, strict=True):
         assert one.features is not None
         np.testing.assert_array_equal(one.features, wanted)
     alone = list(read_pairs(SplitFiles(features=features)))
-    assert [(one.src, one.tgt, one.line) for one in alone] == [("", None, line) for line in range(1, 5)]
+    assert [(one.src, one.tgt, one.line) for one in alone] == [
+        ("", None, line) for line in range(1, 5)
+    ]
     assert alone[3].features is not None
     assert alone[3].features.tolist() == NUMBERS[3].tolist()
 
 
 @pytest.mark.parametrize("count", [3, 5])
 def test_features_and_text_of_different_lengths(tmp_path: Path, count: int) -> None:
-    files = SplitFiles(features=[array(tmp_path / "a.npy")], tgt=[text(tmp_path / "a", *"abcde"[:count])], labels=[])
+    files = SplitFiles(
+        features=[array(tmp_path / "a.npy")],
+        tgt=[text(tmp_path / "a", *"abcde"[:count])],
+        labels=[],
+    )
     with pytest.raises(DataError, match=rf"a has {count} lines, but .*a.npy has 4"):
         list(read_blocks("train", files))
 
 
 def test_texts_with_labels(tmp_path: Path) -> None:
-    files = SplitFiles(src=[text(tmp_path / "a", "good", "bad")], labels=[text(tmp_path / "b", "1", "0")])
-    assert [(one.src, one.tgt, one.labels) for one in read_pairs(files)] == [("good", None, "1"), ("bad", None, "0")]
+    files = SplitFiles(
+        src=[text(tmp_path / "a", "good", "bad")], labels=[text(tmp_path / "b", "1", "0")]
+    )
+    assert [(one.src, one.tgt, one.labels) for one in read_pairs(files)] == [
+        ("good", None, "1"),
+        ("bad", None, "0"),
+    ]
     text(tmp_path / "b", "1")
-    with pytest.raises(DataError, match=r"a has 2 lines, but .*b has 1: line n of one must belong to line n"):
+    with pytest.raises(
+        DataError, match=r"a has 2 lines, but .*b has 1: line n of one must belong to line n"
+    ):
         list(read_pairs(files))
     (tmp_path / "b").write_bytes(b"1\n\xff\n")
     with pytest.raises(DataError, match="b, line 2: not valid UTF-8"):
@@ -161,12 +188,22 @@ def test_texts_with_labels(tmp_path: Path) -> None:
 
 
 def test_json_lines_of_any_columns(tmp_path: Path) -> None:
-    path = text(tmp_path / "a.jsonl", '{"text": "good", "tags": ["A", "B"], "x": 1}', '{"text": "bad", "tags": "A"}')
+    path = text(
+        tmp_path / "a.jsonl",
+        '{"text": "good", "tags": ["A", "B"], "x": 1}',
+        '{"text": "bad", "tags": "A"}',
+    )
     files = SplitFiles(src=[f"{path}#text"], labels=[f"{path}#tags"])
     assert files.columns == ("src", "labels")
-    assert [(one.src, one.tgt, one.labels) for one in read_pairs(files)] == [("good", None, "A B"), ("bad", None, "A")]
+    assert [(one.src, one.tgt, one.labels) for one in read_pairs(files)] == [
+        ("good", None, "A B"),
+        ("bad", None, "A"),
+    ]
     only = SplitFiles(jsonl=[path], src_field="", tgt_field="text")
-    assert [(one.src, one.tgt, one.labels) for one in read_pairs(only)] == [("", "good", None), ("", "bad", None)]
+    assert [(one.src, one.tgt, one.labels) for one in read_pairs(only)] == [
+        ("", "good", None),
+        ("", "bad", None),
+    ]
     with pytest.raises(DataError, match=r"line 1: no field 'label'.*name another as FILE#FIELD"):
         list(read_pairs(files.model_copy(update={"labels": [f"{path}#label"]})))
 
@@ -177,7 +214,9 @@ def test_a_part_of_a_block(tmp_path: Path) -> None:
     assert isinstance(block, Block)
     part = block.slice(1, 3)
     assert part.texts == {"tgt": ["b", "c"]}
-    assert [one.features.tolist() for one in part.examples() if one.features is not None] == NUMBERS[1:3].tolist()
+    assert [
+        one.features.tolist() for one in part.examples() if one.features is not None
+    ] == NUMBERS[1:3].tolist()
     assert [one.line for one in part.examples()] == [2, 3]
 
 
@@ -202,23 +241,34 @@ def test_a_picture_is_rows_of_pixels(tmp_path: Path) -> None:
     for number, one in enumerate(pixels):
         Image.fromarray(one).save(tmp_path / f"{number}.png")
     listed = text(tmp_path / "d.txt", "0.png", "1.png", str(tmp_path / "2.png"), "3.png")
-    for path in (array(tmp_path / "a.npy", pixels), str(tmp_path / "b.npz"), str(tmp_path / "c.npz"), listed):
+    for path in (
+        array(tmp_path / "a.npy", pixels),
+        str(tmp_path / "b.npz"),
+        str(tmp_path / "c.npz"),
+        listed,
+    ):
         rows = read(path)
         assert {one.dtype for one in rows} == {np.dtype(np.uint8)}
         np.testing.assert_array_equal(np.array(rows), pixels.reshape(4, 3, 15))
     Image.fromarray(pixels[0, :, :3]).save(tmp_path / "1.png")
-    with pytest.raises(DataError, match=r"d.txt, example 2: pictures of 3 x 3 pixels, but before pictures of 3 x 5"):
+    with pytest.raises(
+        DataError, match=r"d.txt, example 2: pictures of 3 x 3 pixels, but before pictures of 3 x 5"
+    ):
         read(listed)
     (tmp_path / "1.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"d.txt, example 2: cannot read it: .*1.png"):
         read(listed)
-    with pytest.raises(DataError, match=r"uint8; save them as float16 or float32, pictures as uint8 of shape"):
+    with pytest.raises(
+        DataError, match=r"uint8; save them as float16 or float32, pictures as uint8 of shape"
+    ):
         list(read_blocks("train", SplitFiles(features=[array(tmp_path / "e.npy", pixels[0])])))
 
 
 def test_a_picture_in_place_of_a_list_of_them(tmp_path: Path) -> None:
     """Which numpy takes for pickled objects, and advises to load unsafely."""
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"a.png: .* or .npz; pictures are named in a .txt file") as refused:
+    with pytest.raises(
+        DataError, match=r"a.png: .* or .npz; pictures are named in a .txt file"
+    ) as refused:
         list(read_pairs(SplitFiles(features=[str(tmp_path / "a.png")])))
     assert "pickle" not in str(refused.value)

@@ -15,7 +15,9 @@ from nmtkit.data.text.files.lines import TextFile, explain_bad_bytes, first_bad_
 from nmtkit.data.text.reading import SplitReader, read_pairs
 
 
-def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[str, int, str, int]]]:
+def read(
+    path: Path,
+) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[str, int, str, int]]]:
     """All lines of a file, its lines that are not UTF-8 by number, and what is wrong with the whole."""
     file = TextFile(str(path))
     text: list[str] = []
@@ -27,7 +29,10 @@ def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[
         text += taken
         for row in rows:
             mark = file.mark if before + row == 0 else 0
-            faulty[before + row + 1] = mark + first_bad_byte(taken[row]) + 1, explain_bad_bytes(taken[row], file.guess)
+            faulty[before + row + 1] = (
+                mark + first_bad_byte(taken[row]) + 1,
+                explain_bad_bytes(taken[row], file.guess),
+            )
     for fault in file.new_faults():
         assert fault.place.file == str(path)
         assert (fault.message == "") == (fault.kind.name == "line-ends")
@@ -47,7 +52,11 @@ def test_the_same_lines_as_read_lines(
     rng = random.Random(size)
     pieces = ["", "a", "äö", "日本語", "\u2028", "x\ry", "\x0b", "\x85", "\U0001f600", "\ufeff"]
     for last in ("", end, "\r", "z"):
-        text = "\ufeff" + end.join("".join(rng.choices(pieces, k=rng.randint(0, 4))) for _ in range(60)) + last
+        text = (
+            "\ufeff"
+            + end.join("".join(rng.choices(pieces, k=rng.randint(0, 4))) for _ in range(60))
+            + last
+        )
         path = tmp_path / "text"
         path.write_bytes(gzip.compress(text.encode("utf-8")) if packed else text.encode("utf-8"))
         assert read(path) == (list(read_lines(path)), {}, [])
@@ -68,7 +77,12 @@ def test_lines_that_are_not_utf8(tmp_path: Path, line: bytes, byte: int, told: s
     path.write_bytes(b"first\n" + line + "\nthird ä\n".encode() + line)
     text, faulty, found = read(path)
     assert faulty == {2: (byte, told), 4: (byte, told)}
-    assert text == ["first", line.decode(errors="surrogateescape"), "third ä", line.decode(errors="surrogateescape")]
+    assert text == [
+        "first",
+        line.decode(errors="surrogateescape"),
+        "third ä",
+        line.decode(errors="surrogateescape"),
+    ]
     assert not found
 
 
@@ -116,7 +130,10 @@ def test_broken_gzip_files(tmp_path: Path) -> None:
 
 def test_who_watches_is_told_the_bytes_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "text"
-    for content in (b"some words\n" * 200_000, gzip.compress(random.Random(0).randbytes(3_000_000))):
+    for content in (
+        b"some words\n" * 200_000,
+        gzip.compress(random.Random(0).randbytes(3_000_000)),
+    ):
         path.write_bytes(content)
         told: list[bytes] = []
 
@@ -152,7 +169,9 @@ def test_pairs_of_files_in_blocks(tmp_path: Path) -> None:
         assert [line.split()[0] for line in block.src] == [line.split()[0] for line in block.tgt]
         assert block.src[0].split()[0][1:] == str(block.first)
         seen += [line.split()[0] for line in block.src]
-    assert seen == [f"a{number}" for number in range(1, 30_001)] + [f"b{number}" for number in range(1, 12)]
+    assert seen == [f"a{number}" for number in range(1, 30_001)] + [
+        f"b{number}" for number in range(1, 12)
+    ]
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -177,7 +196,12 @@ def test_json_lines(tmp_path: Path) -> None:
     assert (by_kind["encoding"].rows + 1).tolist() == [7]
     texts = [by_kind["json"].place(row) for row in by_kind["json"].rows.tolist()]
     assert [place.line for place in texts] == [2, 3, 4, 5, 6, 8]
-    wanted = ["not JSON", "no field 'tgt'", "expected a JSON object, found a list", "field 'tgt' is neither"]
+    wanted = [
+        "not JSON",
+        "no field 'tgt'",
+        "expected a JSON object, found a list",
+        "field 'tgt' is neither",
+    ]
     wanted += ["not JSON", "surrogates not allowed"]
     assert all(words in place.text for place, words in zip(texts, wanted, strict=True))
     with pytest.raises(DataError, match=r"data\.jsonl, line 2: not JSON"):
@@ -199,12 +223,18 @@ def test_stories(tmp_path: Path) -> None:
 def test_the_beginning_of_each_file_can_be_read_ahead(tmp_path: Path) -> None:
     names = [str(tmp_path / f"{part}") for part in range(3)]
     for part, name in enumerate(names):
-        Path(name).write_text("".join(f"{part} {number}\n" for number in range(9)), encoding="utf-8")
+        Path(name).write_text(
+            "".join(f"{part} {number}\n" for number in range(9)), encoding="utf-8"
+        )
     reader = SplitReader("train", SplitFiles(src=names), lambda path: opened.append(path) or len)
     opened: list[str] = []
     assert [next(reader.peek(part)).src[0] for part in range(reader.parts)] == ["0 0", "1 0", "2 0"]
     blocks = [item for item in reader if isinstance(item, Block)]
-    assert [(block.src[0], block.offset) for block in blocks] == [("0 0", 0), ("1 0", 9), ("2 0", 18)]
+    assert [(block.src[0], block.offset) for block in blocks] == [
+        ("0 0", 0),
+        ("1 0", 9),
+        ("2 0", 18),
+    ]
     assert opened == names
 
 
@@ -212,10 +242,16 @@ def test_a_single_file_is_opened_once_though_its_beginning_was_looked_at(tmp_pat
     file = tmp_path / "text"
     file.write_bytes(b"a b\n\xff\n" + b"".join(b"%d\n" % number for number in range(20_000)))
     files = SplitFiles(src=[str(file)])
-    straight = [(block.offset, block.src) for block in SplitReader("train", files) if isinstance(block, Block)]
+    straight = [
+        (block.offset, block.src)
+        for block in SplitReader("train", files)
+        if isinstance(block, Block)
+    ]
     opened: list[str] = []
     reader = SplitReader("train", files, lambda path: opened.append(path) or len)
     assert next(reader.peek(0)).src[0] == "a b"
     for _ in range(2):  # a second reading begins anew
-        assert straight == [(block.offset, block.src) for block in reader if isinstance(block, Block)]
+        assert straight == [
+            (block.offset, block.src) for block in reader if isinstance(block, Block)
+        ]
     assert opened == [str(file)] * 2

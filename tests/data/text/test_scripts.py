@@ -65,13 +65,21 @@ def test_the_class_of_characters_agrees_with_the_names_of_all_characters() -> No
     inside = re.compile(f"[{unspaced_class()}]")
     for code in range(0x20000):
         character = chr(code)
-        expected = script_name(character) in UNSPACED and unicodedata.category(character)[0] in "LMN"
+        expected = (
+            script_name(character) in UNSPACED and unicodedata.category(character)[0] in "LMN"
+        )
         assert bool(inside.match(character)) == expected, hex(code)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("the cat sat .", 4), ("我读书。", 2), ("我们用 GPT 写诗。", 4), ("나는 책을 읽는다", 3), ("", 0)],
+    [
+        ("the cat sat .", 4),
+        ("我读书。", 2),
+        ("我们用 GPT 写诗。", 4),
+        ("나는 책을 읽는다", 3),
+        ("", 0),
+    ],
 )
 def test_words_are_counted_without_spaces_too(text: str, words: int) -> None:
     assert count_words(text) == words

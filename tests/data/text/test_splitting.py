@@ -44,7 +44,9 @@ def split(pairs: list[Example], with_test: bool = True) -> dict[str, list[Exampl
     return found
 
 
-@pytest.mark.parametrize(("count", "held"), [(3, 1), (50, 2), (600, 30), (20_000, 1_000), (30_000, 1_000)])
+@pytest.mark.parametrize(
+    ("count", "held"), [(3, 1), (50, 2), (600, 30), (20_000, 1_000), (30_000, 1_000)]
+)
 def test_one_in_twenty_and_never_more_than_a_thousand(count: int, held: int) -> None:
     sizes = {name: len(pairs) for name, pairs in split(numbered(count)).items()}
     assert sizes == {"train": count - 2 * held, "valid": held, "test": held}
@@ -61,7 +63,10 @@ def test_a_source_is_on_one_side_only_however_it_is_written() -> None:
     sources = [f"Sentence {number % 400}" for number in range(1_600)]
     sources += [f"  sentence   {number} ".upper() for number in range(400)]
     found = split(pairs_of(sources))
-    keys = {name: {" ".join(pair.src.lower().split()) for pair in pairs} for name, pairs in found.items()}
+    keys = {
+        name: {" ".join(pair.src.lower().split()) for pair in pairs}
+        for name, pairs in found.items()
+    }
     assert not keys["train"] & (keys["valid"] | keys["test"])
     assert not keys["valid"] & keys["test"]
     assert all(len(found[name]) == 5 * len(keys[name]) for name in found)
@@ -72,7 +77,8 @@ def test_a_source_is_on_one_side_only_however_it_is_written() -> None:
     "other",
     [
         lambda text: unicodedata.normalize("NFD", text),
-        lambda text: text.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)}),  # full-width
+        # full-width
+        lambda text: text.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)}),
         lambda text: text.replace(" ", "\u00a0"),
         lambda text: text.replace(" ", "\x1f"),
     ],
@@ -83,7 +89,9 @@ def test_copies_in_another_form_are_on_the_same_side(other: Callable[[str], str]
     found = split(pairs_of(sources))
     numbers = {}
     for name, pairs in found.items():
-        numbers[name] = {int(re.sub(r"\D", "", unicodedata.normalize("NFKC", pair.src))) for pair in pairs}
+        numbers[name] = {
+            int(re.sub(r"\D", "", unicodedata.normalize("NFKC", pair.src))) for pair in pairs
+        }
         assert len(pairs) == 2 * len(numbers[name])
     assert not numbers["train"] & (numbers["valid"] | numbers["test"])
     assert numbers["valid"]
@@ -128,36 +136,52 @@ def test_train_keeps_every_label() -> None:
     pairs += [Example("text 1", " rare ", 600), Example("text 2", "common", 601)]
     given: list[Example] = []
     held = choose_hold_out(pairs, True, given.append, labelled=True)
-    found = {name: [pair for pair in pairs if held.split_of(pair) == name] for name in ("train", "valid", "test")}
+    found = {
+        name: [pair for pair in pairs if held.split_of(pair) == name]
+        for name in ("train", "valid", "test")
+    }
     assert sorted(pair.line for pair in given) == [pair.line for pair in found["train"]]
     assert (len(found["valid"]), len(found["test"])) == (30, 30)
     assert {pair.tgt for pair in pairs} == {pair.tgt for pair in found["train"]}
-    with pytest.raises(DataError, match=r"0 different source lines \(without the first of each label\) are too few"):
+    with pytest.raises(
+        DataError, match=r"0 different source lines \(without the first of each label\) are too few"
+    ):
         choose_hold_out(pairs[::3], True, given.append, labelled=True)
 
 
-@pytest.mark.parametrize(("sources", "with_test"), [(["a"], False), (["a", "b"], True), (["a", "A", "a "], False)])
+@pytest.mark.parametrize(
+    ("sources", "with_test"), [(["a"], False), (["a", "b"], True), (["a", "A", "a "], False)]
+)
 def test_too_few_sources(sources: list[str], with_test: bool) -> None:
     with pytest.raises(DataError, match=r"too few to hold some out .* with --valid"):
         draw(pairs_of(sources), with_test)
 
 
 def test_every_pair_is_written_once_and_as_it_was(tmp_path: Path) -> None:
-    texts = [[f"{corpus} \u2028 {number}\t «x»" for number in range(300)] for corpus in ("one", "two")]
+    texts = [
+        [f"{corpus} \u2028 {number}\t «x»" for number in range(300)] for corpus in ("one", "two")
+    ]
     for number, lines in enumerate(texts):
         (tmp_path / f"{number}.src").write_bytes("".join(line + "\r\n" for line in lines).encode())
-        (tmp_path / f"{number}.tgt").write_text("".join(f"T{line}\n" for line in lines), encoding="utf-8")
+        (tmp_path / f"{number}.tgt").write_text(
+            "".join(f"T{line}\n" for line in lines), encoding="utf-8"
+        )
     files = SplitFiles(
-        src=[str(tmp_path / f"{n}.src") for n in (0, 1)], tgt=[str(tmp_path / f"{n}.tgt") for n in (0, 1)]
+        src=[str(tmp_path / f"{n}.src") for n in (0, 1)],
+        tgt=[str(tmp_path / f"{n}.tgt") for n in (0, 1)],
     )
     hold_out = draw(read_pairs(files), with_test=True)
     counts = write_splits(files, hold_out, tmp_path / "text", ["train-1", "train-2"], ("en", "de"))
     assert counts == {"train": 540, "valid": 30, "test": 30}
     names = {path.name for path in (tmp_path / "text").iterdir()}
-    assert names == {f"{name}.{end}" for name in ("train-1", "train-2", "valid", "test") for end in ("en", "de")}
+    assert names == {
+        f"{name}.{end}" for name in ("train-1", "train-2", "valid", "test") for end in ("en", "de")
+    }
 
     def read(name: str) -> list[tuple[str, str | None]]:
-        one = SplitFiles(src=[str(tmp_path / "text" / f"{name}.en")], tgt=[str(tmp_path / "text" / f"{name}.de")])
+        one = SplitFiles(
+            src=[str(tmp_path / "text" / f"{name}.en")], tgt=[str(tmp_path / "text" / f"{name}.de")]
+        )
         return [(pair.src, pair.tgt) for pair in read_pairs(one)]
 
     parts = {name: read(name) for name in ("train-1", "train-2", "valid", "test")}
@@ -176,12 +200,18 @@ def split_of(group: str, valid: float, test: float) -> str:
     return "test" if place < test else "valid" if place < test + valid else "train"
 
 
-def divide(pairs: list[Pair], valid: float, test: float, at_most: int | None = None) -> dict[str, list[Pair]]:
+def divide(
+    pairs: list[Pair], valid: float, test: float, at_most: int | None = None
+) -> dict[str, list[Pair]]:
     train: list[Pair] = []
     splitter = Splitter[Pair](valid, test, at_most, train.append)
     for pair in pairs:
         splitter.add(pair.group or pair.src, pair)
-    return {"train": train, "valid": splitter.held_out["valid"].items(), "test": splitter.held_out["test"].items()}
+    return {
+        "train": train,
+        "valid": splitter.held_out["valid"].items(),
+        "test": splitter.held_out["test"].items(),
+    }
 
 
 def test_the_places_do_not_depend_on_the_machine() -> None:
@@ -190,13 +220,17 @@ def test_the_places_do_not_depend_on_the_machine() -> None:
 
 
 def test_groups_are_divided_by_their_places_alone_and_the_order_is_kept() -> None:
-    pairs = [Pair(f"s{number}", f"t{number}", group=f"page-{number % 4_000}") for number in range(12_000)]
+    pairs = [
+        Pair(f"s{number}", f"t{number}", group=f"page-{number % 4_000}") for number in range(12_000)
+    ]
     found = divide(pairs, 0.1, 0.2)
     for name, held in found.items():
         assert held == [pair for pair in pairs if split_of(pair.group, 0.1, 0.2) == name]
     assert len(found["test"]) / len(pairs) == pytest.approx(0.2, abs=0.02)
     assert len(found["valid"]) / len(pairs) == pytest.approx(0.1, abs=0.02)
-    assert {pair.group for pair in found["test"]} > {pair.group for pair in divide(pairs, 0.1, 0.1)["test"]}
+    assert {pair.group for pair in found["test"]} > {
+        pair.group for pair in divide(pairs, 0.1, 0.1)["test"]
+    }
 
 
 @pytest.mark.parametrize("per_group", [1, 7])

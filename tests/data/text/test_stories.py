@@ -49,7 +49,9 @@ def test_article_and_highlights(tmp_path: Path) -> None:
     assert (story.src, story.tgt) == parse_story(STORY.split("\n"), "x")
 
 
-def test_all_stories_of_the_folders_by_name(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_all_stories_of_the_folders_by_name(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     other = tmp_path_factory.mktemp("other")
     (other / "c.story").write_text(STORY, encoding="utf-8")
     found = list(read_pairs(SplitFiles(stories=[str(folder), str(other)])))
@@ -59,20 +61,26 @@ def test_all_stories_of_the_folders_by_name(folder: Path, tmp_path_factory: pyte
 
 def test_lists_select_by_name_and_by_address_in_their_own_order(folder: Path) -> None:
     (folder / "train.txt").write_text("b.story\n\nhttp://news.example/1\na\n", encoding="utf-8")
-    files = SplitFiles.model_validate({"stories": str(folder), "story_lists": str(folder / "train.txt")})
+    files = SplitFiles.model_validate(
+        {"stories": str(folder), "story_lists": str(folder / "train.txt")}
+    )
     named = [pair.src.split(" on ")[1].split(".")[0] for pair in read_pairs(files)]
     assert named == ["b", hashlib.sha1(b"http://news.example/1").hexdigest(), "a"]
     assert files.paths() == [str(folder), str(folder / "train.txt")]
 
 
 def test_relative_folders_begin_at_the_datas_folder(folder: Path) -> None:
-    data = DataConfig.model_validate({"folder": str(folder.parent), "train": {"stories": folder.name}})
+    data = DataConfig.model_validate(
+        {"folder": str(folder.parent), "train": {"stories": folder.name}}
+    )
     assert data.splits()["train"].stories == [str(folder)]
 
 
 def test_faults_name_the_file(folder: Path) -> None:
     (folder / "list.txt").write_text("a\nz\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"list.txt, line 2: there is no story z.story in .*correct the list"):
+    with pytest.raises(
+        DataError, match=r"list.txt, line 2: there is no story z.story in .*correct the list"
+    ):
         list(read_pairs(SplitFiles(stories=[str(folder)], story_lists=[str(folder / "list.txt")])))
     (folder / "d.story").write_text("An article and nothing else.\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"d.story: no line @highlight"):

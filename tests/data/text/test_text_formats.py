@@ -19,7 +19,9 @@ FORMATS = {
     "XLIFF": '<?xml version="1.0"?>\n<xliff version="1.2">\n<file original="a">\n',
     "XML": '<?xml version="1.0"?>\n<recipe>\n<step/>\n</recipe>\n',
     "separated by tabs": "one\teins\ntwo\tzwei\nthree\tdrei\nfour\tvier\n",
-    "separated by commas": 'id,en,fr\n1,dog,chien\n2,cat,chat\n3,"a, b",c\n'.replace('"a, b"', '"a,b"'),
+    "separated by commas": 'id,en,fr\n1,dog,chien\n2,cat,chat\n3,"a, b",c\n'.replace(
+        '"a, b"', '"a,b"'
+    ),
     "separated by semicolons": "en;fr\ndog;chien\ncat;chat\nhouse;maison\n",
     "Markdown with a table": TABLE,
     "JSON list": '[\n {"en": "dog"},\n {"en": "cat"}\n]\n',
@@ -53,7 +55,9 @@ ORDINARY = [
 ]
 
 
-@pytest.mark.parametrize("lines", [ORDINARY, ORDINARY[::-1], *[[line] * 6 for line in ORDINARY if "\t" not in line]])
+@pytest.mark.parametrize(
+    "lines", [ORDINARY, ORDINARY[::-1], *[[line] * 6 for line in ORDINARY if "\t" not in line]]
+)
 def test_ordinary_text_is_not_taken_for_another_format(lines: list[str]) -> None:
     assert text_format(lines, "text.txt") is None
     assert text_format([], "text.csv") is None

@@ -29,7 +29,9 @@ DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt":
 
 def side(words: int, length: int = 20, characters: int = 90, spaced: bool = True) -> SideStatistics:
     """A side of ordinary text: a word in twenty is a new one."""
-    return SideStatistics(words, min(200_000, words // 20 + 1), characters, min(characters, 80), spaced, length)
+    return SideStatistics(
+        words, min(200_000, words // 20 + 1), characters, min(characters, 80), spaced, length
+    )
 
 
 def corpus(
@@ -72,10 +74,13 @@ def counted(pairs: list[tuple[str, str]]) -> CorpusStatistics:
 
 
 def test_what_is_counted() -> None:
-    size = counted([("the cat sat", "die Katze"), ("the ﬁg", "Hai"), ("", "leer"), (" ", ""), ("leer", "")])
+    size = counted(
+        [("the cat sat", "die Katze"), ("the ﬁg", "Hai"), ("", "leer"), (" ", ""), ("leer", "")]
+    )
     assert size.pairs == 2
     assert (size.src.words, size.src.distinct_words, size.src.length) == (5, 4, 3)
-    assert size.src.characters == len(set("thecatsatfig"))  # the ligature is two letters, as for the tokenizer
+    # the ligature is two letters, as for the tokenizer
+    assert size.src.characters == len(set("thecatsatfig"))
     assert (size.tgt.words, size.tgt.distinct_words) == (3, 3)
     assert (size.both.words, size.both.distinct_words) == (8, 7)
     with pytest.raises(DataError, match="no pair has text on both sides"):
@@ -90,7 +95,9 @@ def test_lengths_and_characters_are_those_of_nearly_all_text() -> None:
 
 
 def test_text_without_spaces_is_counted_by_characters() -> None:
-    size = counted([("the cat sat on the mat today", "猫今天坐在垫子上不想起来因为外面太冷了所以")] * 10)
+    size = counted(
+        [("the cat sat on the mat today", "猫今天坐在垫子上不想起来因为外面太冷了所以")] * 10
+    )
     assert (size.src.spaced, size.tgt.spaced, size.one_script) == (True, False, False)
     assert size.tgt.words == round(10 * 21 / 1.7)
 
@@ -111,7 +118,9 @@ def test_short_lines_without_spaces_are_validated_by_characters_with_a_vocabular
 
 
 def test_long_words_are_no_text_without_spaces() -> None:
-    size = counted([("the steamship company", "Donaudampfschifffahrtsgesellschaft"), ("a", "나는 책을")] * 5)
+    size = counted(
+        [("the steamship company", "Donaudampfschifffahrtsgesellschaft"), ("a", "나는 책을")] * 5
+    )
     assert (size.src.spaced, size.tgt.spaced) == (True, True)
 
 
@@ -186,7 +195,10 @@ def test_at_the_size_of_wmt14_base_trains_as_long_as_the_paper(made: Made) -> No
     model = found.model.model_dump()
     assert (model["hidden_size"], model["encoder_layers"], model["dropout"]) == (512, 6, 0.1)
     assert found.training.max_updates == pytest.approx(100_000, rel=0.15)
-    assert (found.training.schedule.kind, found.training.schedule.model_dump()["warmup"]) == ("inverse_sqrt", 4000)
+    assert (found.training.schedule.kind, found.training.schedule.model_dump()["warmup"]) == (
+        "inverse_sqrt",
+        4000,
+    )
     assert found.tokenizer.vocab_size == 32_000
 
 
@@ -194,7 +206,8 @@ def test_more_text_means_a_larger_vocabulary_and_fewer_passes(made: Made) -> Non
     corpora = (6_000, 20_000, 60_000, 600_000)
     found = [made(choose_preset("translation", corpus(pairs), "small")) for pairs in corpora]
     assert [one.tokenizer.vocab_size for one in found] == [2_000, 4_000, 8_000, 16_000]
-    updates = [one.training.max_updates or 0 for one in found][1:]  # the first corpus has smaller batches
+    # the first corpus has smaller batches
+    updates = [one.training.max_updates or 0 for one in found][1:]
     passes = [count / pairs for count, pairs in zip(updates, corpora[1:], strict=True)]
     dropout = [one.model.model_dump()["dropout"] for one in found]
     assert updates == sorted(updates)
@@ -230,7 +243,9 @@ def test_minutes_are_planned_by_the_measured_speed(made: Made) -> None:
     assert measured.model.model_dump()["dropout"] < whole.model.model_dump()["dropout"]
     assert any("In 10 minutes this machine can read" in reason.because for reason in preset.reasons)
 
-    preset = choose_preset("translation", MULTI30K, minutes=10, measure=speeds(small=80_000.0 * 4096))
+    preset = choose_preset(
+        "translation", MULTI30K, minutes=10, measure=speeds(small=80_000.0 * 4096)
+    )
     assert preset.minutes == pytest.approx(10)
     assert made(preset).training.validate_every == 80_000 * 10 // 5
     assert made(preset).model.model_dump()["dropout"] > measured.model.model_dump()["dropout"]
@@ -249,7 +264,9 @@ def test_a_slow_machine_gets_a_smaller_preset_for_the_minutes() -> None:
 
 
 def test_minutes_of_a_summarizer_are_shared_by_its_stages(made: Made) -> None:
-    loaded = made(choose_preset("summarization", corpus(3_000, 200, side(90_000, 30)), "small", minutes=20))
+    loaded = made(
+        choose_preset("summarization", corpus(3_000, 200, side(90_000, 30)), "small", minutes=20)
+    )
     stages = list(loaded.by_stage().values())
     assert [one.training.max_minutes for one in stages] == pytest.approx([16, 4])
     assert loaded.training.max_minutes == 20
@@ -271,7 +288,9 @@ def test_other_letters_get_vocabularies_of_their_own(task: str, made: Made) -> N
 
 def test_rare_characters_leave_room_for_words(made: Made) -> None:
     many = SideStatistics(500_000, 25_000, 6_000, 2_500, False, 20)
-    tokenizer = made(choose_preset("translation", corpus(29_000, tgt=many, one_script=False))).tokenizer
+    tokenizer = made(
+        choose_preset("translation", corpus(29_000, tgt=many, one_script=False))
+    ).tokenizer
     assert (tokenizer.character_coverage, tokenizer.tgt_vocab_size) == (0.9995, 8_000)
 
 
@@ -312,8 +331,12 @@ def test_a_public_model_is_advised_for_little_text() -> None:
 
 def test_the_minutes_are_compared_with_the_usual_number_of_passes() -> None:
     def said(minutes: float, speed: float) -> str:
-        preset = choose_preset("translation", MULTI30K, "small", minutes=minutes, measure=lambda _: speed)
-        return next(reason.because for reason in preset.reasons if reason.setting == "training.max_minutes")
+        preset = choose_preset(
+            "translation", MULTI30K, "small", minutes=minutes, measure=lambda _: speed
+        )
+        return next(
+            reason.because for reason in preset.reasons if reason.setting == "training.max_minutes"
+        )
 
     padded = 520_000  # 22 passes are usual for so much text
     few = said(4, padded)
@@ -328,7 +351,9 @@ def test_the_minutes_are_compared_with_the_usual_number_of_passes() -> None:
 def test_unknown_names_get_advice() -> None:
     with pytest.raises(RecipeError, match="no preset 'smal': did you mean 'small'"):
         choose_preset("translation", MULTI30K, "smal")
-    with pytest.raises(RecipeError, match="no presets for task 'translate': did you mean 'translation'"):
+    with pytest.raises(
+        RecipeError, match="no presets for task 'translate': did you mean 'translation'"
+    ):
         choose_preset("translate", MULTI30K)
 
 
@@ -345,17 +370,24 @@ ALPHABETS = {
 @pytest.mark.parametrize("pairs", daily([7, 2, 50]))
 @pytest.mark.parametrize("spaces", [True, False], ids=["words", "no-spaces"])
 @pytest.mark.parametrize("name", ALPHABETS)
-def test_sentencepiece_takes_the_vocabulary(name: str, spaces: bool, pairs: int, made: Made) -> None:
+def test_sentencepiece_takes_the_vocabulary(
+    name: str, spaces: bool, pairs: int, made: Made
+) -> None:
     """However little text there is: the size that was chosen is one that can be learned."""
     draw = random.Random(f"{name} {pairs}")
 
     def line() -> str:
-        words = ["".join(draw.choices(ALPHABETS[name], k=draw.randrange(1, 6))) for _ in range(draw.randrange(1, 8))]
+        words = [
+            "".join(draw.choices(ALPHABETS[name], k=draw.randrange(1, 6)))
+            for _ in range(draw.randrange(1, 8))
+        ]
         return (" " if spaces else "").join(words)
 
     text = [(line(), line()) for _ in range(pairs)]
     config = made(choose_preset("translation", counted(text))).tokenizer
-    pair = learn_tokenizers(config, [Example(src, tgt, number) for number, (src, tgt) in enumerate(text, start=1)])
+    pair = learn_tokenizers(
+        config, [Example(src, tgt, number) for number, (src, tgt) in enumerate(text, start=1)]
+    )
     assert len(pair.src.vocabulary) == config.vocab_size
 
 
@@ -370,13 +402,23 @@ def test_the_text_is_a_recipe(task: str, name: str | None, size: str, tmp_path: 
     assert loaded.data.train.src == [str(tmp_path / "a.en")]
     shown = f"{loaded.tokenizer.vocab_size:,}"
     assert shown in next(reason.value for reason in preset.reasons if reason.setting == "tokenizer")
-    assert loaded.model.kind == {"translation": "transformer", "summarization": "pointer_generator"}[task]
-    assert [stage.name for stage in loaded.stages] == (["pointer", "coverage"] if task == "summarization" else [])
+    assert (
+        loaded.model.kind
+        == {"translation": "transformer", "summarization": "pointer_generator"}[task]
+    )
+    assert [stage.name for stage in loaded.stages] == (
+        ["pointer", "coverage"] if task == "summarization" else []
+    )
     last = list(loaded.by_stage().values())[-1]
     assert last.training.objectives == ({"coverage_weight": 1.0} if task == "summarization" else {})
     assert max(map(len, text.splitlines())) <= 120
-    comments = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))
-    assert f"preset {preset.name} ({PRESETS[preset.name]}), because {preset.reasons[0].because}." in comments
+    comments = " ".join(
+        line.removeprefix("# ") for line in text.splitlines() if line.startswith("#")
+    )
+    assert (
+        f"preset {preset.name} ({PRESETS[preset.name]}), because {preset.reasons[0].because}."
+        in comments
+    )
     for reason in preset.reasons[1:]:
         assert f"{reason.setting}: {reason.value}, because {reason.because}." in comments
     for warning in preset.warnings:
@@ -385,15 +427,24 @@ def test_the_text_is_a_recipe(task: str, name: str | None, size: str, tmp_path: 
 
 def test_a_language_model_is_chosen_by_its_words(tmp_path: Path) -> None:
     """Lines are documents of any length, so that their number says nothing; nothing is said of pairs or sides."""
-    for words, gpu, name in ((90_000, True, "tiny"), (200_000, False, "small"), (60_000_000, True, "base")):
+    for words, gpu, name in (
+        (90_000, True, "tiny"),
+        (200_000, False, "small"),
+        (60_000_000, True, "base"),
+    ):
         text = side(words)
         size = CorpusStatistics(300, text, text, text, one_script=True, one_text=True)
         preset = choose_preset("language-modelling", size, gpu=gpu, minutes=30)
         assert (preset.name, preset.warnings) == (name, [])
         assert f"{words:,} words" in preset.reasons[0].because
-        written = preset.text("mine", {split: {"tgt": f"{split}.txt"} for split in ("train", "valid")})
+        written = preset.text(
+            "mine", {split: {"tgt": f"{split}.txt"} for split in ("train", "valid")}
+        )
         loaded = load(written, tmp_path)
-        assert (loaded.model.kind, loaded.model.model_dump()["tie"]) == ("transformer_lm", "decoder")
+        assert (loaded.model.kind, loaded.model.model_dump()["tie"]) == (
+            "transformer_lm",
+            "decoder",
+        )
         assert loaded.training.best_metric == "perplexity"
         assert loaded.batch.block_tokens is not None
         assert f"For 300 texts of {words:,} words: preset {name}" in written
@@ -401,7 +452,12 @@ def test_a_language_model_is_chosen_by_its_words(tmp_path: Path) -> None:
 
 
 def test_times_in_words() -> None:
-    words = {0.2: "less than a minute", 0.9: "about a minute", 22.4: "about 22 minutes", 100: "about 100 minutes"}
+    words = {
+        0.2: "less than a minute",
+        0.9: "about a minute",
+        22.4: "about 22 minutes",
+        100: "about 100 minutes",
+    }
     words |= {180: "about 3 hours", 6_000: "about 4 days"}
     assert {minutes: format_minutes(minutes) for minutes in words} == words
 
@@ -423,4 +479,6 @@ def test_too_few_minutes_for_one_pass_are_told_before() -> None:
     assert not whole.warnings
     some = choose_preset("translation", text, "tiny", minutes=0.4 * whole.minutes, measure=machine)
     assert "times: one pass takes about 3 hours on this machine" in some.warnings[0]
-    assert not choose_preset("translation", text, "tiny", minutes=0.6 * whole.minutes, measure=machine).warnings
+    assert not choose_preset(
+        "translation", text, "tiny", minutes=0.6 * whole.minutes, measure=machine
+    ).warnings

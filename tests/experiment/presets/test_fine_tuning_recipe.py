@@ -33,20 +33,29 @@ def tuned(tmp_path: Path) -> Callable[..., Recipe]:
     return of
 
 
-def test_rate_and_norm_are_of_the_loss_that_they_were_found_for(tuned: Callable[..., Recipe]) -> None:
-    training = tuned("compare-luong-global", "training.loss_unit=sentence", "training.clip_norm=5").training
+def test_rate_and_norm_are_of_the_loss_that_they_were_found_for(
+    tuned: Callable[..., Recipe],
+) -> None:
+    training = tuned(
+        "compare-luong-global", "training.loss_unit=sentence", "training.clip_norm=5"
+    ).training
     assert (training.loss_unit, training.clip_norm) == ("sentence", 5)
 
 
 def test_losses_that_belong_to_the_model_stay(tuned: Callable[..., Recipe]) -> None:
-    hard = ["model={kind: luong, hard_attention: true}", "training.objectives.hard_attention.reward_weight=0.5"]
+    hard = [
+        "model={kind: luong, hard_attention: true}",
+        "training.objectives.hard_attention.reward_weight=0.5",
+    ]
     kept = tuned("compare-luong-global", *hard).training.objectives
     assert kept["hard_attention"].reward_weight == 0.5
     experts = ["model.experts.count=4", "training.objectives.expert_balance=0.1"]
     assert tuned("compare-transformer", *experts).training.objectives == {"expert_balance": 0.1}
 
 
-def test_updates_are_counted_in_batches_of_so_many_sentences_too(tuned: Callable[..., Recipe]) -> None:
+def test_updates_are_counted_in_batches_of_so_many_sentences_too(
+    tuned: Callable[..., Recipe],
+) -> None:
     """The text is read twenty times, as it is where only tokens limit a batch."""
     updates = tuned("compare-luong-global", "batch.batch_size=16").training.max_updates
     assert updates == 20 * -(-PAIRS // 16)

@@ -50,12 +50,16 @@ LINES = ["ba ce", "du", "", "ce ba du ba", "du du ba ce ba", "ba"] * 4
 
 
 @pytest.mark.parametrize("precision", supported_precisions(torch.device("cpu")))
-def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path, precision: Precision) -> None:
+def test_a_precision_gives_the_same_texts_in_batches_of_every_size(
+    trained: Path, precision: Precision
+) -> None:
     how = DecodingOptions(str(trained), device="cpu", precision=precision)
     translator = load_from_options(how)
     assert translator.speed_config.precision == precision
     weights = load_file(find_run(str(trained))[0].weights())
-    assert translator.parameters == sum(map(torch.numel, weights.values())), "packed ones are no parameters of torch's"
+    assert translator.parameters == sum(map(torch.numel, weights.values())), (
+        "packed ones are no parameters of torch's"
+    )
     together = [best[0] for best in translator.search(LINES)]
     alone = [best[0] for best in load_from_options(replace(how, batch_tokens=1)).search(LINES)]
     assert [one.text for one in together] == [one.text for one in alone]
@@ -73,9 +77,13 @@ def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path
         ),
     ],
 )
-def test_a_precision_that_a_search_lacks_is_refused(trained: Path, precision: Any, fault: str) -> None:
+def test_a_precision_that_a_search_lacks_is_refused(
+    trained: Path, precision: Any, fault: str
+) -> None:
     with pytest.raises(RecipeError, match=f"^{re.escape(fault)}"):
-        load_from_options(DecodingOptions(str(trained), device="cpu", engine="nmtkit", precision=precision))
+        load_from_options(
+            DecodingOptions(str(trained), device="cpu", engine="nmtkit", precision=precision)
+        )
 
 
 def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
@@ -96,7 +104,9 @@ def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
     ids=lambda config: config.kind,
 )
 def test_a_model_of_few_positions_is_asked_for_no_more(config: ModelConfig) -> None:
-    assert fits_fp16(MODELS.get(config.kind)(config, VocabularySizes({"src": 90, "tgt": 80})).eval())
+    assert fits_fp16(
+        MODELS.get(config.kind)(config, VocabularySizes({"src": 90, "tgt": 80})).eval()
+    )
 
 
 def test_what_a_reader_of_other_than_text_makes_is_not_known() -> None:

@@ -28,7 +28,10 @@ def test_bert_is_the_published_one() -> None:
     config = transformers.BertConfig(hidden_size=16, num_attention_heads=4, **THEIRS)
     theirs = enlarged(transformers.BertForPreTraining(config))
     ours = Bert(BertConfig(**TINY, next_sentence=True), SIZES).eval()
-    heads = {"cls.predictions.transform.dense": "output.dense", "cls.predictions.transform.LayerNorm": "output.norm"}
+    heads = {
+        "cls.predictions.transform.dense": "output.dense",
+        "cls.predictions.transform.LayerNorm": "output.norm",
+    }
     heads |= {"cls.predictions.bias": "output.words.bias", "pooler.dense": "pooler"}
     take_weights(ours, theirs, {**heads, "cls.seq_relationship": "next_sentence"})
     batch = batch_of_pairs()
@@ -48,27 +51,44 @@ def test_bert_is_the_published_one() -> None:
     assert_close(total.detach(), expected.loss)
     found = gradients(ours)
     theirs(**asked(batch), labels=labels, next_sentence_label=pairs.classes).loss.backward()
-    assert_close(found["src_embedding.weight"][1:], theirs.bert.embeddings.word_embeddings.weight.grad[1:])
+    assert_close(
+        found["src_embedding.weight"][1:], theirs.bert.embeddings.word_embeddings.weight.grad[1:]
+    )
     assert found.keys() == {name for name, _ in ours.named_parameters()}
     # A text alone has the states that it has in a batch, padding or not.
     alone = batch.select(torch.tensor([0]))
     with torch.no_grad():
-        assert_close(ours.read(alone)[0].features[alone.inputs.mask], output.features[:1][alone.inputs.mask])
+        assert_close(
+            ours.read(alone)[0].features[alone.inputs.mask], output.features[:1][alone.inputs.mask]
+        )
 
 
 def test_published_sizes() -> None:
     sizes = VocabularySizes({"src": 30522, "tgt": 30522}, shared=True)
-    base = {"hidden_size": 768, "feed_forward_size": 3072, "heads": 12, "layers": 12, "max_positions": 512}
+    base = {
+        "hidden_size": 768,
+        "feed_forward_size": 3072,
+        "heads": 12,
+        "layers": 12,
+        "max_positions": 512,
+    }
     with torch.device("meta"):
         bert = Bert(BertConfig(**base, next_sentence=True), sizes)
-    assert parameters(bert, "output.", "next_sentence.") == 109_482_240  # BertModel: embeddings, encoder, pooler
+    # BertModel: embeddings, encoder, pooler
+    assert parameters(bert, "output.", "next_sentence.") == 109_482_240
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_names_of_the_encoder_are_those_of_the_transformer(norm: str) -> None:
-    translator = Transformer(TransformerConfig(norm=norm, positions="learned", embedding_norm=True), SIZES)
+    translator = Transformer(
+        TransformerConfig(norm=norm, positions="learned", embedding_norm=True), SIZES
+    )
     weights = translator.state_dict()
-    wanted = {name: weights[name].shape for name in weights if name.startswith(("src_embedding", "encoder"))}
+    wanted = {
+        name: weights[name].shape
+        for name in weights
+        if name.startswith(("src_embedding", "encoder"))
+    }
     given = Bert(BertConfig(layers=3, norm=norm), SIZES).state_dict()
     assert {name: given[name].shape for name in wanted} == wanted
     assert "src_positions.table" in given

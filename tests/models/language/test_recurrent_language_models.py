@@ -46,7 +46,9 @@ def log_probs(model: RnnLM) -> Array:
 @pytest.mark.parametrize("tie", ["none", "decoder"])
 def test_the_lstm_language_model_is_its_equations(tie: str) -> None:
     model = lstm_lm(tie=tie)
-    expected = [np.log(softmax(linear(model.output, top))) for top in lstm_states(model, [BOS, *TEXT])]
+    expected = [
+        np.log(softmax(linear(model.output, top))) for top in lstm_states(model, [BOS, *TEXT])
+    ]
     np.testing.assert_allclose(log_probs(model), expected, atol=1e-12)
 
 
@@ -68,7 +70,9 @@ def test_dropout_is_drawn_once_a_text_or_for_each_word(variational: bool) -> Non
     assert 0.2 < float(zeros.double().mean()) < 0.8
 
 
-def test_recurrent_dropout_acts_on_the_state_of_the_word_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recurrent_dropout_acts_on_the_state_of_the_word_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With a mask that halves the state, the layers are those of the equations with half the state."""
     model = lstm_lm(recurrent_dropout=0.5).train()
     batch = given(TEXT)
@@ -79,7 +83,9 @@ def test_recurrent_dropout_acts_on_the_state_of_the_word_before(monkeypatch: pyt
     monkeypatch.setattr(rnn_lm, "dropout", halve)
     with torch.no_grad():
         states = model.unroll(batch, model.encode(batch)).features[0]
-    np.testing.assert_allclose(states.numpy(), lstm_states(model, [BOS, *TEXT], recurrent=0.5), atol=1e-12)
+    np.testing.assert_allclose(
+        states.numpy(), lstm_states(model, [BOS, *TEXT], recurrent=0.5), atol=1e-12
+    )
 
 
 def test_a_dropped_word_is_dropped_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +93,9 @@ def test_a_dropped_word_is_dropped_wherever_it_stands(monkeypatch: pytest.Monkey
     model = lstm_lm(word_dropout=0.5).train()
     seen: dict[int, set[float]] = defaultdict(set)
     entered: list[Tensor] = []
-    monkeypatch.setattr(model, "_run_layer", lambda inputs, *weights, **_: entered.append(inputs) or inputs)
+    monkeypatch.setattr(
+        model, "_run_layer", lambda inputs, *weights, **_: entered.append(inputs) or inputs
+    )
     batch = given(TEXT, TEXT[::-1])
     model.unroll(batch, model.encode(batch))
     words = batch.targets.shifted

@@ -14,7 +14,13 @@ from nmtkit.models.language.transformer_lm import TransformerLM, TransformerLMCo
 from tests.support.formulas import Array, layer_norm, linear, multi_head, softmax
 
 V, H, HEADS, LAYERS = 12, 8, 2, 2
-TINY = {"hidden_size": H, "feed_forward_size": 12, "heads": HEADS, "layers": LAYERS, "max_positions": 16}
+TINY = {
+    "hidden_size": H,
+    "feed_forward_size": 12,
+    "heads": HEADS,
+    "layers": LAYERS,
+    "max_positions": 16,
+}
 TEXTS = [[5, 9, 4, 9, 11, 7], [6, 4]]
 
 
@@ -43,7 +49,10 @@ def by_hand(model: TransformerLM, words: list[int]) -> Array:
     """Log-probabilities `(T,V)`: Radford et al. 2018, equation 2; Radford et al. 2019, section 2.3."""
     embeddings = model.tgt_embedding.weight.detach().numpy()
     states = embeddings[words] + model.tgt_positions.table.detach().numpy()[: len(words)]
-    pre, seen = model.config.model_dump()["norm"] == "pre", np.tril(np.ones((len(words), len(words)), dtype=bool))
+    pre, seen = (
+        model.config.model_dump()["norm"] == "pre",
+        np.tril(np.ones((len(words), len(words)), dtype=bool)),
+    )
     for layer in model.decoder:
         for around, part in (
             (layer.around_self_attention, layer.self_attention),
@@ -64,13 +73,16 @@ def by_hand(model: TransformerLM, words: list[int]) -> Array:
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_the_model_is_its_equations(norm: str) -> None:
     model = tiny(norm)
-    np.testing.assert_allclose(model(given(TEXTS[0]))[0].numpy(), by_hand(model, [BOS, *TEXTS[0]]), atol=1e-12)
+    np.testing.assert_allclose(
+        model(given(TEXTS[0]))[0].numpy(), by_hand(model, [BOS, *TEXTS[0]]), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_no_loss_depends_on_what_follows(norm: str) -> None:
     """The gradient of each word's loss is exactly zero in the vectors of that word and all behind it."""
-    model, words = tiny(norm, tie="none"), [BOS, 4, 5, 6, 7, 8]  # no word twice, so that rows are positions
+    # no word twice, so that rows are positions
+    model, words = tiny(norm, tie="none"), [BOS, 4, 5, 6, 7, 8]
     log_probs = model(given(words[1:]))[0]
     for place in range(len(words)):
         model.zero_grad()
@@ -94,10 +106,18 @@ def test_hidden_states_logits_and_loss_are_those_of_the_published_model(norm: st
     ours = tiny(norm, feed_forward_size=12 if norm == "pre" else 4 * H).float()
     body = theirs.transformer
     words, places, last = (
-        (body.wte, body.wpe, body.ln_f) if norm == "pre" else (body.tokens_embed, body.positions_embed, None)
+        (body.wte, body.wpe, body.ln_f)
+        if norm == "pre"
+        else (body.tokens_embed, body.positions_embed, None)
     )
-    state = {"tgt_embedding.weight": words.weight, "output.weight": words.weight, "tgt_positions.table": places.weight}
-    state |= {} if last is None else {"decoder_norm.weight": last.weight, "decoder_norm.bias": last.bias}
+    state = {
+        "tgt_embedding.weight": words.weight,
+        "output.weight": words.weight,
+        "tgt_positions.table": places.weight,
+    }
+    state |= (
+        {} if last is None else {"decoder_norm.weight": last.weight, "decoder_norm.bias": last.bias}
+    )
     for number, layer in enumerate(body.h):
         pairs = {
             "self_attention.query_keys_values": layer.attn.c_attn,
@@ -108,8 +128,12 @@ def test_hidden_states_logits_and_loss_are_those_of_the_published_model(norm: st
             "around_feed_forward.norm": layer.ln_2,
         }
         for name, module in pairs.items():
-            weight = module.weight if module.weight.dim() == 1 else module.weight.T  # they hold products the other way
-            state |= {f"decoder.{number}.{name}.weight": weight, f"decoder.{number}.{name}.bias": module.bias}
+            # they hold products the other way
+            weight = module.weight if module.weight.dim() == 1 else module.weight.T
+            state |= {
+                f"decoder.{number}.{name}.weight": weight,
+                f"decoder.{number}.{name}.bias": module.bias,
+            }
     ours.load_state_dict(state)
     batch = given(TEXTS[0])
     ids = batch.targets.shifted

@@ -30,10 +30,18 @@ def encoded(model: Any, ids: list[int]) -> Array:
     ahead, back = model.encoder.forward_layers, model.encoder.backward_layers
     assert (len(ahead), len(back)) == (4, 1)
     words = [*model.src_embedding.weight.numpy()[ids]]
-    states = [*map(np.concatenate, zip(run(ahead[0], words), run(back[0], words[::-1])[::-1], strict=True))]
+    states = [
+        *map(
+            np.concatenate, zip(run(ahead[0], words), run(back[0], words[::-1])[::-1], strict=True)
+        )
+    ]
     for number, layer in enumerate(ahead[1:], start=2):
         answers = run(layer, states)
-        states = answers if number == 2 else [one + other for one, other in zip(answers, states, strict=True)]
+        states = (
+            answers
+            if number == 2
+            else [one + other for one, other in zip(answers, states, strict=True)]
+        )
     return np.array(states)
 
 
@@ -72,7 +80,9 @@ def test_the_equations_of_the_paper() -> None:
 def test_only_the_bottom_layer_reads_word_by_word() -> None:
     model, calls = build(), []
     for number, layer in enumerate(model.decoder):
-        layer.register_forward_hook(lambda own, inputs, output, at=number: calls.append((at, inputs[0].shape[1])))
+        layer.register_forward_hook(
+            lambda own, inputs, output, at=number: calls.append((at, inputs[0].shape[1]))
+        )
     model(batch_of([SOURCE], [TARGET]))
     assert calls == [(number, len(TARGET) + 1) for number in (1, 2, 3)]
 

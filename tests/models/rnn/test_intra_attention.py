@@ -13,7 +13,12 @@ from nmtkit.data.tokenizers.vocabulary import BOS, UNK
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.linear import prepare_for_inference, supported_precisions
 from nmtkit.models.rnn import intra_attention
-from nmtkit.models.rnn.intra_attention import IntraAttention, IntraAttentionConfig, accumulated_before, penalize
+from nmtkit.models.rnn.intra_attention import (
+    IntraAttention,
+    IntraAttentionConfig,
+    accumulated_before,
+    penalize,
+)
 from tests.support import small_models
 from tests.support.gradients import backward
 from tests.support.small_models import V, batch_of, finite_gradients
@@ -21,14 +26,20 @@ from tests.support.step_by_step import Walk, told
 
 build = partial(small_models.build, "intra_attention", scale=2.0, noise=0.2)
 # Two words of the articles are unknown; one of them is in a summary, and one article is nothing else.
-ARTICLES = batch_of([[5, V, 7, V + 1, 6], [V], [8, 9, 6]], [[V + 1, 7, 4], [V], [6, 8, 10, 4, 4, 5]])
+ARTICLES = batch_of(
+    [[5, V, 7, V + 1, 6], [V], [8, 9, 6]], [[V + 1, 7, 4], [V], [6, 8, 10, 4, 4, 5]]
+)
 
 
-def by_the_equations(model: IntraAttention, batch: Batch, row: int) -> tuple[Tensor, Tensor, Tensor]:
+def by_the_equations(
+    model: IntraAttention, batch: Batch, row: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities `(T,X)`, attention `(T,S)` and p(copy) `(T,)` of one article, one equation after the other."""
     length, steps = int(batch.inputs.lengths[row]), int(batch.targets.mask[row].sum())
     source = batch.inputs.ids[row : row + 1, :length]
-    encoded = model.encoder(model.src_embedding(source), source >= 0, batch.inputs.lengths[row : row + 1])
+    encoded = model.encoder(
+        model.src_embedding(source), source >= 0, batch.inputs.lengths[row : row + 1]
+    )
     values = encoded.states[0]  # (S,H)
     state = encoded.hidden[0], encoded.cell[0]
     w_attn = model.score.key.weight  # h_t^T W h_i
@@ -46,7 +57,10 @@ def by_the_equations(model: IntraAttention, batch: Batch, row: int) -> tuple[Ten
         context = (alpha[:, None] * values).sum(0)  # eq. 5
         own = torch.zeros_like(h)
         if earlier:
-            beta = torch.stack([h @ model.intra_decoder.query.weight.T @ other for other in earlier]).softmax(0)  # 6, 7
+            # 6, 7
+            beta = torch.stack(
+                [h @ model.intra_decoder.query.weight.T @ other for other in earlier]
+            ).softmax(0)
             own = beta @ torch.stack(earlier)  # eq. 8
         earlier.append(h)
         features = torch.cat([h, context, own])
@@ -69,9 +83,15 @@ def test_the_model_is_what_the_equations_say() -> None:
     for row in range(3):
         probabilities, attention, copying = by_the_equations(model, ARTICLES, row)
         steps, length = attention.shape
-        torch.testing.assert_close(output.log_probs[row, :steps].exp(), probabilities, rtol=1e-9, atol=1e-25)
-        torch.testing.assert_close(output.attention[row, :steps, :length], attention, rtol=1e-10, atol=1e-14)
-        torch.testing.assert_close(output.copy_gate[row, :steps, 0], 1 - copying, rtol=1e-10, atol=1e-14)
+        torch.testing.assert_close(
+            output.log_probs[row, :steps].exp(), probabilities, rtol=1e-9, atol=1e-25
+        )
+        torch.testing.assert_close(
+            output.attention[row, :steps, :length], attention, rtol=1e-10, atol=1e-14
+        )
+        torch.testing.assert_close(
+            output.copy_gate[row, :steps, 0], 1 - copying, rtol=1e-10, atol=1e-14
+        )
     assert float(output.copy_gate.max() - output.copy_gate.min()) > 0.3
 
 
@@ -95,10 +115,14 @@ def test_what_was_looked_at_counts_less(monkeypatch: pytest.MonkeyPatch) -> None
 def reads(model: IntraAttention, batch: Batch) -> Tensor:
     """The words `(B,T)` that the decoder reads in a training pass."""
     embedded: list[Tensor] = []
-    handle = model.decoder.register_forward_pre_hook(lambda _, inputs: embedded.append(inputs[0].detach()))
+    handle = model.decoder.register_forward_pre_hook(
+        lambda _, inputs: embedded.append(inputs[0].detach())
+    )
     model.unroll(batch, model.encode(batch))
     handle.remove()
-    distances = torch.cdist(embedded[-1], model.tgt_embedding.weight.detach()[None].expand(batch.size, -1, -1))
+    distances = torch.cdist(
+        embedded[-1], model.tgt_embedding.weight.detach()[None].expand(batch.size, -1, -1)
+    )
     assert float(distances.min(-1)[0].max()) < 1e-6
     return distances.argmin(-1)
 
@@ -108,12 +132,17 @@ def test_all_words_its_own_is_what_it_writes_by_itself() -> None:
     width = ARTICLES.targets.shifted.shape[1]
     with torch.no_grad():
         memory = model.encode(ARTICLES)
-        walk, tokens, written = Walk(model, memory), torch.tensor([BOS] * 3), [torch.tensor([BOS] * 3)]
+        walk, tokens, written = (
+            Walk(model, memory),
+            torch.tensor([BOS] * 3),
+            [torch.tensor([BOS] * 3)],
+        )
         for _ in range(width - 1):
             tokens = walk.step(tokens)[0].argmax(-1)
             written.append(tokens)
     own = torch.stack(written, 1)  # (B,T)
-    assert int(own.max()) >= V  # it copies a word that the vocabulary lacks, and reads it as unknown
+    # it copies a word that the vocabulary lacks, and reads it as unknown
+    assert int(own.max()) >= V
     assert reads(model, ARTICLES).tolist() == own.masked_fill(own >= V, UNK).tolist()
 
 
@@ -128,11 +157,15 @@ def test_words_of_its_own_depend_on_those_before_them() -> None:
         own = torch.rand(read.shape[1] - 1) < 0.5
         model.eval()
         with torch.no_grad():
-            best = model(replace(ARTICLES, targets=replace(ARTICLES.targets, shifted=read))).argmax(-1)
+            best = model(replace(ARTICLES, targets=replace(ARTICLES.targets, shifted=read))).argmax(
+                -1
+            )
         model.train()
         best = best.masked_fill(best >= V, UNK)
         assert torch.equal(read[:, 0], ARTICLES.targets.shifted[:, 0])
-        assert torch.equal(read[:, 1:], torch.where(own, best[:, :-1], ARTICLES.targets.shifted[:, 1:]))
+        assert torch.equal(
+            read[:, 1:], torch.where(own, best[:, :-1], ARTICLES.targets.shifted[:, 1:])
+        )
         replaced += int((read != ARTICLES.targets.shifted).sum())
     assert replaced > 20
 
@@ -141,7 +174,9 @@ def test_a_quarter_of_the_words_and_none_in_evaluation() -> None:
     assert IntraAttentionConfig().own_words == 0.25
     model = build(own_words=0.25)
     long = collate([[5, 6]], [[4] * 600])
-    never = replace(long, targets=replace(long.targets, shifted=torch.full_like(long.targets.shifted, BOS)))
+    never = replace(
+        long, targets=replace(long.targets, shifted=torch.full_like(long.targets.shifted, BOS))
+    )
     torch.manual_seed(11)
     share = float((reads(model.train(), never)[:, 1:] != BOS).double().mean())
     assert share == pytest.approx(0.25, abs=0.06)
@@ -155,7 +190,9 @@ def test_bfloat16_gives_every_parameter_a_gradient() -> None:
     model = build(own_words=0.5).float().train()
     with torch.autocast("cpu", torch.bfloat16):
         backward(model, ARTICLES, 1)
-    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.any() for parameter in model.parameters()
+    )
 
 
 # Nothing is NaN.
@@ -175,7 +212,8 @@ def test_loss_and_gradients_are_finite(name: str, gate: float | None) -> None:
     """With the switch as it is, stuck at copying, and stuck at generating; in float32, with strong opinions."""
     model = build(seed=4, own_words=0.25).float().train()
     with torch.no_grad():
-        model.score.key.weight.mul_(50.0)  # energies in the hundreds: their exponentials do not exist
+        # energies in the hundreds: their exponentials do not exist
+        model.score.key.weight.mul_(50.0)
         if gate is not None:
             model.switch.weight.zero_()
             model.switch.bias.fill_(gate)

@@ -32,19 +32,25 @@ def test_the_step_is_that_of_the_paper(window: WindowKind, input_feeding: bool) 
     source = [4, 5, 6, 7, 8, 4]
     memory = model.encode(batch_of([source]))
     walk = Walk(model, memory)
-    encoded, final = model.encoder.forward_layers[0](model.src_embedding(torch.tensor([[*source, EOS]])))
+    encoded, final = model.encoder.forward_layers[0](
+        model.src_embedding(torch.tensor([[*source, EOS]]))
+    )
     length = len(source) + 1
     hidden, fed = final, torch.zeros(4, dtype=torch.float64)
     torch.testing.assert_close(walk.state.hidden[:, 0], hidden[0])
     for step, token in enumerate((BOS, 5, 8)):
         log_probs, readout = walk.step(torch.tensor([token]))
         word = model.tgt_embedding.weight[token]
-        _, hidden = model.decoder((torch.cat([word, fed]) if input_feeding else word)[None, None], hidden)
+        _, hidden = model.decoder(
+            (torch.cat([word, fed]) if input_feeding else word)[None, None], hidden
+        )
         top = hidden[0, 0]
         energies = [float(top @ model.attention.score.key.weight @ value) for value in encoded[0]]
         centre = float(step)
         if window == "local_p":
-            place = model.attention.window.centre @ torch.tanh(model.attention.window.hidden.weight @ top)
+            place = model.attention.window.centre @ torch.tanh(
+                model.attention.window.hidden.weight @ top
+            )
             centre = length / (1 + math.exp(-float(place)))  # eq. 9
         inside = [s for s in range(length) if window == "global" or abs(s - centre) <= 2]
         total = sum(math.exp(energies[s]) for s in inside)
@@ -62,7 +68,9 @@ def test_the_step_is_that_of_the_paper(window: WindowKind, input_feeding: bool) 
         if window == "global":
             assert readout.centres is None
         else:
-            torch.testing.assert_close(readout.centres, torch.tensor([centre], dtype=readout.centres.dtype))
+            torch.testing.assert_close(
+                readout.centres, torch.tensor([centre], dtype=readout.centres.dtype)
+            )
         assert (walk.state.fed is None) != input_feeding
 
 
@@ -73,14 +81,18 @@ def test_a_reversed_source_is_shown_in_its_own_order() -> None:
     batch = batch_of([[4, 5, 6], [7, 8, 4, 5]])
     memory = model.encode(batch)
     for row, source in enumerate(([4, 5, 6, EOS], [7, 8, 4, 5, EOS])):
-        read, (hidden, cell) = model.encoder.forward_layers[0](model.src_embedding(torch.tensor([source[::-1]])))
+        read, (hidden, cell) = model.encoder.forward_layers[0](
+            model.src_embedding(torch.tensor([source[::-1]]))
+        )
         torch.testing.assert_close(memory.values[row, : len(source)], read[0].flip(0))
         torch.testing.assert_close(memory.hidden[row], hidden[0])
         torch.testing.assert_close(memory.cell[row], cell[0])
     assert bool((memory.values[0, 4] == 0).all())
     target = torch.tensor([[BOS, 4, 4, 4, 4, 4, 4]] * 2)
     readout = model.unroll(
-        replace(batch, targets=Targets(target, target, target, target >= 0)), memory, need_attention=True
+        replace(batch, targets=Targets(target, target, target, target >= 0)),
+        memory,
+        need_attention=True,
     )
     assert readout.centres.tolist() == [[0, 1, 2, 3, 3, 3, 3], [0, 1, 2, 3, 4, 4, 4]]
     assert readout.attention[0, 0].count_nonzero() == 2
@@ -108,7 +120,9 @@ def test_centres_are_given_with_the_attention() -> None:
     centres = told(model, batch).centres
     assert centres.shape == (1, 2)
     assert (model.window_half_width, build().window_half_width) == (2, None)
-    kept = model.unroll(batch, model.encode(batch), need_attention=True).gather(torch.tensor([[False, True]]))
+    kept = model.unroll(batch, model.encode(batch), need_attention=True).gather(
+        torch.tensor([[False, True]])
+    )
     assert torch.equal(kept.centres, centres[:, 1])
 
 
@@ -150,8 +164,16 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     updates, peak = 250, 0.01
     torch.manual_seed(moved(3))
     nine_words = VocabularySizes({"src": 9, "tgt": 9}, shared=True)
-    sizes = {"embedding_size": 32, "hidden_size": 32, "window_size": 2, "dropout": 0.0, "bridge": "zero"}
-    model = Luong(LuongConfig.model_validate({**sizes, "window": window, "input_feeding": False}), nine_words)
+    sizes = {
+        "embedding_size": 32,
+        "hidden_size": 32,
+        "window_size": 2,
+        "dropout": 0.0,
+        "bridge": "zero",
+    }
+    model = Luong(
+        LuongConfig.model_validate({**sizes, "window": window, "input_feeding": False}), nine_words
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=peak)
     random = torch.Generator().manual_seed(moved(4))
     for update in range(1, updates + 1):
@@ -172,5 +194,7 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     assert wrong <= 20
     centres = output.centres[:, :-1]  # the last step writes EOS
     off = (centres - torch.arange(9)).abs()
-    record_property("words between centre and word on average, at most 1, for local_m 0", float(off.mean()))
+    record_property(
+        "words between centre and word on average, at most 1, for local_m 0", float(off.mean())
+    )
     assert float(off.mean()) <= (0.0 if window == "local_m" else 1.0)

@@ -50,13 +50,21 @@ def test_three_steps_by_hand() -> None:
     context, coverage = np.zeros(2 * size), np.zeros(len(source))
     expected, looks, gates = [], [], []
     for word in [2, UNK, 5]:  # BOS, and the unknown word as the decoder reads it
-        x = linear(model.word_input, w["tgt_embedding.weight"][word]) + w["context_input.weight"] @ context
+        x = (
+            linear(model.word_input, w["tgt_embedding.weight"][word])
+            + w["context_input.weight"] @ context
+        )
         hidden, cell = recurrent_step(model.decoder.cells[0], x, hidden, cell)
-        inner = linear(model.attention.score.key, h) + np.outer(coverage, w["attention.score.coverage"])
+        inner = linear(model.attention.score.key, h) + np.outer(
+            coverage, w["attention.score.coverage"]
+        )
         inner = inner + w["attention.score.query.weight"] @ np.concatenate([hidden, cell])
         a = softmax(np.tanh(inner) @ w["attention.score.energy"])  # eq. 11, 2
         context = a @ h  # eq. 3
-        p_vocab = softmax(linear(model.output, linear(model.readout, np.concatenate([hidden, context]))))  # eq. 4
+        # eq. 4
+        p_vocab = softmax(
+            linear(model.output, linear(model.readout, np.concatenate([hidden, context])))
+        )
         p_gen = sigmoid(linear(model.gate, np.concatenate([hidden, context, cell, x])))[0]  # eq. 8
         p = np.append(p_gen * p_vocab, 0.0)
         for place, copied in enumerate(extended):
@@ -82,7 +90,9 @@ def test_the_paper_counts_as_many_parameters() -> None:
 
     def count(**settings: object) -> int:
         config = PointerGeneratorConfig.model_validate(settings)
-        model = PointerGenerator(config, VocabularySizes({"src": 50_000, "tgt": 50_000}, shared=True))
+        model = PointerGenerator(
+            config, VocabularySizes({"src": 50_000, "tgt": 50_000}, shared=True)
+        )
         return sum(parameter.numel() for parameter in model.parameters()) - 3 * 4 * 256
 
     assert count(copying=False) == 21_499_600
@@ -92,7 +102,10 @@ def test_the_paper_counts_as_many_parameters() -> None:
 
 def test_initialisation_of_the_authors() -> None:
     model = build(
-        VocabularySizes({"src": 400, "tgt": 400}, shared=True), hidden_size=32, initialisation="paper", coverage=True
+        VocabularySizes({"src": 400, "tgt": 400}, shared=True),
+        hidden_size=32,
+        initialisation="paper",
+        coverage=True,
     )
     for name, tensor in model.state_dict().items():
         size, deviation = float(tensor.abs().max()), float(tensor.std(correction=0))
@@ -116,7 +129,8 @@ def test_coverage_begins_without_effect_and_then_matters() -> None:
     torch.testing.assert_close(covered(batch), expected, rtol=0, atol=1e-12)
     covered.get_parameter("attention.score.coverage").fill_(1.0)
     changed = covered(batch)
-    torch.testing.assert_close(changed[:, 0], expected[:, 0], rtol=0, atol=1e-12)  # nothing is covered yet
+    # nothing is covered yet
+    torch.testing.assert_close(changed[:, 0], expected[:, 0], rtol=0, atol=1e-12)
     assert not torch.allclose(changed[:, 1:], expected[:, 1:])
 
 
@@ -138,7 +152,10 @@ def test_never_nan(name: str, bias: float) -> None:
         model.gate.bias.fill_(bias)
         model.attention.score.energy.mul_(50.0)  # so that some weights come out as zero
     sources = HARD[name]
-    batch = batch_of(sources, [[*source[:4], 5, V][:6] if V in source else [*source[:4], 5] for source in sources])
+    batch = batch_of(
+        sources,
+        [[*source[:4], 5, V][:6] if V in source else [*source[:4], 5] for source in sources],
+    )
     if bias:
         gates = told(model, batch, need_attention=False).copy_gate
         assert set(gates.flatten().tolist()) == {0.0 if bias < 0 else 1.0}
@@ -170,13 +187,17 @@ def test_gradient_of_the_likelihood(chunk_bytes: int, coverage: bool) -> None:
                 losses.append(loss())
             flat[place] = value
             numeric = (losses[0] - losses[1]) / (2 * step)
-            assert math.isclose(numeric, float(parameter.grad.view(-1)[place]), rel_tol=1e-5, abs_tol=1e-7), name
+            assert math.isclose(
+                numeric, float(parameter.grad.view(-1)[place]), rel_tol=1e-5, abs_tol=1e-7
+            ), name
             checked += 1
     assert checked > 60
 
 
 @torch.no_grad()
-def test_who_sees_its_coverage_does_not_say_a_name_again(record_property: Callable[[str, object], None]) -> None:
+def test_who_sees_its_coverage_does_not_say_a_name_again(
+    record_property: Callable[[str, object], None],
+) -> None:
     """The same random weights, which only copy: the energy of a name falls where it was looked at, or does not."""
     sources = [list(range(V, V + 12))] * 4 + [list(range(V + 2, V + 9))]
     repeated = []
@@ -186,7 +207,9 @@ def test_who_sees_its_coverage_does_not_say_a_name_again(record_property: Callab
         model.attention.score.key.weight.mul_(5.0)  # an untrained model looks everywhere alike
         model.attention.score.energy.mul_(100.0)
         model.attention.score.coverage.copy_(weight * model.attention.score.energy.sign())
-        results = beam_search(model, batch_of(sources), BeamConfig(beam_size=2, min_length=6, max_length=7))
+        results = beam_search(
+            model, batch_of(sources), BeamConfig(beam_size=2, min_length=6, max_length=7)
+        )
         repeated.append(sum(len(best[0].ids) - len({*best[0].ids}) for best in results))
     blind, seeing = repeated
     record_property("said again by the blind, more than 6", blind)

@@ -9,7 +9,13 @@ from tests.support.small_models import batch_of
 from tests.support.step_by_step import Walk
 
 build = partial(small_models.build, "rnn_encdec")
-SUTSKEVER = {"cell": "lstm", "layers": 2, "maxout_size": None, "feed_context": False, "reverse_source": True}
+SUTSKEVER = {
+    "cell": "lstm",
+    "layers": 2,
+    "maxout_size": None,
+    "feed_context": False,
+    "reverse_source": True,
+}
 
 
 @torch.no_grad()
@@ -48,7 +54,10 @@ def test_sutskever_hands_over_the_last_state_of_the_reversed_source() -> None:
 @torch.no_grad()
 def test_an_encoder_of_both_directions_is_summed_up_in_one_vector() -> None:
     """And a copied first state is the encoder's own, while the summary is still fed."""
-    model, batch = build(bidirectional=True, encoder_hidden_size=2, bridge="copy"), batch_of([[4, 5]])
+    model, batch = (
+        build(bidirectional=True, encoder_hidden_size=2, bridge="copy"),
+        batch_of([[4, 5]]),
+    )
     memory = model.encode(batch)
     words = model.src_embedding(batch.inputs.ids)
     ahead, _ = model.encoder.forward_layers[0](words)
@@ -69,7 +78,13 @@ def test_a_first_state_of_zero_leaves_the_source_to_the_fed_summary() -> None:
 
 def test_the_initialisation_of_sutskever_is_uniform() -> None:
     """Sutskever et al. 2014, section 3.4: all weights between -0.08 and 0.08; that of Bahdanau et al. is not."""
-    model = build(initialisation="paper", feed_context=False, maxout_size=None, hidden_size=32, embedding_size=32)
+    model = build(
+        initialisation="paper",
+        feed_context=False,
+        maxout_size=None,
+        hidden_size=32,
+        embedding_size=32,
+    )
     weights = torch.cat([one.detach().flatten() for one in model.parameters()])
     assert 0.079 < float(weights.abs().max()) < 0.0801
     assert float(weights.std()) == pytest.approx(0.16 / 12**0.5, rel=0.02)

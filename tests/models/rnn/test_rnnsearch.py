@@ -37,7 +37,9 @@ def test_the_step_is_that_of_the_appendix_or_of_the_program(order: str, readout_
         cell = model.decoder.cells[0]
         ins = (cell.weight_ih @ torch.cat([word, context]) + cell.bias_ih).chunk(3)
         outs = (cell.weight_hh @ hidden + cell.bias_hh).chunk(3)
-        reset, keep = (1 / (1 + torch.exp(-one - other)) for one, other in zip(ins[:2], outs[:2], strict=True))
+        reset, keep = (
+            1 / (1 + torch.exp(-one - other)) for one, other in zip(ins[:2], outs[:2], strict=True)
+        )
         return (1 - keep) * torch.tanh(ins[2] + reset * outs[2]) + keep * hidden
 
     context = torch.zeros(8, dtype=torch.float64)
@@ -47,12 +49,20 @@ def test_the_step_is_that_of_the_appendix_or_of_the_program(order: str, readout_
         if order == "look_generate_update":
             before = updated(word, context, before)
         score = model.attention.score
-        inner = [torch.tanh(score.query.weight @ before + score.key(annotation)) for annotation in annotations]
+        inner = [
+            torch.tanh(score.query.weight @ before + score.key(annotation))
+            for annotation in annotations
+        ]
         weights = torch.stack([score.energy @ one for one in inner]).softmax(0)
-        context = sum(weight * annotation for weight, annotation in zip(weights, annotations, strict=True))
+        context = sum(
+            weight * annotation for weight, annotation in zip(weights, annotations, strict=True)
+        )
         after = before if order == "look_generate_update" else updated(word, context, before)
         read = before if readout_state == "previous" else after
-        pieces = model.readout.pieces.weight @ torch.cat([read, word, context]) + model.readout.pieces.bias
+        pieces = (
+            model.readout.pieces.weight @ torch.cat([read, word, context])
+            + model.readout.pieces.bias
+        )
         maxima = torch.maximum(pieces[:3], pieces[3:])
         expected = (model.output.weight @ maxima + model.output.bias).log_softmax(0)
         torch.testing.assert_close(readout.attention, weights[None])
@@ -66,7 +76,9 @@ def test_the_step_is_that_of_the_appendix_or_of_the_program(order: str, readout_
     ("settings", "knows"),
     [({}, False), ({"readout_state": "current"}, False), ({"order": "look_generate_update"}, True)],
 )
-def test_only_in_the_order_of_the_program_a_look_knows_the_last_word(settings: dict[str, str], knows: bool) -> None:
+def test_only_in_the_order_of_the_program_a_look_knows_the_last_word(
+    settings: dict[str, str], knows: bool
+) -> None:
     """Row i of the attention, where only y_{i-1} is another."""
     model = build(noise=0.3, **settings)
     rows = [told(model, batch_of([[4, 5, 6]], [[7, last, 9]])).attention[0] for last in (8, 10)]

@@ -49,8 +49,12 @@ def count(name: str, default: int, about: str) -> Any:
 
 @click.group(invoke_without_command=True)
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ... or auto.")
-@click.option("--run", type=click.Path(path_type=Path), help="A preprocessed run: train on its data.")
-@click.option("--only", type=click.Choice([*PARTS, *ON_REQUEST]), help="One part instead of the first two.")
+@click.option(
+    "--run", type=click.Path(path_type=Path), help="A preprocessed run: train on its data."
+)
+@click.option(
+    "--only", type=click.Choice([*PARTS, *ON_REQUEST]), help="One part instead of the first two."
+)
 @count("--threads", 2, "CPU threads of every engine, and workers of preprocess.")
 @click.option(
     "--shape",
@@ -60,7 +64,9 @@ def count(name: str, default: int, about: str) -> Any:
     help="Of the Transformer: nmtkit's default, or the paper's base. With `toy` the figures come in seconds and mean "
     "nothing.",
 )
-@count("--batch-tokens", training.BATCH_TOKENS, "Padded tokens a side of a batch; a GPU wants 25000.")
+@count(
+    "--batch-tokens", training.BATCH_TOKENS, "Padded tokens a side of a batch; a GPU wants 25000."
+)
 @click.option(
     "--arithmetic",
     type=click.Choice(list(training.ARITHMETICS)),
@@ -87,7 +93,13 @@ def count(name: str, default: int, about: str) -> Any:
     metavar="N,N,...",
     help="Pairs of each corpus to check and preprocess; 0.7 KB of disk for each.",
 )
-@click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
+@click.option(
+    "--json",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write all figures there too.",
+)
 @click.pass_context
 def command(ctx: click.Context, only: str | None, output: Path | None, **given: Any) -> None:
     """Measure nmtkit beside bare torch and other engines.
@@ -104,7 +116,10 @@ def command(ctx: click.Context, only: str | None, output: Path | None, **given: 
     bench.show_machine(facts)
     look = partial(machine.look_at_pressure, notify=partial(terminal.say, stderr=True))
     pressure = {"before": look("before")}
-    figures: dict[str, Any] = {"machine": facts, "settings": {key: str(value) for key, value in given.items()}}
+    figures: dict[str, Any] = {
+        "machine": facts,
+        "settings": {key: str(value) for key, value in given.items()},
+    }
     with tempfile.TemporaryDirectory(prefix="nmtkit-bench-") as scratch:
         for part in [only] if only else PARTS:
             figures[part] = run_part(part, Path(scratch), place, **given)
@@ -115,11 +130,15 @@ def command(ctx: click.Context, only: str | None, output: Path | None, **given: 
     terminal.say(f"{time.monotonic() - begun:.0f} seconds in all")
 
 
-def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int, **given: Any) -> Any:
+def run_part(
+    part: str, scratch: Path, place: Any, *, threads: int, rounds: int, **given: Any
+) -> Any:
     """Measures a part, shows its table and gives its figures."""
     toy = given["shape"] == "toy"
     if part == "preprocess":
-        corpora = [preprocessing.measure(lines, scratch / str(lines), threads) for lines in given["lines"]]
+        corpora = [
+            preprocessing.measure(lines, scratch / str(lines), threads) for lines in given["lines"]
+        ]
         preprocessing.show(corpora, threads)
         return corpora
     if part == "summarization":
@@ -127,7 +146,9 @@ def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int,
         trained = training.pointer_generator(place, threads, given["updates"], rounds, toy)
         for speed in trained:
             bench.show_training("the pointer-generator", speed)
-        rows = search.measure_summaries(network, given["articles"], given["alone"], 32, rounds, threads, place)
+        rows = search.measure_summaries(
+            network, given["articles"], given["alone"], 32, rounds, threads, place
+        )
         search.show_summaries(rows)
         return {"training": [speed.figures() for speed in trained], "decoding": rows}
     if given["run"] is not None:
@@ -137,8 +158,12 @@ def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int,
         folder = made_text.make_captions(scratch, {"kind": "transformer"}, *sizes)
     store = Store.open(folder.data, "train")
     training.check_store(store)
-    terminal.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
-    setup = training.Setup(store, scratch, place, threads, given["blocks"], given["updates"], given["batch_tokens"])
+    terminal.say(
+        f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}"
+    )
+    setup = training.Setup(
+        store, scratch, place, threads, given["blocks"], given["updates"], given["batch_tokens"]
+    )
     if given["objective"]:
         setup = replace(setup, corrupt=training.corruption(given["objective"]))
     arithmetics = [training.ARITHMETICS[name] for name in given["arithmetic"]]
@@ -151,7 +176,9 @@ def names_of(what: str, known: Collection[str]) -> Callable[..., tuple[str, ...]
     """Reads NAME,NAME,... of which each must be known."""
 
     def read(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(name.strip() for name in (given or "").split(",") if name.strip()))
+        names = tuple(
+            dict.fromkeys(name.strip() for name in (given or "").split(",") if name.strip())
+        )
         for name in names:
             if name not in known:
                 raise click.BadParameter(f"there is no {what} {name!r}: take {' or '.join(known)}")
@@ -204,7 +231,16 @@ def decode(
     work = DecodingWork(how, sources, references, against, rounds, alone)
     rows, seconds, examples, pressure = measure_decoding(work, tell)
     bench.show_machine(facts)
-    columns = ["engine", "settings", "CPU s", "of floor", "differ", "ties", "cut", *bench.DECODING_COLUMNS]
+    columns = [
+        "engine",
+        "settings",
+        "CPU s",
+        "of floor",
+        "differ",
+        "ties",
+        "cut",
+        *bench.DECODING_COLUMNS,
+    ]
     title = f"decoding {len(sources):,} lines, {rounds} rounds"
     terminal.table(title, [*columns, *rows[0].scores], [decoding_row(row) for row in rows])
     cold = [[name, f"{median(taken):.2f}", spread(taken, 2)] for name, taken in seconds.items()]
@@ -219,14 +255,40 @@ def decode(
 
 @command.command("generate")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ... or auto.")
-@click.option("--shape", type=click.Choice(list(generating.SHAPES)), default="gpt2", show_default=True)
-@click.option("--batches", default="16,1", show_default=True, callback=integers, metavar="N,N,...", help="Prompts.")
-@click.option("--against/--alone", default=True, show_default=True, help="Beside transformers, which must be there.")
+@click.option(
+    "--shape", type=click.Choice(list(generating.SHAPES)), default="gpt2", show_default=True
+)
+@click.option(
+    "--batches",
+    default="16,1",
+    show_default=True,
+    callback=integers,
+    metavar="N,N,...",
+    help="Prompts.",
+)
+@click.option(
+    "--against/--alone",
+    default=True,
+    show_default=True,
+    help="Beside transformers, which must be there.",
+)
 @count("--threads", 2, "CPU threads of every engine.")
 @count("--rounds", 3, "How often each engine is measured.")
-@click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
+@click.option(
+    "--json",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write all figures there too.",
+)
 def generate(
-    device: str, shape: str, batches: list[int], against: bool, threads: int, rounds: int, output: Path | None
+    device: str,
+    shape: str,
+    batches: list[int],
+    against: bool,
+    threads: int,
+    rounds: int,
+    output: Path | None,
 ) -> None:
     """Measure how fast a language model goes on with prompts, beside transformers with the same random weights."""
     place, asked = devices.choose(device), generating.SHAPES[shape]
@@ -245,12 +307,22 @@ def generate(
     multiple=True,
     help="An objective of pretraining, or a language model; can be repeated. Default: all.",
 )
-@click.option("--shape", type=click.Choice(list(pretraining.SHAPES)), default="small", show_default=True)
+@click.option(
+    "--shape", type=click.Choice(list(pretraining.SHAPES)), default="small", show_default=True
+)
 @count("--threads", 2, "CPU threads of both.")
 @count("--updates", 10, "In a block.")
 @count("--rounds", 5, "How often each is measured.")
-@click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
-def pretrain(only: tuple[str, ...], shape: str, threads: int, updates: int, rounds: int, output: Path | None) -> None:
+@click.option(
+    "--json",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write all figures there too.",
+)
+def pretrain(
+    only: tuple[str, ...], shape: str, threads: int, updates: int, rounds: int, output: Path | None
+) -> None:
     """Measure how fast models are trained on texts alone, beside the same networks in bare torch.
 
     Pretraining is that of BERT (masked_words, next_sentence), ELECTRA (replaced_tokens), XLNet (permutation) and ELMo
@@ -278,8 +350,16 @@ def pretrain(only: tuple[str, ...], shape: str, threads: int, updates: int, roun
 @count("--updates", 2, "In a block.")
 @count("--rounds", 4, "How often each is measured.")
 @count("--beam-size", 5, "Of the searches.")
-@click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
-def models_command(only: tuple[str, ...], beam_size: int, output: Path | None, **given: Any) -> None:
+@click.option(
+    "--json",
+    "output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write all figures there too.",
+)
+def models_command(
+    only: tuple[str, ...], beam_size: int, output: Path | None, **given: Any
+) -> None:
     """Measure how fast further models are trained beside the same networks in bare torch, and how fast they write.
 
     Both get the same batches, which are made before. Those that write do so with random weights, many texts at a time
@@ -289,7 +369,9 @@ def models_command(only: tuple[str, ...], beam_size: int, output: Path | None, *
     works = {name: models.WORK[name] for name in only or models.WORK}
     models.check_same_function(works, shape)
     with tempfile.TemporaryDirectory() as scratch:
-        trained = pretraining.measure(works, shape, given["updates"], rounds, threads, Path(scratch))
+        trained = pretraining.measure(
+            works, shape, given["updates"], rounds, threads, Path(scratch)
+        )
     written = models.measure_writing(works, shape, beam_size, rounds, threads)
     facts = machine.facts(threads, devices.choose("cpu"))
     bench.show_machine(facts)

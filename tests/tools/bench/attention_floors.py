@@ -26,16 +26,25 @@ class BareSeq2Seq(Floor):
 
     def __init__(self, config: RecurrentConfig, shared: bool = False) -> None:
         super().__init__()
-        self.tgt, self.dropout = nn.Embedding(WORDS, config.embedding_size), nn.Dropout(config.dropout)
+        self.tgt, self.dropout = (
+            nn.Embedding(WORDS, config.embedding_size),
+            nn.Dropout(config.dropout),
+        )
         self.src = self.tgt if shared else nn.Embedding(WORDS, config.embedding_size)
 
     def words(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The embeddings of the source and of the target, moved by one."""
-        return self.dropout(self.src(batch.inputs.ids)), self.dropout(self.tgt(batch.targets.shifted))
+        return self.dropout(self.src(batch.inputs.ids)), self.dropout(
+            self.tgt(batch.targets.shifted)
+        )
 
-    def read(self, lstm: nn.LSTM, words: Tensor, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def read(
+        self, lstm: nn.LSTM, words: Tensor, batch: Batch
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The states, and what the LSTM ends in, of which only packed sequences give the cells."""
-        packed = pack_padded_sequence(words, batch.inputs.lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            words, batch.inputs.lengths, batch_first=True, enforce_sorted=False
+        )
         answer, ends = lstm(packed)
         return self.dropout(pad_packed_sequence(answer, batch_first=True)[0]), ends
 
@@ -53,8 +62,14 @@ class BareRnnSearch(BareSeq2Seq):
         super().__init__(config)
         size, width = config.embedding_size, config.hidden_size
         self.both = nn.ModuleList(nn.GRU(size, width, batch_first=True) for _ in range(2))
-        self.attention, self.first = Additive(width, 2 * width, config.attention_size), nn.Linear(width, width)
-        self.cell, self.output = nn.GRUCell(size + 2 * width, width), nn.Linear(config.maxout_size, WORDS)
+        self.attention, self.first = (
+            Additive(width, 2 * width, config.attention_size),
+            nn.Linear(width, width),
+        )
+        self.cell, self.output = (
+            nn.GRUCell(size + 2 * width, width),
+            nn.Linear(config.maxout_size, WORDS),
+        )
         self.pieces = nn.Linear(size + 3 * width, 2 * config.maxout_size)
 
     def loss(self, batch: Batch) -> Tensor:
@@ -85,7 +100,10 @@ class BareLuong(BareSeq2Seq):
         size, width = config.embedding_size, config.hidden_size
         self.encoder = nn.LSTM(size, width, 2, batch_first=True, dropout=config.dropout)
         self.cells = nn.ModuleList([nn.LSTMCell(size + width, width), nn.LSTMCell(width, width)])
-        self.key, self.attentional = (nn.Linear(width, width, bias=False), nn.Linear(2 * width, width, bias=False))
+        self.key, self.attentional = (
+            nn.Linear(width, width, bias=False),
+            nn.Linear(2 * width, width, bias=False),
+        )
         self.output = nn.Linear(width, WORDS)
 
     def loss(self, batch: Batch) -> Tensor:
@@ -132,8 +150,14 @@ class BarePointerGenerator(BareSeq2Seq):
         super().__init__(config, shared=True)
         size, width = config.embedding_size, config.hidden_size
         self.encoder = nn.LSTM(size, width, batch_first=True, bidirectional=True)
-        self.first_hidden, self.first_cell = nn.Linear(2 * width, width), nn.Linear(2 * width, width)
-        self.word_input, self.context_input = nn.Linear(size, size), nn.Linear(2 * width, size, bias=False)
+        self.first_hidden, self.first_cell = (
+            nn.Linear(2 * width, width),
+            nn.Linear(2 * width, width),
+        )
+        self.word_input, self.context_input = (
+            nn.Linear(size, size),
+            nn.Linear(2 * width, size, bias=False),
+        )
         self.cell, self.gate = nn.LSTMCell(size, width), nn.Linear(4 * width + size, 1)
         self.attention = BareCovered(2 * width, 2 * width, config.attention_size or 2 * width)
         self.readout, self.output = nn.Linear(3 * width, width), nn.Linear(width, WORDS)

@@ -46,7 +46,11 @@ def bbc(folder: Path) -> Iterable[Text]:
         with gzip.open(folder / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:
             for number, row in enumerate(map(json.loads, file)):
                 text = " ".join((row["title"] + ". " + " ".join(row["paragraphs"])).split())
-                yield "valid" if split == "train" and number % 10 == 0 else split, text, row["id"].split("/")[0]
+                yield (
+                    "valid" if split == "train" and number % 10 == 0 else split,
+                    text,
+                    row["id"].split("/")[0],
+                )
 
 
 def debian(cache: Path) -> Iterable[Text]:
@@ -61,9 +65,16 @@ def debian(cache: Path) -> Iterable[Text]:
     random.Random(1).shuffle(items)
     for item in items:
         section = facts.get(item.package, {}).get("Section", "")
-        words = " ".join(word for lines in item.paragraphs for line in lines for word in line.split())
+        words = " ".join(
+            word for lines in item.paragraphs for line in lines for word in line.split()
+        )
         beginning = words[:60]
-        if section not in asked or taken[section] >= PER_SECTION or len(words.split()) < 20 or beginning in seen:
+        if (
+            section not in asked
+            or taken[section] >= PER_SECTION
+            or len(words.split()) < 20
+            or beginning in seen
+        ):
             continue
         taken[section] += 1
         seen.add(beginning)
@@ -87,7 +98,10 @@ class Classes(Experiment):
 
     def classify(self, kind: str, seed: int, updates: int, words: int) -> tuple[float, float]:
         """Trains a model; returns its accuracy and macro F1 on the test set."""
-        data = {part: {"src": f"{part}.txt", "labels": f"{part}.label"} for part in ("train", "valid", "test")}
+        data = {
+            part: {"src": f"{part}.txt", "labels": f"{part}.label"}
+            for part in ("train", "valid", "test")
+        }
         settings: dict[str, object] = {
             "task": "classification",
             "seed": seed,
@@ -121,7 +135,8 @@ def main(bbc_folder: Path, folder: Path, updates: int, seeds: int, jobs: int, sc
                 experiment.prepare_texts(texts)
             for kind in MODELS:
                 work[name, kind] = [
-                    pool.submit(experiment.classify, kind, seed, updates, WORDS[name]) for seed in range(1, seeds + 1)
+                    pool.submit(experiment.classify, kind, seed, updates, WORDS[name])
+                    for seed in range(1, seeds + 1)
                 ]
         for (name, kind), runs in work.items():
             found = [run.result() for run in runs]

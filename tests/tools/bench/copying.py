@@ -96,7 +96,9 @@ def main() -> None:
     print(f"{given.kind}: {sum(one.numel() for one in model.parameters()):,} weights")
     train(model, given.updates, given.seed)
     for length in (2, 5, 8, 10, 11, 12, 15, 18, 20):
-        print("{} symbols: {:.1%} of symbols, {:.1%} of copies".format(length, *right(model, length)))
+        print(
+            "{} symbols: {:.1%} of symbols, {:.1%} of copies".format(length, *right(model, length))
+        )
 
 
 if __name__ == "__main__":

@@ -82,10 +82,16 @@ class EngineSpeed(DecodingSpeed):
     @property
     def share_of_floor(self) -> list[float]:
         """The products' part of the time, in each round."""
-        return [alone / whole for alone, whole in zip(self.matmul_seconds, self.seconds, strict=False)]
+        return [
+            alone / whole for alone, whole in zip(self.matmul_seconds, self.seconds, strict=False)
+        ]
 
     def figures(self) -> dict[str, Any]:
-        more = {"setting": asdict(self.setting), "way": str(self.setting), "share_of_floor": self.share_of_floor}
+        more = {
+            "setting": asdict(self.setting),
+            "way": str(self.setting),
+            "share_of_floor": self.share_of_floor,
+        }
         return {**super().figures(), **more}
 
 
@@ -116,7 +122,8 @@ def start_engine(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
     if name != NmtkitEngine.name:
         # Other engines wait as their own users have them wait, unless the user of this program has chosen otherwise.
         variables = {key: value for key, value in variables.items() if WAITING.get(key) != value}
-    variables["TMPDIR"] = stack.enter_context(tempfile.TemporaryDirectory())  # the process is killed in the end
+    # the process is killed in the end
+    variables["TMPDIR"] = stack.enter_context(tempfile.TemporaryDirectory())
     with patch.dict(os.environ, variables, clear=True):
         worker = WorkerProcess()
     stack.callback(worker.end)
@@ -128,7 +135,9 @@ def start_engine(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
 
 def measure_decoding(
     work: DecodingWork, notify: Callable[[str], None]
-) -> tuple[list[EngineSpeed], dict[str, list[float]], list[dict[str, str]], dict[str, float | None]]:
+) -> tuple[
+    list[EngineSpeed], dict[str, list[float]], list[dict[str, str]], dict[str, float | None]
+]:
     """Measures; every engine, in each of its configurations, has a process of its own that stays.
 
     Returns:
@@ -146,7 +155,11 @@ def measure_decoding(
         library(name)
     pressure = {"before": machine.look_at_pressure("before", notify)}
     with ExitStack() as stack:
-        rows = [row for name in (NmtkitEngine.name, *work.against) for row in _fastest(name, work, notify)]
+        rows = [
+            row
+            for name in (NmtkitEngine.name, *work.against)
+            for row in _fastest(name, work, notify)
+        ]
         engines = [start_engine(row.engine, work.how, stack) for row in rows]
         # Threads that compute the products side by side would keep a process from searching by forks.
         products = start_engine(NmtkitEngine.name, work.how, stack)
@@ -197,7 +210,9 @@ def _threads_alone(setting: Setting, ask: Ask, work: DecodingWork) -> int:
     counts = dict.fromkeys((1, setting.threads * setting.searches))
     settings = [replace(setting, searches=1, threads=count) for count in counts]
     lines = work.filled[:FEW]
-    seconds = _median_seconds(settings, lambda setting: sum(ask("latencies", setting, lines)), SECONDS_TO_TRY / 10)
+    seconds = _median_seconds(
+        settings, lambda setting: sum(ask("latencies", setting, lines)), SECONDS_TO_TRY / 10
+    )
     return min(settings, key=seconds.__getitem__).threads
 
 
@@ -227,13 +242,19 @@ def _measure_round(row: EngineSpeed, ask: Ask, work: DecodingWork) -> None:
     row.latencies += ask("latencies", alone, work.filled[: work.alone])
 
 
-def _compare(rows: Sequence[EngineSpeed], ask: Ask, work: DecodingWork, run: Run) -> list[dict[str, str]]:
+def _compare(
+    rows: Sequence[EngineSpeed], ask: Ask, work: DecodingWork, run: Run
+) -> list[dict[str, str]]:
     """Counts what differs from the first row, scores all rows, and gives some of the lines that differ."""
     examples = []
     first = rows[0].translations
     for row in rows:
         own = row.translations
-        others = [n for n, (one, other) in enumerate(zip(own, first, strict=True)) if one.tokens != other.tokens]
+        others = [
+            n
+            for n, (one, other) in enumerate(zip(own, first, strict=True))
+            if one.tokens != other.tokens
+        ]
         lines = [work.sources[number] for number in others]
         scores = [ask("rescore", lines, [decoded[n] for n in others]) for decoded in (own, first)]
         row.differing = len(others)
@@ -250,10 +271,21 @@ def _compare(rows: Sequence[EngineSpeed], ask: Ask, work: DecodingWork, run: Run
 def _cold_starts(work: DecodingWork, run: Run) -> dict[str, list[float]]:
     """How long a process takes that translates one line, and one that only loads torch, in turns."""
     command = TASKS.get(run.recipe.task).command
-    words = [command, "-m", str(run.folder.path), "--checkpoint", work.how.weights, "--device", work.how.device]
+    words = [
+        command,
+        "-m",
+        str(run.folder.path),
+        "--checkpoint",
+        work.how.weights,
+        "--device",
+        work.how.device,
+    ]
     beam = (work.how.search_settings or {}).get("beam_size")
     words += ["--beam-size", str(beam)] if beam else []
-    programs = {f"nmtkit {command}": ["-m", "nmtkit", *words], "import torch": ["-c", "import torch"]}
+    programs = {
+        f"nmtkit {command}": ["-m", "nmtkit", *words],
+        "import torch": ["-c", "import torch"],
+    }
     seconds: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(max(work.rounds, 2)):
         for name, arguments in programs.items():
@@ -262,5 +294,7 @@ def _cold_starts(work: DecodingWork, run: Run) -> dict[str, list[float]]:
             done = subprocess.run(program, input=line, text=True, capture_output=True, check=False)
             seconds[name].append(time.monotonic() - begun)
             if done.returncode:
-                raise NmtkitError(f"{name}: it ended with code {done.returncode}: {done.stderr.strip()}")
+                raise NmtkitError(
+                    f"{name}: it ended with code {done.returncode}: {done.stderr.strip()}"
+                )
     return seconds

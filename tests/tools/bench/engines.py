@@ -139,7 +139,9 @@ class Engine(ABC):
 
     def rescore(self, lines: Sequence[str], decoded: Sequence[Decoded]) -> list[float]:
         """The model's scores of some translations."""
-        translations = [Translation(one.text, 0.0, 0.0, one.tokens, [], [], one.finished) for one in decoded]
+        translations = [
+            Translation(one.text, 0.0, 0.0, one.tokens, [], [], one.finished) for one in decoded
+        ]
         self.use(self.settings()[0])
         return [one.score for one in self.reader.rescore(lines, translations)]
 
@@ -169,9 +171,15 @@ class NmtkitEngine(Engine):
         settings = []
         for precision in precisions:
             whole = default_speed_config(self.place, precision).batch_tokens
-            sizes = [self.reader.batch_tokens] if self.reader.batch_tokens else [whole, whole // 2, whole // 4]
+            sizes = (
+                [self.reader.batch_tokens]
+                if self.reader.batch_tokens
+                else [whole, whole // 2, whole // 4]
+            )
             for size in sizes:
-                settings.append(Setting(precision, size, "tokens", searches, self._threads // searches))
+                settings.append(
+                    Setting(precision, size, "tokens", searches, self._threads // searches)
+                )
         return settings
 
     def use(self, setting: Setting) -> None:
@@ -246,8 +254,12 @@ class ExternalEngine(Engine):
             self._positions = max(longest, 512)
             self._convert(self._positions)
         tokenizer = self.reader.tokenizers.tgt
-        for number, ids in zip(filled, self._search([sources[number] for number in filled], limit), strict=True):
-            decoded[number] = Decoded(tokenizer.decode(ids), tokenizer.pieces(ids), len(ids) < limit)
+        for number, ids in zip(
+            filled, self._search([sources[number] for number in filled], limit), strict=True
+        ):
+            decoded[number] = Decoded(
+                tokenizer.decode(ids), tokenizer.pieces(ids), len(ids) < limit
+            )
         return decoded
 
     @abstractmethod
@@ -270,7 +282,11 @@ class HuggingFace(ExternalEngine):
         half: Precision = "fp16" if self.place.type == "cuda" else "bf16"
         precisions = [EXACT, half] if half in supported_precisions(self.place) else [EXACT]
         sizes = _BATCHES.get(self.place.type, _BATCHES["cpu"])
-        return [Setting(kind, size, "sentences", 1, self._threads) for kind in precisions for size in sizes]
+        return [
+            Setting(kind, size, "sentences", 1, self._threads)
+            for kind in precisions
+            for size in sizes
+        ]
 
     def use(self, setting: Setting) -> None:
         self._setting = setting
@@ -315,7 +331,11 @@ def generate(network: Any, batch: Batch, config: SearchConfig, limit: int) -> li
         limit: most tokens, EOS counted.
     """
     stop = EARLY_STOPPING[config.effective_stop]
-    beam = {"length_penalty": _alpha(config), "early_stopping": stop} if config.n_hypotheses > 1 else {}
+    beam = (
+        {"length_penalty": _alpha(config), "early_stopping": stop}
+        if config.n_hypotheses > 1
+        else {}
+    )
     beam |= {"forced_eos_token_id": EOS} if config.effective_at_limit == "end" else {}
     rules = {"no_repeat_ngram_size": config.no_repeat_ngram} if config.no_repeat_ngram else {}
     rules |= {"min_new_tokens": config.min_length} if config.min_length else {}
@@ -350,10 +370,19 @@ class CTranslate2(ExternalEngine):
         """Every precision that it has here, with one search per core or one on all cores."""
         supported = self._library.get_supported_compute_types(self.place.type)
         precisions = [name for name, kind in self._TYPES.items() if kind in supported]
-        cores = dict.fromkeys([(self._threads, 1), (1, self._threads)]) if self.place.type == "cpu" else [(1, 1)]
+        cores = (
+            dict.fromkeys([(self._threads, 1), (1, self._threads)])
+            if self.place.type == "cpu"
+            else [(1, 1)]
+        )
         sizes = _BATCHES["cuda"] if self.place.type == "cuda" else (32, 64)
-        settings = [(kind, size, *shared) for kind in precisions for size in sizes for shared in cores]
-        return [Setting(kind, size, "sentences", searches, threads) for kind, size, searches, threads in settings]
+        settings = [
+            (kind, size, *shared) for kind in precisions for size in sizes for shared in cores
+        ]
+        return [
+            Setting(kind, size, "sentences", searches, threads)
+            for kind, size, searches, threads in settings
+        ]
 
     def use(self, setting: Setting) -> None:
         """Reads the model again where precision or threads differ."""
@@ -398,7 +427,9 @@ class CTranslate2(ExternalEngine):
             suppress_sequences=[[tgt.tokens[PAD]], [tgt.tokens[BOS]]],
             return_end_token=True,  # |Y| then counts it, as that of the others does
         )
-        return [[word for word in tgt.ids(result.hypotheses[0]) if word != EOS] for result in results]
+        return [
+            [word for word in tgt.ids(result.hypotheses[0]) if word != EOS] for result in results
+        ]
 
 
 def _alpha(config: SearchConfig) -> float:

@@ -71,18 +71,26 @@ class BareTransformer(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         self.dropout = nn.Dropout(dropout)
-        encoder_layer = nn.TransformerEncoderLayer(width, heads, inner, dropout, batch_first=True, norm_first=True)
-        decoder_layer = nn.TransformerDecoderLayer(width, heads, inner, dropout, batch_first=True, norm_first=True)
+        encoder_layer = nn.TransformerEncoderLayer(
+            width, heads, inner, dropout, batch_first=True, norm_first=True
+        )
+        decoder_layer = nn.TransformerDecoderLayer(
+            width, heads, inner, dropout, batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(
             encoder_layer, config.encoder_layers, nn.LayerNorm(width), enable_nested_tensor=False
         )
-        self.decoder = nn.TransformerDecoder(decoder_layer, config.decoder_layers, nn.LayerNorm(width))
+        self.decoder = nn.TransformerDecoder(
+            decoder_layer, config.decoder_layers, nn.LayerNorm(width)
+        )
         angles = torch.arange(LONGEST)[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
         waves = torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
         self.register_buffer("positions", waves, persistent=False)
 
     def _enter(self, ids: Tensor) -> Tensor:
-        entering: Tensor = self.dropout(self.embedding(ids) * math.sqrt(self.width) + self.positions[: ids.shape[1]])
+        entering: Tensor = self.dropout(
+            self.embedding(ids) * math.sqrt(self.width) + self.positions[: ids.shape[1]]
+        )
         return entering
 
     def forward(self, batch: Loaded) -> Tensor:
@@ -116,9 +124,15 @@ class BareTransformer(nn.Module):
             "norm3.": "around_feed_forward.norm.",
             "multihead_attn.out_proj.": "cross_attention.out.",
         }
-        taken = {"embedding.weight": weights["tgt_embedding.weight"], "bias": weights["output.bias"]}
+        taken = {
+            "embedding.weight": weights["tgt_embedding.weight"],
+            "bias": weights["output.bias"],
+        }
         for kind in ("weight", "bias"):
-            sides = ("encoder", self.encoder, encoder_layer), ("decoder", self.decoder, decoder_layer)
+            sides = (
+                ("encoder", self.encoder, encoder_layer),
+                ("decoder", self.decoder, decoder_layer),
+            )
             for side, stack, names in sides:
                 taken[f"{side}.norm.{kind}"] = weights[f"{side}_norm.{kind}"]
                 for number in range(stack.num_layers):
@@ -126,6 +140,9 @@ class BareTransformer(nn.Module):
                         if (name := f"{side}.{number}.{ours}{kind}") in weights:
                             taken[f"{side}.layers.{number}.{theirs}{kind}"] = weights[name]
             for number in range(self.decoder.num_layers):
-                parts = [weights[f"decoder.{number}.cross_attention.{p}.{kind}"] for p in ("query", "keys_values")]
+                parts = [
+                    weights[f"decoder.{number}.cross_attention.{p}.{kind}"]
+                    for p in ("query", "keys_values")
+                ]
                 taken[f"decoder.layers.{number}.multihead_attn.in_proj_{kind}"] = torch.cat(parts)
         return taken

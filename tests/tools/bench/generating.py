@@ -44,7 +44,11 @@ class Shape:
 
     def build(self) -> TransformerLM:
         torch.manual_seed(SEED)
-        sizes = {"hidden_size": self.width, "feed_forward_size": 4 * self.width, "heads": self.heads}
+        sizes = {
+            "hidden_size": self.width,
+            "feed_forward_size": 4 * self.width,
+            "heads": self.heads,
+        }
         config = TransformerLMConfig.model_validate({**sizes, "layers": self.layers})
         model = TransformerLM(config, VocabularySizes({"tgt": self.vocabulary})).eval()
         with torch.no_grad():  # else the likeliest word is the one just read
@@ -64,9 +68,19 @@ def published(model: TransformerLM, shape: Shape) -> Any:
     """The same model in `transformers`."""
     import transformers
 
-    sizes = {"vocab_size": shape.vocabulary, "n_embd": shape.width, "n_layer": shape.layers, "n_head": shape.heads}
-    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=BOS, eos_token_id=EOS)).eval()
-    weights = {"transformer.wte": model.tgt_embedding.weight, "transformer.wpe": model.tgt_positions.table}
+    sizes = {
+        "vocab_size": shape.vocabulary,
+        "n_embd": shape.width,
+        "n_layer": shape.layers,
+        "n_head": shape.heads,
+    }
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=BOS, eos_token_id=EOS)
+    ).eval()
+    weights = {
+        "transformer.wte": model.tgt_embedding.weight,
+        "transformer.wpe": model.tgt_positions.table,
+    }
     named = {f"{name}.weight": weight for name, weight in weights.items()}
     modules = {"transformer.ln_f": model.decoder_norm}
     for number, layer in enumerate(model.decoder):
@@ -113,7 +127,9 @@ def measure(
         prepare_for_inference(model, precision)
         engines[f"nmtkit, {precision}"] = continued_here, model
         if against:
-            theirs = published(exact, shape).to(place, torch.float32 if precision == "fp32" else torch.bfloat16)
+            theirs = published(exact, shape).to(
+                place, torch.float32 if precision == "fp32" else torch.bfloat16
+            )
             engines[f"transformers, {precision}"] = continued_there, theirs
     rows = []
     for count in batches:
@@ -127,12 +143,18 @@ def measure(
         expected = timings["nmtkit, fp32"].results[-1]
         for name, timing in timings.items():
             same = sum(map(list.__eq__, timing.results[-1], expected))
-            row = {"engine": name, "batch": count, "tokens_per_second": timing.per_second(count * shape.output)}
+            row = {
+                "engine": name,
+                "batch": count,
+                "tokens_per_second": timing.per_second(count * shape.output),
+            }
             rows.append({**row, "cpu_seconds": cpu_seconds[name][1:], "same": same})
     return rows
 
 
-def _clocked(seconds: list[float], run: Callable[..., list[list[int]]], *given: Any) -> list[list[int]]:
+def _clocked(
+    seconds: list[float], run: Callable[..., list[list[int]]], *given: Any
+) -> list[list[int]]:
     begun = time.process_time()
     found = run(*given)
     seconds.append(time.process_time() - begun)
@@ -142,8 +164,14 @@ def _clocked(seconds: list[float], run: Callable[..., list[list[int]]], *given: 
 def show(rows: list[dict[str, Any]], shape: Shape) -> None:
     cells = []
     for row in rows:
-        theirs = [one for one in rows if one["engine"] == "transformers, fp32" and one["batch"] == row["batch"]]
-        speeds = [median(row["tokens_per_second"]) / median(one["tokens_per_second"]) for one in theirs]
+        theirs = [
+            one
+            for one in rows
+            if one["engine"] == "transformers, fp32" and one["batch"] == row["batch"]
+        ]
+        speeds = [
+            median(row["tokens_per_second"]) / median(one["tokens_per_second"]) for one in theirs
+        ]
         cpu = [median(one["cpu_seconds"]) / median(row["cpu_seconds"]) for one in theirs]
         cells.append(
             [

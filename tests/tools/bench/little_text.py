@@ -49,7 +49,10 @@ MODEL = {
     "scale_embeddings": False,
     "tie": "all",
 }
-ENCODER = {key: MODEL[key] for key in ("hidden_size", "feed_forward_size", "heads", "layers", "max_positions")}
+ENCODER = {
+    key: MODEL[key]
+    for key in ("hidden_size", "feed_forward_size", "heads", "layers", "max_positions")
+}
 UPDATES = {1000: 450, 3000: 750, 10000: 1200}
 """Of a training, by its pairs; with back-translations always the most."""
 PRETRAINING = 3000
@@ -58,7 +61,9 @@ PRETRAINING = 3000
 def lines_of(path: Path) -> list[str]:
     """The lines of a file, plain or .gz."""
     content = path.read_bytes()
-    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8").splitlines()
+    return (
+        (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8").splitlines()
+    )
 
 
 def write(path: Path, lines: Iterable[str]) -> None:
@@ -75,9 +80,15 @@ class Experiment:
     def prepare(self, corpus: Path, src: str, tgt: str) -> None:
         """Divides a corpus: train, val and test_2016_flickr, or valid and test, as SPLIT.LANGUAGE or .gz."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for split, names in (("train", ["train"]), ("valid", ["valid", "val"]), ("test", ["test", "test_2016_flickr"])):
+        for split, names in (
+            ("train", ["train"]),
+            ("valid", ["valid", "val"]),
+            ("test", ["test", "test_2016_flickr"]),
+        ):
             for side, language in (("src", src), ("tgt", tgt)):
-                files = [corpus / f"{name}.{language}{end}" for name in names for end in ("", ".gz")]
+                files = [
+                    corpus / f"{name}.{language}{end}" for name in names for end in ("", ".gz")
+                ]
                 lines = lines_of(next(file for file in files if file.exists()))
                 if split != "train":
                     write(self.folder / f"{split}.{side}", lines)
@@ -85,14 +96,19 @@ class Experiment:
                 for count in UPDATES:
                     write(self.folder / f"pairs-{count}.{side}", lines[:count])
                 rest = lines[PAIRS:]
-                write(self.folder / f"mono.{side}", rest[: len(rest) // 2] if side == "src" else rest[len(rest) // 2 :])
+                write(
+                    self.folder / f"mono.{side}",
+                    rest[: len(rest) // 2] if side == "src" else rest[len(rest) // 2 :],
+                )
 
     def nmtkit(self, *words: object) -> str:
         """Runs a command on one thread; returns what it prints. Its messages go into log.txt."""
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         with open(self.folder / "log.txt", "ab") as log:
             command = [sys.executable, "-m", "nmtkit", *map(str, words)]
-            done = subprocess.run(command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=log, check=True)
+            done = subprocess.run(
+                command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=log, check=True
+            )
         return done.stdout.decode("utf-8")
 
     def bleu(self, split: str, command: str, *words: object) -> float:
@@ -108,7 +124,12 @@ class Experiment:
         if not (run / "result.json").exists():
             updates = max(2, round(updates * self.scale))
             schedule = {"kind": "linear", "over": "budget", "warmup_share": 0.1}
-            common = {"lr": 0.001, "schedule": schedule, "max_updates": updates, "validate_every": max(1, updates // 5)}
+            common = {
+                "lr": 0.001,
+                "schedule": schedule,
+                "max_updates": updates,
+                "validate_every": max(1, updates // 5),
+            }
             training = {**common, "threads": 1, "precision": "fp32", **settings.pop("training", {})}  # type: ignore[dict-item]
             data = {"name": name.replace("/", "-"), **settings, "training": training}
             recipe = self.folder / f"{name.replace('/', '-')}.yaml"
@@ -120,12 +141,29 @@ class Experiment:
         """The run of `spans` or of `masked`, which all seeds share; the first has the tokenizer of all."""
         loss = {"best_metric": "loss"}
         both = [f"pairs-{PAIRS}.src", f"pairs-{PAIRS}.tgt", "mono.src", "mono.tgt"]
-        common: dict[str, object] = {"task": "language-modelling", "seed": 1, "batch": {"batch_tokens": 4096}}
-        tokenizer = {"kind": "bpe", "vocab_size": 2000, "sentinels": 100, "specials": ["<mask>", "<BT>"]}
+        common: dict[str, object] = {
+            "task": "language-modelling",
+            "seed": 1,
+            "batch": {"batch_tokens": 4096},
+        }
+        tokenizer = {
+            "kind": "bpe",
+            "vocab_size": 2000,
+            "sentinels": 100,
+            "specials": ["<mask>", "<BT>"],
+        }
         if objective == "spans":
-            texts: dict[str, object] = {"train": {"tgt": both}, "valid": {"tgt": ["valid.src", "valid.tgt"]}}
+            texts: dict[str, object] = {
+                "train": {"tgt": both},
+                "valid": {"tgt": ["valid.src", "valid.tgt"]},
+            }
             training = {**loss, "objectives": {"span_corruption": {"rate": 0.5}}}
-            settings: dict[str, object] = {"data": texts, "tokenizer": tokenizer, "model": MODEL, "training": training}
+            settings: dict[str, object] = {
+                "data": texts,
+                "tokenizer": tokenizer,
+                "model": MODEL,
+                "training": training,
+            }
         else:
             texts = {"train": {"tgt": both[::2]}, "valid": {"tgt": "valid.src"}}
             begin, model = {"tokenizer": str(self.pretrain("spans"))}, {"kind": "bert", **ENCODER}
@@ -145,10 +183,15 @@ class Experiment:
 
     def back_translate(self, way: str, count: int) -> Path:
         """The text of the target language with its translations by a reverse model, which all seeds share."""
-        before, back = {"back": "nothing", "both": "spans"}[way], self.folder / f"back-{way}-{count}"
+        before, back = (
+            {"back": "nothing", "both": "spans"}[way],
+            self.folder / f"back-{way}-{count}",
+        )
         reverse = self.one_way(f"reverse-{way}-{count}", before, count, 1, ("tgt", "src"))
         if not (back / "done").exists():
-            self.nmtkit("backtranslate", "-m", reverse, "mono.tgt", "-o", back, "-q", "--device", "cpu")
+            self.nmtkit(
+                "backtranslate", "-m", reverse, "mono.tgt", "-o", back, "-q", "--device", "cpu"
+            )
             (back / "done").touch()
         return back
 
@@ -179,16 +222,27 @@ class Experiment:
         }
         data = {"train": train, "valid": pair("valid"), "test": pair("test")}
         settings |= {"evaluation": {"max_sentences": 200}}
-        return self.train(name, updates, {**settings, "batch": {"batch_tokens": 1024}, "data": data})
+        return self.train(
+            name, updates, {**settings, "batch": {"batch_tokens": 1024}, "data": data}
+        )
 
     def language_model(self) -> Path:
         """Of all text of the target language that is there, with the vocabulary of all models."""
-        texts: dict[str, object] = {"train": {"tgt": [f"pairs-{PAIRS}.tgt", "mono.tgt"]}, "valid": {"tgt": "valid.tgt"}}
+        texts: dict[str, object] = {
+            "train": {"tgt": [f"pairs-{PAIRS}.tgt", "mono.tgt"]},
+            "valid": {"tgt": "valid.tgt"},
+        }
         settings: dict[str, object] = {
             "task": "language-modelling",
             "init_from": {"tokenizer": str(self.pretrain("spans"))},
             "data": texts,
-            "model": {"kind": "transformer_lm", "hidden_size": 128, "heads": 4, "layers": 2, "dropout": 0.2},
+            "model": {
+                "kind": "transformer_lm",
+                "hidden_size": 128,
+                "heads": 4,
+                "layers": 2,
+                "dropout": 0.2,
+            },
             "batch": {"batch_tokens": 2048},
             "training": {"best_metric": "perplexity"},
         }
@@ -203,11 +257,23 @@ class Experiment:
 
     def _beside(self, count: int, seed: int) -> dict[str, object]:
         run, lm = self.folder / "runs" / f"nothing-{count}-{seed}", self.language_model()
-        weights = {weight: self.bleu("valid", "translate", "-m", run, *self.fused(lm, weight)) for weight in LM_WEIGHTS}
+        weights = {
+            weight: self.bleu("valid", "translate", "-m", run, *self.fused(lm, weight))
+            for weight in LM_WEIGHTS
+        }
         best = max(weights, key=lambda weight: weights[weight])
-        channel = ("-m", run, "--channel", self.folder / "runs" / f"reverse-back-{count}", "--lm", lm)
+        channel = (
+            "-m",
+            run,
+            "--channel",
+            self.folder / "runs" / f"reverse-back-{count}",
+            "--lm",
+            lm,
+        )
         tuned = self.folder / f"weights-{count}-{seed}.yaml"
-        self.nmtkit("rerank", *channel, "valid.src", "--tune", "valid.tgt", "-o", tuned, "--device", "cpu")
+        self.nmtkit(
+            "rerank", *channel, "valid.src", "--tune", "valid.tgt", "-o", tuned, "--device", "cpu"
+        )
         bleu = [
             self.bleu("test", "translate", "-m", run),
             self.bleu("test", "translate", "-m", run, *self.fused(lm, best)),
@@ -262,10 +328,19 @@ def main(
             draw(found, plot)
         if {"nothing", "back"} <= {*chosen}:
             experiment.language_model()
-            jobs_of = {key[1:]: pool.submit(experiment.beside, *key[1:]) for key in work if key[0] == "nothing"}
+            jobs_of = {
+                key[1:]: pool.submit(experiment.beside, *key[1:])
+                for key in work
+                if key[0] == "nothing"
+            }
             ways_of = ("alone", "shallow fusion", "noisy channel")
             show(
-                ways_of, {(way, *key): one.result()[n] for key, one in jobs_of.items() for n, way in enumerate(ways_of)}
+                ways_of,
+                {
+                    (way, *key): one.result()[n]
+                    for key, one in jobs_of.items()
+                    for n, way in enumerate(ways_of)
+                },
             )
 
 
@@ -273,8 +348,13 @@ def show(ways: Sequence[str], found: dict[tuple[str, int, int], float]) -> None:
     """A table of BLEU, by way, number of pairs and seed: mean and standard deviation over seeds."""
     click.echo("| pairs | " + " | ".join(ways) + " |\n|" + "---:|" * (len(ways) + 1))
     for count in dict.fromkeys(count for _, count, _ in found):
-        scores = [[value for key, value in found.items() if key[:2] == (way, count)] for way in ways]
-        cells = [f"{mean(several):.1f} ± {stdev(several) if several[1:] else 0.0:.1f}" for several in scores]
+        scores = [
+            [value for key, value in found.items() if key[:2] == (way, count)] for way in ways
+        ]
+        cells = [
+            f"{mean(several):.1f} ± {stdev(several) if several[1:] else 0.0:.1f}"
+            for several in scores
+        ]
         click.echo(f"| {count:,} | " + " | ".join(cells) + " |")
 
 
@@ -284,10 +364,15 @@ def draw(found: dict[tuple[str, int, int], float], path: Path) -> None:
     axes = figure.subplots()
     counts = [*dict.fromkeys(count for _, count, _ in found)]
     for number, way in enumerate(dict.fromkeys(way for way, _, _ in found)):
-        scores = [[value for key, value in found.items() if key[:2] == (way, count)] for count in counts]
-        places = [count * 1.02 ** (number - 2) for count in counts]  # side by side, so that bars can be told apart
+        scores = [
+            [value for key, value in found.items() if key[:2] == (way, count)] for count in counts
+        ]
+        # side by side, so that bars can be told apart
+        places = [count * 1.02 ** (number - 2) for count in counts]
         spread = [stdev(several) if several[1:] else 0.0 for several in scores]
-        axes.errorbar(places, [*map(mean, scores)], spread, marker="o", capsize=3, label=LABELS[way])
+        axes.errorbar(
+            places, [*map(mean, scores)], spread, marker="o", capsize=3, label=LABELS[way]
+        )
     axes.set_xscale("log")
     axes.set_xticks(counts, [f"{count:,}" for count in counts], minor=False)
     axes.set_xticks([], minor=True)

@@ -17,13 +17,22 @@ CPU_PRESSURE = Path("/proc/pressure/cpu")
 QUIET = 5.0
 """Per cent of the last ten seconds in which some process waited for a core; above it the machine is not quiet."""
 EXTERNAL_ENGINES = ("transformers", "ctranslate2")
-CLOCKS = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
+CLOCKS = (
+    "driver_version",
+    "clocks.sm",
+    "clocks.max.sm",
+    "clocks.mem",
+    "power.limit",
+    "temperature.gpu",
+)
 """What `nvidia-smi` knows of a GPU."""
 
 
 def facts(threads: int, place: torch.device) -> dict[str, object]:
     """`machine_facts`, with the versions of other engines and what a GPU is allowed to do."""
-    known = machine_facts(threads, place) | {name: library_version(name) for name in EXTERNAL_ENGINES}
+    known = machine_facts(threads, place) | {
+        name: library_version(name) for name in EXTERNAL_ENGINES
+    }
     if place.type != "cuda":
         return known
     about = torch.cuda.get_device_properties(place)
@@ -55,7 +64,10 @@ def cpu_seconds() -> float:
 
 def peak_of_workers_mib() -> float:
     """Memory that the workers of this process have for themselves; they give nothing back while they work."""
-    private = (re.findall(r"^Private_\w+:\s+(\d+) kB", text, re.MULTILINE) for text in _of_workers("smaps_rollup"))
+    private = (
+        re.findall(r"^Private_\w+:\s+(\d+) kB", text, re.MULTILINE)
+        for text in _of_workers("smaps_rollup")
+    )
     return sum(sum(map(int, sizes)) for sizes in private) / 1024
 
 

@@ -37,12 +37,17 @@ def _language(draw: np.random.Generator, consonants: str, vowels: Sequence[str])
     words: dict[str, None] = {}
     while len(words) < VOCABULARY:
         count = 1 if len(words) < 60 else 2 if len(words) < 3000 else 2 + int(draw.binomial(2, 0.5))
-        words["".join(syllables[number] for number in draw.integers(0, len(syllables), size=count))] = None
+        words[
+            "".join(syllables[number] for number in draw.integers(0, len(syllables), size=count))
+        ] = None
     return list(words)
 
 
 def make_captions(
-    folder: Path, model: Mapping[str, object], vocabulary: int = 8000, pairs: Mapping[str, int] = CAPTIONS
+    folder: Path,
+    model: Mapping[str, object],
+    vocabulary: int = 8000,
+    pairs: Mapping[str, int] = CAPTIONS,
 ) -> RunFolder:
     """Writes text as short as image captions and preprocesses it for a model, with one vocabulary of that size."""
     data = {}
@@ -83,7 +88,9 @@ def write_pairs(src: Path, tgt: Path, count: int, first: int = 0, words: int = W
             draw = np.random.default_rng((1, first + begin))
             size = min(BLOCK, count - begin)
             lengths = np.clip(np.rint(draw.gamma(6.0, words / 6.0, size)), 2, 100).astype(np.int64)
-            ranks = np.minimum(np.searchsorted(until, draw.random(int(lengths.sum()))), VOCABULARY - 1)
+            ranks = np.minimum(
+                np.searchsorted(until, draw.random(int(lengths.sum()))), VOCABULARY - 1
+            )
             commas, numbers = draw.random(size) < 0.3, draw.integers(0, 30_000, size)
             src_file.write(_sentences(languages[0], ranks, lengths, commas, numbers))
             places = np.flatnonzero(draw.random(len(ranks) // 2) < 0.2) * 2
@@ -106,7 +113,9 @@ def _sentences(
     flat = list(map(words.__getitem__, ranks.tolist()))
     lines = []
     end = 0
-    for length, comma, number in zip(lengths.tolist(), commas.tolist(), numbers.tolist(), strict=True):
+    for length, comma, number in zip(
+        lengths.tolist(), commas.tolist(), numbers.tolist(), strict=True
+    ):
         begin, end = end, end + length
         line = flat[begin:end]
         if comma and length > 6:

@@ -19,8 +19,12 @@ from nmtkit.core import device as devices
 from nmtkit.experiment.bench import read_clock
 
 _LEFT_FACTOR = {
-    **dict.fromkeys(("mm", "bmm", "mv", "linear", "mkldnn_linear", "_linear_pointwise", "_int_mm"), 0),
-    **dict.fromkeys(("qlinear_pointwise", "linear_dynamic", "linear_dynamic_fp16", "linear_relu_dynamic"), 0),
+    **dict.fromkeys(
+        ("mm", "bmm", "mv", "linear", "mkldnn_linear", "_linear_pointwise", "_int_mm"), 0
+    ),
+    **dict.fromkeys(
+        ("qlinear_pointwise", "linear_dynamic", "linear_dynamic_fp16", "linear_relu_dynamic"), 0
+    ),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"), 1),
 }
 """Operators that are one product, with the position of its left factor among the arguments."""
@@ -46,8 +50,12 @@ class TensorSpec:
         return cls(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device)
 
     def zeros(self) -> Tensor:
-        room = 1 + sum((length - 1) * step for length, step in zip(self.size, self.stride, strict=True))
-        return torch.zeros(max(room, 0), dtype=self.dtype, device=self.device).as_strided(self.size, self.stride)
+        room = 1 + sum(
+            (length - 1) * step for length, step in zip(self.size, self.stride, strict=True)
+        )
+        return torch.zeros(max(room, 0), dtype=self.dtype, device=self.device).as_strided(
+            self.size, self.stride
+        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,10 @@ class MatmulTrace:
             taken.append(sum(product.seconds(count, device) for product, count in part.items()))
 
         parts = [
-            {product: count // threads + (number < count % threads) for product, count in self.counts.items()}
+            {
+                product: count // threads + (number < count % threads)
+                for product, count in self.counts.items()
+            }
             for number in range(threads)
         ]
         devices.map_batches(compute, parts, device)
@@ -124,14 +135,22 @@ class _Recorder(TorchDispatchMode):
         self._counts = counts
 
     def __torch_dispatch__(
-        self, func: Any, types: Iterable[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if flops := _flops(func, args, result):
             leaves, structure = tree_flatten((args, dict(kwargs or {})))
-            tensors = [leaf for leaf in (*leaves, *tree_flatten(result)[0]) if isinstance(leaf, Tensor)]
+            tensors = [
+                leaf for leaf in (*leaves, *tree_flatten(result)[0]) if isinstance(leaf, Tensor)
+            ]
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            self._counts[Product(func, tuple(map(TensorSpec.of, leaves)), structure, flops, size)] += 1
+            self._counts[
+                Product(func, tuple(map(TensorSpec.of, leaves)), structure, flops, size)
+            ] += 1
         return result
 
 
@@ -144,10 +163,21 @@ def _flops(operator: Any, arguments: Sequence[Any], result: Any) -> int:
     backward = name.endswith("backward")
     if name.startswith(_ATTENTION):
         query, keys, values = tensors[backward : 3 + backward]
-        forward = 2 * query.numel() // query.shape[-1] * keys.shape[-2] * (query.shape[-1] + values.shape[-1])
+        forward = (
+            2
+            * query.numel()
+            // query.shape[-1]
+            * keys.shape[-2]
+            * (query.shape[-1] + values.shape[-1])
+        )
         return int(forward * (2.5 if backward else 1))  # five products to the forward's two
     if name.startswith(_RECURRENT):
         steps = tensors[0].numel() // tensors[0].shape[-1]
         weights = arguments[1] if isinstance(arguments[1], list | tuple) else tensors[1:3]
-        return 2 * steps * sum(one.numel() for one in weights if one.dim() == 2) * (2 if backward else 1)
+        return (
+            2
+            * steps
+            * sum(one.numel() for one in weights if one.dim() == 2)
+            * (2 if backward else 1)
+        )
     return 0

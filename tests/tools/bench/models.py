@@ -73,7 +73,9 @@ SAID = f"Training, updates a second of {TOGETHER} examples, V {WORDS:,}, Adam, d
 
 def rows(draw: np.random.Generator, count: int, least: int, most: int) -> list[list[int]]:
     """Texts of random words, without EOS."""
-    return [draw.integers(5, WORDS, length).tolist() for length in draw.integers(least, most + 1, count)]
+    return [
+        draw.integers(5, WORDS, length).tolist() for length in draw.integers(least, most + 1, count)
+    ]
 
 
 def pairs(draw: np.random.Generator, count: int) -> Batch:
@@ -148,7 +150,9 @@ PAIR = {"src": WORDS, "tgt": WORDS}
 CAPTION = {"features": REGION, "tgt": WORDS}
 MIXTURE = {"tie": "all", "experts": {}}
 WORK = {
-    "hierarchical_attention": ModelWork(HierarchicalAttention, BareClassifier, {}, {}, LABEL, documents),
+    "hierarchical_attention": ModelWork(
+        HierarchicalAttention, BareClassifier, {}, {}, LABEL, documents
+    ),
     "attention_classifier": ModelWork(AttentionClassifier, BareClassifier, {}, {}, LABEL, labelled),
     "convs2s": ModelWork(ConvS2S, BareConvS2S, {}, {}, PAIR, pairs),
     "rnnsearch": ModelWork(RnnSearch, BareRnnSearch, {}, {"layers": 1}, PAIR, pairs),
@@ -157,7 +161,9 @@ WORK = {
         PointerGenerator, BarePointerGenerator, {}, {"layers": 1, "coverage": True}, PAIR, articles
     ),
     "gnmt": ModelWork(Gnmt, BareGnmt, {}, {}, PAIR, pairs),
-    "experts": ModelWork(Transformer, BareMixture, {"label_smoothing": SMOOTHING}, MIXTURE, PAIR, pairs),
+    "experts": ModelWork(
+        Transformer, BareMixture, {"label_smoothing": SMOOTHING}, MIXTURE, PAIR, pairs
+    ),
     "show_and_tell": ModelWork(ShowAndTell, BareShowAndTell, {}, {}, CAPTION, captioned),
     "show_attend_tell": ModelWork(ShowAttendTell, BareShowAttendTell, {}, {}, CAPTION, captioned),
     "lstmn": ModelWork(Lstmn, BareLstmn, {}),
@@ -178,9 +184,14 @@ def check_same_function(works: Mapping[str, Work], shape: str) -> None:
         batch = next(work.stream(training))
         log_probs = model.eval()(batch, keep=batch.loss_mask)
         total, _ = likelihood(log_probs, batch, model.vocabulary_size, training.label_smoothing)
-        mean, theirs = float(total.detach()) / batch.n_tokens, float(floor.eval().loss(batch).detach())
+        mean, theirs = (
+            float(total.detach()) / batch.n_tokens,
+            float(floor.eval().loss(batch).detach()),
+        )
         if not math.isclose(mean, theirs, rel_tol=1e-5):
-            raise NmtkitError(f"{name}: the floor is another function: its loss is {theirs}, ours {mean}")
+            raise NmtkitError(
+                f"{name}: the floor is another function: its loss is {theirs}, ours {mean}"
+            )
         size = sum(one.numel() for one in model.parameters())
         terminal.say(
             f"{name}: {size:,} parameters; with equal weights the loss is {mean:.5f}, the floor's {theirs:.5f}"
@@ -189,7 +200,9 @@ def check_same_function(works: Mapping[str, Work], shape: str) -> None:
 
 def write(model: Decoder, batch: Batch, config: SearchConfig, together: int) -> None:
     """Searches for the texts of a batch, so many at a time; of several searches a core has one."""
-    parts = [batch.select(slice(first, first + together)) for first in range(0, batch.size, together)]
+    parts = [
+        batch.select(slice(first, first + together)) for first in range(0, batch.size, together)
+    ]
 
     def search(part: Batch) -> None:
         beam_search(model, part, config)
@@ -220,7 +233,10 @@ def measure_writing(
             "alone": partial(write, model, batch.select(slice(0, ALONE)), config, 1),
         }
         timings = time_in_turns(jobs, rounds, torch.device("cpu"))
-        together, alone = timings["together"].per_second(batch.size), timings["alone"].per_second(ALONE)
+        together, alone = (
+            timings["together"].per_second(batch.size),
+            timings["alone"].per_second(ALONE),
+        )
         ratios = [many / one for many, one in zip(together, alone, strict=True)]
         found.append({"model": name, "together": together, "alone": alone, "ratios": ratios})
     return found
@@ -228,7 +244,12 @@ def measure_writing(
 
 def show_writing(found: list[dict[str, Any]], beam_size: int) -> None:
     cells = [
-        [row["model"], summary(row["together"], "", 1), summary(row["alone"], "", 1), summary(row["ratios"], "", 1)]
+        [
+            row["model"],
+            summary(row["together"], "", 1),
+            summary(row["alone"], "", 1),
+            summary(row["ratios"], "", 1),
+        ]
         for row in found
     ]
     title = f"Writing {WRITTEN} tokens with random weights, texts a second, beam {beam_size}"

@@ -53,7 +53,9 @@ class BareAttentiveGRU(nn.Module):
 
     def __init__(self, inputs: int, config: AttentionConfig) -> None:
         super().__init__()
-        self.both = nn.ModuleList(nn.GRU(inputs, config.hidden_size, batch_first=True) for _ in range(2))
+        self.both = nn.ModuleList(
+            nn.GRU(inputs, config.hidden_size, batch_first=True) for _ in range(2)
+        )
         self.key = nn.Linear(2 * config.hidden_size, config.attention_size)
         self.context = nn.Parameter(torch.zeros(config.attention_size))
 
@@ -72,7 +74,10 @@ class BareClassifier(Floor):
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
-        self.embedding, self.dropout = nn.Embedding(WORDS, config.embedding_size), nn.Dropout(config.dropout)
+        self.embedding, self.dropout = (
+            nn.Embedding(WORDS, config.embedding_size),
+            nn.Dropout(config.dropout),
+        )
         self.words, self.sentences = BareAttentiveGRU(config.embedding_size, config), None
         if isinstance(config, HierarchicalAttentionConfig):
             self.sentences = BareAttentiveGRU(2 * config.hidden_size, config)
@@ -104,15 +109,28 @@ class BareConvS2S(Floor):
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__()
         f, d, self.reach = config.embedding_size, config.hidden_size, KERNEL_SIZE - 1
-        self.src, self.tgt, self.dropout = nn.Embedding(WORDS, f), nn.Embedding(WORDS, f), nn.Dropout(config.dropout)
-        self.src_places, self.tgt_places = (nn.Parameter(torch.zeros(config.max_positions, f)) for _ in range(2))
-        self.src_map, self.tgt_map, self.encoder_map = nn.Linear(f, d), nn.Linear(f, d), nn.Linear(d, f)
+        self.src, self.tgt, self.dropout = (
+            nn.Embedding(WORDS, f),
+            nn.Embedding(WORDS, f),
+            nn.Dropout(config.dropout),
+        )
+        self.src_places, self.tgt_places = (
+            nn.Parameter(torch.zeros(config.max_positions, f)) for _ in range(2)
+        )
+        self.src_map, self.tgt_map, self.encoder_map = (
+            nn.Linear(f, d),
+            nn.Linear(f, d),
+            nn.Linear(d, f),
+        )
 
         def layer(**maps: nn.Module) -> nn.ModuleDict:
             return nn.ModuleDict({"map": nn.Linear(KERNEL_SIZE * d, 2 * d), **maps})
 
         self.encoder = nn.ModuleList(layer() for _ in range(config.encoder_layers))
-        both = [{"query": nn.Linear(d, f), "context": nn.Linear(f, d)} for _ in range(config.decoder_layers)]
+        both = [
+            {"query": nn.Linear(d, f), "context": nn.Linear(f, d)}
+            for _ in range(config.decoder_layers)
+        ]
         self.decoder = nn.ModuleList(layer(**maps) for maps in both)
         self.decoder_map, self.output = nn.Linear(d, f), nn.Linear(f, WORDS)
         self.output.weight = self.tgt.weight
@@ -133,14 +151,18 @@ class BareConvS2S(Floor):
             layer = cast(nn.ModuleDict, layer)
             states = self._gated(layer, states, self.reach, 0)
             query = (layer["query"](states) + entering) * 0.5**0.5
-            found = F.scaled_dot_product_attention(query[:, None], keys[:, None], values[:, None], seen, scale=1.0)
+            found = F.scaled_dot_product_attention(
+                query[:, None], keys[:, None], values[:, None], seen, scale=1.0
+            )
             states = (states + layer["context"](found[:, 0])) * 0.5**0.5
         return likelihood(self.output, self.dropout(self.decoder_map(states)), batch)
 
     def _gated(self, layer: nn.Module, states: Tensor, before: int, after: int) -> Tensor:
         """On a CPU one product of windows takes less time than torch's convolution."""
         seen, length = F.pad(self.dropout(states), (0, 0, before, after)), states.shape[1]
-        windows = torch.cat([seen[:, first : first + length] for first in range(self.reach + 1)], -1)
+        windows = torch.cat(
+            [seen[:, first : first + length] for first in range(self.reach + 1)], -1
+        )
         return (F.glu(cast(nn.ModuleDict, layer)["map"](windows), -1) + states) * 0.5**0.5
 
 
@@ -152,7 +174,9 @@ class Additive(nn.Module):
         self.query, self.key = nn.Linear(query, size, bias=False), nn.Linear(key, size)
         self.energy = nn.Parameter(torch.zeros(size))
 
-    def forward(self, query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None = None) -> Tensor:
+    def forward(
+        self, query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None = None
+    ) -> Tensor:
         energies = torch.tanh(self.query(query)[:, None] + keys) @ self.energy
         energies = energies if hidden is None else energies.masked_fill(hidden, -torch.inf)
         return (energies.softmax(-1)[:, None] @ values)[:, 0]
@@ -177,13 +201,18 @@ class BareGnmt(Floor):
         )
         self.both = nn.ModuleList(nn.LSTM(size, width, batch_first=True) for _ in range(2))
         above = [
-            nn.LSTM(2 * width if number == 1 else width, width, batch_first=True) for number in range(1, config.layers)
+            nn.LSTM(2 * width if number == 1 else width, width, batch_first=True)
+            for number in range(1, config.layers)
         ]
-        self.encoder = nn.ModuleDict({str(number): layer for number, layer in enumerate(above, start=1)})
+        self.encoder = nn.ModuleDict(
+            {str(number): layer for number, layer in enumerate(above, start=1)}
+        )
         self.cell = nn.LSTMCell(size + width, width)
         self.attention = Additive(width, width, width)
         upper = [nn.LSTM(2 * width, width, batch_first=True) for _ in range(config.layers - 1)]
-        self.decoder = nn.ModuleDict({str(number): layer for number, layer in enumerate(upper, start=1)})
+        self.decoder = nn.ModuleDict(
+            {str(number): layer for number, layer in enumerate(upper, start=1)}
+        )
         self.output = nn.Linear(width, WORDS)
 
     def loss(self, batch: Batch) -> Tensor:
@@ -231,7 +260,9 @@ class BareLstmn(BareRnnLM):
         for place, (gates, query) in enumerate(zip(read.unbind(1), asked.unbind(1), strict=True)):
             if place:
                 kept, keys = tape.split([2 * width, width], 2)
-                energies = torch.tanh((query + F.linear(before, of_before))[:, None] + keys) @ look.energy
+                energies = (
+                    torch.tanh((query + F.linear(before, of_before))[:, None] + keys) @ look.energy
+                )
                 before, cell = (energies.softmax(-1)[:, None] @ kept)[:, 0].chunk(2, 1)
             into, forget, new, out = (gates + F.linear(before, of_hidden)).chunk(4, 1)
             cell = forget.sigmoid() * cell + into.sigmoid() * new.tanh()
@@ -250,14 +281,20 @@ class BareSnail(Floor):
         super().__init__()
         width, filters, self.size = config.embedding_size, config.filters, config.attention_size
         self.words, self.bias = nn.Embedding(WORDS, width), nn.Parameter(torch.zeros(WORDS))
-        self.dilations, self.layers = [2**number for number in range((config.reach - 1).bit_length())], nn.ModuleList()
+        self.dilations, self.layers = (
+            [2**number for number in range((config.reach - 1).bit_length())],
+            nn.ModuleList(),
+        )
         for _ in range(config.blocks):
             for _ in self.dilations:
                 self.layers.append(nn.Linear(2 * width, 2 * filters))
                 width += filters
             self.layers.append(nn.Linear(width, 3 * self.size))
             width += self.size
-        self.last, self.dropout = nn.Linear(width, config.embedding_size), nn.Dropout(config.dropout)
+        self.last, self.dropout = (
+            nn.Linear(width, config.embedding_size),
+            nn.Dropout(config.dropout),
+        )
 
     def loss(self, batch: Batch) -> Tensor:
         states = self.dropout(self.words(batch.targets.shifted))
@@ -272,7 +309,9 @@ class BareSnail(Floor):
                 found = F.scaled_dot_product_attention(query, keys, values, is_causal=True)[:, 0]
             states = torch.cat([states, found], -1)
         real, states = batch.targets.mask, self.dropout(self.last(states))
-        return F.cross_entropy(F.linear(states[real], self.words.weight, self.bias), batch.targets.ids[real])
+        return F.cross_entropy(
+            F.linear(states[real], self.words.weight, self.bias), batch.targets.ids[real]
+        )
 
 
 class BareShowAndTell(Floor):
@@ -294,7 +333,9 @@ class BareShowAndTell(Floor):
         real = batch.inputs.mask[..., None]
         mean = (batch.inputs.features * real).sum(1) / real.sum(1)
         inputs = torch.cat([self.picture(mean)[:, None], self.words(batch.targets.shifted)], 1)
-        return likelihood(self.output, self.dropout(self.lstm(self.dropout(inputs))[0][:, 1:]), batch)
+        return likelihood(
+            self.output, self.dropout(self.lstm(self.dropout(inputs))[0][:, 1:]), batch
+        )
 
 
 class BareShowAttendTell(Floor):
@@ -310,7 +351,10 @@ class BareShowAttendTell(Floor):
         size, width = config.embedding_size, config.hidden_size
         self.words, self.dropout = nn.Embedding(WORDS, size), nn.Dropout(config.dropout)
         self.first_hidden, self.first_cell = nn.Linear(REGION, width), nn.Linear(REGION, width)
-        self.attention, self.gate = Additive(width, REGION, config.attention_size), nn.Linear(width, 1)
+        self.attention, self.gate = (
+            Additive(width, REGION, config.attention_size),
+            nn.Linear(width, 1),
+        )
         self.cell, self.readout = nn.LSTMCell(size + REGION, width), nn.Linear(width + REGION, size)
         self.output = nn.Linear(size, WORDS)
 
@@ -324,7 +368,9 @@ class BareShowAttendTell(Floor):
             context = torch.sigmoid(self.gate(hidden)) * self.attention(hidden, keys, values, ~mask)
             hidden, cell = self.cell(torch.cat([word, context], -1), (hidden, cell))
             steps.append(torch.cat([hidden, context], -1))
-        return likelihood(self.output, self.dropout(words + self.readout(torch.stack(steps, 1))), batch)
+        return likelihood(
+            self.output, self.dropout(words + self.readout(torch.stack(steps, 1))), batch
+        )
 
 
 class BareExperts(nn.Module):
@@ -337,7 +383,10 @@ class BareExperts(nn.Module):
 
         def expert() -> nn.Module:
             return nn.Sequential(
-                nn.Linear(width, inner), nn.ReLU(), nn.Dropout(config.activation_dropout), nn.Linear(inner, width)
+                nn.Linear(width, inner),
+                nn.ReLU(),
+                nn.Dropout(config.activation_dropout),
+                nn.Linear(inner, width),
             )
 
         self.experts = nn.ModuleList(expert() for _ in range(settings.count))

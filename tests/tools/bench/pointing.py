@@ -40,9 +40,14 @@ def hits(region: int, grid: tuple[int, int], size: tuple[int, int], box: Box) ->
 
 def main(arguments: Sequence[str]) -> None:
     """Prints both shares of one run, and what a look at random regions would have."""
-    translator, file = Translator.load(arguments[0], device="cpu"), FeaturesFile(str(SCENES / "test.images.npz"))
+    translator, file = (
+        Translator.load(arguments[0], device="cpu"),
+        FeaturesFile(str(SCENES / "test.images.npz")),
+    )
     pictures = [file.read(number) for number in range(file.count)]
-    captions, lines = (list(read_lines(SCENES / f"test.{name}.gz")) for name in ("captions", "regions"))
+    captions, lines = (
+        list(read_lines(SCENES / f"test.{name}.gz")) for name in ("captions", "regions")
+    )
     with torch.inference_mode():
         read = translator.rescore(pictures, captions, need_attention=True)  # type: ignore[arg-type]  # rows are lines
     looked, chance = [], []
@@ -52,10 +57,14 @@ def main(arguments: Sequence[str]) -> None:
         weights, grid, size = picture.weights, picture.grid, picture.image.shape[:2]
         for word, box in boxes_of(line):
             looked.append(hits(int(weights[word].argmax()), grid, size, box))
-            chance.append(np.mean([hits(one, grid, size, box) for one in range(weights.shape[1])], 0))
+            chance.append(
+                np.mean([hits(one, grid, size, box) for one in range(weights.shape[1])], 0)
+            )
     for name, values in (("most attended region", looked), ("a random region", chance)):
         centre, overlap = np.mean(values, 0)
-        print(f"{name}: centre in the box {centre:.1%}, overlaps the box {overlap:.1%} of {len(values):,} words")
+        print(
+            f"{name}: centre in the box {centre:.1%}, overlaps the box {overlap:.1%} of {len(values):,} words"
+        )
 
 
 if __name__ == "__main__":

@@ -42,20 +42,31 @@ def measure(lines: int, folder: Path, workers: int) -> dict[str, Any]:
     write_pairs(folder / "valid.src", folder / "valid.tgt", HELD_OUT, first=FAR)
     recipe, run = folder / "recipe.yaml", folder / "run"
     recipe.write_text(RECIPE, encoding="utf-8")
-    train, valid = ([str(folder / f"{split}.{side}") for side in ("src", "tgt")] for split in ("train", "valid"))
+    train, valid = (
+        [str(folder / f"{split}.{side}") for side in ("src", "tgt")] for split in ("train", "valid")
+    )
     checked = _measured("check", *train, "--valid", *valid)
-    preprocessed = _measured("preprocess", str(recipe), "--run", str(run), "--workers", str(workers))
+    preprocessed = _measured(
+        "preprocess", str(recipe), "--run", str(run), "--workers", str(workers)
+    )
     begun = time.monotonic()
     store = Store.open(run / "data", "train")
     next(BatchStream(store, BatchConfig(), seed=1))
     first_batch = time.monotonic() - begun
     store.check()
-    return {"lines": lines, "check": checked, "preprocess": preprocessed, "first_batch_seconds": first_batch}
+    return {
+        "lines": lines,
+        "check": checked,
+        "preprocess": preprocessed,
+        "first_batch_seconds": first_batch,
+    }
 
 
 def _measured(*command: str) -> dict[str, float]:
     """Seconds, those of processors, and the most memory that one of its processes had, in MiB."""
-    done = subprocess.run([sys.executable, "-c", MEASURED, *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *command], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise NmtkitError(done.stderr)
     return json.loads(done.stdout)
@@ -66,7 +77,18 @@ def show(corpora: list[dict[str, Any]], workers: int) -> None:
         rows = []
         for corpus in corpora:
             lines, used = corpus["lines"], corpus[command]
-            figures = f"{used['seconds']:.1f}", f"{lines / used['seconds']:,.0f}", f"{used['cpu'] / lines * 1e6:.1f}"
-            rows.append([f"{lines:,}", *figures, f"{used['memory']:.0f}", f"{corpus['first_batch_seconds']:.2f}"])
+            figures = (
+                f"{used['seconds']:.1f}",
+                f"{lines / used['seconds']:,.0f}",
+                f"{used['cpu'] / lines * 1e6:.1f}",
+            )
+            rows.append(
+                [
+                    f"{lines:,}",
+                    *figures,
+                    f"{used['memory']:.0f}",
+                    f"{corpus['first_batch_seconds']:.2f}",
+                ]
+            )
         columns = ["pairs", "seconds", "pairs/s", "CPU us/pair", "MiB", "first batch, s"]
         terminal.table(f"{command}, {workers} workers", columns, rows)

@@ -56,7 +56,11 @@ SHAPES: dict[str, dict[str, int]] = {
     "small": {},
     "base": {"hidden_size": 768, "feed_forward_size": 3072, "heads": 12, "layers": 12},
 }
-RECURRENT_SHAPES: dict[str, dict[str, int]] = {"toy": {"hidden_size": 16}, "small": {}, "base": {"hidden_size": 1500}}
+RECURRENT_SHAPES: dict[str, dict[str, int]] = {
+    "toy": {"hidden_size": 16},
+    "small": {},
+    "base": {"hidden_size": 1500},
+}
 """Of models without heads; of two layers."""
 
 
@@ -84,13 +88,17 @@ class Work:
     def build(self, shape: str, dropout: Mapping[str, float] = DROPOUT) -> tuple[Model, Floor]:
         """The model and its floor, of as many parameters; where one can be copied to the other, of the same weights."""
         keys = self.model.Config.model_fields
-        given = {key: value for key, value in {**dropout, **self.shape(shape)}.items() if key in keys}
+        given = {
+            key: value for key, value in {**dropout, **self.shape(shape)}.items() if key in keys
+        }
         config = self.model.Config.model_validate({**given, **self.settings})
         model = self.model(config, VocabularySizes(self.columns, shared=True))
         floor = self.floor(config)
         counts = {sum(one.numel() for one in network.parameters()) for network in (model, floor)}
         if len(counts) != 1:
-            raise NmtkitError(f"{config.kind}: the floor has another number of parameters than ours: {counts}")
+            raise NmtkitError(
+                f"{config.kind}: the floor has another number of parameters than ours: {counts}"
+            )
         floor.take_weights(model.state_dict())
         return model, floor
 
@@ -106,10 +114,15 @@ class Work:
 WORK = {
     "masked_words": Work(Bert, BarePretraining, {"objectives": {"masked_words": {}}}),
     "next_sentence": Work(
-        Bert, BarePretraining, {"objectives": {"masked_words": {}, "next_sentence": 1.0}}, {"next_sentence": True}
+        Bert,
+        BarePretraining,
+        {"objectives": {"masked_words": {}, "next_sentence": 1.0}},
+        {"next_sentence": True},
     ),
     "replaced_tokens": Work(
-        Electra, BarePretraining, {"objectives": {"masked_words": {"mask": 1}, "replaced_tokens": 50.0}}
+        Electra,
+        BarePretraining,
+        {"objectives": {"masked_words": {"mask": 1}, "replaced_tokens": 50.0}},
     ),
     "permutation": Work(XLNet, BareXLNet, {"objectives": {"permutation": {}}}),
     "both_directions": Work(Elmo, BareElmo, {"objectives": {"both_directions": {}}}),
@@ -128,7 +141,9 @@ class TextStream:
     def __init__(self, training: TrainingConfig) -> None:
         config = TokenizerConfig(kind="whitespace", specials=["<mask>"])
         tokens = [*SPECIALS, "<mask>", *map(str, range(WORDS - len(SPECIALS) - 1))]
-        self.tokenizers = Tokenizers(config, {"tgt": WordTokenizer(config, Vocabulary(tokens, ["<mask>"]))})
+        self.tokenizers = Tokenizers(
+            config, {"tgt": WordTokenizer(config, Vocabulary(tokens, ["<mask>"]))}
+        )
         self.objectives, self.numbers = build_objectives(training), count()
 
     def __iter__(self) -> "TextStream":
@@ -136,7 +151,9 @@ class TextStream:
 
     def __next__(self) -> Batch:
         generator = torch.Generator().manual_seed(next(self.numbers))
-        batch = collate(None, torch.randint(5, WORDS, (TEXTS, LENGTH), generator=generator).tolist())
+        batch = collate(
+            None, torch.randint(5, WORDS, (TEXTS, LENGTH), generator=generator).tolist()
+        )
         for objective in self.objectives:
             batch = objective.corrupt(batch, generator, self.tokenizers)
         return batch
@@ -148,7 +165,9 @@ class TextStream:
         raise NotImplementedError
 
 
-def bare_blocks(floor: Floor, stream: Iterator[Batch], training: TrainingConfig, updates: int) -> Iterator[float]:
+def bare_blocks(
+    floor: Floor, stream: Iterator[Batch], training: TrainingConfig, updates: int
+) -> Iterator[float]:
     """Forward, backward, a step of fused Adam; batches are made before the clock starts. Gives the last loss."""
     floor.train()
     betas = training.betas[0], training.betas[1]
@@ -167,7 +186,9 @@ def our_blocks(
     model: Model, stream: "TextStream", training: TrainingConfig, updates: int, folder: Path
 ) -> Iterator[float]:
     """Updates of `nmtkit.training.loop.train`, whose batches are made as they come. Gives the mean loss."""
-    for event in train(model, stream, training, lambda model: {}, CheckpointManager(folder), torch.device("cpu")):
+    for event in train(
+        model, stream, training, lambda model: {}, CheckpointManager(folder), torch.device("cpu")
+    ):
         if isinstance(event, Step) and event.update % updates == 0:
             yield event.loss
 
@@ -188,7 +209,10 @@ def measure(
         begun = [timings[engine].results[0] for engine in jobs]
         if not math.isclose(*begun, rel_tol=0.2):
             raise NmtkitError(f"{name}: the losses {begun} are not those of one network")
-        ratios = [b / a for a, b in zip(timings["nmtkit"].seconds, timings["bare torch"].seconds, strict=True)]
+        ratios = [
+            b / a
+            for a, b in zip(timings["nmtkit"].seconds, timings["bare torch"].seconds, strict=True)
+        ]
         speeds = {engine: median(timings[engine].per_second(updates)) for engine in jobs}
         rows.append({"objective": name, **speeds, "ratios": ratios})
     return rows

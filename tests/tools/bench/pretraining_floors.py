@@ -43,34 +43,60 @@ class Floor(nn.Module):
         """Copies the weights of nmtkit's model, given by its own names. All of the floor's must be among them."""
         own, taken = self.state_dict().keys(), {}
         for name, weight in weights.items():
-            taken[reduce(lambda name, pair: name.replace(*pair), self.renamed.items(), name)] = weight
+            taken[reduce(lambda name, pair: name.replace(*pair), self.renamed.items(), name)] = (
+                weight
+            )
         self.load_state_dict({name: weight for name, weight in taken.items() if name in own})
 
 
 class BareEncoder(nn.Module):
     """torch's own layers over embeddings, which another encoder may share; perhaps with the head that tells words."""
 
-    def __init__(self, config: EncoderConfig, tells: bool, embeddings: nn.ModuleDict | None = None) -> None:
+    def __init__(
+        self, config: EncoderConfig, tells: bool, embeddings: nn.ModuleDict | None = None
+    ) -> None:
         super().__init__()
-        width, size, rate = config.hidden_size, config.embedding_size or config.hidden_size, config.dropout
-        vectors = {"words": nn.Embedding(WORDS, size), "places": nn.Embedding(config.max_positions, size)}
+        width, size, rate = (
+            config.hidden_size,
+            config.embedding_size or config.hidden_size,
+            config.dropout,
+        )
+        vectors = {
+            "words": nn.Embedding(WORDS, size),
+            "places": nn.Embedding(config.max_positions, size),
+        }
         vectors |= {"segments": nn.Embedding(2, size)}
-        self.embeddings = embeddings or nn.ModuleDict({**vectors, "norm": nn.LayerNorm(size, config.norm_epsilon)})
+        self.embeddings = embeddings or nn.ModuleDict(
+            {**vectors, "norm": nn.LayerNorm(size, config.norm_epsilon)}
+        )
         for one in vectors.values():
             nn.init.normal_(one.weight, std=0.02)
-        self.dropout, self.widen = nn.Dropout(rate), nn.Linear(size, width) if size != width else nn.Identity()
+        self.dropout, self.widen = (
+            nn.Dropout(rate),
+            nn.Linear(size, width) if size != width else nn.Identity(),
+        )
         layer = nn.TransformerEncoderLayer(
-            width, config.heads, config.feed_forward_size, rate, "gelu", config.norm_epsilon, batch_first=True
+            width,
+            config.heads,
+            config.feed_forward_size,
+            rate,
+            "gelu",
+            config.norm_epsilon,
+            batch_first=True,
         )
         self.layers = nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
         if tells:
-            self.told = nn.Sequential(nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size, config.norm_epsilon))
+            self.told = nn.Sequential(
+                nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size, config.norm_epsilon)
+            )
             self.bias = nn.Parameter(torch.zeros(WORDS))
 
     def forward(self, ids: Tensor, segments: Tensor, padding: Tensor) -> Tensor:
         of = self.embeddings
         entering = of["words"](ids) + of["places"].weight[: ids.shape[1]] + of["segments"](segments)
-        states: Tensor = self.layers(self.widen(self.dropout(of["norm"](entering))), src_key_padding_mask=padding)
+        states: Tensor = self.layers(
+            self.widen(self.dropout(of["norm"](entering))), src_key_padding_mask=padding
+        )
         return states
 
     def logits(self, states: Tensor) -> Tensor:
@@ -101,26 +127,35 @@ class BarePretraining(Floor):
         generates, width = isinstance(config, ElectraConfig), config.hidden_size
         self.encoder, self.generator = BareEncoder(config, tells=not generates), None
         if isinstance(config, ElectraConfig):
-            self.generator = BareEncoder(config.generator, tells=True, embeddings=self.encoder.embeddings)
+            self.generator = BareEncoder(
+                config.generator, tells=True, embeddings=self.encoder.embeddings
+            )
             self.dense, self.one = nn.Linear(width, width), nn.Linear(width, 1)
         elif config.next_sentence:
             self.dense, self.two = nn.Linear(width, width), nn.Linear(width, 2)
 
     def loss(self, batch: Batch) -> Tensor:
         read, chosen = batch.inputs, (batch.labels >= 0).nonzero(as_tuple=True)
-        segments, padding = torch.zeros_like(read.ids) if read.segments is None else read.segments, ~read.mask
+        segments, padding = (
+            torch.zeros_like(read.ids) if read.segments is None else read.segments,
+            ~read.mask,
+        )
         states = (self.generator or self.encoder)(read.ids, segments, padding)
         logits = (self.generator or self.encoder).logits(states[chosen])
         loss = F.cross_entropy(logits, batch.labels[chosen])
         if (pairs := batch.extra(PairClasses)) is not None:
-            loss = loss + F.cross_entropy(self.two(torch.tanh(self.dense(states[:, 0]))), pairs.classes)
+            loss = loss + F.cross_entropy(
+                self.two(torch.tanh(self.dense(states[:, 0]))), pairs.classes
+            )
         if self.generator is None:
             return loss
         drawn = torch.multinomial(logits.detach().softmax(-1), 1).squeeze(1)
         ids = read.ids.index_put(chosen, drawn)
         was = read.ids.index_put(chosen, batch.labels[chosen])
         replaced = self.one(F.gelu(self.dense(self.encoder(ids, segments, padding)))).squeeze(-1)
-        return loss + 50 * F.binary_cross_entropy_with_logits(replaced[read.mask], (ids != was)[read.mask].float())
+        return loss + 50 * F.binary_cross_entropy_with_logits(
+            replaced[read.mask], (ids != was)[read.mask].float()
+        )
 
 
 class BareTwoStreamLayer(nn.Module):
@@ -129,15 +164,25 @@ class BareTwoStreamLayer(nn.Module):
     def __init__(self, config: XLNetConfig) -> None:
         super().__init__()
         width, inner, self.heads = config.hidden_size, config.feed_forward_size, config.heads
-        self.query, self.distance, self.out = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.query, self.distance, self.out = (
+            nn.Linear(width, width, bias=False) for _ in range(3)
+        )
         self.keys_values = nn.Linear(width, 2 * width, bias=False)
-        self.u, self.v = (nn.Parameter(torch.zeros(self.heads, 1, width // self.heads)) for _ in range(2))
+        self.u, self.v = (
+            nn.Parameter(torch.zeros(self.heads, 1, width // self.heads)) for _ in range(2)
+        )
         self.linear1, self.linear2 = nn.Linear(width, inner), nn.Linear(inner, width)
         self.norm1, self.norm2 = (nn.LayerNorm(width, config.norm_epsilon) for _ in range(2))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, content: Tensor, asked: Tensor, waves: Tensor, columns: Tensor, hidden: tuple[Tensor, Tensor], last: bool
+        self,
+        content: Tensor,
+        asked: Tensor,
+        waves: Tensor,
+        columns: Tensor,
+        hidden: tuple[Tensor, Tensor],
+        last: bool,
     ) -> tuple[Tensor, Tensor]:
         """Both streams, `(B,S,H)` and `(B,Q,H)`; after the last layer nobody reads the content.
 
@@ -150,7 +195,11 @@ class BareTwoStreamLayer(nn.Module):
         def layer(states: Tensor, hidden: Tensor, columns: Tensor | None) -> Tensor:
             query = self._split(self.query(states))
             bias = torch.einsum("baqd,ard->baqr", query + self.v, distances)
-            bias = shift(bias) if columns is None else bias.gather(3, columns.expand(-1, self.heads, -1, -1))
+            bias = (
+                shift(bias)
+                if columns is None
+                else bias.gather(3, columns.expand(-1, self.heads, -1, -1))
+            )
             bias = (bias * query.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
             rate = self.dropout.p if self.training else 0.0
             looked = F.scaled_dot_product_attention(query + self.u, keys, values, bias, rate)
@@ -159,7 +208,9 @@ class BareTwoStreamLayer(nn.Module):
             normed: Tensor = self.norm2(states + self.dropout(self.linear2(inner)))
             return normed
 
-        return content if last else layer(content, hidden[0], None), layer(asked, hidden[1], columns)
+        return content if last else layer(content, hidden[0], None), layer(
+            asked, hidden[1], columns
+        )
 
     def _split(self, states: Tensor) -> Tensor:
         """`(...,*,H)` to `(...,A,*,D)`."""
@@ -169,7 +220,9 @@ class BareTwoStreamLayer(nn.Module):
 def shift(by_distance: Tensor) -> Tensor:
     """Of `(B,A,S,2S-1)` row i from column S-1-i on, `(B,A,S,S)`: Dai et al. 2019, appendix B."""
     length = by_distance.shape[2]
-    shifted = F.pad(by_distance, (1, 0)).unflatten(-1, (2, length)).flatten(2, 3)[:, :, 1:]  # (B,A,2S-1,S)
+    shifted = (
+        F.pad(by_distance, (1, 0)).unflatten(-1, (2, length)).flatten(2, 3)[:, :, 1:]
+    )  # (B,A,2S-1,S)
     return shifted.reshape(by_distance.shape)[..., :length]
 
 
@@ -194,7 +247,9 @@ class BareXLNet(Floor):
         self.words, self.asked = nn.Embedding(WORDS, width), nn.Parameter(torch.zeros(1, width))
         self.layers = nn.ModuleList(BareTwoStreamLayer(config) for _ in range(config.layers))
         self.bias, self.dropout = nn.Parameter(torch.zeros(WORDS)), nn.Dropout(config.dropout)
-        angles = torch.arange(LONGEST - 1, -LONGEST, -1)[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
+        angles = torch.arange(LONGEST - 1, -LONGEST, -1)[:, None] / 10000 ** (
+            torch.arange(0, width, 2) / width
+        )
         self.register_buffer("waves", torch.cat([angles.sin(), angles.cos()], 1), persistent=False)
 
     def loss(self, batch: Batch) -> Tensor:
@@ -207,12 +262,19 @@ class BareXLNet(Floor):
             padding | (ranks.gather(1, places)[:, None, :, None] <= rank),
         )
         columns = (length - 1 - places[..., None] + torch.arange(length))[:, None]
-        content, asked = self.dropout(self.words(ids)), self.dropout(self.asked.expand(*places.shape, -1))
+        content, asked = (
+            self.dropout(self.words(ids)),
+            self.dropout(self.asked.expand(*places.shape, -1)),
+        )
         waves = self.dropout(self.waves[LONGEST - length : LONGEST + length - 1])
         for number, layer in enumerate(self.layers, start=1):
-            content, asked = layer(content, asked, waves, columns, hidden, number == len(self.layers))
+            content, asked = layer(
+                content, asked, waves, columns, hidden, number == len(self.layers)
+            )
         chosen = batch.labels >= 0
-        return F.cross_entropy(F.linear(asked[chosen], self.words.weight, self.bias), batch.labels[chosen])
+        return F.cross_entropy(
+            F.linear(asked[chosen], self.words.weight, self.bias), batch.labels[chosen]
+        )
 
 
 class BareElmo(Floor):
@@ -224,8 +286,14 @@ class BareElmo(Floor):
         super().__init__()
         width = config.hidden_size
         self.words, self.output = nn.Embedding(WORDS, width), nn.Linear(width, WORDS)
-        both = [[nn.LSTM(width, width, batch_first=True) for _ in range(2)] for _ in range(config.layers)]
-        self.layers, self.dropout = nn.ModuleList(map(nn.ModuleList, both)), nn.Dropout(config.dropout)
+        both = [
+            [nn.LSTM(width, width, batch_first=True) for _ in range(2)]
+            for _ in range(config.layers)
+        ]
+        self.layers, self.dropout = (
+            nn.ModuleList(map(nn.ModuleList, both)),
+            nn.Dropout(config.dropout),
+        )
 
     def loss(self, batch: Batch) -> Tensor:
         both = [batch.inputs.ids, batch.inputs.ids.flip(1)]
@@ -255,11 +323,22 @@ class BareTransformerLM(Floor):
     def __init__(self, config: TransformerLMConfig) -> None:
         super().__init__()
         width, gelu = config.hidden_size, partial(F.gelu, approximate="tanh")
-        self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(config.max_positions, width)
-        layer = nn.TransformerEncoderLayer(
-            width, config.heads, config.feed_forward_size, config.dropout, gelu, batch_first=True, norm_first=True
+        self.words, self.places = (
+            nn.Embedding(WORDS, width),
+            nn.Embedding(config.max_positions, width),
         )
-        self.layers = nn.TransformerEncoder(layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            width,
+            config.heads,
+            config.feed_forward_size,
+            config.dropout,
+            gelu,
+            batch_first=True,
+            norm_first=True,
+        )
+        self.layers = nn.TransformerEncoder(
+            layer, config.layers, nn.LayerNorm(width), enable_nested_tensor=False
+        )
         self.dropout = nn.Dropout(config.dropout)
 
     def loss(self, batch: Batch) -> Tensor:
@@ -287,7 +366,9 @@ class BareRnnLM(Floor):
         super().__init__()
         width, self.rate = config.hidden_size, config.dropout
         self.words, self.bias = nn.Embedding(WORDS, width), nn.Parameter(torch.zeros(WORDS))
-        self.layers = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(config.layers))
+        self.layers = nn.ModuleList(
+            nn.LSTM(width, width, batch_first=True) for _ in range(config.layers)
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         states = self._dropped(self.words(ids))
@@ -300,7 +381,9 @@ class BareRnnLM(Floor):
 
     def loss(self, batch: Batch) -> Tensor:
         real = batch.targets.mask
-        return F.cross_entropy(self.logits(self(batch.targets.shifted)[real]), batch.targets.ids[real])
+        return F.cross_entropy(
+            self.logits(self(batch.targets.shifted)[real]), batch.targets.ids[real]
+        )
 
     def _dropped(self, states: Tensor) -> Tensor:
         return states * F.dropout(torch.ones_like(states[:, :1]), self.rate, self.training)
@@ -318,9 +401,15 @@ class BarePointerSentinel(BareRnnLM):
         read, wanted, real = batch.targets.shifted, batch.targets.ids, batch.targets.mask
         states: Tensor = self(read)
         query = self.query(states).tanh()
-        seen = torch.ones(read.shape[1], read.shape[1], dtype=torch.bool).tril().triu(1 - self.window)
+        seen = (
+            torch.ones(read.shape[1], read.shape[1], dtype=torch.bool).tril().triu(1 - self.window)
+        )
         energies = (query @ states.mT).masked_fill(~seen | (read == BOS)[:, None], -torch.inf)
-        shares = torch.cat([energies, (query @ self.sentinel)[..., None]], -1).softmax(-1)  # (B,T,T+1)
+        shares = torch.cat([energies, (query @ self.sentinel)[..., None]], -1).softmax(
+            -1
+        )  # (B,T,T+1)
         pointed = (shares[..., :-1] * (read[:, None] == wanted[..., None])).sum(-1)
-        told = torch.exp(-F.cross_entropy(self.logits(states[real]), wanted[real], reduction="none"))
+        told = torch.exp(
+            -F.cross_entropy(self.logits(states[real]), wanted[real], reduction="none")
+        )
         return -torch.log(shares[..., -1][real] * told + pointed[real]).mean()

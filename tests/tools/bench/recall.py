@@ -22,7 +22,13 @@ from nmtkit.models.rnn.rnnsearch import RnnSearch, RnnSearchConfig
 SYMBOLS, PAIRS, ASKED = 20, 6, 6
 FIRST_KEY, FIRST_VALUE = len(SPECIALS), len(SPECIALS) + SYMBOLS
 SIZES = VocabularySizes({"src": FIRST_VALUE + SYMBOLS, "tgt": FIRST_VALUE + SYMBOLS}, shared=True)
-SETTINGS = {"embedding_size": 24, "hidden_size": 48, "attention_size": 48, "maxout_size": 24, "dropout": 0.0}
+SETTINGS = {
+    "embedding_size": 24,
+    "hidden_size": 48,
+    "attention_size": 48,
+    "maxout_size": 24,
+    "dropout": 0.0,
+}
 
 
 def questions(count: int, draw: torch.Generator) -> Batch:
@@ -30,7 +36,10 @@ def questions(count: int, draw: torch.Generator) -> Batch:
     keys = torch.rand(count, SYMBOLS, generator=draw).argsort(1)[:, :PAIRS] + FIRST_KEY
     values = torch.randint(SYMBOLS, (count, PAIRS), generator=draw) + FIRST_VALUE
     asked = torch.randint(PAIRS, (count, ASKED), generator=draw)
-    source, target = torch.stack([keys, values], 2), torch.stack([keys.gather(1, asked), values.gather(1, asked)], 2)
+    source, target = (
+        torch.stack([keys, values], 2),
+        torch.stack([keys.gather(1, asked), values.gather(1, asked)], 2),
+    )
     return collate(source.flatten(1).tolist(), target.flatten(1).tolist())
 
 
@@ -73,7 +82,10 @@ def main() -> None:
     given = options.parse_args()
     torch.manual_seed(given.seed)
     chosen = SETTINGS | {"order": given.order, "readout_state": given.readout_state}
-    model, began = RnnSearch(parse(RnnSearchConfig, chosen, given.order), SIZES), time.process_time()
+    model, began = (
+        RnnSearch(parse(RnnSearchConfig, chosen, given.order), SIZES),
+        time.process_time(),
+    )
     for update, loss in train(model, given.updates, given.seed):
         print(f"{update} updates, {time.process_time() - began:.0f} s: loss {loss:.3f}", flush=True)
     print("{}: {:.1%} of values, {:.1%} of looks".format(given.order, *right(model)))

@@ -45,11 +45,17 @@ class Network:
         torch.manual_seed(SEED)
         model = MODELS.get(self.kind)
         config = model.Config.model_validate({"kind": self.kind, **self.settings})
-        return model(config, VocabularySizes({"src": self.vocabulary, "tgt": self.vocabulary}, shared=True)).eval()
+        return model(
+            config, VocabularySizes({"src": self.vocabulary, "tgt": self.vocabulary}, shared=True)
+        ).eval()
 
     def search_config(self, beam_size: int = BEAM) -> SearchConfig:
         """No output is shorter or longer than `output`."""
-        limits = {"max_length": self.output, "max_length_ratio": 0.0, "max_length_offset": self.output}
+        limits = {
+            "max_length": self.output,
+            "max_length_ratio": 0.0,
+            "max_length_offset": self.output,
+        }
         return BeamConfig(beam_size=beam_size, min_length=self.output - 1, **limits)
 
     def sources(self, count: int, seed: int = SEED) -> list[list[int]]:
@@ -82,7 +88,11 @@ def run_engine(engine: Engine, batch: Batch) -> list[list[int]]:
 
 
 def summarize(
-    model: Seq2Seq, network: Network, sources: Sequence[Sequence[int]], together: int, place: torch.device
+    model: Seq2Seq,
+    network: Network,
+    sources: Sequence[Sequence[int]],
+    together: int,
+    place: torch.device,
 ) -> list[list[int]]:
     """The best summary of each article; several batches are searched at a time, one per core."""
     summaries: dict[int, list[int]] = {}
@@ -102,7 +112,13 @@ def summarize(
 
 
 def measure_summaries(
-    network: Network, articles: int, alone: int, together: int, rounds: int, threads: int, place: torch.device
+    network: Network,
+    articles: int,
+    alone: int,
+    together: int,
+    rounds: int,
+    threads: int,
+    place: torch.device,
 ) -> list[dict[str, Any]]:
     """The first articles one at a time and all in batches, with exact products and with faster ones."""
     rows = []
@@ -111,7 +127,8 @@ def measure_summaries(
         model, sources = network.build().to(place), network.sources(articles, SEED + 1)
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.mul_(4.0)  # so that summaries differ, and no two words are as likely to the last digit
+                # so that summaries differ, and no two words are as likely to the last digit
+                parameter.mul_(4.0)
         jobs = {
             "one": partial(summarize, model, network, sources[:alone], 1, place),
             "all": partial(summarize, model, network, sources, together, place),
@@ -137,4 +154,6 @@ def show_summaries(rows: Sequence[dict[str, Any]]) -> None:
         speed = summary(row["articles_per_second"], "", 2)
         cells.append([row["way"], speed, *compared, f"{row['peak_mib']:,.0f}"])
     columns = ["decoding", "articles/s", "x one at a time", "identical text", "peak MiB"]
-    terminal.table(f"pointer-generator with coverage and random weights, beam {BEAM}", columns, cells)
+    terminal.table(
+        f"pointer-generator with coverage and random weights, beam {BEAM}", columns, cells
+    )

@@ -88,7 +88,9 @@ def calls_of(trace: MatmulTrace) -> list[Callable[[], object]]:
     calls: list[Callable[[], object]] = []
     for product, count in trace.counts.items():
         for _ in range(count):
-            leaves = [leaf.zeros() if isinstance(leaf, TensorSpec) else leaf for leaf in product.leaves]
+            leaves = [
+                leaf.zeros() if isinstance(leaf, TensorSpec) else leaf for leaf in product.leaves
+            ]
             arguments, keywords = tree_unflatten(leaves, product.structure)
             calls.append(partial(product.operator, *arguments, **keywords))
     return calls
@@ -114,7 +116,9 @@ def sigmoids(model: Seq2Seq, network: Network, count: int) -> Callable[[], None]
 
 
 @torch.no_grad()
-def measure(network: Network, together: int, rounds: int, precision: str = "fp32", floors: bool = True) -> list[float]:
+def measure(
+    network: Network, together: int, rounds: int, precision: str = "fp32", floors: bool = True
+) -> list[float]:
     """Milliseconds of a step: together, alone; then of the products and sigmoids of both."""
     model = network.build()
     prepare_for_inference(model, precision)  # type: ignore[arg-type]  # one of the choices
@@ -131,8 +135,16 @@ def measure(network: Network, together: int, rounds: int, precision: str = "fp32
 def main() -> None:
     """Prints a table of steps and floors, and one of steps by the length of the source."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("names", nargs="*", default=[], metavar="NAME", help=f"of {', '.join(NETWORKS)}; default: all")
-    options.add_argument("--together", type=int, default=64, help="sentences; of summaries half as many")
+    options.add_argument(
+        "names",
+        nargs="*",
+        default=[],
+        metavar="NAME",
+        help=f"of {', '.join(NETWORKS)}; default: all",
+    )
+    options.add_argument(
+        "--together", type=int, default=64, help="sentences; of summaries half as many"
+    )
     options.add_argument("--rounds", type=int, default=8)
     options.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     given = options.parse_args()
@@ -145,13 +157,31 @@ def main() -> None:
         ratio = count * alone / step
         possible = count * sum(floor[2:]) / sum(floor[:2])
         times = [step, *floor[:2], alone, *floor[2:]]
-        cells.append([name, str(count), *(f"{one:.2f}" for one in times), *(f"{one:.1f}" for one in (ratio, possible))])
+        cells.append(
+            [
+                name,
+                str(count),
+                *(f"{one:.2f}" for one in times),
+                *(f"{one:.1f}" for one in (ratio, possible)),
+            ]
+        )
         by_length = [
-            measure(replace(network, source=words), count, given.rounds, given.precision, floors=False)
+            measure(
+                replace(network, source=words), count, given.rounds, given.precision, floors=False
+            )
             for words in LENGTHS
         ]
         lengths.append([name, *(f"{one[0]:.1f}, {one[1]:.2f}" for one in by_length)])
-    columns = ["model", "texts", "together", "products", "sigmoids", "alone", "products", "sigmoids"]
+    columns = [
+        "model",
+        "texts",
+        "together",
+        "products",
+        "sigmoids",
+        "alone",
+        "products",
+        "sigmoids",
+    ]
     title = f"milliseconds of a step, beam {BEAM}, {given.precision}"
     terminal.table(title, [*columns, "ratio", "of floors"], cells)
     names = ["model", *(f"{words + 1} tokens" for words in LENGTHS)]

@@ -24,7 +24,9 @@ def test_a_text_stands_on_both_sides_of_the_delimiter() -> None:
 
 
 @pytest.mark.slow
-def test_it_copies_texts_longer_than_those_it_was_trained_on(record_property: Callable[[str, object], None]) -> None:
+def test_it_copies_texts_longer_than_those_it_was_trained_on(
+    record_property: Callable[[str, object], None],
+) -> None:
     torch.manual_seed(moved(2))
     model = build("ntm")
     train(model, 1000, moved(2))

@@ -27,7 +27,9 @@ VOCABULARY = 40
 TRANSFORMER = TransformerConfig(
     hidden_size=16, feed_forward_size=24, heads=2, encoder_layers=3, decoder_layers=2, tie="all"
 )
-SUMMARIZER = Network("pointer_generator", {"coverage": True, "embedding_size": 8, "hidden_size": 8}, 40, 30, 6)
+SUMMARIZER = Network(
+    "pointer_generator", {"coverage": True, "embedding_size": 8, "hidden_size": 8}, 40, 30, 6
+)
 
 
 @pytest.fixture
@@ -48,12 +50,20 @@ def test_ctranslate2_counts_the_end_of_a_sentence_as_the_others_do() -> None:
 
     def translate(*_: Any, **given: Any) -> list[Any]:
         asked.update(given)
-        return [SimpleNamespace(hypotheses=[["a", "b", "</s>"]]), SimpleNamespace(hypotheses=[["b"]])]
+        return [
+            SimpleNamespace(hypotheses=[["a", "b", "</s>"]]),
+            SimpleNamespace(hypotheses=[["b"]]),
+        ]
 
     engine: Any = object.__new__(CTranslate2)
     side = SimpleNamespace(vocabulary=Vocabulary([*SPECIALS, "a", "b"]))
-    engine.reader = SimpleNamespace(config=BeamConfig(), tokenizers=SimpleNamespace(src=side, tgt=side))
-    engine._setting, engine._translator = Setting("fp32", 2, "sentences"), SimpleNamespace(translate_batch=translate)
+    engine.reader = SimpleNamespace(
+        config=BeamConfig(), tokenizers=SimpleNamespace(src=side, tgt=side)
+    )
+    engine._setting, engine._translator = (
+        Setting("fp32", 2, "sentences"),
+        SimpleNamespace(translate_batch=translate),
+    )
     assert engine._search([], 9) == [[4, 5], [5]]
     assert asked["return_end_token"]
 
@@ -86,8 +96,18 @@ def test_the_floor_trains_on_a_gpu_and_never_waits(batch: Batch) -> None:
 @pytest.mark.slow
 def test_every_block_of_every_engine_is_measured(tmp_path: Path) -> None:
     """They get the same batches, which the bench itself asserts."""
-    folder = make_captions(tmp_path, {"kind": "transformer"}, 100, {"train": 100, "valid": 5, "test": 5})
-    setup = Setup(Store.open(folder.data, "train"), tmp_path, CPU, threads=1, blocks=2, updates=3, batch_tokens=100)
+    folder = make_captions(
+        tmp_path, {"kind": "transformer"}, 100, {"train": 100, "valid": 5, "test": 5}
+    )
+    setup = Setup(
+        Store.open(folder.data, "train"),
+        tmp_path,
+        CPU,
+        threads=1,
+        blocks=2,
+        updates=3,
+        batch_tokens=100,
+    )
     floor, *ours = beside_floor(setup, TOY, [FP32])
     assert len(floor.tokens_per_second) == 2
     assert [len(one.ratios) for one in ours] == [2, 2]

@@ -19,7 +19,8 @@ def flop_of(job: object) -> int:
 def test_a_linear_map_is_two_operations_a_weight_and_row() -> None:
     linear, rows = nn.Linear(5, 7), torch.randn(3, 5)
     assert flop_of(lambda: linear(rows)) == 2 * 3 * 5 * 7
-    assert flop_of(lambda: linear(rows).sum().backward()) == 2 * 2 * 3 * 5 * 7  # the rows need no gradient
+    # the rows need no gradient
+    assert flop_of(lambda: linear(rows).sum().backward()) == 2 * 2 * 3 * 5 * 7
 
 
 def test_what_is_no_product_is_not_counted() -> None:

@@ -16,4 +16,6 @@ def test_the_value_of_a_key_stands_behind_it_in_the_source() -> None:
         table = dict(zip(source[:-1:2], source[1:-1:2], strict=True))
         assert len(table) == PAIRS
         assert max(table) < FIRST_VALUE <= min(table.values())
-        assert all(table[key] == value for key, value in zip(target[:-1:2], target[1:-1:2], strict=True))
+        assert all(
+            table[key] == value for key, value in zip(target[:-1:2], target[1:-1:2], strict=True)
+        )

@@ -5,7 +5,13 @@ from nmtkit.layers.linear import prepare_for_inference
 from . import steps
 from .search import Network
 
-TOY = Network("rnnsearch", {"embedding_size": 8, "hidden_size": 16, "attention_size": 16, "maxout_size": 8}, 40, 6, 12)
+TOY = Network(
+    "rnnsearch",
+    {"embedding_size": 8, "hidden_size": 16, "attention_size": 16, "maxout_size": 8},
+    40,
+    6,
+    12,
+)
 
 
 def test_a_step_is_measured_together_and_alone_with_its_floors() -> None:

@@ -42,9 +42,23 @@ CPU = torch.device("cpu")
 LR, BETAS = 3e-4, (0.9, 0.98)
 SMALL = TransformerConfig(tie="all", dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
 BASE = SMALL.changed(
-    {"hidden_size": 512, "feed_forward_size": 2048, "heads": 8, "encoder_layers": 6, "decoder_layers": 6}
+    {
+        "hidden_size": 512,
+        "feed_forward_size": 2048,
+        "heads": 8,
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+    }
 )
-TOY = SMALL.changed({"hidden_size": 16, "feed_forward_size": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1})
+TOY = SMALL.changed(
+    {
+        "hidden_size": 16,
+        "feed_forward_size": 16,
+        "heads": 2,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+    }
+)
 SHAPES = {"toy": TOY, "small": SMALL, "base": BASE}
 
 
@@ -59,7 +73,11 @@ class Arithmetic:
 
 FP32 = Arithmetic("fp32", "highest", "fp32")
 BF16 = Arithmetic("bf16 autocast", "highest", "bf16")
-ARITHMETICS = {"fp32": FP32, "medium": Arithmetic("fp32, matmul medium", "medium", "fp32"), "bf16": BF16}
+ARITHMETICS = {
+    "fp32": FP32,
+    "medium": Arithmetic("fp32, matmul medium", "medium", "fp32"),
+    "bf16": BF16,
+}
 """On a CUDA device `medium` is tf32."""
 
 
@@ -81,7 +99,9 @@ class Setup:
     """What a pretraining objective makes of a batch."""
 
     def stream(self) -> BatchStream:
-        return BatchStream(self.store, BatchConfig(batch_tokens=self.batch_tokens), SEED, corrupt=self.corrupt)
+        return BatchStream(
+            self.store, BatchConfig(batch_tokens=self.batch_tokens), SEED, corrupt=self.corrupt
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +125,9 @@ def corruption(name: str) -> Corruption:
     return lambda batch, generator: objective.corrupt(batch, generator, tokenizers)
 
 
-def nmtkit_blocks(config: ModelConfig, arithmetic: Arithmetic, setup: Setup, folder: Path) -> Iterator[int]:
+def nmtkit_blocks(
+    config: ModelConfig, arithmetic: Arithmetic, setup: Setup, folder: Path
+) -> Iterator[int]:
     """Makes so many updates of `nmtkit.training.loop.train` for each block, loading included, and gives its tokens."""
     training = TrainingConfig(
         lr=LR,
@@ -121,7 +143,9 @@ def nmtkit_blocks(config: ModelConfig, arithmetic: Arithmetic, setup: Setup, fol
     )
     model = build(config, setup.store.tgt_size)
     tokens = 0
-    for event in train(model, setup.stream(), training, lambda model: {}, CheckpointManager(folder), setup.device):
+    for event in train(
+        model, setup.stream(), training, lambda model: {}, CheckpointManager(folder), setup.device
+    ):
         if isinstance(event, Saved):  # before the first update
             continue
         assert isinstance(event, Step)
@@ -135,7 +159,9 @@ def nmtkit_blocks(config: ModelConfig, arithmetic: Arithmetic, setup: Setup, fol
 def floor_blocks(floor: BareTransformer, arithmetic: Arithmetic, setup: Setup) -> Iterator[int]:
     """Forward, backward, one step of fused Adam; all batches are loaded before the first block."""
     floor.to(setup.device).train()
-    autocast = torch.autocast(setup.device.type, torch.bfloat16, enabled=arithmetic.autocast == "bf16")
+    autocast = torch.autocast(
+        setup.device.type, torch.bfloat16, enabled=arithmetic.autocast == "bf16"
+    )
     optimizer = torch.optim.Adam(floor.parameters(), lr=LR, betas=BETAS, fused=True)
     count = (setup.blocks + 1) * setup.updates
     batches = iter([load(batch, setup.device) for batch in islice(setup.stream(), count)])
@@ -151,7 +177,9 @@ def floor_blocks(floor: BareTransformer, arithmetic: Arithmetic, setup: Setup) -
 
 def build(config: ModelConfig, vocabulary: int) -> Seq2Seq:
     torch.manual_seed(SEED)
-    return MODELS.get(config.kind)(config, VocabularySizes({"src": vocabulary, "tgt": vocabulary}, shared=True))
+    return MODELS.get(config.kind)(
+        config, VocabularySizes({"src": vocabulary, "tgt": vocabulary}, shared=True)
+    )
 
 
 def check_store(store: Store) -> None:
@@ -174,14 +202,23 @@ def check_same_function(model: Seq2Seq, floor: BareTransformer, batch: Batch) ->
     sizes = {sum(p.numel() for p in network.parameters()) for network in (model, floor)}
     if len(sizes) != 1:
         raise NmtkitError(f"{kind}: the floor has another number of parameters than ours: {sizes}")
-    total, _ = likelihood(model.eval()(batch, keep=batch.targets.mask), batch, model.sizes["tgt"], SMOOTHING)
-    mean, theirs = float(total.detach()) / batch.n_tokens, float(floor.eval().loss(load(batch, CPU)).detach())
+    total, _ = likelihood(
+        model.eval()(batch, keep=batch.targets.mask), batch, model.sizes["tgt"], SMOOTHING
+    )
+    mean, theirs = (
+        float(total.detach()) / batch.n_tokens,
+        float(floor.eval().loss(load(batch, CPU)).detach()),
+    )
     if not math.isclose(mean, theirs, rel_tol=1e-5):
-        raise NmtkitError(f"{kind}: the floor is another function: its loss is {theirs}, ours {mean}")
+        raise NmtkitError(
+            f"{kind}: the floor is another function: its loss is {theirs}, ours {mean}"
+        )
     return f"{kind}: {sizes.pop():,} parameters; with equal weights the loss is {mean:.5f}, the floor's {theirs:.5f}"
 
 
-def beside_floor(setup: Setup, config: TransformerConfig, arithmetics: Iterable[Arithmetic]) -> list[Speed]:
+def beside_floor(
+    setup: Setup, config: TransformerConfig, arithmetics: Iterable[Arithmetic]
+) -> list[Speed]:
     """Bare torch and nmtkit's training in turns; they must get the same batches.
 
     The floor drops out everywhere at 0.1; nmtkit does so too, or as it does by default.
@@ -197,16 +234,27 @@ def beside_floor(setup: Setup, config: TransformerConfig, arithmetics: Iterable[
         floor.take_weights(model.state_dict())
         blocks = {FLOOR: floor_blocks(floor, arithmetic, setup)}
         for name, one in configs.items():
-            blocks[name] = nmtkit_blocks(one, arithmetic, setup, setup.folder / f"{arithmetic.name}, {name}")
+            blocks[name] = nmtkit_blocks(
+                one, arithmetic, setup, setup.folder / f"{arithmetic.name}, {name}"
+            )
         device.prepare(setup.device, arithmetic.matmul, setup.threads)
         jobs = {name: partial(next, made) for name, made in blocks.items()}
         timings = time_in_turns(jobs, setup.blocks, setup.device)
         tokens = {name: timing.results for name, timing in timings.items()}
         base = timings[FLOOR]
-        assert all(counts == base.results for counts in tokens.values()), f"not the same batches: {tokens}"
+        assert all(counts == base.results for counts in tokens.values()), (
+            f"not the same batches: {tokens}"
+        )
         for name, timing in timings.items():
-            speeds = [count / seconds for count, seconds in zip(timing.results, timing.seconds, strict=True)]
-            ratios = [a / b for a, b in zip(base.seconds, timing.seconds, strict=True)] if timing is not base else []
+            speeds = [
+                count / seconds
+                for count, seconds in zip(timing.results, timing.seconds, strict=True)
+            ]
+            ratios = (
+                [a / b for a, b in zip(base.seconds, timing.seconds, strict=True)]
+                if timing is not base
+                else []
+            )
             rows.append(Speed(arithmetic.name, name, speeds, ratios, timing.peak_mib))
     return rows
 
@@ -226,10 +274,18 @@ def show(speeds: Sequence[Speed], setup: Setup) -> None:
 
 
 def made_up_workload(
-    name: str, lengths: tuple[int, int], place: torch.device, threads: int, overrides: Sequence[str] = ()
+    name: str,
+    lengths: tuple[int, int],
+    place: torch.device,
+    threads: int,
+    overrides: Sequence[str] = (),
 ) -> TrainingWorkload:
     """The training of a recipe with random words of these lengths, in fp32 unless the overrides say otherwise."""
-    fixed = (f"training.threads={threads}", "training.matmul_precision=highest", "training.precision=fp32")
+    fixed = (
+        f"training.threads={threads}",
+        "training.matmul_precision=highest",
+        "training.precision=fp32",
+    )
     return synthetic_workload(load_recipe(name, [*fixed, *overrides]), lengths, place)
 
 

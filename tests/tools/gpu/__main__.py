@@ -42,13 +42,20 @@ PARTS: dict[str, tuple[int, Callable[[Part], None]]] = {
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("tests/tools/gpu/slot.sh", description="Its head says how it is used.")
+    parser = argparse.ArgumentParser(
+        "tests/tools/gpu/slot.sh", description="Its head says how it is used."
+    )
     parser.add_argument("--device", default="cuda:0", metavar="NAME")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/gpu-slot", metavar="FOLDER", help="for the results")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "runs/gpu-slot", metavar="FOLDER", help="for the results"
+    )
     parser.add_argument("--only", default=",".join(PARTS), metavar="NAME,NAME,...")
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help="a trained run, beside other engines too")
+    parser.add_argument(
+        "--run", type=Path, metavar="FOLDER", help="a trained run, beside other engines too"
+    )
     parser.add_argument("--quick", action="store_true", help="small enough for a CPU")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process, of a slot begun
+    # in this process, of a slot begun
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     for name in options.only.split(","):
         if name not in PARTS:
@@ -61,14 +68,18 @@ def begin(out: Path, place: torch.device) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     results = out / "results.json"
     if not results.exists() and any(out.iterdir()):
-        raise NmtkitError(f"{out} holds other things than an earlier slot; name another folder with --out")
+        raise NmtkitError(
+            f"{out} holds other things than an earlier slot; name another folder with --out"
+        )
     for log in out.glob("*.log"):
         log.unlink()
     for folder in (*out.glob("scratch-*"), out / "captions"):
         shutil.rmtree(folder, ignore_errors=True)
     device.prepare(place)
     facts = machine.facts(torch.get_num_threads(), place)
-    write_json(results, {"begun": time.strftime("%Y-%m-%d %H:%M:%S %z"), "machine": facts, "rows": []})
+    write_json(
+        results, {"begun": time.strftime("%Y-%m-%d %H:%M:%S %z"), "machine": facts, "rows": []}
+    )
     show_machine(facts)
     return results
 
@@ -78,7 +89,10 @@ def run_limited(words: list[str], part: Part, limit: int) -> None:
     terminal.say(f"--- {part.name}, at most {limit} seconds")
     log = part.out / f"{part.name}.log"
     words = ["timeout", "--signal=INT", "--kill-after=20", str(limit), *words]
-    with log.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT) as process:
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT) as process,
+    ):
         try:
             code = process.wait()
         finally:
@@ -98,10 +112,19 @@ def show(results: Path) -> int:
     content = read(results)
     rows, about = content["rows"], content["machine"]
     words = {True: "yes", False: "NO", None: "-"}
-    cells = [[row["part"], row["name"], words[row["holds"]], row["figure"], f"{row['seconds']:.1f}"] for row in rows]
-    terminal.table(f"{about['device']}, torch {about['torch']}", ["part", "what", "holds", "figure", "seconds"], cells)
+    cells = [
+        [row["part"], row["name"], words[row["holds"]], row["figure"], f"{row['seconds']:.1f}"]
+        for row in rows
+    ]
+    terminal.table(
+        f"{about['device']}, torch {about['torch']}",
+        ["part", "what", "holds", "figure", "seconds"],
+        cells,
+    )
     held, failed = (sum(row["holds"] is answer for row in rows) for answer in (True, False))
-    terminal.say(f"{held} hold, {failed} do not, {len(rows) - held - failed} only measured; all figures: {results}")
+    terminal.say(
+        f"{held} hold, {failed} do not, {len(rows) - held - failed} only measured; all figures: {results}"
+    )
     return 1 if failed else 0
 
 

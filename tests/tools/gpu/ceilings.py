@@ -32,7 +32,10 @@ def copied(place: torch.device, mib: int) -> list[float]:
     """Bytes read and written in a second."""
     source = torch.ones(mib << 18, device=place)
     target = torch.empty_like(source)
-    return [2 * source.nbytes / seconds for seconds in seconds_of(lambda: target.copy_(source), place, 10)]
+    return [
+        2 * source.nbytes / seconds
+        for seconds in seconds_of(lambda: target.copy_(source), place, 10)
+    ]
 
 
 def ceiling(place: torch.device, kind: str, quick: bool) -> list[float]:

@@ -28,7 +28,11 @@ class Outcomes:
         """Named at once: the part may be stopped before its end."""
         if report.failed and self.shown < SHOWN:
             self.shown += 1
-            faults = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
+            faults = [
+                line[1:].strip()
+                for line in report.longreprtext.splitlines()
+                if line.startswith("E ")
+            ]
             self.part.add(report.nodeid.rpartition("::")[2], False, (faults or ["failed"])[0][:100])
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -36,12 +40,16 @@ class Outcomes:
         passed, skipped = (len(reports.get(outcome, ())) for outcome in ("passed", "skipped"))
         failed = [*reports.get("failed", ()), *reports.get("error", ())]
         figure = f"{passed} passed, {len(failed)} failed, {skipped} skipped"
-        reasons = {report.longrepr[2].removeprefix("Skipped: ") for report in reports.get("skipped", ())}
+        reasons = {
+            report.longrepr[2].removeprefix("Skipped: ") for report in reports.get("skipped", ())
+        }
         figure += f" ({', '.join(sorted(reasons))})" if reasons else ""
         holds = not failed if passed or failed else None
         self.part.add("tests", holds, figure, passed=passed, failed=len(failed))
 
 
 def run_tests(part: Part, arguments: list[str]) -> None:
-    if code := pytest.main(["-m", "cuda", "-p", "no:cacheprovider", *arguments], plugins=[Outcomes(part)]):
+    if code := pytest.main(
+        ["-m", "cuda", "-p", "no:cacheprovider", *arguments], plugins=[Outcomes(part)]
+    ):
         sys.exit(code)

@@ -60,15 +60,28 @@ def look(part: Part, name: str, size: int, beam_size: int) -> None:
     if part.quick:
         size, network = min(size, 2), replace(network, source=9, output=4)
     batch = batch_of(network, size, part.place)
-    jobs = {way: partial(run_engine, one, batch) for way, one in engines(network, beam_size, part.place).items()}
+    jobs = {
+        way: partial(run_engine, one, batch)
+        for way, one in engines(network, beam_size, part.place).items()
+    }
     timings = time_in_turns(jobs, 1 if part.quick else 3, part.place)
     title = f"{name}, batch {size}, beam {beam_size}"
     first = timings["eager, fp32"].results[-1]
     for way, timing in timings.items():
-        tokens, ms = timing.per_second(size * network.output), [1e3 * one / network.output for one in timing.seconds]
+        tokens, ms = (
+            timing.per_second(size * network.output),
+            [1e3 * one / network.output for one in timing.seconds],
+        )
         equal = sum(map(list.__eq__, timing.results[-1], first))
-        figure = f"{summary(tokens, 'tok/s')}, {summary(ms, 'ms a step', 2)}, {timing.peak_mib:,.0f} MiB"
-        values = {"tokens_per_second": tokens, "ms_per_step": ms, "peak_mib": timing.peak_mib, "equal": equal}
+        figure = (
+            f"{summary(tokens, 'tok/s')}, {summary(ms, 'ms a step', 2)}, {timing.peak_mib:,.0f} MiB"
+        )
+        values = {
+            "tokens_per_second": tokens,
+            "ms_per_step": ms,
+            "peak_mib": timing.peak_mib,
+            "equal": equal,
+        }
         part.add(f"{title}, {way}", None, f"{figure}, {equal} of {size} as the first", **values)
     for kind in ("fp32", "fp16") if part.place.type == "cuda" else ():
         eager, graph = timings[f"eager, {kind}"], timings[f"graph, {kind}"]

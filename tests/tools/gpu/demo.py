@@ -29,13 +29,22 @@ def main(part: Part) -> None:
             speeds.append(event.tokens_per_second)
         if isinstance(event, Stopped):
             reason = f"{event.update} updates ({event.reason})"
-    part.add("training", None, f"{reason}, {max(speeds):,.0f} tok/s at best", tokens_per_second=speeds)
+    part.add(
+        "training", None, f"{reason}, {max(speeds):,.0f} tok/s at best", tokens_per_second=speeds
+    )
     result = evaluate_test_set(run, place)
     assert result is not None
     scores = {score.name: score.value for score in result.scores}
     holds = None if part.quick else scores["BLEU"] >= ENOUGH
-    part.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
+    part.add(
+        "test set",
+        holds,
+        ", ".join(f"{name} {value:.1f}" for name, value in scores.items()),
+        **scores,
+    )
     count = 4 if part.quick else COMPARED
-    on_cpu = open_translator(run, DecodingOptions(device="cpu")).translate([one.src for one in result.examples[:count]])
+    on_cpu = open_translator(run, DecodingOptions(device="cpu")).translate(
+        [one.src for one in result.examples[:count]]
+    )
     same = sum(map(str.__eq__, on_cpu, result.outputs))
     part.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)

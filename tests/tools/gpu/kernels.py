@@ -26,18 +26,23 @@ BEAM = 4
 def is_kernel(event: FunctionEvent, cuda: bool) -> bool:
     """On a CPU an operation that calls no other stands for one; names that torch gives to whole stretches are none."""
     if cuda:
-        return event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+        return event.device_type == DeviceType.CUDA and not getattr(
+            event, "is_user_annotation", False
+        )
     return not event.cpu_children
 
 
 def look(part: Part, name: str, job: Callable[[], object], steps: int = 1) -> None:
     """Profiles the job, which was done before."""
     cuda = part.place.type == "cuda"
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as recorded:
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    ) as recorded:
         job()
         read_clock(part.place)
     events = [event for event in recorded.events() or [] if is_kernel(event, cuda)]
-    spans = sorted((event.time_range.start, event.time_range.end) for event in events)  # microseconds
+    # microseconds
+    spans = sorted((event.time_range.start, event.time_range.end) for event in events)
     assert spans, "the profiler saw no kernel"
     busy, until = 0.0, spans[0][0]
     for first, end in spans:
@@ -49,7 +54,9 @@ def look(part: Part, name: str, job: Callable[[], object], steps: int = 1) -> No
         dearest[event.name].append(event.time_range.elapsed_us())
     top = sorted(dearest.items(), key=lambda item: -sum(item[1]))[:TOP]
     each, gaps = "a step" if steps > 1 else "in all", 1 - busy / whole
-    figure = f"{len(events) / steps:,.0f} kernels, {whole / steps / 1000:.2f} ms {each}, {gaps:.0%} gaps"
+    figure = (
+        f"{len(events) / steps:,.0f} kernels, {whole / steps / 1000:.2f} ms {each}, {gaps:.0%} gaps"
+    )
     values = {"steps": steps, "kernels": len(events), "ms": whole / 1000, "gaps": gaps}
     named = [{"name": kernel, "calls": len(times), "us": sum(times)} for kernel, times in top]
     part.add(name, None, figure, **values, top=named)
@@ -65,9 +72,21 @@ def main(part: Part) -> None:
     for way, engine in decoding.engines(network, BEAM, part.place).items():
         run_engine(engine, batch)
         job = partial(run_engine, engine, batch)
-        look(part, f"transformer, {way}, beam {BEAM}, batch {BATCH}, with its encoder", job, network.output)
+        look(
+            part,
+            f"transformer, {way}, beam {BEAM}, batch {BATCH}, with its encoder",
+            job,
+            network.output,
+        )
     setup = material.training_setup(part, updates=1)
-    for config in (material.transformer(part), load_recipe(material.LUONG, material.luong_sizes(part)).model):
+    for config in (
+        material.transformer(part),
+        load_recipe(material.LUONG, material.luong_sizes(part)).model,
+    ):
         blocks = bench.nmtkit_blocks(config, bench.BF16, setup, part.scratch / config.kind)
         next(blocks)
-        look(part, f"{config.kind}, an update of {setup.batch_tokens:,} tokens, bf16", partial(next, blocks))
+        look(
+            part,
+            f"{config.kind}, an update of {setup.batch_tokens:,} tokens, bf16",
+            partial(next, blocks),
+        )

@@ -14,7 +14,13 @@ from .results import Part
 QUICK_PAIRS = {"train": 300, "valid": 10, "test": 20}
 LUONG = "wmt14-en-de-luong-local-p"
 """A recipe."""
-QUICK = {"hidden_size": 16, "feed_forward_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+QUICK = {
+    "hidden_size": 16,
+    "feed_forward_size": 32,
+    "heads": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+}
 
 
 def transformer(part: Part) -> TransformerConfig:
@@ -23,7 +29,9 @@ def transformer(part: Part) -> TransformerConfig:
 
 def luong_sizes(part: Part) -> list[str]:
     """Overrides of `LUONG`."""
-    return ["model.hidden_size=16", "model.embedding_size=16", "model.layers=1"] if part.quick else []
+    return (
+        ["model.hidden_size=16", "model.embedding_size=16", "model.layers=1"] if part.quick else []
+    )
 
 
 def captions(part: Part) -> RunFolder:
@@ -42,7 +50,9 @@ def untrained_run(part: Part) -> RunFolder:
     run = Run(folder)
     tokenizers = run.load_tokenizers()
     torch.manual_seed(1)
-    save_weights(folder.average, get_weights(build_model(run.recipe, tokenizers)), tokenizers.checksum)
+    save_weights(
+        folder.average, get_weights(build_model(run.recipe, tokenizers)), tokenizers.checksum
+    )
     return folder
 
 

@@ -26,7 +26,15 @@ def main(part: Part) -> None:
         except NmtkitError as fault:
             part.add(f"{name} is not measured", None, str(fault))
     file, run = part.scratch / "figures.json", part.run
-    words = ["decode", "-m", str(run or untrained_run(part).path), "--device", str(part.place), "-o", str(file)]
+    words = [
+        "decode",
+        "-m",
+        str(run or untrained_run(part).path),
+        "--device",
+        str(part.place),
+        "-o",
+        str(file),
+    ]
     words += ["--against", ",".join(others)] if others else []
     words += [] if run else [word for setting in LENGTH.split() for word in ("--search", setting)]
     words += ["--lines", "20", "--rounds", "1", "--alone", "2"] if part.quick else []

@@ -54,7 +54,13 @@ class Part:
             **values: the figure as numbers.
         """
         now = time.monotonic()
-        row = {"part": self.name, "name": name, "holds": holds, "figure": figure, "seconds": now - self.since}
+        row = {
+            "part": self.name,
+            "name": name,
+            "holds": holds,
+            "figure": figure,
+            "seconds": now - self.since,
+        }
         content = read(self.results)
         content["rows"].append({**row, "values": values})
         write_json(self.results, content)

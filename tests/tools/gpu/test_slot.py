@@ -17,9 +17,15 @@ from tests.tools.gpu import checks
 from tests.tools.gpu.results import Part, read
 
 CPU = torch.device("cpu")
-TESTS = {"good": "assert True", "bad": "assert 1 + 1 == 3", "elsewhere": "pytest.skip('no CUDA device')"}
+TESTS = {
+    "good": "assert True",
+    "bad": "assert 1 + 1 == 3",
+    "elsewhere": "pytest.skip('no CUDA device')",
+}
 PROGRAMS = ("bash", "timeout")
-needs_programs = pytest.mark.skipif(not all(map(shutil.which, PROGRAMS)), reason="needs bash and timeout")
+needs_programs = pytest.mark.skipif(
+    not all(map(shutil.which, PROGRAMS)), reason="needs bash and timeout"
+)
 
 
 @pytest.fixture
@@ -28,7 +34,9 @@ def part(tmp_path: Path) -> Part:
     return Part("speed", CPU, tmp_path / "out")
 
 
-def test_rows_come_one_by_one_and_the_table_counts_them(part: Part, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_come_one_by_one_and_the_table_counts_them(
+    part: Part, capsys: pytest.CaptureFixture[str]
+) -> None:
     part.add("tokens", None, "12 tok/s", tokens_per_second=[11.0, 12.0])
     assert read(part.results)["rows"][0]["values"] == {"tokens_per_second": [11.0, 12.0]}
     part.add("equal", True, "bit for bit")
@@ -55,7 +63,11 @@ def test_rows_come_one_by_one_and_the_table_counts_them(part: Part, capsys: pyte
 def test_how_a_part_ended_is_a_row(part: Part, command: str, limit: int, figure: str) -> None:
     slot.run_limited(["sh", "-c", command], part, limit)
     (row,) = read(part.results)["rows"]
-    assert (row["part"], row["holds"], row["figure"]) == ("speed", figure == "came to its end", figure)
+    assert (row["part"], row["holds"], row["figure"]) == (
+        "speed",
+        figure == "came to its end",
+        figure,
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,14 +87,19 @@ def test_what_pytest_says(part: Part, names: list[str], holds: bool | None, figu
         checks.run_tests(part, [str(file)])
     *failed, all_tests = read(part.results)["rows"]
     assert (all_tests["name"], all_tests["holds"], all_tests["figure"]) == ("tests", holds, figure)
-    assert [(row["name"], row["figure"]) for row in failed] == [("test_bad", "assert (1 + 1) == 3")] * ("bad" in names)
+    assert [(row["name"], row["figure"]) for row in failed] == [
+        ("test_bad", "assert (1 + 1) == 3")
+    ] * ("bad" in names)
 
 
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
         (["--device", "cuda:77"], "no such device: 'cuda:77'"),
-        (["--only", "doctor,ceiling"], "there is no part ceiling; there are: doctor ceilings contracts "),
+        (
+            ["--only", "doctor,ceiling"],
+            "there is no part ceiling; there are: doctor ceilings contracts ",
+        ),
         (["--device", "cpu", "--quick"], "holds other things than an earlier slot"),
     ],
     ids=["a device that is not there", "an unknown part", "a folder of somebody else"],
@@ -105,9 +122,20 @@ def test_what_cannot_begin_leaves_the_folder_as_it_is(
 @pytest.mark.slow
 def test_the_slot_on_a_cpu(tmp_path: Path) -> None:
     parts = {"ceilings", "decoding", "peers", "training", "kernels"}
-    words = ["tests/tools/gpu/slot.sh", "--out", str(tmp_path), "--device", "cpu", "--quick", "--only", ",".join(parts)]
+    words = [
+        "tests/tools/gpu/slot.sh",
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        "--quick",
+        "--only",
+        ",".join(parts),
+    ]
     variables = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=slot.ROOT, env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=slot.ROOT, env=variables, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done
     content = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert {row["part"] for row in content["rows"]} == parts

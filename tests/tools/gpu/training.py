@@ -16,13 +16,19 @@ ENOUGH = 0.85
 
 
 def beside_bare_torch(part: Part) -> None:
-    for row in bench.beside_floor(material.training_setup(part), material.transformer(part), [bench.BF16]):
+    for row in bench.beside_floor(
+        material.training_setup(part), material.transformer(part), [bench.BF16]
+    ):
         figure = f"{summary(row.tokens_per_second, 'tok/s')}, {row.peak_mib:,.0f} MiB"
         figure += f", {summary(row.ratios, 'of the floor', 2)}" if row.ratios else ""
         # Other dropout is other work: only the same can be held to the floor.
         same = row.engine.endswith("as the floor") and not part.quick
         holds = median(row.ratios) >= ENOUGH if same else None
-        values = {"tokens_per_second": row.tokens_per_second, "ratios": row.ratios, "peak_mib": row.peak_mib}
+        values = {
+            "tokens_per_second": row.tokens_per_second,
+            "ratios": row.ratios,
+            "peak_mib": row.peak_mib,
+        }
         part.add(f"transformer, {row.engine}, {row.arithmetic}", holds, figure, **values)
 
 

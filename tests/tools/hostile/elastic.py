@@ -22,8 +22,22 @@ from tests.support.processes import children
 
 from .material import write_corpus
 
-SETTINGS = ("accumulate=4", "max_updates=40", "log_every=1", "save_every=4", "validate_every=10", "ema_decay=0.9")
-TRAIN = ["nmtkit", "train", "tiny.yaml", "--resume", "auto", *sets("model.dropout=0", "data.test=null")]
+SETTINGS = (
+    "accumulate=4",
+    "max_updates=40",
+    "log_every=1",
+    "save_every=4",
+    "validate_every=10",
+    "ema_decay=0.9",
+)
+TRAIN = [
+    "nmtkit",
+    "train",
+    "tiny.yaml",
+    "--resume",
+    "auto",
+    *sets("model.dropout=0", "data.test=null"),
+]
 TRAIN += sets(*(f"training.{setting}" for setting in SETTINGS))
 
 
@@ -37,18 +51,28 @@ class Elastic:
         """What all processes wrote."""
         write_corpus(folder)
 
-    def start(self, words: list[str], run: str = "elastic", **variables: object) -> subprocess.Popen[str]:
+    def start(
+        self, words: list[str], run: str = "elastic", **variables: object
+    ) -> subprocess.Popen[str]:
         given = environment(**{name: str(value) for name, value in variables.items()})
         return subprocess.Popen(
             [sys.executable, *words, "-m", *(["--"] if words else []), *TRAIN, "--run", run],
-            **{"cwd": self.folder, "env": given, "stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True},
+            **{
+                "cwd": self.folder,
+                "env": given,
+                "stderr": subprocess.PIPE,
+                "stdout": subprocess.DEVNULL,
+                "text": True,
+            },
         )
 
     def end(self, process: subprocess.Popen[str]) -> int:
         self.said += process.communicate(timeout=300)[1]
         return process.returncode
 
-    def kill_at(self, update: int, process: subprocess.Popen[str], victim: Callable[[], int]) -> None:
+    def kill_at(
+        self, update: int, process: subprocess.Popen[str], victim: Callable[[], int]
+    ) -> None:
         try:
             wait_for_update(self.run, update, lambda: process.poll() is None)
         except AssertionError as fault:
@@ -65,7 +89,8 @@ class Elastic:
     def two_of_torchrun_until(self, first: int, update: int) -> None:
         """The second process is killed twice; torchrun starts both anew once."""
         words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-        process = self.start([*words, "--master-port", str(free_port())])  # to which --run would be one of its options
+        # to which --run would be one of its options
+        process = self.start([*words, "--master-port", str(free_port())])
         for end in (first, update):
             self.kill_at(end, process, lambda: max(children(process.pid)))
             time.sleep(3)  # until they are gone
@@ -73,8 +98,14 @@ class Elastic:
 
     def four_of_srun_until(self, update: int) -> None:
         """The third process is killed; the others end by themselves."""
-        port, step = free_port(), {"SLURM_STEP_NUM_TASKS": 4, "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": 1}
-        started = [self.start([], **step, MASTER_PORT=port, SLURM_PROCID=n, SLURM_LOCALID=n) for n in range(4)]
+        port, step = (
+            free_port(),
+            {"SLURM_STEP_NUM_TASKS": 4, "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": 1},
+        )
+        started = [
+            self.start([], **step, MASTER_PORT=port, SLURM_PROCID=n, SLURM_LOCALID=n)
+            for n in range(4)
+        ]
         self.kill_at(update, started[0], lambda: started[2].pid)
         codes = [self.end(process) for process in started]
         assert codes == [2, 2, -signal.SIGKILL, 2], (codes, self.said)
@@ -86,7 +117,10 @@ class Elastic:
 
     def losses(self, run: str) -> dict[int, tuple[float, int]]:
         """Loss and tokens of each update."""
-        return {step["update"]: (step["loss"], step["tokens"]) for step in logged(self.folder / run, "step")}
+        return {
+            step["update"]: (step["loss"], step["tokens"])
+            for step in logged(self.folder / run, "step")
+        }
 
 
 def free_port() -> int:
@@ -108,7 +142,10 @@ def compare(folder: Path) -> tuple[str, list[tuple[int, float, float]]]:
     one, other = training.losses("straight"), training.losses("elastic")
     assert one.keys() == other.keys() == {*range(1, 41)}
     assert all(one[update][1] == other[update][1] for update in one), "the same batches"
-    scores = [[[event["update"], event["valid_bleu"]] for event in logged(folder / run, "valid")] for run in RUNS]
+    scores = [
+        [[event["update"], event["valid_bleu"]] for event in logged(folder / run, "valid")]
+        for run in RUNS
+    ]
     assert scores[0] == scores[1]
     return training.said, [(update, one[update][0], other[update][0]) for update in sorted(one)]
 
@@ -126,7 +163,9 @@ def main() -> None:
     for line in said.splitlines():
         if "goes on with" in line or " ended, and the others" in line:
             print(line)
-    print(f"largest difference {max(abs(one - other) for _, one, other in rows):.1e}, {time.monotonic() - begun:.0f} s")
+    print(
+        f"largest difference {max(abs(one - other) for _, one, other in rows):.1e}, {time.monotonic() - begun:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -83,7 +83,9 @@ class Lives:
         tally.resumed += not found
         shutil.rmtree(self._folder / run)
 
-    def _disturb(self, run: str, commands: list[list[object]], draw: random.Random, tally: Tally) -> Iterator[str]:
+    def _disturb(
+        self, run: str, commands: list[list[object]], draw: random.Random, tally: Tally
+    ) -> Iterator[str]:
         """Sends a signal at a random moment, unless all is over before; the faults of the end."""
         at, which = time.monotonic() + draw.uniform(0, self.seconds), draw.choice(SIGNALS)
         for words in commands:
@@ -120,7 +122,10 @@ def fault_of(which: signal.Signals, done: Done) -> str | None:
 def end_many(count: int, seed: int) -> Tally:
     """Ends so many processes."""
     draw, tally = random.Random(seed), Tally()
-    with tempfile.TemporaryDirectory(prefix="nmtkit-kills-") as folder, Runner(first=SMALL_SHARDS) as runner:
+    with (
+        tempfile.TemporaryDirectory(prefix="nmtkit-kills-") as folder,
+        Runner(first=SMALL_SHARDS) as runner,
+    ):
         lives, number = Lives(runner, Path(folder)), 0
         while tally.kills.total() < count:
             lives.end_one(number, draw, tally)
@@ -129,9 +134,13 @@ def end_many(count: int, seed: int) -> Tally:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.tools.hostile.kills", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.tools.hostile.kills", description=__doc__
+    )
     parser.add_argument("--kills", type=int, default=100, help="how many (default: 100)")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments and signals (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the moments and signals (default: 1)"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: 2)")
     given = parser.parse_args()
     begun = time.monotonic()
@@ -140,8 +149,13 @@ def main() -> None:
         tallies = [*pool.map(end_many, [-(-given.kills // given.jobs)] * given.jobs, seeds)]
     kills = sum((tally.kills for tally in tallies), Counter())
     faults = [fault for tally in tallies for fault in tally.faults]
-    print(f"seed {given.seed}: {kills.total()} kills in {time.monotonic() - begun:.0f} s:", dict(kills))
-    print(f"{sum(tally.resumed for tally in tallies)} lives taken up again and equal bit for bit; {len(faults)} faults")
+    print(
+        f"seed {given.seed}: {kills.total()} kills in {time.monotonic() - begun:.0f} s:",
+        dict(kills),
+    )
+    print(
+        f"{sum(tally.resumed for tally in tallies)} lives taken up again and equal bit for bit; {len(faults)} faults"
+    )
     for fault in faults:
         print(fault)
     raise SystemExit(bool(faults))

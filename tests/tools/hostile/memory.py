@@ -29,7 +29,17 @@ MOST = 20.0
 COMMANDS = {
     "translate": ["translate", "-m", "tiny", "--beam-size", "1", "--max-length", "12"],
     "summarize": ["summarize", "-m", "sum", "--beam-size", "1", "--max-length", "6"],
-    "translate-by-workers": ["translate", "-m", "tiny", "--beam-size", "1", "--max-length", "12", "--workers", "2"],
+    "translate-by-workers": [
+        "translate",
+        "-m",
+        "tiny",
+        "--beam-size",
+        "1",
+        "--max-length",
+        "12",
+        "--workers",
+        "2",
+    ],
     "rescore": ["rescore", "-m", "tiny", "--source", "large.src", "--target", "large.tgt"],
     "align": ["align", "-m", "tiny", "--source", "large.src", "--target", "large.tgt"],
 }
@@ -69,7 +79,12 @@ def watch(name: str, folder: Path, lines: int) -> bool:
     begun = time.monotonic()
     kept = {key: value for key, value in os.environ.items() if not key.startswith("NMTKIT_")}
     with subprocess.Popen(
-        words, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=kept
+        words,
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=kept,
     ) as process:
         given = 0 if name in ("rescore", "align") else lines
         threading.Thread(target=fill, args=(process.stdin, given), daemon=True).start()
@@ -91,8 +106,12 @@ def watch(name: str, folder: Path, lines: int) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.tools.hostile.memory", description=__doc__)
-    parser.add_argument("--lines", type=int, default=1_000_000, help="for each command (default: 1,000,000)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.tools.hostile.memory", description=__doc__
+    )
+    parser.add_argument(
+        "--lines", type=int, default=1_000_000, help="for each command (default: 1,000,000)"
+    )
     parser.add_argument("commands", nargs="*", default=list(COMMANDS), help="which (default: all)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nmtkit-memory-") as name:

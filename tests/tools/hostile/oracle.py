@@ -57,7 +57,10 @@ class Findings:
             self.examples[fault] = min(self.examples.get(fault, shown), shown, key=len)
 
     def __str__(self) -> str:
-        faults = [f"{count} x {kind}\n    {self.examples[kind]}" for kind, count in self.faults.most_common()]
+        faults = [
+            f"{count} x {kind}\n    {self.examples[kind]}"
+            for kind, count in self.faults.most_common()
+        ]
         return "\n".join([f"{self.cases} cases, exit codes {dict(self.codes)}", *faults])
 
 
@@ -77,13 +80,19 @@ class Room:
         make_material(self.material, runner)
         runs = self.material / "runs"
         done = runner.run(
-            *("train", "tiny.yaml", "--run", "runs/half", "--set", "training.max_updates=7"), cwd=self.material
+            *("train", "tiny.yaml", "--run", "runs/half", "--set", "training.max_updates=7"),
+            cwd=self.material,
         )
         assert done.code == 0, done
         (runs / "half/result.json").unlink()
         shown = runner.run("recipe", "show", "tiny.yaml", "--resolved", cwd=self.material)
         names = sorted(
-            {str(file.relative_to(run)) for run in runs.iterdir() for file in run.rglob("*") if file.is_file()}
+            {
+                str(file.relative_to(run))
+                for run in runs.iterdir()
+                for file in run.rglob("*")
+                if file.is_file()
+            }
         )
         self.families = families(dict(_values(yaml.safe_load(shown.out))), str(runs), names)
         self._answers: dict[tuple[str, ...], object] = {}
@@ -116,7 +125,9 @@ class Room:
         """Runs a case; what was not well about it, in words that are the same for the same fault."""
         with self._place(case) as place:
             before = _around(place)
-            done = self._runner.run(*case.words, cwd=place, stdin=case.stdin, device=case.device, seconds=SECONDS)
+            done = self._runner.run(
+                *case.words, cwd=place, stdin=case.stdin, device=case.device, seconds=SECONDS
+            )
             faults = list(_of_end(case, done))
             if _around(place) != before:
                 faults.append("wrote outside of its folder")
@@ -144,7 +155,9 @@ class Room:
             yield f"another answer, and nothing said: {case.words[0]}"
         if case.reloads:
             (place / "again.yaml").write_bytes(done.out)
-            again = self._runner.run("recipe", "show", "again.yaml", "--resolved", cwd=place, seconds=SECONDS)
+            again = self._runner.run(
+                "recipe", "show", "again.yaml", "--resolved", cwd=place, seconds=SECONDS
+            )
             if again.out != done.out:
                 yield "a recipe that was shown is another one when it is read"
 
@@ -153,7 +166,8 @@ class Room:
         if case.words[0] == "train":
             run = place / "runs/half"
             if (place / "runs/half/metrics.jsonl").is_file():
-                shutil.copy(self.material / "runs/tiny/metrics.jsonl", run / "metrics.jsonl")  # not asked here
+                # not asked here
+                shutil.copy(self.material / "runs/tiny/metrics.jsonl", run / "metrics.jsonl")
             return differences(self.material / "runs/tiny", run)
         if case.words[0] == "average":
             found = load_file(place / "out.safetensors")
@@ -174,8 +188,14 @@ class Room:
 
 def _brief(case: Case) -> str:
     """A case without what is as usual in it, and without the middle of what is long."""
-    parts = [f"{key}={value!r}" for key, value in vars(case).items() if value != getattr(Case, key, None) and value]
-    return ", ".join(part if len(part) < 700 else f"{part[:400]} ... {part[-200:]}" for part in parts)
+    parts = [
+        f"{key}={value!r}"
+        for key, value in vars(case).items()
+        if value != getattr(Case, key, None) and value
+    ]
+    return ", ".join(
+        part if len(part) < 700 else f"{part[:400]} ... {part[-200:]}" for part in parts
+    )
 
 
 def _values(tree: object, before: str = "") -> Iterator[tuple[str, object]]:
@@ -188,7 +208,9 @@ def _values(tree: object, before: str = "") -> Iterator[tuple[str, object]]:
 
 def _around(place: Path) -> list[str]:
     """What stands beside the folder of a case, and where a recipe's odd names could lead."""
-    return sorted(os.listdir(place.parent)) + sorted(name for name in os.listdir("/tmp") if name in ("up", "escaped"))
+    return sorted(os.listdir(place.parent)) + sorted(
+        name for name in os.listdir("/tmp") if name in ("up", "escaped")
+    )
 
 
 def _of_end(case: Case, done: Done) -> Iterator[str]:
@@ -198,7 +220,11 @@ def _of_end(case: Case, done: Done) -> Iterator[str]:
         return
     if "Traceback" in done.err or "Exception ignored" in done.err:
         lines = done.err.splitlines()
-        ends = [line.split(":")[0] for line in lines if re.match(r"\w[\w.]*(Error|Exception|Interrupt|Abort)\b", line)]
+        ends = [
+            line.split(":")[0]
+            for line in lines
+            if re.match(r"\w[\w.]*(Error|Exception|Interrupt|Abort)\b", line)
+        ]
         files = re.findall(r'nmtkit/(\S+\.py)", line (\d+)', done.err)
         yield f"traceback: {ends[-1] if ends else lines[-1][:80]} in {':'.join(files[-1]) if files else '?'}"
         return
@@ -235,7 +261,12 @@ def _harm_file(run: Path, name: str, kind: str, share: float) -> None:
     at = int(share * len(content))
     if kind in ("bit", "byte") and content:
         content[at] ^= 1 << at % 8 if kind == "bit" else 0xFF
-    changed = {"empty": b"", "cut": content[:at], "junk": content + b"\xffjunk", "zeros": bytes(len(content))}
+    changed = {
+        "empty": b"",
+        "cut": content[:at],
+        "junk": content + b"\xffjunk",
+        "zeros": bytes(len(content)),
+    }
     path.unlink()
     if kind == "folder":
         path.mkdir()
@@ -250,12 +281,20 @@ def _harm_file(run: Path, name: str, kind: str, share: float) -> None:
 def _rewrite(path: Path, found: dict[str, torch.Tensor], **facts: str) -> None:
     with safe_open(path, framework="pt") as file:
         kept = file.metadata() or {}
-    save_file({name: tensor.clone().contiguous() for name, tensor in found.items()}, path, {**kept, **facts})
+    save_file(
+        {name: tensor.clone().contiguous() for name, tensor in found.items()},
+        path,
+        {**kept, **facts},
+    )
 
 
 def _harm_tensor(run: Path, which: int, kind: str) -> None:
     half = run.name == "half"
-    for path in [run / "checkpoints/last.safetensors"] if half else sorted((run / "checkpoints").glob("weights-*")):
+    for path in (
+        [run / "checkpoints/last.safetensors"]
+        if half
+        else sorted((run / "checkpoints").glob("weights-*"))
+    ):
         kept = load_file(path)
         name = sorted(kept)[which % len(kept)]
         tensor = kept.pop(name)
@@ -270,7 +309,9 @@ def _harmed(tensor: torch.Tensor, kind: str) -> torch.Tensor:
     if kind in ("float16", "float64", "int64"):
         return tensor.to(getattr(torch, kind))
     if kind in ("nan", "inf", "one-nan") and tensor.is_floating_point():
-        place = torch.arange(tensor.numel()).view(tensor.shape) < (1 if kind == "one-nan" else tensor.numel())
+        place = torch.arange(tensor.numel()).view(tensor.shape) < (
+            1 if kind == "one-nan" else tensor.numel()
+        )
         return tensor.masked_fill(place, float(kind.removeprefix("one-")))
     changed = {"none": tensor.view(-1)[:0], "flat": tensor.reshape(1, -1), "changed": tensor + 1}
     return changed.get(kind, tensor)

@@ -105,8 +105,14 @@ class Runner:
         self._first = first
         self._folder = tempfile.TemporaryDirectory(prefix="nmtkit-streams-")
         kept = {key: value for key, value in os.environ.items() if not key.startswith("NMTKIT_")}
-        cache = os.path.join(self._folder.name, "cache")  # what is measured here is kept for nobody else
-        self._variables = {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "XDG_CACHE_HOME": cache}
+        # what is measured here is kept for nobody else
+        cache = os.path.join(self._folder.name, "cache")
+        self._variables = {
+            **kept,
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "200",
+            "XDG_CACHE_HOME": cache,
+        }
 
     def __enter__(self) -> "Runner":
         return self
@@ -119,7 +125,12 @@ class Runner:
         self._folder.cleanup()
 
     def start(
-        self, *words: object, cwd: Path, stdin: bytes | str = b"", file_size: int = -1, device: str = ""
+        self,
+        *words: object,
+        cwd: Path,
+        stdin: bytes | str = b"",
+        file_size: int = -1,
+        device: str = "",
     ) -> Process:
         """Starts `nmtkit WORDS`.
 

@@ -23,7 +23,14 @@ from .runner import Done, Runner
 EXAMPLES = 30
 """In all; the same ones each time."""
 MORE_EXAMPLES = 170
-LONG = ("--set", "training.max_updates=60", "--set", "training.validate_every=30", "--set", "training.save_every=20")
+LONG = (
+    "--set",
+    "training.max_updates=60",
+    "--set",
+    "training.validate_every=30",
+    "--set",
+    "training.save_every=20",
+)
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +51,9 @@ def place(room: Room, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(MORE_EXAMPLES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "examples", [EXAMPLES, pytest.param(MORE_EXAMPLES, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("family", daily(SHARES, 2))
 def test_a_family_is_answered(room: Room, family: str, examples: int) -> None:
     assert room.families.keys() == SHARES.keys()
@@ -67,10 +76,21 @@ def straight(room: Room, runner: Runner) -> Path:
 
 def is_refused(done: Done, holder: int) -> bool:
     """Whether it ended with one message that names the process which holds the folder."""
-    return done.code == 2 and done.err.count("nmtkit: error: ") == 1 and f"process {holder} on" in done.err
+    return (
+        done.code == 2
+        and done.err.count("nmtkit: error: ") == 1
+        and f"process {holder} on" in done.err
+    )
 
 
-LATE = ("train --resume", "train --resume auto", "train --overwrite", "train", "train --set seed=8", "preprocess")
+LATE = (
+    "train --resume",
+    "train --resume auto",
+    "train --overwrite",
+    "train",
+    "train --set seed=8",
+    "preprocess",
+)
 
 
 @pytest.mark.slow
@@ -78,7 +98,10 @@ def test_others_leave_a_training_alone(runner: Runner, straight: Path, place: Pa
     first = runner.start("train", "tiny.yaml", "--run", "run", *LONG, cwd=place)
     wait_for_update(place / "run", 21, first.runs)  # a state is there to go on with
     first.signal(signal.SIGSTOP)  # it is at work, however long the others take
-    late = {words: runner.run(*words.split(), "tiny.yaml", "--run", "run", *LONG, cwd=place) for words in LATE}
+    late = {
+        words: runner.run(*words.split(), "tiny.yaml", "--run", "run", *LONG, cwd=place)
+        for words in LATE
+    }
     first.signal(signal.SIGCONT)
     done = first.wait()
     assert done.code == 0, done
@@ -86,18 +109,25 @@ def test_others_leave_a_training_alone(runner: Runner, straight: Path, place: Pa
     assert not {words: done for words, done in late.items() if not is_refused(done, first.pid)}
 
 
-@pytest.mark.parametrize("commands", daily([(("train", "train"),), (("preprocess", "train"),)]), ids="-".join)
+@pytest.mark.parametrize(
+    "commands", daily([(("train", "train"),), (("preprocess", "train"),)]), ids="-".join
+)
 def test_of_two_that_begin_at_once_one_works(
     runner: Runner, straight: Path, place: Path, commands: tuple[str, str]
 ) -> None:
-    two = [runner.start(command, "tiny.yaml", "--run", "run", *LONG, cwd=place) for command in commands]
+    two = [
+        runner.start(command, "tiny.yaml", "--run", "run", *LONG, cwd=place) for command in commands
+    ]
     ends = [process.wait() for process in two]
     codes = sorted(done.code for done in ends)
-    assert codes == [0, 2] or (codes == [0, 0] and "preprocess" in commands), ends  # it may have been over before
+    # it may have been over before
+    assert codes == [0, 2] or (codes == [0, 0] and "preprocess" in commands), ends
     for done, other in zip(ends, reversed(two), strict=True):
         assert done.code == 0 or is_refused(done, other.pid), ends
     if not (place / "run/result.json").exists():  # only the preprocessing was done
-        done = runner.run("train", "tiny.yaml", "--run", "run", *LONG, "--resume", "auto", cwd=place)
+        done = runner.run(
+            "train", "tiny.yaml", "--run", "run", *LONG, "--resume", "auto", cwd=place
+        )
         assert done.code == 0, done
     assert differences(straight, place / "run") == []
 
@@ -106,7 +136,9 @@ def test_of_two_that_begin_at_once_one_works(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_at_the_very_start_is_no_fault(runner: Runner, place: Path, number: signal.Signals) -> None:
+def test_a_signal_at_the_very_start_is_no_fault(
+    runner: Runner, place: Path, number: signal.Signals
+) -> None:
     """It meets what makes a copy of a process into a command, and the first lines of the command."""
     for moment in range(20):
         process = runner.start("preprocess", "tiny.yaml", "--run", f"run-{moment}", cwd=place)
@@ -127,7 +159,11 @@ def test_files_that_cannot_grow(runner: Runner, room: Room, place: Path, most: i
     assert done.code == 2, done
     assert done.err.count("nmtkit: error: ") == 1, done
     assert str(run) in done.err.split("nmtkit: error: ")[1], done
-    assert not [path for path in run.rglob("*") if path.suffix in (".partial", ".new", ".tmp") or path.name[0] == "."]
+    assert not [
+        path
+        for path in run.rglob("*")
+        if path.suffix in (".partial", ".new", ".tmp") or path.name[0] == "."
+    ]
     for path in run.rglob("*.safetensors"):
         assert load_file(path)
     done = runner.run("train", "tiny.yaml", "--run", run, "--resume", "auto", cwd=place)

@@ -18,7 +18,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOMS = "contracts experiment convert layers models models/rnn runs decoding training inference"
-PLACES = [*(f"tests/{name}" for name in ROOMS.split()), "tests/strangers/test_strangers_in_python.py"]
+PLACES = [
+    *(f"tests/{name}" for name in ROOMS.split()),
+    "tests/strangers/test_strangers_in_python.py",
+]
 LEFT_OUT = ["tests/contracts/test_cuda.py"]
 """What asks on which device a tensor is, and nothing of its numbers."""
 
@@ -32,7 +35,11 @@ VARIANTS: dict[str, dict[str, str]] = {
     "onednn-avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
     "mkl-avx2": {"MKL_ENABLE_INSTRUCTIONS": "AVX2"},
     "mkl-compatible": {"MKL_CBWR": "COMPATIBLE"},
-    "old-processor": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"},
+    "old-processor": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "MKL_CBWR": "COMPATIBLE",
+    },
     # Threads that spin while something else has the cores would take ten times as long.
     "two-threads": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"},
     "matmul-high": {"NMTKIT_TEST_MATMUL": "high"},
@@ -77,7 +84,9 @@ def capability() -> str:
     """What ATen would use here if nobody asked for less: AVX512, AVX2, or another word."""
     environment = {key: value for key, value in os.environ.items() if key != "ATEN_CPU_CAPABILITY"}
     code = "import torch; print(torch.backends.cpu.get_cpu_capability())"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -97,21 +106,41 @@ def command(variant: str, seed: int, test: str) -> str:
     return f"{settings} {os.path.relpath(sys.executable)} -m pytest '{test}'"
 
 
-def ask(variant: str, seed: int, arguments: list[str], limit: float | None = None, processes: int = 1) -> Outcome:
+def ask(
+    variant: str, seed: int, arguments: list[str], limit: float | None = None, processes: int = 1
+) -> Outcome:
     """Runs pytest in processes of its own; nothing that the caller's environment pretends is passed on."""
     pretended = {key for settings in VARIANTS.values() for key in settings} | {"NMTKIT_TEST_SEED"}
     environment = {key: value for key, value in os.environ.items() if key not in pretended}
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "junit_family=xunit1",
+        ]
         words += ["--tb=no", f"--junitxml={report}", "-m", "not slow", *arguments]
         words += ["-n", str(processes), "--dist", "worksteal"] if processes > 1 else []
         given = {**environment, **variables(variant, seed)}
         try:
-            done = subprocess.run(words, env=given, capture_output=True, text=True, check=False, timeout=limit)
+            done = subprocess.run(
+                words, env=given, capture_output=True, text=True, check=False, timeout=limit
+            )
         except subprocess.TimeoutExpired:
-            return Outcome(variant, seed, 0, [], limit or 0, [], broken=f"It was stopped after {limit} seconds.\n")
+            return Outcome(
+                variant,
+                seed,
+                0,
+                [],
+                limit or 0,
+                [],
+                broken=f"It was stopped after {limit} seconds.\n",
+            )
         seconds = time.monotonic() - started
         if done.returncode not in (0, 1) or not report.exists():
             return Outcome(variant, seed, 0, [], seconds, [], broken=done.stdout + done.stderr)
@@ -133,7 +162,9 @@ def show(outcomes: Iterable[Outcome]) -> bool:
     bad = []
     for one in outcomes:
         failures = "broken" if one.broken else str(len(one.failed))
-        print(f"{one.variant:16}{one.seed:5}{one.tests:7}{failures:>10}{one.seconds:9.0f}", flush=True)
+        print(
+            f"{one.variant:16}{one.seed:5}{one.tests:7}{failures:>10}{one.seconds:9.0f}", flush=True
+        )
         if one.broken or one.failed:
             bad.append(one)
     for one in bad:
@@ -158,15 +189,28 @@ def show_figures(outcomes: Iterable[Outcome]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.machines", description=__doc__)
     parser.add_argument(
-        "--variant", nargs="+", choices=[*VARIANTS, "all"], default=["all"], help="which (default: all)"
+        "--variant",
+        nargs="+",
+        choices=[*VARIANTS, "all"],
+        default=["all"],
+        help="which (default: all)",
     )
     parser.add_argument(
-        "--turn", type=int, metavar="NUMBER", help="one variant: the first of turn 0, the next of turn 1, and so round"
+        "--turn",
+        type=int,
+        metavar="NUMBER",
+        help="one variant: the first of turn 0, the next of turn 1, and so round",
     )
-    parser.add_argument("--seed", nargs="+", type=int, default=[0], help="of the tests that train (default: 0)")
-    parser.add_argument("--limit", type=int, metavar="SECONDS", help="a variant that takes longer has failed")
+    parser.add_argument(
+        "--seed", nargs="+", type=int, default=[0], help="of the tests that train (default: 0)"
+    )
+    parser.add_argument(
+        "--limit", type=int, metavar="SECONDS", help="a variant that takes longer has failed"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: 2)")
-    parser.add_argument("--figures", action="store_true", help="print what the tests recorded of themselves as well")
+    parser.add_argument(
+        "--figures", action="store_true", help="print what the tests recorded of themselves as well"
+    )
     usual = [*PLACES, *(f"--ignore={name}" for name in LEFT_OUT)]
     parser.add_argument("pytest", nargs="*", default=usual, help="what to ask instead (behind --)")
     given = parser.parse_args()
@@ -177,14 +221,18 @@ def main() -> int:
         names = [able[given.turn % len(able)]]
     unable = [name for name in (VARIANTS if "all" in given.variant else names) if name not in able]
     if unable:
-        print(f"This processor ({here}) cannot pretend, and nothing is said of: {', '.join(unable)}")
+        print(
+            f"This processor ({here}) cannot pretend, and nothing is said of: {', '.join(unable)}"
+        )
     asked = [(name, seed) for seed in given.seed for name in names if name in able]
     each_has = max(1, given.jobs // max(1, len(asked)))  # one variant alone gets them all
     with ThreadPoolExecutor(given.jobs) as pool:
         outcomes: list[Outcome] = []
 
         def each() -> Iterable[Outcome]:
-            for outcome in pool.map(lambda pair: ask(*pair, given.pytest, given.limit, each_has), asked):
+            for outcome in pool.map(
+                lambda pair: ask(*pair, given.pytest, given.limit, each_has), asked
+            ):
                 outcomes.append(outcome)
                 yield outcome
 

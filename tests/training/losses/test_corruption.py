@@ -20,7 +20,9 @@ from nmtkit.training.losses.objective import Objective, build_objectives
 from tests.support.seeds import moved
 
 WORDS = [f"w{number}" for number in range(40)]
-CONFIG = TokenizerConfig(kind="whitespace", vocab_size=200, specials=["<mask>"], sentinels=100, normalization="none")
+CONFIG = TokenizerConfig(
+    kind="whitespace", vocab_size=200, specials=["<mask>"], sentinels=100, normalization="none"
+)
 TOKENIZERS = Tokenizers(CONFIG, {"tgt": WordTokenizer.learn(CONFIG, [" ".join([*WORDS, "."])])})
 VOCABULARY = TOKENIZERS.tgt.vocabulary
 
@@ -32,16 +34,22 @@ def generator(seed: int = 1) -> torch.Generator:
 def some_texts(rows: int, longest: int, seed: int = 1) -> list[list[int]]:
     draw = random.Random(moved(seed))
     first, end = VOCABULARY.n_specials, len(VOCABULARY)
-    return [[draw.randrange(first, end) for _ in range(draw.randint(0, longest))] for _ in range(rows)]
+    return [
+        [draw.randrange(first, end) for _ in range(draw.randint(0, longest))] for _ in range(rows)
+    ]
 
 
 def objective(name: str, **settings: object) -> Objective:
-    (built,) = build_objectives(TrainingConfig.model_validate({"max_updates": 1, "objectives": {name: settings}}))
+    (built,) = build_objectives(
+        TrainingConfig.model_validate({"max_updates": 1, "objectives": {name: settings}})
+    )
     return built
 
 
 def corrupted(name: str, texts: list[list[int]], seed: int = 1, **settings: object) -> Batch:
-    return objective(name, **settings).corrupt(Batch(targets=Targets.of_texts(texts)), generator(seed), TOKENIZERS)
+    return objective(name, **settings).corrupt(
+        Batch(targets=Targets.of_texts(texts)), generator(seed), TOKENIZERS
+    )
 
 
 def rows_of(ids: Tensor) -> list[list[int]]:
@@ -65,7 +73,10 @@ def test_the_spans_of_figure_2_of_t5() -> None:
     read, written = hide_spans(ids, torch.tensor([10]), hidden, sentinels)
     told = [" ".join(names[one] for one in rows_of(part)[0]) for part in (read, written)]
     assert told == ["Thank you <X> me to your party <Y> week", "<X> for inviting <Y> last <Z>"]
-    with pytest.raises(DataError, match="2 spans of a text of 10 tokens are hidden, which takes 3 sentinels, but the tokenizer has 2"):
+    with pytest.raises(
+        DataError,
+        match="2 spans of a text of 10 tokens are hidden, which takes 3 sentinels, but the tokenizer has 2",
+    ):
         hide_spans(ids, torch.tensor([10]), hidden, sentinels[:2])
 
 
@@ -102,10 +113,13 @@ def test_span_corruption_loses_nothing_of_a_text() -> None:
     sound(batch.targets.ids, batch.targets.mask)
     assert batch.targets.shifted[:, 0].tolist() == [BOS] * len(texts)
     assert torch.equal(
-        batch.targets.shifted[:, 1:][batch.targets.mask[:, 1:]], batch.targets.ids[:, :-1][batch.targets.mask[:, 1:]]
+        batch.targets.shifted[:, 1:][batch.targets.mask[:, 1:]],
+        batch.targets.ids[:, :-1][batch.targets.mask[:, 1:]],
     )
     sentinels = VOCABULARY.ids(CONFIG.special_tokens[1:])
-    for text, read, written in zip(texts, rows_of(batch.inputs.ids), rows_of(batch.targets.ids), strict=True):
+    for text, read, written in zip(
+        texts, rows_of(batch.inputs.ids), rows_of(batch.targets.ids), strict=True
+    ):
         spans: dict[int, list[int]] = {}
         for one in written:
             if one in sentinels:
@@ -134,10 +148,13 @@ def test_denoising_hides_spans_of_poisson_lengths_and_loses_no_kept_word() -> No
     expected = np.mean([(walks < int(goal)).sum(1).mean() + 1 for goal in hidden[long][:200]])
     assert float(masks[long][:200].double().mean()) == pytest.approx(float(expected), rel=0.03)
     # Of 3 hidden of 10 words, where no span but one of all three is, it begins at any of 8 places.
-    one = infill(ids[:, :10], torch.full((len(ids),), 10), torch.full((len(ids),), 3), 30.0, 5, generator(3))
+    one = infill(
+        ids[:, :10], torch.full((len(ids),), 10), torch.full((len(ids),), 3), 30.0, 5, generator(3)
+    )
     assert one.shape[1] == 8
     places = np.bincount((one == 5).long().argmax(1).numpy(), minlength=8)
-    assert float(((places - len(ids) / 8) ** 2 / (len(ids) / 8)).sum()) < 24.3  # chi-square, 7 degrees, p = 0.001
+    # chi-square, 7 degrees, p = 0.001
+    assert float(((places - len(ids) / 8) ** 2 / (len(ids) / 8)).sum()) < 24.3
 
 
 def test_sentences_are_permuted_whole() -> None:

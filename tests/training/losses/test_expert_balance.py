@@ -34,7 +34,9 @@ def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_loss_is_the_squared_variation() -> None:
     """Of the second decoder layer alone; a layer of the encoder has none."""
     model, batch = transformer(experts={}).double().train(), next(Reversing(links=False))
-    assert [name for name, part in model.named_modules() if isinstance(part, Experts)] == ["decoder.1.feed_forward"]
+    assert [name for name, part in model.named_modules() if isinstance(part, Experts)] == [
+        "decoder.1.feed_forward"
+    ]
     output, _ = model.read(batch)
     importance, load = model.auxiliary_logits(batch, output).detach()
     assert importance.sum().item() == pytest.approx(batch.targets.mask.sum().item())
@@ -73,7 +75,13 @@ def test_experts_are_used_alike_after_some_hundred_updates(
     for weight in (0.0, 0.3):
         torch.manual_seed(1)
         model = transformer(experts={"every": 1}, decoder_layers=1)
-        fit(tmp_path / str(weight), model, Reversing(rows=32, links=False), max_updates=300, expert_balance=weight)
+        fit(
+            tmp_path / str(weight),
+            model,
+            Reversing(rows=32, links=False),
+            max_updates=300,
+            expert_balance=weight,
+        )
         use = uses(model)
         farthest[weight] = float((use / use.mean(1, keepdim=True) - 1).abs().max())
     record_property("largest distance of a use from the mean, without and with the loss", farthest)

@@ -32,14 +32,23 @@ class Reversing(TinyStream):
         draw = np.random.default_rng((moved(self.seed), self.drawn))
         self.drawn += 1
         # No word occurs twice, so that there is one right link.
-        src = [draw.permutation(np.arange(4, WORDS))[: draw.integers(3, 9)].tolist() for _ in range(self.rows)]
+        src = [
+            draw.permutation(np.arange(4, WORDS))[: draw.integers(3, 9)].tolist()
+            for _ in range(self.rows)
+        ]
         links = [[at for i in range(len(row)) for at in (len(row) - 1 - i, i)] for row in src]
         return collate(src, [row[::-1] for row in src], alignment=links if self.links else None)
 
 
 def transformer(**given: Any) -> Transformer:
     torch.manual_seed(moved(1))
-    small = {"hidden_size": 32, "feed_forward_size": 64, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
+    small = {
+        "hidden_size": 32,
+        "feed_forward_size": 64,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "dropout": 0.0,
+    }
     return Transformer(TransformerConfig.model_validate(small | given), SIZES)
 
 
@@ -57,12 +66,21 @@ def error_rate(model: Seq2Seq) -> float:
 
 
 @pytest.mark.slow
-def test_the_chosen_head_learns_the_links(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_the_chosen_head_learns_the_links(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """A head that nobody teaches is wrong about 0.8 of the time, as by chance."""
     rates = []
     for name, guided in (("untaught", None), ("taught", {"weight": 12.0})):
         model = transformer(alignment_layer=1, alignment_heads=3)
-        fit(tmp_path / name, model, Reversing(rows=32), max_updates=90, lr=0.01, guided_alignment=guided)
+        fit(
+            tmp_path / name,
+            model,
+            Reversing(rows=32),
+            max_updates=90,
+            lr=0.01,
+            guided_alignment=guided,
+        )
         rates.append(error_rate(model))
     untaught, taught = rates
     record_property("error rate, less than 0.4", taught)
@@ -77,7 +95,8 @@ def test_only_the_chosen_head_is_taught() -> None:
     model = transformer(alignment_layer=1, alignment_heads=3)
     torch.autograd.backward(alignment_loss(told(model, batch).attention, batch.alignment))
     cross = model.decoder[0].cross_attention
-    for gradient in (cross.query.weight.grad, cross.keys_values.weight.grad[:32]):  # of the keys, then the values
+    # of the keys, then the values
+    for gradient in (cross.query.weight.grad, cross.keys_values.weight.grad[:32]):
         by_head = gradient.view(4, -1)
         assert by_head[2].abs().max() > 0
         assert by_head[[0, 1, 3]].abs().max() == 0
@@ -86,7 +105,14 @@ def test_only_the_chosen_head_is_taught() -> None:
 
 def test_what_is_reported(tmp_path: Path) -> None:
     model, stream = transformer(alignment_heads=1), Reversing()
-    events = fit(tmp_path, model, stream, max_updates=1, label_smoothing=0.1, guided_alignment={"weight": 0.4})
+    events = fit(
+        tmp_path,
+        model,
+        stream,
+        max_updates=1,
+        label_smoothing=0.1,
+        guided_alignment={"weight": 0.4},
+    )
     (step,) = steps(events)
     again, batch = transformer(alignment_heads=1), next(Reversing())
     output = told(again, batch)
@@ -114,9 +140,15 @@ def test_how_an_update_is_cut_does_not_change_it(tmp_path: Path) -> None:
     """The alignment's loss is a mean over the linked tokens of all micro-batches, not a mean of means."""
     stream = Reversing()
     wholes = [next(stream) for _ in range(3)]
-    parts = [whole.select(rows) for whole in wholes for rows in (torch.arange(5), torch.arange(5, 16))]
+    parts = [
+        whole.select(rows) for whole in wholes for rows in (torch.arange(5), torch.arange(5, 16))
+    ]
     one, other = transformer().double(), transformer().double()
-    given: dict[str, Any] = {"max_updates": 3, "guided_alignment": {"weight": 0.5}, "optimizer": "sgd"}
+    given: dict[str, Any] = {
+        "max_updates": 3,
+        "guided_alignment": {"weight": 0.5},
+        "optimizer": "sgd",
+    }
     fit(tmp_path / "whole", one, FromList(wholes), **given)
     fit(tmp_path / "parts", other, FromList(parts), accumulate=2, **given)
     for parameter, its_twin in zip(one.parameters(), other.parameters(), strict=True):

@@ -64,7 +64,9 @@ def expected(model: Model, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]
     monkeypatch.setattr(Draws, "sample", lambda self, weights: next(at)[:, None, None])
     output, memory = model.read(batch)
     monkeypatch.undo()
-    log_probs = model.predict(output, memory).gather(-1, batch.targets.ids[..., None]).sum((1, 2))  # (9,)
+    log_probs = (
+        model.predict(output, memory).gather(-1, batch.targets.ids[..., None]).sum((1, 2))
+    )  # (9,)
     weights = output.attention
     path = weights.gather(-1, paths[..., None]).prod(1)[:, 0]  # p(s), (9,)
     entropy = -(weights * weights.log()).sum((1, 2))
@@ -74,7 +76,9 @@ def expected(model: Model, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]
     return gradients(model)
 
 
-@pytest.mark.parametrize("kind", ["luong", pytest.param("rnnsearch", marks=pytest.mark.slow), "show_attend_tell"])
+@pytest.mark.parametrize(
+    "kind", ["luong", pytest.param("rnnsearch", marks=pytest.mark.slow), "show_attend_tell"]
+)
 def test_drawn_gradients_are_right_on_average(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The errors of 100,000 draws are standard errors: none is over five, few are over three. Any baseline will do."""
     model, batch, groups = build(kind), same_pairs(2500), 40
@@ -89,7 +93,9 @@ def test_drawn_gradients_are_right_on_average(kind: str, monkeypatch: pytest.Mon
         backward(model, batch, batch.n_tokens, **how)
         found.append(gradients(model))
     assert found[0].keys() == exact.keys()
-    drawn = torch.stack([torch.cat([one[name].flatten() for name in exact]) for one in found])  # (groups,W)
+    drawn = torch.stack(
+        [torch.cat([one[name].flatten() for name in exact]) for one in found]
+    )  # (groups,W)
     off = drawn.mean(0) - torch.cat([gradient.flatten() for gradient in exact.values()])
     errors = off.abs() / (drawn.std(0) / groups**0.5 + 1e-12)
     assert float(errors.max()) < 5
@@ -113,10 +119,17 @@ def test_one_place_counts_or_all_of_them(kind: str) -> None:
     hard.eval()
     assert torch.equal(told(hard, batch).log_probs, told(hard, batch).log_probs)
     width = 6 if kind == "rnnsearch" else 3  # read in both directions, or in one
-    queries, values, mask = torch.randn(2, 4, 3).double(), torch.randn(2, 5, width).double(), torch.ones(2, 5).bool()
+    queries, values, mask = (
+        torch.randn(2, 4, 3).double(),
+        torch.randn(2, 5, width).double(),
+        torch.ones(2, 5).bool(),
+    )
     mask[1, 3:] = False
     contexts, weights = hard.attention(queries, hard.attention.score.project(values), values, mask)
-    assert torch.equal(contexts, torch.stack([one[best] for one, best in zip(values, weights.argmax(-1), strict=True)]))
+    assert torch.equal(
+        contexts,
+        torch.stack([one[best] for one, best in zip(values, weights.argmax(-1), strict=True)]),
+    )
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4).double())
 
 
@@ -124,7 +137,9 @@ def tiny(seed: int = 1) -> Any:
     return build("luong", embedding_size=8, hidden_size=8).float()
 
 
-def test_a_resumed_training_is_the_same_and_the_baseline_follows_the_likelihood(tmp_path: Path) -> None:
+def test_a_resumed_training_is_the_same_and_the_baseline_follows_the_likelihood(
+    tmp_path: Path,
+) -> None:
     config = settings(max_updates=6, hard_attention={}, log_every=1)
     model, events = run(tmp_path / "whole", config, tiny())
     baseline = 0.0
@@ -136,7 +151,9 @@ def test_a_resumed_training_is_the_same_and_the_baseline_follows_the_likelihood(
     other = tiny()
     torch.rand(17)
     run(tmp_path / "parts", config, other, resume=True)
-    assert same_states(tmp_path / "whole", tmp_path / "parts", but=["seconds", "used", "validating"])
+    assert same_states(
+        tmp_path / "whole", tmp_path / "parts", but=["seconds", "used", "validating"]
+    )
 
 
 def test_a_bad_update_leaves_the_baseline() -> None:
@@ -150,7 +167,9 @@ def test_the_share_of_soft_sentences() -> None:
     one = HardAttention(settings=HardAttentionConfig())
     soft = one.corrupt(same_pairs(4000), torch.Generator().manual_seed(1), {}).soft
     assert float(soft.float().mean()) == pytest.approx(0.5, abs=0.03)
-    assert torch.equal(soft, one.corrupt(same_pairs(4000), torch.Generator().manual_seed(1), {}).soft)
+    assert torch.equal(
+        soft, one.corrupt(same_pairs(4000), torch.Generator().manual_seed(1), {}).soft
+    )
 
 
 RECIPE = {
@@ -165,13 +184,27 @@ RECIPE = {
     [
         ({"hard_attention": True}, {}, "set both"),
         ({}, {"hard_attention": {}}, "set both"),
-        ({"hard_attention": True, "window": "local_p"}, {"hard_attention": {}}, "window to global or local_m"),
+        (
+            {"hard_attention": True, "window": "local_p"},
+            {"hard_attention": {}},
+            "window to global or local_m",
+        ),
         ({"hard_attention": True, "copying": "own"}, {"hard_attention": {}}, "copying to none"),
-        ({"hard_attention": True}, {"hard_attention": {}, "reinforce": {}}, "not together with hard_attention"),
+        (
+            {"hard_attention": True},
+            {"hard_attention": {}, "reinforce": {}},
+            "not together with hard_attention",
+        ),
     ],
 )
-def test_what_does_not_go_together_is_refused(model: dict[str, Any], training: dict[str, Any], message: str) -> None:
-    given = {**RECIPE, "model": {"kind": "luong", **model}, "training": {"max_updates": 1, "objectives": training}}
+def test_what_does_not_go_together_is_refused(
+    model: dict[str, Any], training: dict[str, Any], message: str
+) -> None:
+    given = {
+        **RECIPE,
+        "model": {"kind": "luong", **model},
+        "training": {"max_updates": 1, "objectives": training},
+    }
     with pytest.raises(RecipeError, match=message):
         parse(Recipe, given, "test")
     together = {**RECIPE, "model": {"kind": "luong", "hard_attention": True, "window": "local_m"}}

@@ -27,7 +27,9 @@ def test_likelihood_is_the_cross_entropy_against_the_smoothed_targets(smoothing:
     total, nll = likelihood(torch.log_softmax(logits, -1), BATCH, 6, smoothing)
     expected = F.cross_entropy(logits, WORDS, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(total, expected, rtol=1e-12, atol=0)
-    torch.testing.assert_close(nll, F.cross_entropy(logits, WORDS, reduction="sum"), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        nll, F.cross_entropy(logits, WORDS, reduction="sum"), rtol=1e-12, atol=0
+    )
 
 
 def test_gradient_of_the_loss_is_minus_q() -> None:
@@ -68,7 +70,10 @@ def test_half_precision_is_added_up_in_single() -> None:
 LINKED = collate([[5, 6], [7]], [[8, 9], [8]], alignment=[[0, 0, 1, 0], [0, 0]])
 LINKS = LINKED.alignment
 WEIGHTS = torch.tensor(
-    [[[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.3, 0.3, 0.4]], [[0.8, 0.2, 0.0], [0.6, 0.4, 0.0], [0.0, 0.0, 0.0]]],
+    [
+        [[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.3, 0.3, 0.4]],
+        [[0.8, 0.2, 0.0], [0.6, 0.4, 0.0], [0.0, 0.0, 0.0]],
+    ],
     dtype=torch.float64,
 )
 
@@ -95,8 +100,12 @@ def test_padding_and_words_without_links_are_not_taught(kind: str) -> None:
 def test_gradient_of_the_cross_entropy_is_minus_gold_over_weight() -> None:
     weights = WEIGHTS.clone().requires_grad_()
     torch.autograd.backward(alignment_loss(weights, LINKS))
-    torch.testing.assert_close(weights.grad[0, 0], torch.tensor([-1.0, -2.0, 0.0], dtype=torch.float64))
-    torch.testing.assert_close(weights.grad[1, 0], torch.tensor([-1.25, 0.0, 0.0], dtype=torch.float64))
+    torch.testing.assert_close(
+        weights.grad[0, 0], torch.tensor([-1.0, -2.0, 0.0], dtype=torch.float64)
+    )
+    torch.testing.assert_close(
+        weights.grad[1, 0], torch.tensor([-1.25, 0.0, 0.0], dtype=torch.float64)
+    )
 
 
 def test_a_link_to_a_weight_of_zero_stays_finite() -> None:
@@ -118,7 +127,10 @@ def test_the_model_teaches_all_words_but_not_the_end() -> None:
 
 def test_coverage_loss_by_hand() -> None:
     attention = torch.tensor(
-        [[[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.9, 0.0, 0.1]], [[1.0, 0.0, 0.0], [0.6, 0.4, 0.0], [0.0, 1.0, 0.0]]],
+        [
+            [[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.9, 0.0, 0.1]],
+            [[1.0, 0.0, 0.0], [0.6, 0.4, 0.0], [0.0, 1.0, 0.0]],
+        ],
         dtype=torch.float64,
     )
     mask = torch.tensor([[True, True, True], [True, True, False]])
@@ -136,6 +148,8 @@ def test_coverage_is_at_most_one_a_token_and_wide() -> None:
 
 
 def test_gradient_of_coverage_is_that_of_finite_differences() -> None:
-    attention = torch.rand(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    attention = torch.rand(
+        2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    ).requires_grad_()
     mask = torch.tensor([[True] * 4, [True, True, False, False]])
     assert torch.autograd.gradcheck(lambda a: coverage_loss(a, mask), attention)

@@ -42,9 +42,16 @@ def test_shares_and_random_words_of_a_million_tokens() -> None:
     hidden, same = (after == MASK).sum(), (chosen & (after == before)).sum()
     other, by_chance = chosen.sum() - hidden - same, 0.1 / (WORDS - 5)
     counts = torch.stack([hidden, other, same, n - chosen.sum()]).double()
-    expected = n * torch.tensor([0.15 * 0.8, 0.15 * (0.1 - by_chance), 0.15 * (0.1 + by_chance), 0.85]).double()
+    expected = (
+        n
+        * torch.tensor(
+            [0.15 * 0.8, 0.15 * (0.1 - by_chance), 0.15 * (0.1 + by_chance), 0.85]
+        ).double()
+    )
     assert surprise(counts, expected) < 4
-    drawn = torch.bincount(after[chosen & (after != before) & (after != MASK)], minlength=WORDS)[5:].double()
+    drawn = torch.bincount(after[chosen & (after != before) & (after != MASK)], minlength=WORDS)[
+        5:
+    ].double()
     assert surprise(drawn, drawn.mean().expand(len(drawn))) < 4
     # Words are chosen independently: in a text as often as a binomial says.
     of_texts = chosen.sum(1).double()

@@ -16,7 +16,15 @@ from nmtkit.core.settings import parse
 from nmtkit.data.batches.batch import Batch, CopySource, collate
 from nmtkit.data.tokenizers.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
+from nmtkit.models.base import (
+    MODELS,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    ModelOutput,
+    Seq2Seq,
+    VocabularySizes,
+)
 from nmtkit.training.losses.reinforcement import (
     ReinforceConfig,
     Rollouts,
@@ -44,7 +52,8 @@ class Table(Seq2Seq):
 
     def __init__(self, logits: Tensor, *possible: Sequence[int]) -> None:
         super().__init__(
-            ModelConfig(kind="table"), VocabularySizes({"src": logits.shape[1], "tgt": logits.shape[1]}, shared=True)
+            ModelConfig(kind="table"),
+            VocabularySizes({"src": logits.shape[1], "tgt": logits.shape[1]}, shared=True),
         )
         self.table = nn.Parameter(logits.clone())
         self.mask = torch.full_like(logits, -math.inf)
@@ -58,7 +67,12 @@ class Table(Seq2Seq):
         return Position(torch.zeros(memory.mask.shape[0], dtype=torch.long))
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: DecoderState,
+        memory: Memory,
+        cache: KVCache,
+        need_attention: bool = False,
     ) -> tuple[ModelOutput, Position]:
         return ModelOutput((self.table + self.mask)[state.step]), Position(state.step + 1)
 
@@ -112,20 +126,27 @@ def lcs(one: Sequence[int], other: Sequence[int]) -> int:
 def drawn_pairs() -> list[tuple[list[int], list[int]]]:
     draw = random.Random(5)
     return [
-        ([draw.randrange(4) for _ in range(draw.randrange(9))], [draw.randrange(4) for _ in range(draw.randrange(8))])
+        (
+            [draw.randrange(4) for _ in range(draw.randrange(9))],
+            [draw.randrange(4) for _ in range(draw.randrange(8))],
+        )
         for _ in range(200)
     ]
 
 
 def reward_of(
-    pairs: Sequence[tuple[list[int], list[int]]], reward: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = rouge_l
+    pairs: Sequence[tuple[list[int], list[int]]],
+    reward: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = rouge_l,
 ) -> list[float]:
     def padded(rows: list[list[int]]) -> Tensor:
         width = max(1, *map(len, rows))
         return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
     ids, references = [one for one, _ in pairs], [other for _, other in pairs]
-    lengths, reference_lengths = torch.tensor([*map(len, ids)]), torch.tensor([*map(len, references)])
+    lengths, reference_lengths = (
+        torch.tensor([*map(len, ids)]),
+        torch.tensor([*map(len, references)]),
+    )
     return reward(padded(ids), lengths, padded(references), reference_lengths).tolist()
 
 
@@ -137,15 +158,19 @@ def test_rouge_l_is_that_of_the_textbook() -> None:
 
 
 def counted(ids: list[int]) -> Counter[tuple[int, ...]]:
-    return Counter(tuple(ids[i:j]) for i in range(len(ids)) for j in range(i + 1, min(i + 4, len(ids)) + 1))
+    return Counter(
+        tuple(ids[i:j]) for i in range(len(ids)) for j in range(i + 1, min(i + 4, len(ids)) + 1)
+    )
 
 
 def test_gleu_is_the_smaller_of_precision_and_recall_of_all_n_grams() -> None:
     """By hand: 4 5 6 7 has 4 + 3 + 2 + 1 n-grams, of which 4 5 6 has 3 + 2 + 1; the second 4 of 4 4 has no match."""
-    assert reward_of([([4, 5, 6, 7], [4, 5, 6]), ([4, 4], [4]), ([4, 5], [5, 4])], gleu) == pytest.approx(
-        [6 / 10, 1 / 3, 2 / 3]
-    )
-    assert reward_of([([4, 5, 6, 7, 8], [4, 5, 6, 7, 8]), ([4], [4]), ([4], [5]), ([], [4])], gleu) == [1, 1, 0, 0]
+    assert reward_of(
+        [([4, 5, 6, 7], [4, 5, 6]), ([4, 4], [4]), ([4, 5], [5, 4])], gleu
+    ) == pytest.approx([6 / 10, 1 / 3, 2 / 3])
+    assert reward_of(
+        [([4, 5, 6, 7, 8], [4, 5, 6, 7, 8]), ([4], [4]), ([4], [5]), ([], [4])], gleu
+    ) == [1, 1, 0, 0]
     pairs = drawn_pairs()
     found = reward_of(pairs, gleu)
     for (one, other), value in zip(pairs, found, strict=True):
@@ -161,7 +186,9 @@ def test_rewards_count_copied_words_and_neither_end_marks_nor_unknown_ones() -> 
     references = torch.tensor([[12, 7, UNK, EOS], [6, EOS, PAD, PAD]])
     drawn = [[12, 7, EOS], [6, 6, 6]]  # the second was cut at the limit
     greedy = [[13, UNK, EOS], [EOS, PAD, PAD]]
-    rollouts = Rollouts(torch.tensor([drawn, greedy]).transpose(0, 1), torch.tensor([[3, 3], [3, 1]]))
+    rollouts = Rollouts(
+        torch.tensor([drawn, greedy]).transpose(0, 1), torch.tensor([[3, 3], [3, 1]])
+    )
     found = rewards(rollouts, references, torch.tensor([4, 2]))
     # 12 7 of 12 7 UNK; 6 of 6 6 6.  Another unknown word, and UNK for UNK, earn nothing; nor does nothing at all.
     torch.testing.assert_close(found, torch.tensor([[4 / 5, 0.0], [2 / 4, 0.0]]))
@@ -185,7 +212,9 @@ def test_the_greedy_summary_is_what_a_plain_loop_writes() -> None:
         while token != EOS and len(written) < 9:
             token = int(walk.step(torch.tensor([token]))[0].argmax())
             written.append(token)
-        assert rollouts.ids[row, 1].tolist() == written + [PAD] * (rollouts.ids.shape[2] - len(written))
+        assert rollouts.ids[row, 1].tolist() == written + [PAD] * (
+            rollouts.ids.shape[2] - len(written)
+        )
         assert int(rollouts.lengths[row, 1]) == len(written)
         lengths.add(len(written))
     assert int(rollouts.ids.max()) >= 12  # a word that the vocabulary lacks
@@ -199,12 +228,16 @@ def test_drawn_summaries_come_as_often_as_their_probability_says() -> None:
     rollouts = sample_rollouts(model, model.encode(same_articles(number, [A])), 2)
     probabilities = (logits[:, [EOS, A, B]]).softmax(-1)
     counts: dict[tuple[int, ...], int] = {}
-    for ids, length in zip(rollouts.ids[:, 0].tolist(), rollouts.lengths[:, 0].tolist(), strict=True):
+    for ids, length in zip(
+        rollouts.ids[:, 0].tolist(), rollouts.lengths[:, 0].tolist(), strict=True
+    ):
         counts[tuple(ids[:length])] = counts.get(tuple(ids[:length]), 0) + 1
     words = {EOS: 0, A: 1, B: 2}
     assert len(counts) == 1 + 2 * 3
     for summary, count in counts.items():
-        expected = math.prod(float(probabilities[step, words[word]]) for step, word in enumerate(summary))
+        expected = math.prod(
+            float(probabilities[step, words[word]]) for step, word in enumerate(summary)
+        )
         assert count / number == pytest.approx(expected, abs=4 * math.sqrt(expected / number))
     assert rollouts.ids[:, 1].tolist() == [[A, B]] * number
 
@@ -213,7 +246,9 @@ def test_rollouts_end_when_all_have_ended() -> None:
     logits = torch.zeros(50, 6)
     logits[2, EOS] = 1000.0
     rollouts = sample_rollouts(
-        Table(logits, *[[EOS, A]] * 50), Memory(torch.ones(3, 2, dtype=torch.bool), CopySource(torch.ones(3, 2))), 50
+        Table(logits, *[[EOS, A]] * 50),
+        Memory(torch.ones(3, 2, dtype=torch.bool), CopySource(torch.ones(3, 2))),
+        50,
     )
     assert rollouts.ids.shape == (3, 2, int(rollouts.lengths.max()))  # by chance all may end sooner
     assert bool((rollouts.lengths <= 3).all())
@@ -242,7 +277,9 @@ def test_limits() -> None:
 
 
 def test_the_drawn_summaries_become_targets() -> None:
-    ids = torch.tensor([[[5, 12, EOS], [4, 4, 4]], [[EOS, PAD, PAD], [4, 4, 4]], [[7, 8, 9], [4, 4, 4]]])
+    ids = torch.tensor(
+        [[[5, 12, EOS], [4, 4, 4]], [[EOS, PAD, PAD], [4, 4, 4]], [[7, 8, 9], [4, 4, 4]]]
+    )
     batch = sampled_batch(UNKNOWN_WORDS, Rollouts(ids, torch.tensor([[3, 3], [1, 3], [3, 3]])))
     assert batch.targets.shifted.tolist() == [[BOS, 5, 12], [BOS, EOS, PAD], [BOS, 7, 8]]
     assert batch.targets.mask.tolist() == [[True] * 3, [True, False, False], [True] * 3]
@@ -271,12 +308,17 @@ def test_the_mean_gradient_is_that_of_the_expected_reward(samples: int) -> None:
     settings = {"gamma": 1.0, "max_length": 2, "samples": samples}
     sums = backward(model, same_articles(number, [A]), number, reinforce=settings)
     share = 1 if samples == 1 else 1 - 1 / samples
-    expected = [share * first * (1 - first) * (1 - second / 3), -share * first * second * (1 - second) / 3]
+    expected = [
+        share * first * (1 - first) * (1 - second / 3),
+        -share * first * second * (1 - second) / 3,
+    ]
     # Descent on the loss is ascent on the reward: the gradient of the loss is the negative.
     assert (-model.table.grad[:, A]).tolist() == pytest.approx(expected, abs=4 / math.sqrt(number))
     assert (model.table.grad[:, A] + model.table.grad[:, EOS]).abs().max() < 1e-12
     reward = first * ((1 - second) + second * 2 / 3)
-    assert float(sums["sampled_reward"]) / number == pytest.approx(reward, abs=2 / math.sqrt(number))
+    assert float(sums["sampled_reward"]) / number == pytest.approx(
+        reward, abs=2 / math.sqrt(number)
+    )
     assert float(sums["greedy_reward"]) / number == 1.0  # the greedy summary is "A"
 
 
@@ -289,7 +331,9 @@ def token_log_probs(model: Seq2Seq, targets: Batch) -> Tensor:
 def mixed_loss(model: Seq2Seq, batch: Batch, rollouts: Rollouts, gamma: float) -> Tensor:
     """Equation 16 as it stands in the paper, from one whole forward pass for each of its halves."""
     reward = rewards(rollouts, batch.targets.extended, batch.targets.mask.sum(1)).double()
-    reinforced = (reward[:, 1] - reward[:, 0]) * token_log_probs(model, sampled_batch(batch, rollouts))
+    reinforced = (reward[:, 1] - reward[:, 0]) * token_log_probs(
+        model, sampled_batch(batch, rollouts)
+    )
     return gamma * reinforced.sum() - (1 - gamma) * token_log_probs(model, batch).sum()
 
 
@@ -298,7 +342,9 @@ def seed_with_rewards(model: Seq2Seq, batch: Batch, limit: int) -> int:
     for seed in range(200):
         torch.manual_seed(seed)
         reward = rewards(
-            sample_rollouts(model, model.encode(batch), limit), batch.targets.extended, batch.targets.mask.sum(1)
+            sample_rollouts(model, model.encode(batch), limit),
+            batch.targets.extended,
+            batch.targets.mask.sum(1),
         )
         advantage = reward[:, 0] - reward[:, 1]
         if bool((advantage > 0.1).any()) and bool((advantage < -0.1).any()):
@@ -309,14 +355,17 @@ def seed_with_rewards(model: Seq2Seq, batch: Batch, limit: int) -> int:
 REINFORCED: dict[str, Callable[[], Seq2Seq]] = {
     "intra_attention": lambda: copier(3),
     "pointer_generator": lambda: small_model("pointer_generator", **RNN, coverage=True),
-    "transformer": lambda: small_model("transformer", hidden_size=8, feed_forward_size=12, heads=2, copying="learned"),
+    "transformer": lambda: small_model(
+        "transformer", hidden_size=8, feed_forward_size=12, heads=2, copying="learned"
+    ),
     "luong": lambda: small_model("luong", **RNN),
     "gnmt": lambda: small_model("gnmt", **RNN, layers=3),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "rows"), [*((name, 3) for name in REINFORCED), ("intra_attention", 1), ("intra_attention", 1000)]
+    ("name", "rows"),
+    [*((name, 3) for name in REINFORCED), ("intra_attention", 1), ("intra_attention", 1000)],
 )
 def test_the_gradient_of_the_mixed_loss(name: str, rows: int) -> None:
     """In parts of the output layer, and as a whole."""
@@ -333,7 +382,9 @@ def test_the_gradient_of_the_mixed_loss(name: str, rows: int) -> None:
     torch.autograd.backward(loss / 4)
     assert_same_gradients(found, gradients(model), within=1e-6)
     assert float(sums["loss"]) == pytest.approx(loss.item(), rel=1e-6)
-    assert float(sums["nll"]) == pytest.approx(mixed_loss(model, UNKNOWN_WORDS, rollouts, 0.0).item(), rel=1e-9)
+    assert float(sums["nll"]) == pytest.approx(
+        mixed_loss(model, UNKNOWN_WORDS, rollouts, 0.0).item(), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["gnmt", "intra_attention"])
@@ -427,7 +478,9 @@ def test_a_rollout_in_bfloat16_leaves_no_weight_without_gradient() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_trains_in_evaluation_mode() -> None:
     model = copier(own_words=0.5, dropout=0.1).cuda().train()
-    sums = backward(model, UNKNOWN_WORDS, 1, device=torch.device("cuda"), reinforce={"max_length": 6})
+    sums = backward(
+        model, UNKNOWN_WORDS, 1, device=torch.device("cuda"), reinforce={"max_length": 6}
+    )
     assert list(sums) == ["loss", "nll", "sampled_reward", "greedy_reward"]
     assert all(bool(total.isfinite()) for total in sums.values())
     assert all(bool(gradient.isfinite().all()) for gradient in gradients(model).values())

@@ -29,7 +29,16 @@ from nmtkit.training.losses.likelihood import likelihood
 from nmtkit.training.losses.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 from nmtkit.training.optimizers import OPTIMIZERS
 from tests.support.registries import keep_members
-from tests.support.tiny_training import TinyStream, ended, run, same_weights, settings, start, steps, tiny_batch
+from tests.support.tiny_training import (
+    TinyStream,
+    ended,
+    run,
+    same_weights,
+    settings,
+    start,
+    steps,
+    tiny_batch,
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,10 @@ class Confidence(Objective):
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         words = inputs.batch.targets.ids[inputs.batch.targets.mask][inputs.part] != EOS
         each = (inputs.log_probs.exp() * inputs.log_probs).sum(-1)
-        return {"confidence": each[words].sum(), "surest": inputs.log_probs.detach().exp().amax(-1)[~words].sum()}
+        return {
+            "confidence": each[words].sum(),
+            "surest": inputs.log_probs.detach().exp().amax(-1)[~words].sum(),
+        }
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         return {**means, "entropy": -means["confidence"]}
@@ -84,17 +96,28 @@ def objectives(enter: Enter) -> None:
     enter(OBJECTIVES, "focus", Focus)
 
 
-PLAIN = {"lr": 0.01, "max_updates": 6, "log_every": 2, "best_metric": "bleu", "schedule": {"kind": "constant"}}
+PLAIN = {
+    "lr": 0.01,
+    "max_updates": 6,
+    "log_every": 2,
+    "best_metric": "bleu",
+    "schedule": {"kind": "constant"},
+}
 
 
 @pytest.mark.usefixtures("objectives")
 def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_path: Path) -> None:
     recipe = load("demo", ["training.objectives={confidence: 2, focus: 0.0}"])
-    model, events = run(tmp_path / "with", recipe.training.changed({**PLAIN, "label_smoothing": 0.0, "accumulate": 2}))
+    model, events = run(
+        tmp_path / "with",
+        recipe.training.changed({**PLAIN, "label_smoothing": 0.0, "accumulate": 2}),
+    )
     assert ended(events) == ("max_updates", 6)
     for step in steps(events):
         assert list(step.terms) == ["nll", "ppl", "confidence", "surest", "entropy"]
-        assert step.loss == pytest.approx(step.terms["nll"] + 2.0 * step.terms["confidence"], rel=1e-12)
+        assert step.loss == pytest.approx(
+            step.terms["nll"] + 2.0 * step.terms["confidence"], rel=1e-12
+        )
         assert 0 < step.terms["entropy"] < 2.5  # of 12 words: at most ln 12
         assert 0 < step.terms["surest"] < 1
     plain, others = run(tmp_path / "without", settings(accumulate=2))
@@ -114,7 +137,9 @@ def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_pat
             if isinstance(event, Step):
                 show_event(display, event, recipe, None)
     logged = steps([event for _, event in log.read()])
-    assert [one.terms["confidence"] for one in logged] == [one.terms["confidence"] for one in steps(events)]
+    assert [one.terms["confidence"] for one in logged] == [
+        one.terms["confidence"] for one in steps(events)
+    ]
     assert "confidence" in stream.getvalue()
 
 
@@ -122,7 +147,10 @@ def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_pat
 @pytest.mark.parametrize(
     ("objectives_of_recipe", "message"),
     [
-        ("confidense: 1", "`: unknown training objective 'confidense': did you mean 'confidence'? valid names: "),
+        (
+            "confidense: 1",
+            "`: unknown training objective 'confidense': did you mean 'confidence'? valid names: ",
+        ),
         ("label_smoothing: 1", "`: 'label_smoothing' is set by `training.label_smoothing`"),
         ("confidence: -1", ".confidence`: Input should be greater than or equal to 0"),
     ],
@@ -136,7 +164,8 @@ def test_objectives_that_cannot_be_named(objectives_of_recipe: str, message: str
 def test_one_that_reads_the_attention(tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = Luong(
-        LuongConfig(embedding_size=8, hidden_size=8, dropout=0.0), VocabularySizes({"src": 12, "tgt": 12}, shared=False)
+        LuongConfig(embedding_size=8, hidden_size=8, dropout=0.0),
+        VocabularySizes({"src": 12, "tgt": 12}, shared=False),
     )
     config = settings(objectives={"focus": 0.5}, reinforce={"gamma": 0.25, "max_length": 3})
     step, *_ = steps(list(start(tmp_path, config, model, TinyStream())))
@@ -150,7 +179,9 @@ def test_one_that_reads_the_attention(tmp_path: Path) -> None:
 class Distance(AttentionScore):
     """`e_ij = -|W s_i - h_j|^2`."""
 
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+    def __init__(
+        self, query_size: int, memory_size: int, attention_size: int, max_positions: int
+    ) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         self.query = torch.nn.Linear(query_size, memory_size)
 
@@ -163,8 +194,13 @@ class Distance(AttentionScore):
 
 def test_an_attention_score_that_a_recipe_chooses(enter: Enter) -> None:
     enter(SCORES, "distance", Distance)
-    chosen = load("demo", ["model={kind: luong, score: distance, embedding_size: 8, hidden_size: 8}"])
-    model, batch = Luong(chosen.model, VocabularySizes({"src": 12, "tgt": 12}, shared=False)), tiny_batch(1)
+    chosen = load(
+        "demo", ["model={kind: luong, score: distance, embedding_size: 8, hidden_size: 8}"]
+    )
+    model, batch = (
+        Luong(chosen.model, VocabularySizes({"src": 12, "tgt": 12}, shared=False)),
+        tiny_batch(1),
+    )
     assert isinstance(model.attention.score, Distance)
     torch.autograd.backward(likelihood(model(batch, keep=batch.targets.mask), batch, 12)[0])
     assert bool(model.attention.score.query.weight.grad.any())

@@ -18,16 +18,33 @@ from nmtkit.training.events import Event
 from nmtkit.training.loop import train
 from nmtkit.training.parallel import gradients, processes
 from tests.support.ranks import GIVEN, join_as, start_two
-from tests.support.tiny_training import Pace, TinyStream, constant_score, ended, run, settings, steps, tiny_model
+from tests.support.tiny_training import (
+    Pace,
+    TinyStream,
+    constant_score,
+    ended,
+    run,
+    settings,
+    steps,
+    tiny_model,
+)
 
 NCCL = "cpu:gloo,cuda:nccl"
-SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "1234567"}
+SLURM = {
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_JOB_ID": "1234567",
+}
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"), [("gpu[07-09,12],other", "gpu07"), ("one,two", "one"), ("a-b[3]", "a-b3"), ("alone", "alone")]
+    ("nodes", "first"),
+    [("gpu[07-09,12],other", "gpu07"), ("one,two", "one"), ("a-b[3]", "a-b3"), ("alone", "alone")],
 )
-def test_srun_tells_what_torchrun_would(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
+def test_srun_tells_what_torchrun_would(
+    monkeypatch: pytest.MonkeyPatch, nodes: str, first: str
+) -> None:
     for name, value in {**SLURM, "SLURM_STEP_NODELIST": nodes}.items():
         monkeypatch.setenv(name, value)
     for name in GIVEN:
@@ -51,7 +68,9 @@ def test_a_world_size_without_ranks_is_srun_s_or_refused(monkeypatch: pytest.Mon
     with pytest.raises(NmtkitError, match="WORLD_SIZE is 4, but RANK is not set"):
         processes.join(torch.device("cpu"))
     monkeypatch.setattr(processes, "is_initialized", lambda: True)
-    monkeypatch.setattr(os, "environ", {"WORLD_SIZE": "4", **SLURM, "SLURM_STEP_NODELIST": "one,two"})
+    monkeypatch.setattr(
+        os, "environ", {"WORLD_SIZE": "4", **SLURM, "SLURM_STEP_NODELIST": "one,two"}
+    )
     processes.join(torch.device("cpu"))
     assert [os.environ[name] for name in GIVEN] == ["4", "3", "1", "one", "24567"]
 
@@ -72,7 +91,11 @@ def test_each_process_takes_a_gpu_that_it_sees(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *a, **k: asked.append((a, k.get("device_id"))))
+    monkeypatch.setattr(
+        torch.distributed,
+        "init_process_group",
+        lambda *a, **k: asked.append((a, k.get("device_id"))),
+    )
     monkeypatch.setattr(processes, "rendezvous", lambda url, timeout: iter([(store, 0, 8)]))
     monkeypatch.setattr(torch.distributed, "new_group", lambda **k: None)
     monkeypatch.setattr(processes, "_groups", {})
@@ -83,10 +106,14 @@ def test_each_process_takes_a_gpu_that_it_sees(
     assert asked == [device, ((kind,), device if kind == NCCL else None)]
 
 
-def test_a_gpu_that_is_named_is_not_left_for_others_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_named_is_not_left_for_others_without_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, value in zip(GIVEN, ("2", "0", "0", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
-    with pytest.raises(NmtkitError, match="--device cuda:1: each of several processes takes a GPU of its own"):
+    with pytest.raises(
+        NmtkitError, match="--device cuda:1: each of several processes takes a GPU of its own"
+    ):
         processes.join(torch.device("cuda:1"))
 
 
@@ -94,13 +121,18 @@ def one_of_srun(rank: int, port: int, folder: str) -> None:
     for name in GIVEN:
         os.environ.pop(name, None)
     of_rank = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
-    os.environ.update({**SLURM, **of_rank, "SLURM_STEP_NODELIST": "localhost", "MASTER_PORT": str(port)})
+    os.environ.update(
+        {**SLURM, **of_rank, "SLURM_STEP_NODELIST": "localhost", "MASTER_PORT": str(port)}
+    )
     processes.join(torch.device("cpu"))
     assert (processes.rank(), processes.size()) == (rank, 2)
     processes._VISIBLE_WITHIN = 0.1
     # A folder of its own for each process, as on disks that are not shared.
     made = Path(folder, str(rank))
-    with pytest.raises(NmtkitError, match="process 1 does not see it: put it on a file system that all machines share"):
+    with pytest.raises(
+        NmtkitError,
+        match="process 1 does not see it: put it on a file system that all machines share",
+    ):
         processes.run_on_rank_zero(made.mkdir, made)
     shared = Path(folder, "shared")
     processes.run_on_rank_zero(shared.mkdir, shared)
@@ -114,9 +146,14 @@ def test_a_folder_of_an_earlier_run_on_a_disk_of_its_own_is_not_that_of_process_
     monkeypatch.setattr(processes, "_VISIBLE_WITHIN", 0)
     monkeypatch.setattr(processes, "size", lambda: 2)
     monkeypatch.setattr(processes, "rank", lambda: 1)
-    monkeypatch.setattr(processes, "broadcast_object", lambda value: False if value is False else ".seen-1")
+    monkeypatch.setattr(
+        processes, "broadcast_object", lambda value: False if value is False else ".seen-1"
+    )
     monkeypatch.setattr(processes, "all_gather_objects", lambda own: [True, own])
-    with pytest.raises(NmtkitError, match="process 1 does not see it: put it on a file system that all machines share"):
+    with pytest.raises(
+        NmtkitError,
+        match="process 1 does not see it: put it on a file system that all machines share",
+    ):
         processes.run_on_rank_zero(lambda: None, tmp_path)
     (tmp_path / ".seen-1").touch()  # as process 0 does on a disk that they share
     processes.run_on_rank_zero(lambda: None, tmp_path)
@@ -164,7 +201,8 @@ def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(
     with summed.last_backward():
         loss(rows[1:]).backward()
     state["whole"] = True
-    assert sent == [(30, False), (30, False)]  # the last two; the third waits for a layer that nothing reaches
+    # the last two; the third waits for a layer that nothing reaches
+    assert sent == [(30, False), (30, False)]
     if again:  # memory did not suffice
         layers.zero_grad()
         with summed.last_backward():
@@ -173,7 +211,9 @@ def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(
     summed.finish()
     assert sent == [(30, False), (30, False), *[(30, True)] * 3]
     for parameter, gradient in zip(layers.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, torch.zeros_like(parameter) if gradient is None else gradient)
+        torch.testing.assert_close(
+            parameter.grad, torch.zeros_like(parameter) if gradient is None else gradient
+        )
     loss(rows).backward()  # nothing of it is left
     assert len(sent) == 5
 
@@ -195,36 +235,56 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     assert processes.broadcast_object("first" if rank == 0 else None) == "first"
 
     def training(
-        name: str, dropout: float = 0.0, resume: bool = False, stop: Callable[[], bool] | None = None, **given: Any
+        name: str,
+        dropout: float = 0.0,
+        resume: bool = False,
+        stop: Callable[[], bool] | None = None,
+        **given: Any,
     ) -> tuple[list[Event], RnnEncDec]:
         model = tiny_model(7 + rank, dropout, torch.float64)  # process 0 decides the first weights
         stream = TinyStream(per_epoch=8)
-        model, events = run(Path(folder, name), settings(**given), model, stream, resume=resume, stop=stop)
+        model, events = run(
+            Path(folder, name), settings(**given), model, stream, resume=resume, stop=stop
+        )
         return events, model
 
-    events, model = training("plain", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})
-    torch.save([(step.loss, step.tokens, step.grad_norm) for step in steps(events)], f"{folder}/{rank}.pt")
-    everyone = processes.all_gather_objects(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    events, model = training(
+        "plain", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3}
+    )
+    torch.save(
+        [(step.loss, step.tokens, step.grad_norm) for step in steps(events)], f"{folder}/{rank}.pt"
+    )
+    everyone = processes.all_gather_objects(
+        torch.cat([p.detach().flatten() for p in model.parameters()])
+    )
     assert torch.equal(everyone[0], everyone[1])
 
     training("joining", max_updates=6, **JOINING)
 
     gradients._BUCKET_BYTES = 8 * 50  # of this tiny model several
-    cut = training("cut", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})[1]
+    cut = training(
+        "cut", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3}
+    )[1]
     assert all(torch.equal(a, b) for a, b in zip(cut.parameters(), model.parameters(), strict=True))
     training("joining-cut", max_updates=6, **JOINING)
 
     # One process is told to stop: both do, and resuming gives each its own random numbers back.
     straight = training("straight", max_updates=6, dropout=0.3)[1]
     asked = iter(range(99))
-    events, _ = training("broken", max_updates=6, dropout=0.3, stop=lambda: rank == 1 and next(asked) == 3)
+    events, _ = training(
+        "broken", max_updates=6, dropout=0.3, stop=lambda: rank == 1 and next(asked) == 3
+    )
     assert ended(events) == ("interrupted", 3)
     resumed = training("broken", resume=True, max_updates=6, dropout=0.3)[1]
-    assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True)
+    )
 
     # Each has its own clock, and by the second one's all takes three times as long: that of process 0 counts.
     pace = Pace(10 + 20 * rank, per_epoch=8)
-    config = settings(max_updates=99, max_minutes=2.5, log_every=1, schedule={"kind": "linear", "over": "budget"})
+    config = settings(
+        max_updates=99, max_minutes=2.5, log_every=1, schedule={"kind": "linear", "over": "budget"}
+    )
     _, events = run(Path(folder, "timed"), config, None, pace)
     assert ended(events) == ("max_minutes", 15)
     rates = [step.lr / config.lr for step in steps(events)]
@@ -236,7 +296,16 @@ def one_of_a_shared_gpu(rank: int, port: int, folder: str) -> None:
     """Not by `join`, which gives each process a GPU of its own."""
     torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     model, stream = tiny_model(7 + rank, dtype=torch.float64), TinyStream(per_epoch=8)
-    list(train(model, stream, settings(), constant_score, CheckpointManager(Path(folder, "two")), torch.device("cuda")))
+    list(
+        train(
+            model,
+            stream,
+            settings(),
+            constant_score,
+            CheckpointManager(Path(folder, "two")),
+            torch.device("cuda"),
+        )
+    )
     processes.leave()
 
 
@@ -245,7 +314,9 @@ def one_of_a_shared_gpu(rank: int, port: int, folder: str) -> None:
 def test_two_processes_that_share_a_gpu_train_as_one_on_a_cpu(tmp_path: Path) -> None:
     start_two(one_of_a_shared_gpu, tmp_path)
     stream = TinyStream(per_epoch=8)
-    model, _ = run(tmp_path / "one", settings(accumulate=2), tiny_model(7, dtype=torch.float64), stream)
+    model, _ = run(
+        tmp_path / "one", settings(accumulate=2), tiny_model(7, dtype=torch.float64), stream
+    )
     saved = CheckpointManager(tmp_path / "two").load_last()[0]
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=0, atol=1e-6)
@@ -255,17 +326,27 @@ def test_two_processes_that_share_a_gpu_train_as_one_on_a_cpu(tmp_path: Path) ->
 def test_two_processes_train_as_one_with_twice_the_batches(tmp_path: Path) -> None:
     start_two(one_of_two, tmp_path)
 
-    config = settings(max_updates=6, accumulate=2, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})
-    model, events = run(tmp_path / "one", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8))
+    config = settings(
+        max_updates=6, accumulate=2, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3}
+    )
+    model, events = run(
+        tmp_path / "one", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8)
+    )
     saved = CheckpointManager(tmp_path / "plain").load_last()[0]
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            saved[f"weights/{name}"], parameter.detach(), rtol=1e-12, atol=1e-12
+        )
     config = settings(max_updates=6, accumulate=2, **JOINING)
-    joining, _ = run(tmp_path / "joined", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8))
+    joining, _ = run(
+        tmp_path / "joined", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8)
+    )
     for name in ("joining", "joining-cut"):
         saved = CheckpointManager(tmp_path / name).load_last()[0]
         for weight, parameter in joining.named_parameters():
-            torch.testing.assert_close(saved[f"weights/{weight}"], parameter.detach(), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(
+                saved[f"weights/{weight}"], parameter.detach(), rtol=1e-12, atol=1e-12
+            )
     alone = [(step.loss, step.tokens, step.grad_norm) for step in steps(events)]
     for rank in range(2):
         together = torch.load(tmp_path / f"{rank}.pt")

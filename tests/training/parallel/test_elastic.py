@@ -34,7 +34,14 @@ def a_part(rank: int, port: int, folder: str, *, size: int, until: int) -> None:
 
 def trained(folder: Path, until: int, seed: int = 7) -> list[tuple[Any, ...]]:
     """Losses and tokens of the updates of a training, which goes on where it was."""
-    config = settings(accumulate=3, max_updates=until, log_every=1, ema_decay=0.9, clip_norm=0.05, validate_every=4)
+    config = settings(
+        accumulate=3,
+        max_updates=until,
+        log_every=1,
+        ema_decay=0.9,
+        clip_norm=0.05,
+        validate_every=4,
+    )
     model, resume = tiny_model(seed, dtype=torch.float64), (folder / "last.safetensors").exists()
     _, events = run(folder, config, model, TinyStream(per_epoch=7), resume=resume)
     return [(step.update, step.loss, step.tokens, step.grad_norm) for step in steps(events)]
@@ -57,7 +64,10 @@ def test_one_training_by_1_2_4_and_1_processes(tmp_path: Path) -> None:
     )
     for name, tensor in tensors.items():
         torch.testing.assert_close(tensor, others[name], rtol=1e-9, atol=1e-12)
-    assert (facts["stream"], facts["processes"]) == (other_facts["stream"], other_facts["processes"])
+    assert (facts["stream"], facts["processes"]) == (
+        other_facts["stream"],
+        other_facts["processes"],
+    )
 
 
 def judged(folder: Path) -> tuple[Any, ...]:
@@ -75,7 +85,9 @@ def judged(folder: Path) -> tuple[Any, ...]:
     Translator.search = counted
     try:
         with torch.no_grad():
-            found = Validation(opened.stages((), tokenizers.checksum)[0].data, opened.recipe, tokenizers)(model)
+            found = Validation(
+                opened.stages((), tokenizers.checksum)[0].data, opened.recipe, tokenizers
+            )(model)
     finally:
         Translator.search = search
     del found["seconds"]
@@ -107,14 +119,27 @@ def test_validation_of_three_processes_is_that_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([1, 1, 2], "process 2 has other weights than the others, first in 'b': .* is at fault there; "),
-        ([1, 2], "process 1 has other weights than process 0, first in 'b': .* is at fault in one of the two; "),
-        ([3, 2, 2, 1, 1], "process 0 has other weights than process 1, first in 'b': .* in one of the two; "),
+        (
+            [1, 1, 2],
+            "process 2 has other weights than the others, first in 'b': .* is at fault there; ",
+        ),
+        (
+            [1, 2],
+            "process 1 has other weights than process 0, first in 'b': .* is at fault in one of the two; ",
+        ),
+        (
+            [3, 2, 2, 1, 1],
+            "process 0 has other weights than process 1, first in 'b': .* in one of the two; ",
+        ),
     ],
 )
-def test_only_a_majority_is_taken_to_be_right(monkeypatch: pytest.MonkeyPatch, values: list[int], said: str) -> None:
+def test_only_a_majority_is_taken_to_be_right(
+    monkeypatch: pytest.MonkeyPatch, values: list[int], said: str
+) -> None:
     monkeypatch.setattr(processes, "is_initialized", lambda: True)
-    monkeypatch.setattr(processes, "all_gather_objects", lambda own: [[0, value] for value in values])
+    monkeypatch.setattr(
+        processes, "all_gather_objects", lambda own: [[0, value] for value in values]
+    )
     with pytest.raises(TrainingError, match=said):
         require_same_weights({"a": torch.zeros(2), "b": torch.ones(3)}, 7)
 
@@ -125,7 +150,9 @@ def one_is_missing(rank: int, port: int, folder: str) -> None:
     weights = {"a": torch.zeros(2), "b": torch.ones(3, dtype=torch.bfloat16)}
     require_same_weights(weights, 1)
     weights["b"][1] += rank == 2
-    with pytest.raises(TrainingError, match="update 7: process 2 has other weights than the others, first in 'b'"):
+    with pytest.raises(
+        TrainingError, match="update 7: process 2 has other weights than the others, first in 'b'"
+    ):
         require_same_weights(weights, 7)
     if rank == 1:  # it hangs
         time.sleep(12)

@@ -57,8 +57,12 @@ def test_two_processes_take_each_example_of_an_epoch_once(
     size = corpus.total()
     assert size == 300
     for kind in KINDS:
-        shares = [json.loads((tmp_path / f"{kind}.{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
-        texts: list[str] = []  # of all batches, in the order in which they were dealt to the processes
+        shares = [
+            json.loads((tmp_path / f"{kind}.{rank}.json").read_text(encoding="utf-8"))
+            for rank in range(2)
+        ]
+        # of all batches, in the order in which they were dealt to the processes
+        texts: list[str] = []
         for batches in zip(*shares, strict=True):
             for batch in batches:
                 texts += batch or []
@@ -90,9 +94,19 @@ def test_training_by_two_processes_is_that_of_one_with_twice_the_batches(
         runs[name] = tmp_path / name
         command = [sys.executable, *words, "nmtkit", "train", "tiny.yaml", "--run", str(runs[name])]
         command += [*settings, *sets(f"training.accumulate={accumulate}")]
-        done = subprocess.run(command, cwd=small_corpus, env=environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            cwd=small_corpus,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
-    steps = {name: [(step["tokens"], step["loss"]) for step in logged(run, "step")] for name, run in runs.items()}
+    steps = {
+        name: [(step["tokens"], step["loss"]) for step in logged(run, "step")]
+        for name, run in runs.items()
+    }
     assert len(steps["one"]) == 20
     assert steps["one"] == steps["two"]
     states = [load_file(run / "checkpoints/last.safetensors") for run in runs.values()]

@@ -28,7 +28,10 @@ def test_a_word_is_bright_where_it_looks(tmp_path: Path) -> None:
     height, width = picture.shape
     assert height / width == pytest.approx(6 / 8, abs=0.02)
     centres = [
-        [picture[int(height * (row + 0.5) / 3), int(width * (column + 0.5) / 2)] for column in range(2)]
+        [
+            picture[int(height * (row + 0.5) / 3), int(width * (column + 0.5) / 2)]
+            for column in range(2)
+        ]
         for row in range(3)
     ]
     assert np.array(centres) == pytest.approx(np.array([[77, 77], [77, 77], [77, 255]]), abs=8)
@@ -53,9 +56,13 @@ def test_a_figure_grows_with_its_words(tmp_path: Path) -> None:
     sizes = []
     for points in (10, 20):
         path = tmp_path / f"{points}.png"
-        draw_caption(RED, ["a", "ring"], np.full((2, 6), 1 / 6), (3, 2), path, FigureStyle(font_size=points))
+        draw_caption(
+            RED, ["a", "ring"], np.full((2, 6), 1 / 6), (3, 2), path, FigureStyle(font_size=points)
+        )
         with Image.open(path) as image:
             sizes.append(image.size)
     assert sizes[1] == pytest.approx(2 * np.array(sizes[0]), abs=1)
     with pytest.raises(NmtkitError, match="in this size the words have room at"):
-        draw_caption(RED, ["ring"], np.eye(6)[:1], (3, 2), path, FigureStyle(size=(2.0, None), font_size=20))
+        draw_caption(
+            RED, ["ring"], np.eye(6)[:1], (3, 2), path, FigureStyle(size=(2.0, None), font_size=20)
+        )

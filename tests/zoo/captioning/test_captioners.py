@@ -17,12 +17,19 @@ from nmtkit.zoo.captioning.show_attend_tell import ShowAttendTell
 
 SIZES = {"embedding_size": 3, "hidden_size": 4}
 V, F = 9, 6
-REGIONS = [np.random.default_rng(seed).random((rows, F), dtype=np.float32) for seed, rows in enumerate((5, 2))]
-PIXELS = [np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8) for seed in range(3)]
+REGIONS = [
+    np.random.default_rng(seed).random((rows, F), dtype=np.float32)
+    for seed, rows in enumerate((5, 2))
+]
+PIXELS = [
+    np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8) for seed in range(3)
+]
 TARGETS = [[4, 8, 5], [7]]
 
 
-def build(cls: type[Captioner], features: int = F, **settings: object) -> tuple[Captioner, dict[str, Tensor]]:
+def build(
+    cls: type[Captioner], features: int = F, **settings: object
+) -> tuple[Captioner, dict[str, Tensor]]:
     """A model with larger weights, none of them zero, and these by name."""
     torch.manual_seed(2)
     config = parse(cls.Config, {**SIZES, **settings}, "test")
@@ -35,7 +42,11 @@ def build(cls: type[Captioner], features: int = F, **settings: object) -> tuple[
 
 def lstm(weights: dict[str, Tensor], x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Eqs. 4 to 9 of Vinyals et al.; torch's order of gates is input, forget, cell, output."""
-    of = {name.split(".")[-1].removesuffix("_l0"): one for name, one in weights.items() if name.startswith("decoder.")}
+    of = {
+        name.split(".")[-1].removesuffix("_l0"): one
+        for name, one in weights.items()
+        if name.startswith("decoder.")
+    }
     w, b, u, d = (of[name] for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh"))
     i, f, g, o = (w @ x + b + u @ h + d).chunk(4)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
@@ -77,15 +88,24 @@ def test_show_attend_and_tell_looks_and_then_updates(row: int) -> None:
     model, own = build(ShowAttendTell, attention_size=5)
     regions = torch.from_numpy(REGIONS[row]).double()
     mean = regions.mean(0)
-    h, c = torch.tanh(linear(own, "bridge.hidden", mean)), torch.tanh(linear(own, "bridge.cell", mean))
+    h, c = (
+        torch.tanh(linear(own, "bridge.hidden", mean)),
+        torch.tanh(linear(own, "bridge.cell", mean)),
+    )
     expected, looks = [], []
     for word in [2, *TARGETS[row]]:
         compared = [
-            torch.tanh(linear(own, "attention.score.query", h) + linear(own, "attention.score.key", region))
+            torch.tanh(
+                linear(own, "attention.score.query", h) + linear(own, "attention.score.key", region)
+            )
             for region in regions
         ]
-        alpha = torch.softmax(torch.stack([own["attention.score.energy"] @ one for one in compared]), 0)  # eqs. 4, 5
-        context = torch.sigmoid(linear(own, "gate", h)) * (alpha @ regions)  # eq. 13, with beta of h_{t-1}
+        # eqs. 4, 5
+        alpha = torch.softmax(
+            torch.stack([own["attention.score.energy"] @ one for one in compared]), 0
+        )
+        # eq. 13, with beta of h_{t-1}
+        context = torch.sigmoid(linear(own, "gate", h)) * (alpha @ regions)
         embedded = own["tgt_embedding.weight"][word]
         h, c = lstm(own, torch.cat([embedded, context]), h, c)
         deep = embedded + linear(own, "readout", torch.cat([h, context]))
@@ -111,7 +131,9 @@ def test_regions_of_pictures_are_a_grid_of_convolutions() -> None:
     assert mask.all()
     assert model.memory_lengths(batch).tolist() == [12, 12, 12]
     places = np.stack(np.meshgrid(np.linspace(-1, 1, 5), np.linspace(-1, 1, 7), indexing="ij"), 2)
-    seen = torch.from_numpy(np.concatenate([PIXELS[1] / 255, places], 2)).permute(2, 0, 1)  # (5,H,W)
+    seen = torch.from_numpy(np.concatenate([PIXELS[1] / 255, places], 2)).permute(
+        2, 0, 1
+    )  # (5,H,W)
     for layer, (step, zeros) in enumerate([(2, (0, 2, 0, 2)), (1, (1, 1, 1, 1))]):
         weight, bias = own[f"encoder.layers.{layer}.weight"], own[f"encoder.layers.{layer}.bias"]
         around, rows = torch.nn.functional.pad(seen, zeros), []
@@ -124,9 +146,12 @@ def test_regions_of_pictures_are_a_grid_of_convolutions() -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
-def test_a_region_sees_as_far_on_either_side_of_its_middle(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_region_sees_as_far_on_either_side_of_its_middle(
+    layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To one pixel, for the layers that halve cannot do better."""
-    monkeypatch.setattr("torch.nn.functional.group_norm", lambda states, groups: states)  # which sees all
+    # which sees all
+    monkeypatch.setattr("torch.nn.functional.group_norm", lambda states, groups: states)
     encoder, pixels = PictureEncoder([1] * layers), torch.ones(1, 64, 3 * 64, requires_grad=True)
     for weight in encoder.parameters():
         torch.nn.init.ones_(weight)
@@ -134,7 +159,10 @@ def test_a_region_sees_as_far_on_either_side_of_its_middle(layers: int, monkeypa
     encoder(pixels)[0, number * (64 // encoder.side + 1)].sum().backward()
     rows, columns = pixels.grad.view(64, 64, 3).sum(2).nonzero(as_tuple=True)
     for seen in (rows, columns):
-        before, after = number * encoder.side - int(seen.min()), int(seen.max()) + 1 - (number + 1) * encoder.side
+        before, after = (
+            number * encoder.side - int(seen.min()),
+            int(seen.max()) + 1 - (number + 1) * encoder.side,
+        )
         assert abs(before - after) <= 1
 
 
@@ -145,7 +173,9 @@ def test_a_search_tells_of_all_regions_and_pictures_have_one_size() -> None:
     config = BeamConfig(beam_size=3, max_length=6, min_length=3)
     together = beam_search(model, of_pictures(PIXELS), config, need_attention=True)
     for picture, (best,) in zip(PIXELS, together, strict=True):
-        ((alone,),) = beam_search(model, of_pictures([picture], width=9), config, need_attention=True)
+        ((alone,),) = beam_search(
+            model, of_pictures([picture], width=9), config, need_attention=True
+        )
         assert best.ids == alone.ids
         assert best.attention.shape == (len(best.token_log_probs), 12)
         np.testing.assert_allclose(best.attention.sum(1), 1, atol=1e-6)
@@ -157,7 +187,9 @@ def test_a_search_tells_of_all_regions_and_pictures_have_one_size() -> None:
 
 @torch.no_grad()
 def test_models_that_see_different_regions_write_together_but_show_nothing() -> None:
-    both = Ensemble([build(ShowAttendTell, features=21, cnn=channels)[0] for channels in ([4], [4, 4])])
+    both = Ensemble(
+        [build(ShowAttendTell, features=21, cnn=channels)[0] for channels in ([4], [4, 4])]
+    )
     batch, config = of_pictures(PIXELS), BeamConfig(beam_size=2, max_length=4)
     assert len(beam_search(both, batch, config)) == 3
     with pytest.raises(RecipeError, match="different numbers of regions"):
@@ -166,5 +198,7 @@ def test_models_that_see_different_regions_write_together_but_show_nothing() -> 
 
 def test_a_captioner_with_convolutions_is_for_features_alone() -> None:
     config = parse(ShowAndTell.Config, {**SIZES, "cnn": [4]}, "test")
-    with pytest.raises(RecipeError, match="needs the size of column 'features', but an example has only src, tgt"):
+    with pytest.raises(
+        RecipeError, match="needs the size of column 'features', but an example has only src, tgt"
+    ):
         ShowAndTell(config, VocabularySizes({"src": V, "tgt": V}))

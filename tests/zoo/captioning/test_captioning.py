@@ -31,9 +31,13 @@ def folder(tmp_path: Path) -> Path:
     for split, count in (("train", 64), ("valid", 9), ("test", 9)):
         names = [draw.choice([*COLOURS], 2, replace=False) for _ in range(count)]
         colours = np.array([[COLOURS[name] for name in pair] for pair in names])  # (n,2,3)
-        pictures = colours.repeat(3, 1)[:, :, None].repeat(4, 2) + draw.integers(-9, 10, (count, 6, 4, 3))
+        pictures = colours.repeat(3, 1)[:, :, None].repeat(4, 2) + draw.integers(
+            -9, 10, (count, 6, 4, 3)
+        )
         pixels = pictures.astype(np.uint8)
-        write_lines(tmp_path / f"{split}.captions", [f"{upper} is above {lower}" for upper, lower in names])
+        write_lines(
+            tmp_path / f"{split}.captions", [f"{upper} is above {lower}" for upper, lower in names]
+        )
         if split == "train":
             for number, picture in enumerate(pixels):
                 Image.fromarray(picture).save(tmp_path / "png" / f"{number}.png")
@@ -53,17 +57,31 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_pictures_are_learned_and_captioned(
-    kind: str, updates: int, further: str, folder: Path, console: Command, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    updates: int,
+    further: str,
+    folder: Path,
+    console: Command,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)
-    (folder / "recipe.yaml").write_text(RECIPE.format(kind=kind, updates=updates, further=further), encoding="utf-8")
+    (folder / "recipe.yaml").write_text(
+        RECIPE.format(kind=kind, updates=updates, further=further), encoding="utf-8"
+    )
     succeeded(console("train", "recipe.yaml", "--run", "run", "--device", "cpu"))
     how = ["caption", "-m", "run", "--device", "cpu"]
     found = succeeded(console(*how, "test.npz")).out.splitlines()
     assert sum(map(str.__eq__, found, lines_in(folder / "test.captions"))) >= 8
     ranked = succeeded(console(*how, "valid.npy", "--n-best", "2")).out.splitlines()
-    assert [line.split("\t")[0] for line in ranked] == [str(number) for number in range(1, 10) for _ in "12"]
-    records = [json.loads(line) for line in succeeded(console(*how, "test.npz", "--json")).out.splitlines()]
+    assert [line.split("\t")[0] for line in ranked] == [
+        str(number) for number in range(1, 10) for _ in "12"
+    ]
+    records = [
+        json.loads(line) for line in succeeded(console(*how, "test.npz", "--json")).out.splitlines()
+    ]
     assert [record["best"]["text"] for record in records] == found
     np.save("wider.npy", np.zeros((2, 6, 5, 3), np.uint8))
-    refused(console(*how, "wider.npy"), "reads rows of 12 numbers, at least one, and this is something else")
+    refused(
+        console(*how, "wider.npy"),
+        "reads rows of 12 numbers, at least one, and this is something else",
+    )

@@ -33,7 +33,10 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
     np.testing.assert_allclose(picture.weights, caption.attention[: len(picture.words)], rtol=1e-6)
     picture.save(tmp_path / "b.svg", FigureStyle())
     assert drawn(tmp_path / "a.svg") == drawn(tmp_path / "b.svg")
-    refused(console(*plot, "3", "-o", tmp_path / "c.svg"), "has 2 pictures: '3' is the number of none of them")
+    refused(
+        console(*plot, "3", "-o", tmp_path / "c.svg"),
+        "has 2 pictures: '3' is the number of none of them",
+    )
     refused(console(*plot), "a captioner is drawn by PICTURES NUMBER -o FILE")
     for shape, fits in ((8, 8), False), ((9, 3), True), ((5, 3), False):
         regions = np.zeros(shape, np.float32)
@@ -42,7 +45,8 @@ def test_attention_to_a_picture_is_drawn(tmp_path: Path, console: Command) -> No
             assert CaptionPicture.of(system, regions, given).grid == (3, 3)
         else:
             with pytest.raises(
-                NmtkitError, match=rf"the {shape[0]} regions that the model 'eyes' looks at fill no square"
+                NmtkitError,
+                match=rf"the {shape[0]} regions that the model 'eyes' looks at fill no square",
             ):
                 CaptionPicture.of(system, regions, given)
     with pytest.raises(NmtkitError, match="looks at no grid of regions"):

@@ -36,7 +36,9 @@ def lstmn(**settings: Any) -> Lstmn:
     return model.double().eval()
 
 
-def by_hand(model: Lstmn, words: list[int], recurrent: float = 1.0) -> tuple[list[Array], list[list[Array]]]:
+def by_hand(
+    model: Lstmn, words: list[int], recurrent: float = 1.0
+) -> tuple[list[Array], list[list[Array]]]:
     """h_t of the top layer, and s of each word in each layer: section 3.2 of Cheng et al. 2016.
 
     `recurrent` is a factor on the h~ that the gates read.
@@ -69,7 +71,8 @@ def test_the_lstmn_is_its_equations(layers: int) -> None:
             np.testing.assert_allclose(shown[0, layer, row, :row], shares, atol=1e-12)
             if row:
                 assert float(shown[0, layer, row].sum()) == pytest.approx(1.0)
-    assert max(float(np.ptp(shares)) for shares in looks[0][2:]) > 0.05  # it looks here more than there
+    # it looks here more than there
+    assert max(float(np.ptp(shares)) for shares in looks[0][2:]) > 0.05
 
 
 def only_the_last(energies: Tensor, visible: Tensor) -> Tensor:
@@ -92,7 +95,9 @@ def test_with_all_weight_on_the_last_slot_it_is_the_lstm(monkeypatch: pytest.Mon
     for place, words in enumerate(batch.targets.shifted.unbind(1)):
         output, state = model.advance(words, state, memory, cache)
         cache.next_step()
-        torch.testing.assert_close(output.features, plain.unroll(batch, memory).features[:, place], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            output.features, plain.unroll(batch, memory).features[:, place], rtol=0, atol=1e-12
+        )
 
 
 @torch.no_grad()
@@ -100,7 +105,9 @@ def test_recurrent_dropout_acts_on_what_was_found(monkeypatch: pytest.MonkeyPatc
     """With a mask that halves what the gates read of the tape, the layers are the equations with half of it."""
     model = lstmn(recurrent_dropout=0.5).train()
     monkeypatch.setattr(
-        file_of_lstmn, "dropout", lambda states, rate, training: states * (0.5 if rate and training else 1.0)
+        file_of_lstmn,
+        "dropout",
+        lambda states, rate, training: states * (0.5 if rate and training else 1.0),
     )
     batch = given(TEXT)
     found = model.unroll(batch, model.encode(batch)).features[0]
@@ -114,4 +121,6 @@ def test_a_word_reaches_later_ones_through_the_tapes_alone() -> None:
     states, _ = model.decoder_looks[0].run(vectors, model.decoder.all_weights[0])
     for place in range(len(TEXT) + 1):
         (slope,) = torch.autograd.grad(states[0, place].sum(), vectors, retain_graph=True)
-        assert slope[0].abs().sum(-1).gt(1e-9).tolist() == [other <= place for other in range(len(TEXT) + 1)]
+        assert slope[0].abs().sum(-1).gt(1e-9).tolist() == [
+            other <= place for other in range(len(TEXT) + 1)
+        ]

@@ -40,7 +40,11 @@ def decoded(model: Any, memory: Array, ids: list[int]) -> tuple[Array, Array]:
     found, x = [np.zeros(HIDDEN) for _ in layers], np.zeros(HIDDEN)
     rows, looks = [], []
     for word in model.tgt_embedding.weight.numpy()[ids]:
-        looks.append(softmax(np.array([u @ np.tanh(of_query @ x + linear(score.key, state)) for state in memory])))
+        looks.append(
+            softmax(
+                np.array([u @ np.tanh(of_query @ x + linear(score.key, state)) for state in memory])
+            )
+        )
         x = np.concatenate([word, looks[-1] @ memory])
         for number, (look, weights) in enumerate(layers):
             _, found[number] = look_back(look, weights, x, tapes[number], found[number])
@@ -70,7 +74,9 @@ def only_the_last(energies: Tensor, visible: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test_with_all_weight_on_the_last_slot_both_sides_are_lstms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_all_weight_on_the_last_slot_both_sides_are_lstms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, batch = build(noise=0.5, layers=2), batch_of([SOURCE, SOURCE[:2]], [TARGET, TARGET[:1]])
     monkeypatch.setattr(file_of_layers, "masked_softmax", only_the_last)
     memory = model.encode(batch)

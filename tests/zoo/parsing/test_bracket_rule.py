@@ -49,14 +49,20 @@ def model(seed: int, spread: float) -> TableModel:
 def tokens_of(size: int) -> BracketTokens:
     """The same, for a vocabulary with further tokens that are none of a tree."""
     more = size - len(TOKENS)
-    kinds, closings = (torch.nn.functional.pad(ids, (0, more)) for ids in (BRACKETS.kinds, BRACKETS.closings))
+    kinds, closings = (
+        torch.nn.functional.pad(ids, (0, more)) for ids in (BRACKETS.kinds, BRACKETS.closings)
+    )
     return replace(BRACKETS, kinds=kinds, closings=closings)
 
 
 def found(seed: int, spread: float, settings: dict[str, object]) -> list[list[Hypothesis]]:
     one = model(seed, spread)
-    config = change_search(BeamConfig(), {"max_length": 40, "max_length_ratio": 0.0, "rule": "brackets", **settings})
-    batch = collate([[START + number, *[START] * (count - 1)] for number, count in enumerate(WORDS)])
+    config = change_search(
+        BeamConfig(), {"max_length": 40, "max_length_ratio": 0.0, "rule": "brackets", **settings}
+    )
+    batch = collate(
+        [[START + number, *[START] * (count - 1)] for number, count in enumerate(WORDS)]
+    )
     classes = TokenClasses(rule=Brackets(tokens_of(one.sizes["tgt"])))
     return beam_search(one, batch, config, config.n_hypotheses, token_classes=classes)
 
@@ -76,7 +82,8 @@ def test_every_output_is_a_tree_over_the_words(settings: dict[str, object]) -> N
     seen = list(require_trees(found(1, 3.0, settings)))
     assert len(seen) >= SENTENCES
     if settings.get("max_length", 40) == 40:
-        assert max(len(one.ids) for one in seen) > 12  # the rule leaves room for more than the words
+        # the rule leaves room for more than the words
+        assert max(len(one.ids) for one in seen) > 12
 
 
 @pytest.mark.slow
@@ -84,7 +91,9 @@ def test_every_output_is_a_tree_over_the_words(settings: dict[str, object]) -> N
 def test_ten_thousand_outputs_are_trees(beam_size: int) -> None:
     outputs = 0
     for seed in range(10_000 // SENTENCES):
-        hypotheses = found(seed, 0.5 + seed % 10, {"beam_size": beam_size, "max_length": 8 + 16 * (seed % 3)})
+        hypotheses = found(
+            seed, 0.5 + seed % 10, {"beam_size": beam_size, "max_length": 8 + 16 * (seed % 3)}
+        )
         assert list(require_trees(hypotheses))
         outputs += len(hypotheses)
     assert outputs == 10_000

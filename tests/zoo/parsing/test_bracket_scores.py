@@ -37,25 +37,48 @@ def test_an_attachment_costs_one_bracket_of_precision() -> None:
 def test_sums_are_over_all_sentences() -> None:
     # 6 of 7 and 6 in the first, 2 of 2 and 2 in the second: 8 of 9 in all, and 8 of 8
     short = "(S (NP (NN dogs)))"
-    assert scores([ATTACHED, short], [GOLD, short]) == pytest.approx([100 * 8 / 9, 100.0, 100 * 16 / 17, 50.0])
+    assert scores([ATTACHED, short], [GOLD, short]) == pytest.approx(
+        [100 * 8 / 9, 100.0, 100 * 16 / 17, 50.0]
+    )
 
 
 @pytest.mark.parametrize(
     ("output", "reference", "counts"),
     [
         pytest.param("(TOP (S (NP (NN a))))", "(S1 (S (NP (NN a))))", (2, 2, 2), id="roots"),
-        pytest.param("( (S (NP (NN a))) )", "(S (NP (NN a)))", (2, 2, 2), id="a root without a label"),
+        pytest.param(
+            "( (S (NP (NN a))) )", "(S (NP (NN a)))", (2, 2, 2), id="a root without a label"
+        ),
         pytest.param("(S (NP-SBJ=2 (NN a)))", "(S (NP (NN a)))", (2, 2, 2), id="functions"),
-        pytest.param("(S (PRT (NN a)) (NN b))", "(S (ADVP (NN a)) (NN b))", (2, 2, 2), id="PRT and ADVP"),
+        pytest.param(
+            "(S (PRT (NN a)) (NN b))", "(S (ADVP (NN a)) (NN b))", (2, 2, 2), id="PRT and ADVP"
+        ),
         pytest.param("(S (NN a) (NP (-NONE- *)))", "(S (NN a))", (1, 1, 1), id="traces"),
-        pytest.param("(S (NP (NN a) (, ,)) (NN b))", "(S (NP (NN a)) (, ,) (NN b))", (2, 2, 2), id="a comma's place"),
-        pytest.param("(S (NN a) (X (XX ,)))", "(S (NN a) (, ,))", (1, 1, 1), id="tags are the reference's"),
-        pytest.param("(S (S (S (NN a))))", "(S (S (NN a)))", (2, 3, 2), id="equal brackets match one each"),
-        pytest.param("(S (NP (NN a) (NN b)))", "(S (NP (NN a)) (NN b))", (1, 2, 2), id="another end"),
-        pytest.param("(S (VP (NN a)) (NN b))", "(S (NP (NN a)) (NN b))", (1, 2, 2), id="another label"),
+        pytest.param(
+            "(S (NP (NN a) (, ,)) (NN b))",
+            "(S (NP (NN a)) (, ,) (NN b))",
+            (2, 2, 2),
+            id="a comma's place",
+        ),
+        pytest.param(
+            "(S (NN a) (X (XX ,)))", "(S (NN a) (, ,))", (1, 1, 1), id="tags are the reference's"
+        ),
+        pytest.param(
+            "(S (S (S (NN a))))", "(S (S (NN a)))", (2, 3, 2), id="equal brackets match one each"
+        ),
+        pytest.param(
+            "(S (NP (NN a) (NN b)))", "(S (NP (NN a)) (NN b))", (1, 2, 2), id="another end"
+        ),
+        pytest.param(
+            "(S (VP (NN a)) (NN b))", "(S (NP (NN a)) (NN b))", (1, 2, 2), id="another label"
+        ),
         pytest.param("(S (NN a))", "(S (NP (NN a)) (NN b))", (0, 0, 2), id="other words"),
-        pytest.param("(S (NP (NN b)) (NN a))", "(S (NP (NN a)) (NN b))", (0, 0, 2), id="as many other words"),
-        pytest.param("(S (NP (NN A)) (NN B))", "(S (NP (NN a)) (NN b))", (2, 2, 2), id="another case"),
+        pytest.param(
+            "(S (NP (NN b)) (NN a))", "(S (NP (NN a)) (NN b))", (0, 0, 2), id="as many other words"
+        ),
+        pytest.param(
+            "(S (NP (NN A)) (NN B))", "(S (NP (NN a)) (NN b))", (2, 2, 2), id="another case"
+        ),
         pytest.param("(S XX", "(S (NP (NN a)) (NN b))", (0, 0, 2), id="no tree"),
         pytest.param("(S (NP XX )NP XX )S", "(S (NP (NN a)) (NN b))", (2, 2, 2), id="linear form"),
     ],
@@ -67,12 +90,16 @@ def test_what_counts(output: str, reference: str, counts: tuple[int, int, int]) 
 @pytest.mark.parametrize(
     ("output", "exact"), [("(TOP (NN yes))", 100.0), ("(TOP (NN yes) (NN yes))", 0.0), ("yes", 0.0)]
 )
-def test_where_there_are_no_brackets_only_a_tree_over_the_words_is_exact(output: str, exact: float) -> None:
+def test_where_there_are_no_brackets_only_a_tree_over_the_words_is_exact(
+    output: str, exact: float
+) -> None:
     assert scores([output], ["(TOP (NN yes))"])[3] == exact
 
 
 def test_of_several_references_the_nearest_counts() -> None:
-    assert [one.value for one in score_all([ATTACHED], [[GOLD], [ATTACHED]], NAMES, Options())] == [100.0] * 4
+    assert [one.value for one in score_all([ATTACHED], [[GOLD], [ATTACHED]], NAMES, Options())] == [
+        100.0
+    ] * 4
 
 
 def test_a_reference_that_is_no_tree_is_refused() -> None:

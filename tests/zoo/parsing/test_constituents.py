@@ -85,11 +85,17 @@ def test_a_line_has_one_tree_and_a_sentence_all_its_words() -> None:
         read_tree(CAT, "here").with_words(["the", "cat"])
 
 
-LEAVES = st.builds(lambda tag, word: Tree(tag, word=word), st.sampled_from(["XX", ".", "NN"]), st.sampled_from("abc"))
+LEAVES = st.builds(
+    lambda tag, word: Tree(tag, word=word),
+    st.sampled_from(["XX", ".", "NN"]),
+    st.sampled_from("abc"),
+)
 TREES = st.recursive(
     LEAVES,
     lambda below: st.builds(
-        Tree, st.sampled_from(["S", "NP", "VP-X"]), st.lists(below, min_size=1, max_size=4).map(tuple)
+        Tree,
+        st.sampled_from(["S", "NP", "VP-X"]),
+        st.lists(below, min_size=1, max_size=4).map(tuple),
     ),
     max_leaves=20,
 ).filter(lambda tree: tree.word is None)

@@ -41,9 +41,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part, count in (("train", 80), ("valid", 4), ("test", 4)):
         for kind in ("words", "trees"):
             write_lines(folder / f"{part}.{kind}", lines_of(f"{part}.{kind}")[:count])
-    own = [f"data.{part}={{src: {part}.words, tgt: {part}.trees}}" for part in ("train", "valid", "test")]
+    own = [
+        f"data.{part}={{src: {part}.words, tgt: {part}.trees}}"
+        for part in ("train", "valid", "test")
+    ]
     run = begin_run(
-        config.load("demo-parsing", [f"data.folder={folder}", *own, *TINY]), str(folder / "runs" / "parser")
+        config.load("demo-parsing", [f"data.folder={folder}", *own, *TINY]),
+        str(folder / "runs" / "parser"),
     )
     assert [*train_stages(run, torch.device("cpu"))]
     run.close()
@@ -57,12 +61,19 @@ def in_folder(folder: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -
 
 def parsed(console: Command, *options: str, lines: list[str] = SENTENCES) -> list[str]:
     return succeeded(
-        console("parse", "-m", "runs/parser", *options, stdin="".join(f"{line}\n" for line in lines))
+        console(
+            "parse", "-m", "runs/parser", *options, stdin="".join(f"{line}\n" for line in lines)
+        )
     ).out.splitlines()
 
 
 def test_each_sentence_becomes_a_tree_over_its_words(console: Command) -> None:
-    for options in ((), ("--beam-size", "1"), ("--max-length", "1"), ("--samples", "1", "--temperature", "9")):
+    for options in (
+        (),
+        ("--beam-size", "1"),
+        ("--max-length", "1"),
+        ("--samples", "1", "--temperature", "9"),
+    ):
         trees = parsed(console, *options)
         assert trees[1] == ""
         for sentence, line in zip(SENTENCES, trees, strict=True):
@@ -82,7 +93,9 @@ def test_several_trees_and_objects(console: Command) -> None:
     assert all(len(read_tree(tree, "output").words()) == 7 for *_, tree in several)
     record = json.loads(parsed(console, "--json", lines=SENTENCES[:1])[0])
     assert record["best"]["text"] == several[0][-1]
-    short = succeeded(console("parse", "-m", "runs/parser", "--n-best", "99", "--max-length", "4", stdin="xyz\n"))
+    short = succeeded(
+        console("parse", "-m", "runs/parser", "--n-best", "99", "--max-length", "4", stdin="xyz\n")
+    )
     assert 0 < len(short.out.splitlines()) < 99
     assert "1 of 1 lines have fewer than 99 trees" in short.err
 
@@ -92,27 +105,39 @@ def test_trees_are_drawn(console: Command, tmp_path: Path) -> None:
         shown = parsed(console, "--draw", "--plot", str(tmp_path / name))
         text = "\n".join(shown)
         assert all(word in text for word in SENTENCES[0].split())
-        assert len(shown) == sum(len(line.split()) + 1 for line in SENTENCES)  # a line for each word, and an empty one
+        # a line for each word, and an empty one
+        assert len(shown) == sum(len(line.split()) + 1 for line in SENTENCES)
         assert (tmp_path / name).stat().st_size > 1000
-    assert all(f">{word}<" in (tmp_path / "trees.svg").read_text() for word in ("woman", "(the)", "Nobody"))
+    assert all(
+        f">{word}<" in (tmp_path / "trees.svg").read_text() for word in ("woman", "(the)", "Nobody")
+    )
     assert (
         "--draw shows the best tree alone"
         in refused(console("parse", "-m", "runs/parser", "--draw", "--json", stdin="a\n")).err
     )
 
 
-def test_trees_are_kept_where_no_picture_of_them_can_be_drawn(console: Command, tmp_path: Path) -> None:
+def test_trees_are_kept_where_no_picture_of_them_can_be_drawn(
+    console: Command, tmp_path: Path
+) -> None:
     parse, lines = ["parse", "-m", "runs/parser", "-o", tmp_path / "kept"], f"{SENTENCES[0]}\n" * 9
-    early = refused(console(*parse, "--plot", tmp_path / "tree.jpg", stdin=lines), "'.jpg' is not a picture format")
+    early = refused(
+        console(*parse, "--plot", tmp_path / "tree.jpg", stdin=lines),
+        "'.jpg' is not a picture format",
+    )
     assert "model runs/parser" not in early.err  # before anything is parsed
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nmtkit.plots.drawing.MAX_PIXELS", 10)
-        refused(console(*parse, "--plot", tmp_path / "tree.png", stdin=lines), "cannot be read as PNG")
+        refused(
+            console(*parse, "--plot", tmp_path / "tree.png", stdin=lines), "cannot be read as PNG"
+        )
     assert len(lines_in(tmp_path / "kept")) == 9
 
 
 def test_a_test_set_is_scored_by_brackets(console: Command) -> None:
-    done = succeeded(console("evaluate", "runs/parser", "--source", "test.words", "--ref", "test.trees"))
+    done = succeeded(
+        console("evaluate", "runs/parser", "--source", "test.words", "--ref", "test.trees")
+    )
     assert "Bracket F1" in done.out + done.err
     assert "bracket-f1" in (Path("runs/parser") / "metrics.jsonl").read_text(encoding="utf-8")
 
@@ -123,13 +148,21 @@ def test_the_search_of_a_tree_is_explained(console: Command) -> None:
 
 
 def test_what_no_tree_can_have_is_refused(console: Command) -> None:
-    assert "how long a tree is" in refused(console("parse", "-m", "runs/parser", "--min-length", "3", stdin="a\n")).err
+    assert (
+        "how long a tree is"
+        in refused(console("parse", "-m", "runs/parser", "--min-length", "3", stdin="a\n")).err
+    )
 
 
 def test_a_treebank_becomes_the_two_files_of_a_parser(console: Command, tmp_path: Path) -> None:
     bank = write_lines(
         tmp_path / "bank.mrg",
-        ["( (S (NP-SBJ (DT the) (NN cat))", "  (VP (VBZ sleeps)) (. .)) )", "(S (NP (-NONE- *)))", "(FRAG (UH oh))"],
+        [
+            "( (S (NP-SBJ (DT the) (NN cat))",
+            "  (VP (VBZ sleeps)) (. .)) )",
+            "(S (NP (-NONE- *)))",
+            "(FRAG (UH oh))",
+        ],
     )
     words, trees = tmp_path / "bank.words", tmp_path / "bank.trees"
     common = ("linearize", str(bank), "--source", str(words), "--target", str(trees))
@@ -138,7 +171,10 @@ def test_a_treebank_becomes_the_two_files_of_a_parser(console: Command, tmp_path
     assert lines_in(trees) == ["(S (NP XX XX )NP (VP XX )VP . )S", "(FRAG XX )FRAG"]
     succeeded(console(*common, "--tags"))
     assert lines_in(trees) == ["(S (NP DT NN )NP (VP VBZ )VP . )S", "(FRAG UH )FRAG"]
-    refused(console(*common[:4], "--target", str(tmp_path / "." / "bank.words")), "bank.words: name two files")
+    refused(
+        console(*common[:4], "--target", str(tmp_path / "." / "bank.words")),
+        "bank.words: name two files",
+    )
     write_lines(bank, ["(S (NP"])
     assert "bank.mrg: brackets that nothing closes" in refused(console(*common)).err
     assert lines_in(words) == ["the cat sleeps .", "oh"]  # as it was

@@ -111,13 +111,16 @@ class _Decompressed:
         except _DAMAGE as fault:
             raise self._damage(fault) from fault
         except OSError as fault:
-            if fault.errno is not None:  # an error of the disk; those of the libraries have no number
+            # an error of the disk; those of the libraries have no number
+            if fault.errno is not None:
                 raise
             raise self._damage(fault) from fault
         return data
 
     def _damage(self, fault: Exception) -> DamagedArchiveError:
-        return DamagedArchiveError(f"broken {self._kind} file ({fault}); download or compress it again")
+        return DamagedArchiveError(
+            f"broken {self._kind} file ({fault}); download or compress it again"
+        )
 
 
 def verify_archive(stream: BinaryIO) -> None:

@@ -109,7 +109,9 @@ class Recoded:
             try:
                 text = self._decoder.decode(data, final=self._ended)
             except UnicodeError as fault:  # such as UTF-16 that ends in the middle of a mark
-                raise DataError(f"{self._where}: not valid {encoding_title(self._encoding)} ({fault})") from fault
+                raise DataError(
+                    f"{self._where}: not valid {encoding_title(self._encoding)} ({fault})"
+                ) from fault
             if text:
                 return text.encode("utf-8", "surrogateescape")
         return b""
@@ -158,7 +160,8 @@ def guess_wide_encoding(data: bytes) -> EncodingGuess | None:
 
     `data` is the beginning of the file.
     """
-    marks = {**_UTF32_MARKS, **_UTF16_MARKS}  # in this order: a mark of UTF-32 begins with one of UTF-16
+    # in this order: a mark of UTF-32 begins with one of UTF-16
+    marks = {**_UTF32_MARKS, **_UTF16_MARKS}
     for mark, name in marks.items():
         if data.startswith(mark):
             return EncodingGuess((name,), True, "its byte-order mark")
@@ -300,10 +303,13 @@ _MIN_SCORE = 6.0
 """Lowest score of a certain guess: reached by some six letters, or by two letters and two frequent words."""
 _MARGIN = 6.0
 """Smallest difference of a certain guess to the score of any other text that the bytes could mean."""
-_PUNCTUATION = frozenset("\xa0“”‘’‚„«»‹›–—…•°©®™§¶¡¿·€£¥ªº²³½¼¾×±†‰`´¨，。、；：？！（）「」『』《》〈〉【】―～・　")
+_PUNCTUATION = frozenset(
+    "\xa0“”‘’‚„«»‹›–—…•°©®™§¶¡¿·€£¥ªº²³½¼¾×±†‰`´¨，。、；：？！（）「」『』《》〈〉【】―～・　"
+)
 _APOSTROPHES = frozenset("’‘'´`·-‑\xad")
 _HAN_AND_SPACE = re.compile("[\u4e00-\u9fff] (?=[\u4e00-\u9fff])")
-_CONTROLS = re.compile("[\x80-\x9f]")  # text has none: in the right encoding the byte is another character
+# text has none: in the right encoding the byte is another character
+_CONTROLS = re.compile("[\x80-\x9f]")
 _WORD = re.compile(r"[^\W\d_]+")
 
 

@@ -26,7 +26,10 @@ _UNPACK = "Unpack it first."
 _SAVE_AS_TEXT = "Save it as plain text in UTF-8 first."
 _BINARY = {
     b"%PDF-": ("a PDF file", "Extract its text first, for example with pdftotext."),
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("a document of an old office program (.doc, .xls)", _SAVE_AS_TEXT),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
+        "a document of an old office program (.doc, .xls)",
+        _SAVE_AS_TEXT,
+    ),
     b"\x89PNG\r\n": ("a picture", "Name a text file."),
     b"\xff\xd8\xff": ("a picture", "Name a text file."),
     b"GIF8": ("a picture", "Name a text file."),
@@ -72,7 +75,9 @@ def binary_format(head: bytes) -> FileFormat | None:
 _TIME = r"(?:\d+:)?\d\d:\d\d[,.]\d{3}"
 _CUE = re.compile(rf"\s*{_TIME}\s+-->\s+{_TIME}")
 _HTML_HEAD = re.compile(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
-_HTML_TAG = re.compile(r"</?(?:p|div|span|ul|ol|li|h[1-6]|table|tr|td|th|br|a|b|i|em|strong|img)(?:\s[^<>]*)?/?>", re.I)
+_HTML_TAG = re.compile(
+    r"</?(?:p|div|span|ul|ol|li|h[1-6]|table|tr|td|th|br|a|b|i|em|strong|img)(?:\s[^<>]*)?/?>", re.I
+)
 _XML_ELEMENT = re.compile(r"<([a-z][\w.:-]*)")
 _TMX_LANGUAGE = re.compile(r"<tuv[^>]*\blang=[\"']([^\"']+)")
 _THOUSANDS = re.compile(r"\d,\d{3}\b")
@@ -103,9 +108,14 @@ def _json(lines: list[str]) -> FileFormat | None:
     first_lines = "".join(line.strip() for line in lines[:3])
     beginning = first_lines.lstrip("\ufeff")
     if _JSON_LIST.match(beginning):
-        return FileFormat("a JSON list", "Write an object on each line first: jq -c '.[]' FILE > FILE.jsonl.")
+        return FileFormat(
+            "a JSON list", "Write an object on each line first: jq -c '.[]' FILE > FILE.jsonl."
+        )
     if lines[0].strip("\ufeff ") == "{" and _JSON_KEY.match(beginning):
-        return FileFormat("JSON over several lines", "Write an object on each line first: jq -c . FILE > FILE.jsonl.")
+        return FileFormat(
+            "JSON over several lines",
+            "Write an object on each line first: jq -c . FILE > FILE.jsonl.",
+        )
     return None
 
 
@@ -150,7 +160,9 @@ def _timed(lines: list[str]) -> FileFormat | None:
 def _table(lines: list[str], name: str) -> FileFormat | None:
     for before, line in pairwise(lines):
         if "|" in before and _TABLE_RULE.match(line):
-            return FileFormat("Markdown with a table", "Write the cells as lines first, without the bars.")
+            return FileFormat(
+                "Markdown with a table", "Write the cells as lines first, without the bars."
+            )
     plain_name = without_compression_end(name.lower())
     if len(lines) < _MIN_TABLE_ROWS and not plain_name.endswith(TABLE_ENDS):
         return None
@@ -184,7 +196,9 @@ def _table_format(rows: list[list[str]], separators: str, name: str) -> FileForm
         return FileFormat(title, f"Name its columns: {by_number}.")
     title += f" ({shorten(', '.join(first_row))})"
     by_head = _column_names(name, heads[:2])
-    return FileFormat(title, f"Name its columns: {by_head}; or, if the first row is text already, {by_number}.")
+    return FileFormat(
+        title, f"Name its columns: {by_head}; or, if the first row is text already, {by_number}."
+    )
 
 
 def _is_numeric(column: int, rows: list[list[str]]) -> bool:

@@ -10,7 +10,9 @@ DETECTION_LINES = 64
 """Number of lines at the beginning of a text by which JSON lines are detected."""
 JSON_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 """File endings of JSON lines."""
-EXTRACT_HINT = "name one key of a file as FILE#KEY, or write its text out first, e.g. by `jq -r .KEY`"
+EXTRACT_HINT = (
+    "name one key of a file as FILE#KEY, or write its text out first, e.g. by `jq -r .KEY`"
+)
 JSONL_HINT = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
 
 

@@ -154,7 +154,9 @@ def encoding_advice(guess: EncodingGuess, where: str) -> str:
         return "convert it to UTF-8, or name its encoding with --encoding"
     if len(guess.names) == 1:
         return f"it looks like {guess.title}. Pass --encoding {guess.names[0]}{convert}"
-    return f"it may be {guess.title}. Pass the right encoding: --encoding {' or '.join(guess.names)}"
+    return (
+        f"it may be {guess.title}. Pass the right encoding: --encoding {' or '.join(guess.names)}"
+    )
 
 
 def bad_bytes_message(
@@ -214,14 +216,18 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
     try:
         with open(file, "rb") as raw:
             if column:
-                yield from _read_part(raw, file, column=column, encoding=encoding or given_encoding(file))
+                yield from _read_part(
+                    raw, file, column=column, encoding=encoding or given_encoding(file)
+                )
                 return
             yield from read_stream_lines(text_stream(raw, str(path), encoding), str(path), encoding)
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "", remedy: str = "") -> Iterator[str]:
+def read_stream_lines(
+    stream: BinaryIO, where: str, encoding: str = "", remedy: str = ""
+) -> Iterator[str]:
     """Yields the lines of an open stream of UTF-8; raises an error after the lines before it.
 
     Args:
@@ -264,7 +270,11 @@ def read_stream_lines(stream: BinaryIO, where: str, encoding: str = "", remedy: 
 
 
 def _read_part(
-    raw: BinaryIO, file: str, column: str, encoding: str, observe: Callable[[bytes], object] | None = None
+    raw: BinaryIO,
+    file: str,
+    column: str,
+    encoding: str,
+    observe: Callable[[bytes], object] | None = None,
 ) -> Iterator[str]:
     """Yields the texts of a column of an open file; bytes that are not valid are lone surrogates."""
     try:
@@ -312,7 +322,9 @@ def _damage_message(where: str, count: int, fault: DamagedArchiveError) -> str:
 class TextFile:
     """The lines of one file, plain or compressed, with all its faults. With `pipes` the file may be a pipe."""
 
-    def __init__(self, path: str, watch: ByteObserver | None = None, pipes: bool = False, encoding: str = "") -> None:
+    def __init__(
+        self, path: str, watch: ByteObserver | None = None, pipes: bool = False, encoding: str = ""
+    ) -> None:
         self.path = path
         self._file, self._column = split_reference(path)
         self.encoding = encoding or given_encoding(self._file)
@@ -334,7 +346,8 @@ class TextFile:
         self._first_crlf_line = 0
         self._blocks = self._read()
         self._ready: list[str] = []  # lines that were read, but not taken
-        self._faulty: list[int] = []  # lines that are not UTF-8 and were not taken, counted from 0 in the file
+        # lines that are not UTF-8 and were not taken, counted from 0 in the file
+        self._faulty: list[int] = []
 
     def fill(self, least: int = 0) -> int:
         """Reads about `BLOCK_BYTES` if few lines are ready.
@@ -342,7 +355,9 @@ class TextFile:
         Returns the number of lines that can be taken: fewer than `least` only at the end of the file.
         """
         read_bytes = 0
-        while len(self._ready) < least or (len(self._ready) < BLOCK_LINES and read_bytes < BLOCK_BYTES):
+        while len(self._ready) < least or (
+            len(self._ready) < BLOCK_LINES and read_bytes < BLOCK_BYTES
+        ):
             block = next(self._blocks, None)
             if block is None:
                 break
@@ -414,8 +429,12 @@ class TextFile:
             place = FaultLocation(self.path, self._first_crlf_line)
             self._new_faults.append(FileFault(LINE_ENDS, place, message="", count=self._crlf_ends))
 
-    def _read_column(self, raw: BinaryIO, observe: Callable[[bytes], object] | None) -> Iterator[TextBlock]:
-        texts = _read_part(raw, self._file, column=self._column, encoding=self.encoding, observe=observe)
+    def _read_column(
+        self, raw: BinaryIO, observe: Callable[[bytes], object] | None
+    ) -> Iterator[TextBlock]:
+        texts = _read_part(
+            raw, self._file, column=self._column, encoding=self.encoding, observe=observe
+        )
         try:
             while lines := list(islice(texts, _COLUMN_LINES)):
                 faulty = []

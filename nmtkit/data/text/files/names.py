@@ -80,7 +80,9 @@ def parse_encodings(values: Iterable[str]) -> dict[str, str]:
         key = os.path.abspath(file) if separator else ""
         if encodings.setdefault(key, require_encoding(name)) != name:
             text = file if separator else "all text"
-            raise NmtkitError(f"--encoding: both {encodings[key]} and {name} are named for {text}; give one of them")
+            raise NmtkitError(
+                f"--encoding: both {encodings[key]} and {name} are named for {text}; give one of them"
+            )
     return encodings
 
 

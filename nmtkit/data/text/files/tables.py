@@ -44,7 +44,9 @@ def read_column(lines: Iterable[str], file: str, column: str) -> Iterator[str]:
 def _json_fields(lines: Iterable[str], file: str, field: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         if number == 1 and line.lstrip("\ufeff ").startswith("["):
-            raise DataError(f"{file}: this is a JSON list. Write an object on each line first: jq -c '.[]' {file}")
+            raise DataError(
+                f"{file}: this is a JSON list. Write an object on each line first: jq -c '.[]' {file}"
+            )
         if not line.strip():
             yield ""
             continue
@@ -178,7 +180,9 @@ class _TmxReader:
         """Raises DataError if there were units, and none of them has a text in the language."""
         if self.units and not self.found:
             languages = ", ".join(self.languages) or "none"
-            raise DataError(f"{self.file}: no text in the language {self._language!r}; its languages are {languages}")
+            raise DataError(
+                f"{self.file}: no text in the language {self._language!r}; its languages are {languages}"
+            )
 
 
 def read_tmx(stream: Any, file: str, language: str, encoding: str | None = None) -> Iterator[str]:
@@ -195,7 +199,9 @@ def read_tmx(stream: Any, file: str, language: str, encoding: str | None = None)
         try:
             reader.parser.Parse(data, not data)
         except expat.ExpatError as fault:
-            raise DataError(f"{file}, line {fault.lineno}: not valid XML ({expat.ErrorString(fault.code)})") from fault
+            raise DataError(
+                f"{file}, line {fault.lineno}: not valid XML ({expat.ErrorString(fault.code)})"
+            ) from fault
         if reader.units >= _UNITS_TO_SEE or not data:
             reader.require_language()
         yield from reader.texts
