@@ -127,6 +127,6 @@ def test_a_text_that_needs_more_sentinels_than_there_are_is_told(
 ) -> None:
     changes = ["training.objectives.span_corruption={rate: 0.5}", "tokenizer.sentinels=2"]
     run = begin_run(config.load(corpus / "texts.yaml", changes), str(tmp_path / "run"))
-    with pytest.raises(DataError, match=r"and the tokenizer has 2: set tokenizer.sentinels"):
+    with pytest.raises(DataError, match=r"but the tokenizer has 2; raise tokenizer.sentinels"):
         [*train_stages(run, CPU)]
     run.close()

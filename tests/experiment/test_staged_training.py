@@ -357,8 +357,9 @@ class Minutes:
             self.now += 60
             make_update(trainer)
 
-        def with_clock(trainer: trainers.Trainer, *args: Any) -> None:
-            make(trainer, *args[:5], lambda: self.now)
+        def with_clock(trainer: trainers.Trainer, **arguments: Any) -> None:
+            arguments["clock"] = lambda: self.now
+            make(trainer, **arguments)
 
         monkeypatch.setattr(trainers.Trainer, "make_update", slow)
         monkeypatch.setattr(trainers.Trainer, "__init__", with_clock)
